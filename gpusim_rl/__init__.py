@@ -1,0 +1,1 @@
+"""Robot reinforcement learning in shared tensors: simulate, update, verify and export without leaving the device."""

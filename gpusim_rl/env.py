@@ -1,0 +1,220 @@
+"""Env: B robots doing one task. One control step, masked restarts, observations, quarantine and metrics."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.noise import Noise
+from gpusim_rl.sim import Sim
+from gpusim_rl.task import State, Task
+
+
+class Views(NamedTuple):
+    """What the networks see of one moment."""
+
+    obs: Tensor  # (B, no)  the actor: what a robot measures, with noise
+    critic: Tensor  # (B, nc)  the critic: the same without noise, and what only the simulator knows
+
+
+class Step(NamedTuple):
+    """One control step of B worlds."""
+
+    views: Views  # after the restarts: what to act on next
+    end: Tensor  # (B, nc)  the critic's view of the state the step ended in, before any restart
+    reward: Tensor  # (B,)
+    terminated: Tensor  # (B,) bool  ended by the task
+    truncated: Tensor  # (B,) bool  ended by the clock alone
+    fault: Tensor  # (B,) bool  quarantined: not finite or over a capacity; not to be learned from
+
+
+class Env:
+    """A task in a Sim. No method reads a tensor on the host, and every random number is a function of its coordinates.
+
+    Args:
+        task: the task; its device is the Sim's.
+        sim: made from task.mjm with task.fields.
+        seed: of every random number.
+        weights: reward term → weight ≥ 0; the names must be those of task.reward.
+        noise: observation term → half-width of its uniform noise, in the term's unit; terms left out have none.
+        first: global id of this Env's first world.
+        stagger: begin the first episodes at random times, so that time-outs are spread evenly.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        sim: Sim,
+        *,
+        seed: int,
+        weights: dict[str, float],
+        noise: dict[str, float],
+        first: int = 0,
+        stagger: bool = True,
+    ):
+        self.task, self.sim, self.seed, self.stagger = task, sim, seed, stagger
+        self.num_envs, self.device = sim.qpos.shape[0], sim.qpos.device
+        self.noise = Noise(seed, torch.arange(first, first + self.num_envs, device=self.device))
+        self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.time = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        self.action = torch.zeros(self.num_envs, sim.ctrl.shape[1], device=self.device)
+        self.previous = torch.zeros_like(self.action)
+        model = task.mjm
+        self._sensors = {
+            model.sensor(i).name: slice(int(a), int(a) + int(d))
+            for i, (a, d) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
+        }
+        self.memory: dict[str, Tensor] = {}
+        self._begin()
+        self._agree(weights, noise)
+        self.totals = {name: torch.zeros(2, device=self.device) for name in ("return", "length", "fault", "terminated")}
+        self._episode_return = torch.zeros(self.num_envs, device=self.device)
+        self._sums = torch.zeros(len(self.terms) + len(self.measured), device=self.device)
+        self._count = torch.zeros((), device=self.device)
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Draw the worlds, start every episode and keep the first views."""
+        n, task = self.num_envs, self.task
+        self.noise.draw(self.step_count)
+        for name, value in task.world(n, self.noise).items():
+            self.sim.model(name).copy_(value)
+        if task.fields:
+            self.sim.refresh()
+        start = task.start(n, self.noise)
+        self.memory = {k: v.clone() for k, v in start.items() if k not in ("qpos", "qvel")}
+        everyone = torch.ones(n, dtype=torch.bool, device=self.device)
+        self._restart(everyone)
+        if self.stagger:
+            self.time.copy_(self.noise.integers("env/stagger", task.horizon)[:, 0])
+
+    def _agree(self, weights: dict[str, float], noise: dict[str, float]) -> None:
+        """Check the YAML's names against the task's, once, and keep them as tensors."""
+        state = self.look()
+        rewards, observed = self.task.reward(state), self.task.observe(state)
+        for what, ours, theirs in (
+            ("reward terms and weights", rewards, weights),
+            ("observation and noise terms", observed, noise),
+        ):
+            missing = sorted(set(ours) - set(theirs)) if what.startswith("reward") else []
+            unknown = sorted(set(theirs) - set(ours))
+            if missing or unknown:
+                says = [f"{name!r} has no weight" for name in missing] + [f"{name!r} is no term" for name in unknown]
+                raise ValueError(f"{what} disagree: {', '.join(says)} (terms: {', '.join(ours)})")
+        negative = [name for name, weight in weights.items() if weight < 0]
+        if negative:
+            raise ValueError(f"weights are ≥ 0, signs live in the task: {', '.join(negative)}")
+        self.terms = list(rewards)
+        self.measured = self.task.measure(state)
+        self.widths = {name: value.shape[1] for name, value in observed.items()}
+        self._weights = self.task.tensor([weights[name] for name in rewards])[:, None]
+        spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
+        self._spread = self.task.tensor(spread)
+        self.views = self._look(state)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def look(self) -> State:
+        """The state as the task sees it now."""
+        sensors = self.sim.sensordata.float()
+        tensors = {name: sensors[:, where] for name, where in self._sensors.items()}
+        tensors |= {"qpos": self.sim.qpos.float(), "qvel": self.sim.qvel.float(), "ctrl": self.sim.ctrl.float()}
+        tensors |= {"action": self.action, "previous": self.previous, "time": self.time} | self.memory
+        return State(tensors)
+
+    def step(self, action: Tensor) -> Step:
+        """Apply action (B, nu) for one control period; restart the worlds whose episode ended."""
+        task = self.task
+        self.step_count += 1
+        self.noise.draw(self.step_count)
+        self.previous.copy_(self.action)
+        self.action.copy_(action.clamp(-task.clip, task.clip))
+        self.sim.ctrl.copy_(task.control(self.look()))
+        self.sim.step(task.substeps)
+        self.time += 1
+        self.write(task.update(self.look(), self.noise), None)
+
+        s = self.look()
+        terms = torch.stack(list(task.reward(s).values()))  # (R, B)
+        reward = task.dt * (self._weights * terms).sum(0)
+        end = self._critic(s)
+        fault = self.sim.fault() | ~torch.isfinite(reward + end.sum(1))
+        terminated = task.terminated(s) & ~fault
+        truncated = (self.time >= task.horizon) & ~terminated & ~fault
+        reward = torch.where(fault, 0.0, reward)
+        end = torch.where(fault[:, None], 0.0, end)
+        self._tally(s, terms, reward, terminated, truncated, fault)
+        self._restart(terminated | truncated | fault)
+        self.views = self._look(self.look())
+        return Step(self.views, end, reward, terminated, truncated, fault)
+
+    def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
+        """Put values into the memory, the model's fields or `qvel`, in the worlds of mask (all for None). In place.
+
+        Every write of the task's results is this one.
+        """
+        for name, value in values.items():
+            if name in self.memory:
+                target = self.memory[name]
+            elif name == "qvel":
+                target = self.sim.qvel
+            else:
+                target = self.sim.model(name)
+            value = value.to(target.dtype)
+            if mask is not None:
+                value = torch.where(mask.view(-1, *[1] * (target.ndim - 1)), value, target)
+            target.copy_(value)
+
+    def _restart(self, mask: Tensor) -> None:
+        """Begin a new episode in the worlds of mask (B,)."""
+        start = self.task.start(self.num_envs, self.noise)
+        qpos, qvel = start.pop("qpos").to(self.sim.qpos.dtype), start.pop("qvel").to(self.sim.qvel.dtype)
+        self.write(start | self.task.vary(self.num_envs, self.noise), mask)
+        self.sim.reset(mask, qpos, qvel)
+        self.time.masked_fill_(mask, 0)
+        self.action.masked_fill_(mask[:, None], 0.0)
+        self.previous.masked_fill_(mask[:, None], 0.0)
+
+    def _critic(self, s: State) -> Tensor:
+        """(B, nc)"""
+        return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
+
+    def _look(self, s: State) -> Views:
+        """Both views of a state; the actor's has the observation noise."""
+        critic = self._critic(s)
+        width = self._spread.shape[0]
+        return Views(critic[:, :width] + self.noise.uniform("observe", -self._spread, self._spread), critic)
+
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    def _tally(
+        self, s: State, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor
+    ) -> None:
+        """Add one step to the sums that `metrics` reads, on the device."""
+        self.measured = self.task.measure(s)
+        rows = torch.cat([self._weights * terms, *(value[None] for value in self.measured.values())])
+        self._sums += torch.where(fault, 0.0, rows).sum(1)
+        self._count += (~fault).sum()
+        self._episode_return += reward
+        done = terminated | truncated
+        ended = done.sum()
+        for name, value in (
+            ("return", torch.where(done, self._episode_return, 0.0)),
+            ("length", torch.where(done, self.time * self.task.dt, 0.0)),
+            ("terminated", terminated.float()),
+        ):
+            self.totals[name] += torch.stack([value.sum(), ended])
+        self.totals["fault"] += torch.stack([fault.sum(), torch.ones_like(ended)])
+        self._episode_return.masked_fill_(done | fault, 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call; the one place where Env reads the device. Clears the sums."""
+        names = [*(f"reward/{name}" for name in self.terms), *(f"measure/{name}" for name in self.measured)]
+        packed = torch.cat(
+            [self._sums / self._count.clamp(min=1), *(v[:1] / v[1:].clamp(min=1) for v in self.totals.values())]
+        )
+        values = packed.tolist()
+        for tensor in (self._sums, self._count, *self.totals.values()):
+            tensor.zero_()
+        return dict(zip([*names, *self.totals], values, strict=True))

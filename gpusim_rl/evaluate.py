@@ -1,0 +1,48 @@
+"""Evaluation: the numbers that say whether a policy is good, always from MuJoCo C with a converged solver."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.env import Env
+from gpusim_rl.sim import make
+from gpusim_rl.task import Task
+
+SEED = 0x5EED_0000  # final evaluations; training seeds are below it, and `stop_at` uses STOP_SEED
+STOP_SEED = 0x5EED_0001
+
+
+@torch.no_grad()
+def evaluate(
+    act: Callable[[Tensor], Tensor],
+    task: Task,
+    *,
+    weights: dict[str, float],
+    noise: dict[str, float],
+    episodes: int = 512,
+    seed: int = SEED,
+) -> dict[str, float]:
+    """Run `episodes` worlds for one episode's length with the mean action and score them.
+
+    Args:
+        act: obs (B, no) → action (B, nu), on the CPU.
+        task: as trained; its `evaluation()` is what runs.
+
+    Returns `success`, `return`, `episodes` and the task's own measures. A world that fails is restarted and goes on, its
+    episode counted once; `return` is the mean sum of rewards of the first episodes of the worlds.
+    """
+    task = task.evaluation()
+    sim = make("native", task.mjm, episodes, device="cpu", fields=task.fields)
+    env = Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
+    record: dict[str, list[Tensor]] = {}
+    first, total = torch.ones(episodes), torch.zeros(episodes)
+    for _ in range(task.horizon):
+        step = env.step(act(env.views.obs))
+        total += first * step.reward
+        first *= (~(step.terminated | step.fault)).float()
+        ended = {"terminated": step.terminated | step.fault}
+        for name, value in (env.measured | ended).items():
+            record.setdefault(name, []).append(value)
+    scores = task.score({name: torch.stack(values) for name, values in record.items()})
+    return {**scores, "return": total.mean().item(), "episodes": episodes}

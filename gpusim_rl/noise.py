@@ -1,0 +1,110 @@
+"""Counter-based random numbers: each is a pure function of (seed, stream, step, global world id, column).
+
+Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): key (seed, stream),
+counter (world, column / 4, step low, step high). There is no generator state, so there is none to save, to split over
+devices or to get out of step. Integers and uniforms are bit-equal on every device, normals to 1e-6.
+"""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
+W0, W1 = 0x9E3779B9, 0xBB67AE85
+LOW = 0xFFFFFFFF
+
+
+def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox4x32-10: four words for a counter of four and a key of two, all 32-bit values in broadcastable int64."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # int64 products wrap modulo 2⁶⁴: the low 64 bits are right, so are both halves
+        p0, p1 = c0 * M0, c2 * M1
+        c0, c1, c2, c3 = ((p1 >> 32) & LOW) ^ c1 ^ k0, p1 & LOW, ((p0 >> 32) & LOW) ^ c3 ^ k1, p0 & LOW
+        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
+    return c0, c1, c2, c3
+
+
+def stream_id(name: str) -> int:
+    """The 32-bit key word of a stream, from its name alone: adding one stream changes no other."""
+    return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
+
+
+class Noise:
+    """Named random streams for B worlds. `draw(step)` makes one block of numbers that serves every stream of that step.
+
+    A stream joins the block when it is first asked for; from then on its numbers come with the others at no extra call.
+    Asking twice in one step gives the same numbers twice. Widths are fixed per name.
+
+    Args:
+        seed: 32-bit.
+        worlds: (B,) int64, global ids: two devices with halves of the ids draw what one device with all of them draws.
+    """
+
+    def __init__(self, seed: int, worlds: Tensor):
+        self.seed, self.worlds, self.device = seed & LOW, worlds, worlds.device
+        self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
+        self._groups: list[tuple[int, int]] = []  # (stream id, column / 4) of each group
+        self._key = self._column = self._block = torch.empty(0)
+
+    def draw(self, step: Tensor) -> None:
+        """Make the numbers of `step` (0-d int64, on the device) for all streams, in place where they stand."""
+        self.step.copy_(step)
+        if self._groups:
+            block = self._words(self._key, self._column)
+            self._block = block if block.shape != self._block.shape else self._block.copy_(block)
+
+    def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
+        """(B, *shape of low and high) float32 in [low, high); 24 random bits each."""
+        low, high = torch.as_tensor(low, device=self.device), torch.as_tensor(high, device=self.device)
+        shape = torch.broadcast_shapes(low.shape, high.shape)
+        unit = self._unit(self._take(name, math.prod(shape))).view(-1, *shape)
+        return low + (high - low) * unit
+
+    def normal(self, name: str, width: int) -> Tensor:
+        """(B, width) float32 standard normals, by Box and Muller (1958) from two words each pair."""
+        half = (width + 1) // 2
+        unit = self._unit(self._take(name, 2 * half))
+        radius = torch.sqrt(-2 * torch.log1p(-unit[:, :half]))  # unit < 1, so the logarithm is finite
+        angle = 2 * math.pi * unit[:, half:]
+        return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :width]
+
+    def integers(self, name: str, high: int, width: int = 1) -> Tensor:
+        """(B, width) int64 in [0, high), by the high half of word × high (bias below high / 2³²)."""
+        return (self._take(name, width) * high) >> 32
+
+    def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
+        """(count, n) int64, each row a permutation of 0 … n-1: a stable sort of 63-bit keys, a function of step and row."""
+        key = (torch.full((), self.seed, device=self.device), torch.full((), stream_id(name), device=self.device))
+        item = torch.arange(n, device=self.device)
+        row = torch.arange(count, device=self.device)[:, None]
+        words = philox((item, row, step & LOW, (step >> 32) & LOW), key)
+        return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=1, stable=True)
+
+    def _take(self, name: str, width: int) -> Tensor:
+        """(B, width) int64 words of a stream at the current step."""
+        if name not in self._place:
+            self._place[name] = (len(self._groups), width)
+            self._groups += [(stream_id(name), column) for column in range((width + 3) // 4)]
+            groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device)
+            self._key, self._column = groups[:, 0].contiguous(), groups[:, 1].contiguous()
+            self.draw(self.step)
+        first, held = self._place[name]
+        if width != held:
+            raise ValueError(f"noise stream {name!r} has width {held}, asked for {width}")
+        return self._block[:, 4 * first : 4 * first + width]
+
+    def _words(self, stream: Tensor, column: Tensor) -> Tensor:
+        """(B, 4 K) words of K groups of columns."""
+        counter = (self.worlds[:, None], column, self.step & LOW, (self.step >> 32) & LOW)
+        words = philox(counter, (torch.full_like(stream, self.seed), stream))
+        return torch.stack(words, dim=-1).flatten(1)
+
+    @staticmethod
+    def _unit(words: Tensor) -> Tensor:
+        """Words → float32 in [0, 1), exact multiples of 2⁻²⁴."""
+        return (words >> 8).float() * 2.0**-24

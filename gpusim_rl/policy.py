@@ -1,0 +1,116 @@
+"""The networks: a normaliser, an actor and a critic. What ONNX holds is exactly what acted."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gpusim_rl.maths import total
+
+LAYERS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
+
+
+class Normaliser(nn.Module):
+    """(x - mean) / std, clamped; the statistics are frozen while acting and move only in `absorb`.
+
+    Statistics are merged as in Chan, Golub, LeVeque (1979) from (sum, sum of squares, count) over all ranks.
+    """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, width: int, clamp: float = 5.0):
+        super().__init__()
+        self.clamp = clamp
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("var", torch.ones(width))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) * torch.rsqrt(self.var + 1e-4)).clamp(-self.clamp, self.clamp)
+
+    @torch.no_grad()
+    def absorb(self, x: Tensor, valid: Tensor) -> None:
+        """Add observations x (N, width) where valid (N,) is true. In place."""
+        keep = valid[:, None].to(x.dtype)
+        centred = torch.where(valid[:, None], x - self.mean, 0.0)  # about the old mean: small numbers, no cancellation
+        sums = total(torch.cat([centred.sum(0), (centred * centred).sum(0), keep.sum(0)]))
+        n = sums[-1]
+        width = self.mean.shape[0]
+        shift, square = sums[:width] / n.clamp(min=1), sums[width : 2 * width] / n.clamp(min=1)
+        share = n / (self.count + n).clamp(min=1)
+        # Σ(x - m)²/N about the new mean m: both parts, and what lies between their means
+        self.var.lerp_(square - shift * shift, share).add_(shift * shift * share * (1 - share))
+        self.mean.add_(shift * share)
+        self.count.add_(n)
+
+
+def mlp(
+    width: int, hidden: tuple[int, ...], out: int, activation: str, gain: float, generator: torch.Generator
+) -> nn.Sequential:
+    """Linear layers with orthogonal weights (gain √2, `gain` on the last) and zero biases."""
+    if activation not in LAYERS:
+        raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
+    sizes, layers = [width, *hidden, out], []
+    for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        last = i == len(hidden)
+        linear = nn.Linear(a, b)
+        nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2), generator=generator)
+        nn.init.zeros_(linear.bias)
+        layers += [linear] if last else [linear, LAYERS[activation]()]
+    return nn.Sequential(*layers)
+
+
+class Actor(nn.Module):
+    """obs (B, no) → mean action (B, nu): the deterministic policy, normaliser included. This module is exported."""
+
+    def __init__(self, no: int, nu: int, hidden: tuple[int, ...], activation: str, generator: torch.Generator):
+        super().__init__()
+        self.normaliser = Normaliser(no)
+        self.net = mlp(no, hidden, nu, activation, 0.01, generator)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.net(self.normaliser(obs))
+
+
+class Policy(nn.Module):
+    """A Gaussian actor with a state-independent deviation, and a critic with a wider view.
+
+    Args:
+        no, nc, nu: widths of the actor's and the critic's view and of the action.
+        hidden: widths of the hidden layers of both networks.
+        std, floor: first standard deviation of the actions, and the least it may become.
+        seed: of the first weights.
+    """
+
+    def __init__(
+        self,
+        no: int,
+        nc: int,
+        nu: int,
+        *,
+        hidden: tuple[int, ...] = (128, 128),
+        activation: str = "elu",
+        std: float = 1.0,
+        floor: float = 0.05,
+        seed: int = 0,
+    ):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.floor = floor
+        self.actor = Actor(no, nu, hidden, activation, generator)
+        if not 0 < floor < std:
+            raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
+        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
+        self.seer = Normaliser(nc)
+        self.critic = mlp(nc, hidden, 1, activation, 1.0, generator)
+
+    @property
+    def std(self) -> Tensor:
+        """(nu,) the floor is added, not clamped to: the gradient lives on, and no update can bring it to zero."""
+        return self.floor + self.log_std.exp()
+
+    def value(self, view: Tensor) -> Tensor:
+        """V (…) of the critic's view (…, nc)."""
+        return self.critic(self.seer(view)).squeeze(-1)

@@ -1,0 +1,169 @@
+"""MuJoCo Warp: every world on the GPU, or on the CPU for tests."""
+
+import functools
+
+import mujoco
+import mujoco_warp as mjw
+import numpy as np
+import torch
+import warp as wp
+from mujoco.batch import Batch
+from torch import Tensor
+
+from gpusim_rl.sim import LIMIT
+
+wp.config.log_level = wp.LOG_WARNING  # its banner and compile log do not belong between a run's own lines
+
+# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from it.
+STATE = (
+    *("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied"),
+    *("eq_active", "mocap_pos", "mocap_quat", "userdata", "sensordata"),
+)
+# What set_const derives from other fields. Written per world only where it is stored per world.
+DERIVED = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0", "actuator_acc0"),
+    *("eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
+)
+BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size; the broadphase is compiled anew if they are per world
+# A solver that stops at its iteration limit is normal at training settings; every other bit is lost physics.
+CAPACITY = int(mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS))
+MARGIN = 1.5  # times the largest count of the probe
+
+
+class Warp:
+    """`Sim` over MuJoCo Warp, in float32. On the CPU a world's result is bit-identical with any number of neighbours.
+
+    Args:
+        mjm: the model. Sleeping islands and flexes are refused: they keep state that mjSTATE_INTEGRATION does not name.
+        num_envs: B.
+        device: "cpu", "cuda" or "cuda:<i>".
+        fields: model fields with a value per world.
+        naconmax: contacts that all worlds can hold together; the default comes from a probe of the model.
+        njmax: constraint rows that each world can hold; likewise.
+
+    `overflow` (B,) bool says which worlds the last step took over a capacity; they are in `fault` too. The contact pool
+    is shared and does not tell whose contacts were lost, so that a full pool marks every world.
+    """
+
+    capturable = True
+
+    def __init__(
+        self,
+        mjm: mujoco.MjModel,
+        num_envs: int,
+        *,
+        device: str = "cpu",
+        fields: tuple[str, ...] = (),
+        naconmax: int | None = None,
+        njmax: int | None = None,
+    ):
+        if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
+            raise ValueError("sim=warp runs neither flexes nor sleeping islands: use sim=native")
+        derived = (*DERIVED, *(BOUNDS if "geom_size" in fields else ())) if fields else ()
+        self._device = wp.get_device(device)
+        with self._scope():
+            self._m = mjw.put_model(mjm, batch_sizes=dict.fromkeys((*fields, *derived), num_envs))
+            if naconmax is None or njmax is None:
+                contacts, rows = probe(mjm)
+                # The pool holds candidate pairs too; a world that is not finite may take all of its own for a step.
+                pairs = self._m.nxn_geom_pair_filtered.shape[0]
+                naconmax = num_envs * contacts + pairs if naconmax is None else naconmax
+                njmax = rows if njmax is None else njmax
+            self._d = mjw.make_data(mjm, num_envs, naconmax=naconmax, njmax=njmax)
+        # Outside a capture, capture_while copies a counter to the host before every solver iteration. A fixed number of
+        # launches gives the same bits (a converged world skips them) and reads nothing; training needs six.
+        self._m.opt.graph_conditional = False
+        self._m.opt.warn_overflow = 0  # a printf on the device serialises it
+        self._state = {name: wp.to_torch(getattr(self._d, name)) for name in STATE}
+        self._blank = {name: value[:1].clone() for name, value in self._state.items()}
+        self._model = {name: wp.to_torch(getattr(self._m, name)) for name in (*fields, *derived)}
+        self._bits = wp.to_torch(self._d.overflow)
+        self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
+        self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
+        self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
+        self._fault = torch.zeros_like(self.overflow)
+
+    def step(self, n: int) -> None:
+        self._bits.zero_()  # sticky otherwise
+        with self._scope():
+            for _ in range(n):
+                mjw.step(self._m, self._d)
+        torch.ne(self._bits & CAPACITY, 0, out=self.overflow)
+        # A maximum is not finite if a term is not, and |x| ≤ LIMIT bounds the rest: one pass over the state.
+        worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
+        torch.logical_not(worst <= LIMIT, out=self._fault)
+        self._fault |= self.overflow
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        for name, value in self._state.items():
+            torch.where(_rows(mask, value), self._blank[name], value, out=value)
+        self.qpos.copy_(torch.where(_rows(mask, qpos), qpos, self.qpos))
+        self.qvel.copy_(torch.where(_rows(mask, qvel), qvel, self.qvel))
+        # The stages below run for every world. They write what the next step computes again, the sensors, and the
+        # delay lines behind them.
+        sensors, history = self.sensordata.clone(), self._state["history"].clone()
+        with self._scope():
+            self._d.sensordata.zero_()
+            mjw.fwd_position(self._m, self._d, factorize=False)
+            mjw.sensor_pos(self._m, self._d)
+            mjw.fwd_velocity(self._m, self._d)
+            mjw.sensor_vel(self._m, self._d)
+        torch.where(_rows(mask, sensors), self.sensordata, sensors, out=self.sensordata)
+        self._state["history"].copy_(history)
+        self.overflow &= ~mask
+        self._fault &= ~mask
+
+    def model(self, field: str) -> Tensor:
+        return self._model[field]
+
+    def refresh(self) -> None:
+        with self._scope():
+            mjw.set_const(self._m, self._d)
+
+    def fault(self) -> Tensor:
+        return self._fault
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self._all().items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name, value in self._all().items():
+            value.copy_(state[name])
+
+    def _all(self) -> dict[str, Tensor]:
+        """Every live tensor by the name it has in a checkpoint. Derived constants too: computed again they may differ."""
+        model = {f"model/{name}": value for name, value in self._model.items()}
+        return {**self._state, **model, "overflow": self.overflow, "fault": self._fault}
+
+    def _scope(self):
+        """Launches inside go to this device and, on CUDA, to torch's current stream: one stream, so one order."""
+        if self._device.is_cpu:
+            return wp.ScopedDevice(self._device)
+        # sync_enter would wait for Warp's own stream, which a torch capture forbids; nothing is queued there.
+        return wp.ScopedStream(_stream(torch.cuda.current_stream(wp.device_to_torch(self._device))), sync_enter=False)
+
+
+def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> tuple[int, int]:
+    """(contacts, constraint rows) to allocate per world: MARGIN times the most seen in MuJoCo C.
+
+    num_envs worlds start at the default pose and the keyframes in turn with random speeds, 1 m/s and 1 rad/s, and are
+    thrown about by random controls, held for 0.1 s each. Deterministic.
+    """
+    rng = np.random.default_rng(0)
+    steps = round(seconds / mjm.opt.timestep)
+    hold = max(1, round(0.1 / mjm.opt.timestep))
+    low, high = np.where(mjm.actuator_ctrllimited[:, None], mjm.actuator_ctrlrange, (-1.0, 1.0)).T
+    control = rng.uniform(low, high, (num_envs, -(-steps // hold), mjm.nu)).repeat(hold, axis=1)[:, :steps]
+    batch = Batch(mjm, num_envs, 1)
+    batch.reset(keyframe=np.arange(num_envs) % (mjm.nkey + 1) - 1)
+    batch.bind("qvel")[:] += rng.standard_normal((num_envs, mjm.nv))
+    seen = batch.rollout(steps, control, record=("ncon", "nefc"))
+    return tuple(int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
+
+
+_stream = functools.cache(wp.stream_from_torch)
+
+
+def _rows(mask: Tensor, like: Tensor) -> Tensor:
+    """mask (B,) as (B, 1, …), to choose whole rows of `like`."""
+    return mask.reshape(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,177 @@
+"""What a task author reads: `State`, what a task sees of B worlds, and `Task`, the pure functions it fills in."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import mujoco
+import torch
+from torch import Tensor
+
+from gpusim_rl.noise import Noise
+
+ASSETS = Path(__file__).parent.parent / "tasks" / "assets"
+
+
+class State:
+    """Float32 tensors of B worlds, by name.
+
+    `qpos`, `qvel`, `ctrl`; each `<sensor>` of the model; `action` (B, nu) of this control step and `previous` of the one
+    before; `time` (B,) int64 control steps since the restart; each entry of the task's own memory.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor]):
+        self._tensors = tensors
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._tensors[name]
+        except KeyError:
+            known = ", ".join(sorted(self._tensors))
+            raise ValueError(f"the task reads {name!r}, which no sensor or memory of this model has: {known}") from None
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What an observation term measures, for a robot's computer: `gpusim_rl.deploy` builds the term from this.
+
+    Args:
+        source: sensor | joint_pos | joint_vel | action | command | clock.
+        names: joint names, in order, for joint_pos and joint_vel; the sensor's name for sensor.
+        unit: of the term's entries.
+        offset: subtracted from the reading; empty for none.
+        form: "" as it is, or "cos_sin": cosines then sines of the entries.
+    """
+
+    source: str
+    unit: str
+    names: tuple[str, ...] = ()
+    offset: tuple[float, ...] = ()
+    form: str = ""
+
+
+@dataclass(kw_only=True)
+class Task:
+    """A robot's task: pure methods of the state. They return new tensors; only Env writes.
+
+    Formula and sign live in the subclass, weights (≥ 0), noise and ranges in `conf/task/<name>.yaml`.
+
+    Args:
+        mjcf: the model file; a bare name is looked up in tasks/assets.
+        dt: control period [s], a whole number of the model's timesteps.
+        episode: time-out [s].
+        device: where the task's constants live.
+    """
+
+    mjcf: str
+    dt: float = 0.02
+    episode: float = 20.0
+    device: str = "cpu"
+    clip: float = 4.0  # actions are clamped to ± this before the task sees them
+    mjm: Any = field(default=None, repr=False)  # the compiled model; from mjcf unless given
+
+    fields = ()  # model fields with a value per world
+    readings = {}  # noqa: RUF012  observation term → Reading
+
+    def __post_init__(self) -> None:
+        if self.mjm is None:
+            self.mjm = compile_mjcf(self.mjcf)
+        steps = self.dt / self.mjm.opt.timestep
+        if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
+            raise ValueError(
+                f"task.dt={self.dt} s is not a whole number of the model's timestep {self.mjm.opt.timestep} s"
+            )
+        if round(self.episode / self.dt) < 1:
+            raise ValueError(f"task.episode={self.episode} s is shorter than one control step of {self.dt} s")
+
+    @property
+    def substeps(self) -> int:
+        """Timesteps in a control step."""
+        return round(self.dt / self.mjm.opt.timestep)
+
+    @property
+    def horizon(self) -> int:
+        """Control steps in an episode."""
+        return round(self.episode / self.dt)
+
+    def tensor(self, values: Any) -> Tensor:
+        """A float32 constant on the task's device."""
+        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+
+    def nominal(self, name: str) -> Tensor:
+        """The model's own value of a field, float32."""
+        return self.tensor(getattr(self.mjm, name))
+
+    # -- what a task fills in ------------------------------------------------------------------------------------------
+
+    def start(self, n: int, noise: Noise) -> dict[str, Tensor]:
+        """First states of n episodes: `qpos` (n, nq), `qvel` (n, nv), and the task's memory, one entry (n, …) each."""
+        raise NotImplementedError  # contract
+
+    def world(self, n: int, noise: Noise) -> dict[str, Tensor]:
+        """Model fields (n, …) drawn once per world: masses, inertias, centres of mass."""
+        return {}
+
+    def vary(self, n: int, noise: Noise) -> dict[str, Tensor]:
+        """Model fields (n, …) drawn anew for each episode: friction, gains."""
+        return {}
+
+    def update(self, s: State, noise: Noise) -> dict[str, Tensor]:
+        """Memory after a step; also `qvel` (B, nv), to push the robot."""
+        return {}
+
+    def control(self, s: State) -> Tensor:
+        """`ctrl` (B, nu) from `s.action`, in the units of each actuator."""
+        return s.action
+
+    def observe(self, s: State) -> dict[str, Tensor]:
+        """What the robot measures: named terms (B, …), concatenated in this order for the actor."""
+        raise NotImplementedError  # contract
+
+    def privileged(self, s: State) -> dict[str, Tensor]:
+        """What only the simulator knows: further terms for the critic."""
+        return {}
+
+    def reward(self, s: State) -> dict[str, Tensor]:
+        """Named terms (B,), each a rate [1/s]: the reward is dt Σ weight · term."""
+        raise NotImplementedError  # contract
+
+    def terminated(self, s: State) -> Tensor:
+        """(B,) bool: the episode ended in a failure (or a success) of its own, not by the clock."""
+        return torch.zeros_like(s.time, dtype=torch.bool)
+
+    def measure(self, s: State) -> dict[str, Tensor]:
+        """Named readings (B,) of one step, of which `score` makes the evaluation; their means are also logged."""
+        return {}
+
+    def score(self, record: dict[str, Tensor]) -> dict[str, float]:
+        """The evaluation, from (T, B) records of each measure, `reward`, `terminated` and `time`. Must hold `success`."""
+        raise NotImplementedError  # contract
+
+    def evaluation(self) -> Self:
+        """The task as it is evaluated: MuJoCo C on the CPU, a converged solver, no pushes or other training aids."""
+        task = replace(self, device="cpu", mjm=converged(self.mjm))
+        return task
+
+
+def compile_mjcf(path: str) -> mujoco.MjModel:
+    """The compiled model of an MJCF file; ValueError or FileNotFoundError in one line if it cannot be."""
+    file = Path(path) if Path(path).exists() else ASSETS / path
+    if not file.is_file():
+        known = ", ".join(sorted(p.name for p in ASSETS.glob("*.xml")))
+        raise FileNotFoundError(f"task.mjcf: no file {path!r}, here or among {known}")
+    try:
+        return mujoco.MjModel.from_xml_path(str(file))
+    except ValueError as error:
+        raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None
+
+
+def converged(mjm: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy of the model whose solver runs to convergence."""
+    import copy
+
+    model = copy.copy(mjm)
+    model.opt.iterations, model.opt.ls_iterations = 100, 50
+    return model

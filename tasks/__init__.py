@@ -1,0 +1,1 @@
+"""One file per task; `load` finds it by name."""

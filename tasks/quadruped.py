@@ -1,0 +1,247 @@
+"""A 12-joint quadruped walks on flat ground at commanded velocities, seeing only what a robot measures."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from gpusim_rl.maths import from_euler, gauss, squared
+from gpusim_rl.task import Reading, Task
+
+FEET = ("FL", "FR", "RL", "RR")
+GROUND = 0.022  # m, height of a foot's centre when it stands: its radius
+
+
+@dataclass(kw_only=True)
+class Quadruped(Task):
+    """Walk at a commanded planar velocity and yaw rate c = (c_x, c_y, c_ω), and stand still at c = 0.
+
+        r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²) + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²)
+            - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)² - w₈ |a - a'|² - w₉ Σ|τ q̇| - w₁₀ |q - q̄|² - w₁₁ Σ_f n_f |ṗ_f|²
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | v, ω | trunk velocity and angular velocity | m/s, rad/s; body |
+    | c | command | m/s, m/s, rad/s; body |
+    | z_f, ẑ_f | foot height, and the gait clock's: lift · max(0, sin 2πφ_f); diagonal pairs in antiphase (a trot) | m; world |
+    | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
+    | z, ẑ | trunk height, and the wanted one | m; world |
+    | a, a' | action, and the one before | 1 |
+    | τ, q, q̇, q̄ | joint torque, angle, speed, stance | N m, rad, rad/s |
+    | n_f, ṗ_f | 1 where the clock has the foot stand; foot velocity in the plane | 1, m/s; world |
+
+    Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al. (arXiv:2011.01387).
+    """
+
+    mjcf: str = "quadruped.xml"
+    reach: float = 0.3  # rad of joint target per unit of action
+    delay: int = 0  # control steps between an action and its effect, 0 or 1
+    fastest: tuple[float, float, float] = (1.0, 0.5, 1.0)  # m/s, m/s, rad/s: commands are uniform within ±
+    redraw: float = 5.0  # s between commands
+    still: float = 0.1  # share of episodes whose command stays zero
+    sigma: float = 0.25  # m/s, rad/s: tolerance of the tracking terms
+    sigma_feet: float = 0.05  # m
+    height: float = 0.28  # m of the trunk
+    lift: float = 0.08  # m of a swinging foot
+    gait: float = 2.0  # Hz of the clock
+    friction: tuple[float, float] = (0.5, 1.25)  # sliding friction of the feet
+    mass: float = 0.1  # ± share of every body's mass and inertia
+    centre: float = 0.03  # ± m of the trunk's centre of mass
+    gain: float = 0.1  # ± share of Kp and of Kd
+    push: float = 0.5  # m/s, ± in x and y
+    push_every: float = 8.0  # s, mean time between pushes
+
+    fields = ("body_mass", "body_inertia", "body_ipos", "geom_friction", "actuator_gainprm", "actuator_biasprm")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delay not in (0, 1):
+            raise ValueError(f"task.delay={self.delay}: 0 or 1 control steps")
+        key = self.nominal("key_qpos")[0]
+        self.rest, self.stance = key, key[7:]
+        self.limit = self.tensor(self.fastest)
+        self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
+        self.redraw_steps = round(self.redraw / self.dt)
+        self.readings = {
+            "gyro": Reading(source="sensor", names=("gyro",), unit="rad/s"),
+            "up": Reading(source="sensor", names=("up",), unit="1"),
+            "joints": Reading(source="joint_pos", names=self.joints, offset=tuple(self.stance.tolist()), unit="rad"),
+            "speeds": Reading(source="joint_vel", names=self.joints, unit="rad/s"),
+            "action": Reading(source="action", unit="1"),
+            "command": Reading(source="command", unit="m/s, m/s, rad/s"),
+            "clock": Reading(source="clock", unit="1", form="cos_sin"),
+        }
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """Names of the actuated joints, in the order of ctrl."""
+        return tuple(self.mjm.joint(int(j)).name for j in self.mjm.actuator_trnid[:, 0])
+
+    # -- episodes and randomisation ------------------------------------------------------------------------------------
+
+    def start(self, n, noise):
+        spread = noise.uniform("start", -torch.ones_like(self.rest), torch.ones_like(self.rest))  # (n, 19)
+        zero = torch.zeros_like(spread[:, 0])
+        turned = from_euler(0.1 * spread[:, 3], 0.1 * spread[:, 4], math.pi * spread[:, 5])
+        height = self.rest[2] + 0.02 * (1 + spread[:, 2])
+        base = torch.cat([torch.stack([zero, zero, height], 1), turned], 1)
+        qvel = torch.cat([0.3 * spread[:, :6], torch.zeros_like(spread[:, 7:])], 1)
+        return dict(
+            qpos=torch.cat([base, self.stance + 0.1 * spread[:, 7:]], 1),
+            qvel=qvel,
+            command=self.draw_command(noise),
+            still=self.draw_still(noise),
+            phase=noise.uniform("phase", 0.0, 1.0),
+        )
+
+    def draw_still(self, noise):
+        """(n,) 1 where the command of this episode stays zero, else 0."""
+        return (noise.uniform("still", 0.0, 1.0) < self.still).float()
+
+    def draw_command(self, noise):
+        """(n, 3) for a new episode."""
+        return noise.uniform("command", -self.limit, self.limit) * (1 - self.draw_still(noise))[:, None]
+
+    def world(self, n, noise):
+        m = self.mjm
+        scale = noise.uniform("mass", torch.full((m.nbody,), 1 - self.mass, device=self.device), 1 + self.mass)
+        shift = noise.uniform("centre", -self.centre * torch.ones(3, device=self.device), self.centre)
+        ipos = self.nominal("body_ipos").expand(n, -1, -1).clone()
+        ipos[:, self.mjm.body("trunk").id] += shift
+        return dict(
+            body_mass=self.nominal("body_mass") * scale,
+            body_inertia=self.nominal("body_inertia") * scale[:, :, None],
+            body_ipos=ipos,
+        )
+
+    def vary(self, n, noise):
+        friction = self.nominal("geom_friction").expand(n, -1, -1).clone()
+        friction[:, :, 0] = noise.uniform("friction", *self.friction)[:, None]
+        scale = noise.uniform("gain", torch.full((2,), 1 - self.gain, device=self.device), 1 + self.gain)
+        gain = self.nominal("actuator_gainprm").expand(n, -1, -1).clone()
+        bias = self.nominal("actuator_biasprm").expand(n, -1, -1).clone()
+        gain[:, :, 0] *= scale[:, :1]
+        bias[:, :, 1] *= scale[:, :1]  # -Kp
+        bias[:, :, 2] *= scale[:, 1:]  # -Kd
+        return dict(geom_friction=friction, actuator_gainprm=gain, actuator_biasprm=bias)
+
+    def update(self, s, noise):
+        again = (s.time % self.redraw_steps == 0)[:, None]
+        fresh = noise.uniform("command", -self.limit, self.limit) * (1 - s.still)[:, None]
+        kick = noise.uniform("push", -self.push * torch.ones(2, device=self.device), self.push)
+        pushed = (noise.uniform("push/when", 0.0, 1.0) < self.dt / self.push_every)[:, None]
+        qvel = torch.cat([s.qvel[:, :2] + torch.where(pushed, kick, 0.0), s.qvel[:, 2:]], 1)
+        return dict(
+            command=torch.where(again, fresh, s.command),
+            phase=(s.phase + self.dt * self.gait) % 1.0,
+            qvel=qvel,
+        )
+
+    # -- the contract --------------------------------------------------------------------------------------------------
+
+    def control(self, s):
+        return self.stance + self.reach * (s.previous if self.delay else s.action)
+
+    def moving(self, s):
+        """(B,) 1 where a motion is commanded, else 0."""
+        return (squared(s.command) > 0.01).float()
+
+    def observe(self, s):
+        angle = 2 * math.pi * s.phase[:, None]
+        return dict(
+            gyro=s.gyro,
+            up=s.up,
+            joints=s.qpos[:, 7:] - self.stance,
+            speeds=s.qvel[:, 6:],
+            action=s.action,
+            command=s.command,
+            clock=self.moving(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
+        )
+
+    def privileged(self, s):
+        return dict(velocity=s.velocity, height=s.qpos[:, 2:3], feet=self.feet(s))
+
+    def feet(self, s):
+        """(B, 4) height of each foot's lowest point above the ground [m]."""
+        return torch.stack([getattr(s, f"{foot}_position")[:, 2] for foot in FEET], 1) - GROUND
+
+    def swing(self, s):
+        """(B, 4) the clock's wish, in [0, 1]: 0 to stand, 1 at the top of a swing."""
+        return self.moving(s)[:, None] * torch.sin(2 * math.pi * (s.phase[:, None] + self.offsets)).clamp(min=0)
+
+    def power(self, s):
+        """(B,) mechanical power, Σ|τ q̇| [W]."""
+        torque = torch.cat([getattr(s, f"{joint}_torque") for joint in self.joints], 1)
+        return (torque * s.qvel[:, 6:]).abs().sum(1)
+
+    def reward(self, s):
+        swing = self.swing(s)
+        slide = torch.stack([squared(getattr(s, f"{foot}_velocity")[:, :2]) for foot in FEET], 1)
+        return dict(
+            velocity=gauss(s.velocity[:, :2] - s.command[:, :2], self.sigma),
+            yaw=gauss(s.gyro[:, 2:] - s.command[:, 2:], self.sigma),
+            feet=gauss(self.feet(s) - self.lift * swing, self.sigma_feet),
+            vertical=-(s.velocity[:, 2] ** 2),
+            tumble=-squared(s.gyro[:, :2]),
+            tilt=-squared(s.up[:, :2]),
+            height=-((s.qpos[:, 2] - self.height) ** 2),
+            jerk=-squared(s.action - s.previous),
+            power=-self.power(s),
+            pose=-squared(s.qpos[:, 7:] - self.stance),
+            slip=-(slide * (swing == 0)).sum(1),
+        )
+
+    def terminated(self, s):
+        return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < 0.14)
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------
+
+    def evaluation(self):
+        return replace(super().evaluation(), push=0.0)
+
+    def measure(self, s):
+        settled = (
+            s.time % self.redraw_steps >= round(1.0 / self.dt)
+        ).float()  # the first second after a draw is ignored
+        error = squared(s.velocity[:, :2] - s.command[:, :2])
+        feet = self.feet(s)
+        return dict(
+            settled=settled,
+            velocity_error=settled * error,
+            yaw_error=settled * (s.gyro[:, 2] - s.command[:, 2]) ** 2,
+            moving=self.moving(s),
+            power=self.power(s),
+            speed=squared(s.velocity[:, :2]).sqrt(),
+            x=s.qpos[:, 0],
+            y=s.qpos[:, 1],
+            **{f"foot_{foot}": feet[:, i] for i, foot in enumerate(FEET)},
+        )
+
+    def score(self, record):
+        settled = record["settled"].sum(0).clamp(min=1)
+        velocity = (record["velocity_error"].sum(0) / settled).sqrt()
+        yaw = (record["yaw_error"].sum(0) / settled).sqrt()
+        falls = record["terminated"].float().sum(0)
+        good = (falls == 0) & (velocity <= 0.25) & (yaw <= 0.25)
+        moving = record["moving"].mean(0) > 0.5
+        upright = falls == 0
+        # highest point of each foot in each period of the clock, over walking worlds: the mean of the laziest foot
+        period = round(1 / (self.gait * self.dt))
+        feet = torch.stack([record[f"foot_{foot}"] for foot in FEET])  # (4, T, B)
+        cycles = feet[:, : feet.shape[1] // period * period].unflatten(1, (-1, period)).amax(2)
+        walking = moving & upright
+        still = ~moving & upright
+        lift = cycles[:, :, walking].mean((1, 2)).min() if walking.any() else torch.zeros(())
+        path = torch.stack([record["x"], record["y"]])  # (2, T, B)
+        second = round(1.0 / self.dt)
+        drift = (path[:, -1] - path[:, second]).norm(dim=0) / ((path.shape[1] - 1 - second) * self.dt)
+        metres = record["speed"][:, walking].sum() * self.dt
+        return dict(
+            success=good.float().mean().item(),
+            velocity_rmse=velocity.mean().item(),
+            yaw_rmse=yaw.mean().item(),
+            falls_per_episode=falls.mean().item(),
+            foot_lift=lift.item(),
+            drift_still=drift[still].mean().item() if still.any() else 0.0,
+            energy_per_metre=(record["power"][:, walking].sum() * self.dt / metres.clamp(min=1e-6)).item(),
+        )
