@@ -59,9 +59,8 @@ class Noise:
             self._block = block if block.shape != self._block.shape else self._block.copy_(block)
 
     def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
-        """(B, *shape of low and high) float32 in [low, high); 24 random bits each."""
-        low, high = torch.as_tensor(low, device=self.device), torch.as_tensor(high, device=self.device)
-        shape = torch.broadcast_shapes(low.shape, high.shape)
+        """(B, *shape of low and high) float32 in [low, high), 24 random bits each; rounding may give `high` itself."""
+        shape = torch.broadcast_shapes(*(x.shape if isinstance(x, Tensor) else () for x in (low, high)))
         unit = self._unit(self._take(name, math.prod(shape))).view(-1, *shape)
         return low + (high - low) * unit
 

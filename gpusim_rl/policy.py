@@ -33,15 +33,15 @@ class Normaliser(nn.Module):
     @torch.no_grad()
     def absorb(self, x: Tensor, valid: Tensor) -> None:
         """Add observations x (N, width) where valid (N,) is true. In place."""
-        keep = valid[:, None].to(x.dtype)
-        centred = torch.where(valid[:, None], x - self.mean, 0.0)  # about the old mean: small numbers, no cancellation
-        sums = total(torch.cat([centred.sum(0), (centred * centred).sum(0), keep.sum(0)]))
-        n = sums[-1]
-        width = self.mean.shape[0]
-        shift, square = sums[:width] / n.clamp(min=1), sums[width : 2 * width] / n.clamp(min=1)
+        keep = valid[:, None]
+        sums = total(torch.cat([torch.where(keep, x - self.mean, 0.0).sum(0), keep.sum(0).to(x.dtype)]))
+        n, shift = sums[-1], sums[:-1] / sums[-1].clamp(min=1)  # of the new mean from the old
+        # deviations from the batch's own mean, in a second pass: E x² - (E x)² cancels to nothing, or below it
+        centred = torch.where(keep, x - (self.mean + shift), 0.0)
+        var = total((centred * centred).sum(0)) / n.clamp(min=1)
         share = n / (self.count + n).clamp(min=1)
         # Σ(x - m)²/N about the new mean m: both parts, and what lies between their means
-        self.var.lerp_(square - shift * shift, share).add_(shift * shift * share * (1 - share))
+        self.var.lerp_(var, share).add_(shift * shift * share * (1 - share))
         self.mean.add_(shift * share)
         self.count.add_(n)
 

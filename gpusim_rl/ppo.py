@@ -141,7 +141,8 @@ class PPO:
         r, policy, cfg = self.rollout, self.policy, self.cfg
         obs, critic = policy.actor.normaliser(r.obs), policy.seer(r.critic)
         value = policy.critic(critic).squeeze(-1)
-        advantage = gae(r.reward, value, policy.value(r.end), r.terminated, r.done, gamma=cfg.gamma, lam=cfg.gae_lambda)
+        ends = (r.terminated, r.truncated, r.fault)
+        advantage = gae(r.reward, value, policy.value(r.end), *ends, gamma=cfg.gamma, lam=cfg.gae_lambda)
         target = value + advantage
         valid = (~r.fault).float()
         count = total(valid.sum()).clamp(min=1)

@@ -15,14 +15,23 @@ def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def gae(
-    reward: Tensor, value: Tensor, end_value: Tensor, terminated: Tensor, done: Tensor, *, gamma: float, lam: float
+    reward: Tensor,
+    value: Tensor,
+    end_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    fault: Tensor,
+    *,
+    gamma: float,
+    lam: float,
 ) -> Tensor:
     """Generalised advantage estimation (arXiv:1506.02438, eq. 16), all (T, B).
 
         δ_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t),    k_t = γ λ (1 - done_t)
 
-    s'_t is the state the step ended in, before any restart, so that a time-out (done and not terminated) bootstraps from
-    its own last state. `done` is terminated, truncated or quarantined.
+    s'_t is the state the step ended in, before any restart, so that a time-out bootstraps from its own last state.
+    A quarantined step tells nothing: its δ is 0, so that the step before it bootstraps from V(s_t) as at a time-out.
     """
     delta = reward + gamma * torch.where(terminated, 0.0, end_value) - value
-    return recurrence(delta, gamma * lam * (~done).to(value.dtype))
+    k = gamma * lam * (~(terminated | truncated | fault)).to(value.dtype)
+    return recurrence(torch.where(fault, 0.0, delta), k)

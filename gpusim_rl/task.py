@@ -76,6 +76,7 @@ class Task:
     readings = {}  # noqa: RUF012  observation term → Reading
 
     def __post_init__(self) -> None:
+        self._nominal: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
         steps = self.dt / self.mjm.opt.timestep
@@ -101,8 +102,10 @@ class Task:
         return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
     def nominal(self, name: str) -> Tensor:
-        """The model's own value of a field, float32."""
-        return self.tensor(getattr(self.mjm, name))
+        """The model's own value of a field, float32; copied to the device once, so not to be written."""
+        if name not in self._nominal:
+            self._nominal[name] = self.tensor(getattr(self.mjm, name))
+        return self._nominal[name]
 
     # -- what a task fills in ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""MuJoCo C on all cores, through `mujoco.batch.Batch`: the default without a GPU and the reference for every other Sim."""
+"""MuJoCo C on all cores, through `mujoco.batch.Batch`: the default without a GPU, the reference for every other Sim."""
 
 import mujoco
 import numpy as np
@@ -10,6 +10,7 @@ from gpusim_rl.sim import LIMIT
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
+FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
 class Native:
@@ -20,6 +21,8 @@ class Native:
         num_envs: B.
         fields: model fields with a value per world.
         threads: of the engine; 0 means all cores.
+
+    `overflow` (B,) bool says which worlds the last step took over a capacity; they are in `fault` too.
     """
 
     capturable = False
@@ -36,6 +39,7 @@ class Native:
         self._model = {f: torch.from_numpy(self.batch.expand(f)) for f in fields}
         self._rows = torch.from_numpy(self.batch.state)  # (B, nstate) live
         self._warned = self.batch.warning.copy()
+        self.overflow = torch.zeros(num_envs, dtype=torch.bool)
         self._fault = torch.zeros(num_envs, dtype=torch.bool)
 
     def step(self, n: int) -> None:
@@ -44,9 +48,10 @@ class Native:
         # NaN fails every comparison, and amax passes it on: one pass over the state
         worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
         torch.logical_not(worst <= LIMIT, out=self._fault)
-        fresh = (self.batch.warning != self._warned).any((1, 2))  # (B, kinds, last info and count)
+        fresh = (self.batch.warning != self._warned).any(2)  # (B, kinds), of (B, kinds, last info and count)
         self._warned[:] = self.batch.warning
-        self._fault |= torch.from_numpy(fresh)
+        self.overflow.numpy()[:] = fresh[:, FULL].any(1)
+        self._fault |= torch.from_numpy(fresh.any(1))
         self._fault[failed] = True
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
@@ -60,7 +65,8 @@ class Native:
         # acceleration sensors hold another world's value after a partial forward
         self.sensordata.numpy()[ids] = np.where(self._late, 0.0, self._sensors[ids])
         self._warned[:] = self.batch.warning
-        self._fault[torch.from_numpy(ids)] = False
+        self.overflow.numpy()[ids] = False
+        self._fault.numpy()[ids] = False
 
     def model(self, field: str) -> Tensor:
         return self._model[field]

@@ -1,5 +1,6 @@
 """MuJoCo Warp: every world on the GPU, or on the CPU for tests."""
 
+import copy
 import functools
 
 import mujoco
@@ -59,15 +60,15 @@ class Warp:
     ):
         if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
             raise ValueError("sim=warp runs neither flexes nor sleeping islands: use sim=native")
+        mjm = copy.copy(mjm)
+        mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)  # refused, and Warp never resets by itself
         derived = (*DERIVED, *(BOUNDS if "geom_size" in fields else ())) if fields else ()
         self._device = wp.get_device(device)
         with self._scope():
             self._m = mjw.put_model(mjm, batch_sizes=dict.fromkeys((*fields, *derived), num_envs))
             if naconmax is None or njmax is None:
-                contacts, rows = probe(mjm)
-                # The pool holds candidate pairs too; a world that is not finite may take all of its own for a step.
-                pairs = self._m.nxn_geom_pair_filtered.shape[0]
-                naconmax = num_envs * contacts + pairs if naconmax is None else naconmax
+                contacts, rows, poses = probe(mjm)
+                naconmax = self._pool(mjm, contacts, poses, num_envs) if naconmax is None else naconmax
                 njmax = rows if njmax is None else njmax
             self._d = mjw.make_data(mjm, num_envs, naconmax=naconmax, njmax=njmax)
         # Outside a capture, capture_while copies a counter to the host before every solver iteration. A fixed number of
@@ -124,14 +125,24 @@ class Warp:
         return self._fault
 
     def state(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self._all().items()}
+        return {name: value.clone() for name, value in self._tensors().items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in self._all().items():
+        for name, value in self._tensors().items():
             value.copy_(state[name])
 
-    def _all(self) -> dict[str, Tensor]:
-        """Every live tensor by the name it has in a checkpoint. Derived constants too: computed again they may differ."""
+    def _pool(self, mjm: mujoco.MjModel, contacts: int, poses: np.ndarray, num_envs: int) -> int:
+        """naconmax: the pool also holds the pairs that the broadphase lets through, which may be more than contacts."""
+        d = mjw.make_data(mjm, len(poses), naconmax=1, njmax=1)  # counters go on counting where storage ends
+        d.qpos.assign(poses)
+        mjw.kinematics(self._m, d)
+        mjw.collision(self._m, d)
+        pairs = int(np.ceil(MARGIN * d.ncollision.numpy()[0] / len(poses)))
+        # The mean world is what a shared pool must hold; one world with every pair covers the spread of a few worlds.
+        return num_envs * max(contacts, pairs) + self._m.nxn_geom_pair_filtered.shape[0]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Every live tensor by its name in a checkpoint. Derived constants too: computed again they may differ."""
         model = {f"model/{name}": value for name, value in self._model.items()}
         return {**self._state, **model, "overflow": self.overflow, "fault": self._fault}
 
@@ -143,22 +154,24 @@ class Warp:
         return wp.ScopedStream(_stream(torch.cuda.current_stream(wp.device_to_torch(self._device))), sync_enter=False)
 
 
-def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> tuple[int, int]:
-    """(contacts, constraint rows) to allocate per world: MARGIN times the most seen in MuJoCo C.
+def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> tuple[int, int, np.ndarray]:
+    """Contacts and constraint rows per world, MARGIN times the most seen in MuJoCo C, and the poses (P, nq) it saw.
 
     num_envs worlds start at the default pose and the keyframes in turn with random speeds, 1 m/s and 1 rad/s, and are
-    thrown about by random controls, held for 0.1 s each. Deterministic.
+    thrown about by random controls, held for 0.1 s each: in their range, or ±1 about the keyframe's. Deterministic.
     """
     rng = np.random.default_rng(0)
-    steps = round(seconds / mjm.opt.timestep)
-    hold = max(1, round(0.1 / mjm.opt.timestep))
-    low, high = np.where(mjm.actuator_ctrllimited[:, None], mjm.actuator_ctrlrange, (-1.0, 1.0)).T
-    control = rng.uniform(low, high, (num_envs, -(-steps // hold), mjm.nu)).repeat(hold, axis=1)[:, :steps]
+    steps, hold = round(seconds / mjm.opt.timestep), max(1, round(0.1 / mjm.opt.timestep))
     batch = Batch(mjm, num_envs, 1)
     batch.reset(keyframe=np.arange(num_envs) % (mjm.nkey + 1) - 1)
+    low, high = mjm.actuator_ctrlrange.T
+    draw = rng.uniform(size=(num_envs, -(-steps // hold), mjm.nu))
+    control = np.where(mjm.actuator_ctrllimited, low + (high - low) * draw, batch.bind("ctrl")[:, None] + 2 * draw - 1)
+    control = control.repeat(hold, axis=1)[:, :steps]
     batch.bind("qvel")[:] += rng.standard_normal((num_envs, mjm.nv))
-    seen = batch.rollout(steps, control, record=("ncon", "nefc"))
-    return tuple(int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
+    seen = batch.rollout(steps, control, record=("ncon", "nefc", "qpos"))
+    contacts, rows = (int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
+    return contacts, rows, seen["qpos"][:, ::hold].reshape(-1, mjm.nq)
 
 
 _stream = functools.cache(wp.stream_from_torch)

@@ -1,0 +1,403 @@
+"""Every Sim against MuJoCo C, and against itself with other neighbours, threads, restarts and poisoned worlds."""
+
+import copy
+import functools
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+import warp as wp
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpusim_rl.sim import choose, make
+from gpusim_rl.sim.native import Native
+from gpusim_rl.sim.warp import Warp
+
+# A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a mocap body, and
+# sensors of all three stages. The solver converges, so that float32 and float64 agree. The foot is a sphere: under a
+# capsule within 30° of upright MuJoCo Warp turns the friction pyramid differently from MuJoCo C.
+HOPPER = """
+<mujoco>
+  <compiler angle="radian" autolimits="true"/>
+  <option timestep="0.004" integrator="implicitfast" jacobian="dense" iterations="20" ls_iterations="50">
+    <flag autoreset="disable"/>
+  </option>
+  <worldbody>
+    <geom name="floor" type="plane" size="0 0 1"/>
+    <body name="target" mocap="true" pos="1 0 1"/>
+    <body name="base" pos="0 0 0.3">
+      <freejoint/>
+      <geom type="box" size="0.2 0.1 0.05" mass="2"/>
+      <site name="imu"/>
+      <body name="leg" pos="0.1 0 -0.05">
+        <joint name="hip" axis="0 1 0" range="-1 1" damping="0.2" armature="0.01" frictionloss="0.05"/>
+        <geom type="sphere" size="0.03" pos="0 0 -0.2" mass="0.5"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><position joint="hip" kp="20" kv="0.5" timeconst="0.05"/></actuator>
+  <sensor>
+    <framepos objtype="site" objname="imu"/>
+    <gyro site="imu"/>
+    <accelerometer site="imu"/>
+    <jointactuatorfrc joint="hip"/>
+  </sensor>
+</mujoco>
+"""
+FRESH = 6  # sensor columns which need positions and velocities alone; the other four need a step
+QUADRUPED = Path(__file__).parents[2] / "tasks/assets/quadruped.xml"
+FIELDS = ("body_mass", "geom_friction")
+WORLDS = 64
+
+
+@functools.cache
+def hopper() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(HOPPER)
+
+
+@functools.cache
+def quadruped() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(QUADRUPED))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """MuJoCo C writes its warnings to MUJOCO_LOG.TXT in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(params=["native", "warp"])
+def backend(request) -> str:
+    return request.param
+
+
+def starts(seed: int, num_envs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Poses (B, nq) and speeds (B, nv) of hoppers about to land; row i is the same for every B."""
+    rng = np.random.default_rng(seed)
+    qpos = np.tile(hopper().qpos0, (WORLDS, 1))
+    qpos[:, 2] += rng.uniform(-0.05, 0.2, WORLDS)
+    qpos[:, 3:7] += rng.normal(0, 0.2, (WORLDS, 4))
+    qpos[:, 3:7] /= np.linalg.norm(qpos[:, 3:7], axis=1, keepdims=True)
+    qpos[:, 7] = rng.uniform(-0.5, 0.5, WORLDS)
+    qvel = rng.normal(0, 1, (WORLDS, hopper().nv))
+    # float32 values, so that every backend starts from the same state
+    return torch.tensor(qpos[:num_envs], dtype=torch.float32), torch.tensor(qvel[:num_envs], dtype=torch.float32)
+
+
+def control(step: int, num_envs: int) -> torch.Tensor:
+    """Targets (B, 1) rad for one control step; row i is the same for every B."""
+    return torch.tensor(np.random.default_rng(step).uniform(-1, 1, (WORLDS, 1))[:num_envs], dtype=torch.float32)
+
+
+def every(num_envs: int, n: int = 1) -> torch.Tensor:
+    """(B,) bool: each n-th world."""
+    return torch.arange(num_envs) % n == 0
+
+
+def started(backend: str, num_envs: int, **options):
+    """A Sim of hoppers, all restarted at `starts(0)`."""
+    sim = make(backend, hopper(), num_envs, device="cpu", **options)
+    sim.reset(every(num_envs), *starts(0, num_envs))
+    return sim
+
+
+def run(sim, first: int, last: int, restarts: bool = False) -> torch.Tensor:
+    """qpos, qvel and sensordata (steps, B, …) over control steps of two timesteps, some with restarts of each third."""
+    num_envs, seen = len(sim.qpos), []
+    for step in range(first, last):
+        sim.ctrl.copy_(control(step, num_envs))
+        sim.step(2)
+        if restarts and step % 5 == 2:
+            sim.reset(every(num_envs, 3), *starts(step, num_envs))
+        seen.append(torch.cat([sim.qpos, sim.qvel, sim.sensordata], dim=1))
+    return torch.stack(seen)
+
+
+def test_step_is_mj_step(backend):
+    """Forty timesteps from one state give the qpos, qvel and one timestep old sensordata of MuJoCo C."""
+    sim, tolerance = started(backend, 8), {"native": 0.0, "warp": 2e-3}[backend]
+    seen = run(sim, 0, 20).double()
+    worst = 0.0
+    for i, (qpos, qvel) in enumerate(zip(*starts(0, 8), strict=True)):
+        data = mujoco.MjData(hopper())
+        data.qpos, data.qvel = qpos, qvel
+        for step in range(20):
+            data.ctrl = control(step, 8)[i]
+            mujoco.mj_step(hopper(), data, 2)
+            wanted = torch.tensor(np.concatenate([data.qpos, data.qvel, data.sensordata]))
+            # accelerations are of the order of 100 m/s² at an impact
+            worst = max(worst, ((seen[step, i] - wanted).abs() / (1 + wanted.abs())).max().item())
+    print(f"{backend}: worst relative difference {worst:.1e}")
+    assert worst <= tolerance
+
+
+def test_reset_makes_sensors_current(backend):
+    """After a masked reset sensors show the new state, acceleration sensors are zero, and the past has no effect."""
+    sim = started(backend, 8)
+    run(sim, 0, 10)
+    mask, (qpos, qvel) = every(8, 3), starts(7, 8)
+    sim.sensordata.fill_(torch.nan)
+    sim.reset(mask, torch.where(mask[:, None], qpos, torch.nan), qvel)
+    for i in (0, 3, 6):
+        data = mujoco.MjData(hopper())
+        data.qpos, data.qvel = qpos[i], qvel[i]
+        mujoco.mj_forward(hopper(), data)
+        wanted = torch.tensor(data.sensordata, dtype=sim.sensordata.dtype)
+        torch.testing.assert_close(sim.sensordata[i, :FRESH], wanted[:FRESH], rtol=0, atol=1e-6)
+        assert not sim.sensordata[i, FRESH:].any()
+    new = make(backend, hopper(), 8, device="cpu")
+    new.reset(every(8), qpos, qvel)
+    assert torch.equal(run(sim, 10, 20)[:, mask], run(new, 10, 20)[:, mask])
+
+
+def test_reset_leaves_the_others_alone(backend):
+    """Worlds outside the mask keep every bit of state and sensors, and go on as if nothing had happened."""
+    sim, undisturbed = started(backend, 8), started(backend, 8)
+    run(sim, 0, 10), run(undisturbed, 0, 10)
+    mask = every(8, 3)
+    sim.reset(mask, *starts(7, 8))
+    for name in ("qpos", "qvel", "ctrl", "sensordata"):
+        assert torch.equal(getattr(sim, name)[~mask], getattr(undisturbed, name)[~mask])
+    assert torch.equal(run(sim, 10, 30)[:, ~mask], run(undisturbed, 10, 30)[:, ~mask])
+
+
+def test_an_empty_mask_changes_nothing(backend):
+    """A reset of no world is no reset, although Warp runs its kernels for all."""
+    sim = started(backend, 8)
+    run(sim, 0, 3)
+    before = sim.state()
+    sim.reset(torch.zeros(8, dtype=torch.bool), *starts(7, 8))
+    assert all(torch.equal(value, before[name]) for name, value in sim.state().items())
+
+
+def test_a_world_does_not_see_its_neighbours(backend):
+    """Worlds 0 to 7 are bit-identical among 8 and among 64, restarts included."""
+    few, many = started(backend, 8), started(backend, 64)
+    assert torch.equal(run(few, 0, 20, restarts=True), run(many, 0, 20, restarts=True)[:, :8])
+
+
+def test_native_does_not_depend_on_threads():
+    """MuJoCo C gives the same bits on one thread and on two."""
+    one, two = started("native", 64, threads=1), started("native", 64, threads=2)
+    assert torch.equal(run(one, 0, 20, restarts=True), run(two, 0, 20, restarts=True))
+
+
+def test_load_continues_exactly(backend):
+    """A state loaded into a new Sim continues bit for bit, with its own masses and frictions."""
+    sim = started(backend, 8, fields=FIELDS)
+    sim.model("body_mass").mul_(torch.linspace(0.8, 1.2, 8)[:, None])
+    sim.model("geom_friction").mul_(torch.linspace(0.5, 1.5, 8)[:, None, None])
+    sim.refresh()
+    run(sim, 0, 10, restarts=True)
+    saved = sim.state()
+    wanted = run(sim, 10, 20)  # and what is saved does not change with the Sim
+    new = make(backend, hopper(), 8, device="cpu", fields=FIELDS)
+    for tensor in (new.qpos, new.qvel, new.sensordata):
+        tensor.fill_(torch.nan)
+    addresses = [tensor.data_ptr() for tensor in (new.qpos, new.qvel, new.ctrl, new.sensordata)]
+    new.load(saved)
+    assert torch.equal(new.sensordata, saved["sensordata"])
+    assert torch.equal(run(new, 10, 20), wanted)
+    assert addresses == [tensor.data_ptr() for tensor in (new.qpos, new.qvel, new.ctrl, new.sensordata)]
+
+
+def test_mass_per_world(backend):
+    """Masses written per world and `refresh` give what mj_setConst gives in MuJoCo C, and leave the state alone."""
+    sim = started(backend, 8, fields=("body_mass",))
+    run(sim, 0, 3)
+    before = sim.state()
+    scales = np.linspace(0.5, 2.0, 8)
+    sim.model("body_mass").mul_(torch.tensor(scales, dtype=sim.qpos.dtype)[:, None])
+    sim.refresh()
+    assert all(torch.equal(v, before[name]) for name, v in sim.state().items() if not name.startswith("model/"))
+    sim.reset(every(8), *starts(1, 8))
+    seen = run(sim, 0, 10).double()
+    for i, (qpos, qvel) in enumerate(zip(*starts(1, 8), strict=True)):
+        model = copy.copy(hopper())
+        data = mujoco.MjData(model)
+        model.body_mass *= scales[i]
+        mujoco.mj_setConst(model, data)
+        if isinstance(sim, Warp):
+            for name in ("body_subtreemass", "body_invweight0", "dof_invweight0", "actuator_acc0"):
+                wanted = torch.tensor(getattr(model, name), dtype=torch.float32)
+                torch.testing.assert_close(sim.model(name)[i], wanted, rtol=2e-6, atol=0)
+        mujoco.mj_resetData(model, data)
+        data.qpos, data.qvel = qpos, qvel
+        for step in range(10):
+            data.ctrl = control(step, 8)[i]
+            mujoco.mj_step(model, data, 2)
+        wanted = torch.tensor(np.concatenate([data.qpos, data.qvel]))
+        atol = 0.0 if backend == "native" else 5e-4
+        torch.testing.assert_close(seen[-1, i, : len(wanted)], wanted, rtol=0, atol=atol)
+
+
+def test_poisoned_worlds_stay_alone(backend):
+    """Worlds not finite or far off are faults, the others keep every bit for 50 timesteps, and a masked reset heals."""
+    sim, clean = started(backend, 16), started(backend, 16)
+    run(sim, 0, 5), run(clean, 0, 5)
+    poisons = [(field, value) for field in ("qpos", "qvel") for value in (torch.nan, torch.inf, 1e10)]
+    for i, (field, value) in enumerate(poisons):
+        getattr(sim, field)[2 * i + 1] = value
+    bad = (torch.arange(16) % 2 == 1) & (torch.arange(16) < 12)
+    for last in (6, 30):
+        seen, wanted = (run(s, 5 if last == 6 else 6, last) for s in (sim, clean))
+        assert torch.equal(seen[:, ~bad], wanted[:, ~bad])
+        assert torch.equal(sim.fault(), bad) and not clean.fault().any()
+    for s in (sim, clean):
+        s.reset(bad, *starts(9, 16))
+    assert not sim.fault().any()
+    assert torch.equal(run(sim, 30, 55), run(clean, 30, 55))
+    assert not sim.fault().any()
+
+
+def test_too_few_constraint_rows_are_a_fault():
+    """A world with more constraints than njmax is flagged for as long as it has them; a world in the air is not."""
+    sim = Warp(hopper(), 8, njmax=2)  # a flying hopper has one row, for dry friction
+    qpos, qvel = starts(0, 8)
+    qpos[:, 2] = torch.where(every(8, 2), 0.1, 5.0)
+    qpos[:, 3:7], qpos[:, 7] = torch.tensor([1.0, 0, 0, 0]), 0.0
+    sim.reset(every(8), qpos, 0 * qvel)
+    sim.step(2)
+    assert torch.equal(sim.overflow, every(8, 2))
+    assert torch.equal(sim.fault(), every(8, 2))
+    sim.reset(every(8, 2), qpos + torch.tensor([0, 0, 5.0, 0, 0, 0, 0, 0]), 0 * qvel)
+    assert not sim.overflow.any() and not sim.fault().any()
+    sim.step(2)
+    assert not sim.overflow.any() and not sim.fault().any()
+
+
+def test_a_full_contact_pool_is_a_fault():
+    """The pool does not tell whose contacts it lost, so that every world is flagged."""
+    sim = Warp(hopper(), 8, naconmax=4)
+    sim.reset(every(8), *starts(0, 8))
+    run(sim, 0, 20)
+    assert sim.overflow.all() and sim.fault().all()
+
+
+def test_too_little_memory_is_a_fault():
+    """In MuJoCo C the capacity is the arena; only worlds with constraints run out of it."""
+    model = mujoco.MjModel.from_xml_string(HOPPER.replace("<worldbody>", '<size memory="6000"/><worldbody>', 1))
+    sim = Native(model, 8)
+    qpos, qvel = starts(0, 8)
+    qpos[:, 2] = torch.where(every(8, 2), 0.1, 5.0)
+    sim.reset(every(8), qpos, 0 * qvel)
+    sim.step(2)
+    assert torch.equal(sim.fault(), every(8, 2))
+
+
+def test_the_probe_is_enough():
+    """Quadrupeds that are thrown about, with other seeds than the probe's, never reach the default capacities."""
+    sim = Warp(quadruped(), 32)
+    rng = np.random.default_rng(1)
+    stance = torch.tensor(quadruped().key_ctrl[0])
+    qpos = torch.tensor(quadruped().key_qpos[0]).repeat(32, 1)
+    sim.reset(every(32), qpos, torch.tensor(rng.normal(0, 2, (32, quadruped().nv))))
+    over = torch.zeros(32, dtype=torch.bool)
+    for _ in range(40):
+        sim.ctrl.copy_(stance + torch.tensor(rng.normal(0, 1.5, (32, 12))))
+        sim.step(5)
+        over |= sim.fault()
+    assert not over.any()
+
+
+class Host(TorchDispatchMode):
+    """Fails on every torch operation whose result or shape the host would have to wait for."""
+
+    READS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "index.Tensor", "index_put")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func).removeprefix("aten.")
+        assert not name.startswith(self.READS), f"{name} reads a tensor on the host"
+        return func(*args, **(kwargs or {}))
+
+
+def test_warp_never_reads_on_the_host(monkeypatch):
+    """Step, reset and fault use fixed shapes and no value of a tensor, so that they may stand in a CUDA graph."""
+    sim = started("warp", 8)
+    qpos, qvel = starts(1, 8)
+    mask = every(8, 3)
+
+    def read(*args, **kwargs):
+        raise AssertionError("Warp reads an array on the host")
+
+    for owner, name in ((wp.array, "numpy"), (wp.array, "list"), (wp, "synchronize"), (wp, "capture_while")):
+        monkeypatch.setattr(owner, name, read)
+    for name in ("numpy", "tolist", "cpu"):
+        monkeypatch.setattr(torch.Tensor, name, read)
+    addresses = [tensor.data_ptr() for tensor in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())]
+    with Host():
+        sim.step(2)
+        sim.reset(mask | sim.fault(), qpos, qvel)
+        sim.step(1)
+    assert addresses == [tensor.data_ptr() for tensor in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())]
+
+
+def test_choices_are_explained():
+    """A wrong backend, device, model field or kind of model is a ValueError that says what would do."""
+    assert choose("auto", "cpu") == ("native", "cpu")
+    assert choose("warp", "cpu") == ("warp", "cpu")
+    for name, device, word in (("newton", "cpu", "native"), ("native", "cuda", "warp|CUDA")):
+        with pytest.raises(ValueError, match=word):
+            choose(name, device)
+    for name in ("native", "warp"):
+        with pytest.raises(ValueError, match="body_nose"):
+            make(name, hopper(), 2, device="cpu", fields=("body_nose",))
+    asleep = HOPPER.replace('<flag autoreset="disable"/>', '<flag sleep="enable"/>')
+    with pytest.raises(ValueError, match="sim=native"):
+        make("warp", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
+
+
+@functools.cache
+def standing(count: int) -> dict[str, torch.Tensor]:
+    """qpos, qvel, qacc_warmstart, ctrl (count, …) of quadrupeds in contact, moved by random targets near the stance."""
+    sim = Native(quadruped(), 2 * count)
+    stance = torch.tensor(quadruped().key_ctrl[0])
+    qpos = torch.tensor(quadruped().key_qpos[0]).repeat(2 * count, 1)
+    sim.reset(every(2 * count), qpos, torch.zeros(2 * count, quadruped().nv))
+    rng, contacts = np.random.default_rng(0), sim.batch.bind("ncon")
+    for _ in range(30):
+        sim.ctrl.copy_(stance + torch.tensor(rng.normal(0, 0.3, (2 * count, 12))))
+        sim.step(4)
+    touching = np.flatnonzero(contacts)[:count]
+    assert len(touching) == count
+    names = ("qpos", "qvel", "qacc_warmstart", "ctrl")
+    return {name: torch.from_numpy(sim.batch.bind(name)[touching]).float() for name in names}  # as in `starts`
+
+
+def control_step(backend: str, states: dict[str, torch.Tensor], **solver: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """qpos and qvel after four timesteps from `states`, warm start included, with some solver settings."""
+    model = copy.copy(quadruped())
+    for name, value in solver.items():
+        setattr(model.opt, name, value)
+    sim = make(backend, model, len(states["qpos"]), device="cpu")
+    if isinstance(sim, Native):
+        for name, value in states.items():
+            torch.from_numpy(sim.batch.bind(name)).copy_(value)
+    else:
+        sim.load(sim.state() | states)
+    sim.step(4)
+    assert not sim.fault().any()
+    return sim.qpos.double(), sim.qvel.double()
+
+
+CONVERGED = {"iterations": 100, "ls_iterations": 50}
+
+
+def test_warp_is_mujoco_on_the_quadruped():
+    """With a converged solver 100 states in contact move alike: 1e-5 m or rad, 1e-3 m/s or rad/s per control step."""
+    states = standing(100)
+    (qpos, qvel), (warp_qpos, warp_qvel) = (control_step(b, states, **CONVERGED) for b in ("native", "warp"))
+    dq, dv = (qpos - warp_qpos).abs().max().item(), (qvel - warp_qvel).abs().max().item()
+    print(f"warp against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
+    assert dq <= 1e-5 and dv <= 1e-3
+
+
+def test_training_solver_is_close_to_converged(backend):
+    """With the model's own few iterations at most 1 % of 512 states are off by more than 1e-3 in qpos."""
+    states = standing(512)
+    wanted, _ = control_step("native", states, **CONVERGED)
+    off = (control_step(backend, states)[0] - wanted).abs().amax(1)
+    print(f"{backend}, training solver: {(off > 1e-3).double().mean():.2%} off, worst {off.max():.1e}")
+    assert (off > 1e-3).double().mean() <= 0.01
