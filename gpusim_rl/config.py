@@ -52,12 +52,16 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
     try:
         parsed = OverridesParser.create().parse_overrides(words)
         if any(o.is_sweep_override() for o in parsed) and not sweep:
-            fail(f"{next(o.input_line for o in parsed if o.is_sweep_override())!r} is a list of values: add -m to run each")
+            fail(
+                f"{next(o.input_line for o in parsed if o.is_sweep_override())!r} is a list of values: add -m to run each"
+            )
         groups = [o for o in parsed if is_group(o)]
+        for override in groups:
+            check_choice(override)
         fixed = [first(o) for o in parsed]
         base = build(name, [first(o) for o in groups])
         for override in parsed:
-            check_key(name, override, base)
+            check_key(override, base)
         cfg = build(name, fixed)
     except HydraException as error:
         fail(str(error).splitlines()[0])
@@ -93,7 +97,16 @@ def choices(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def check_key(name: str, override: Override, base: dict[str, Any]) -> None:
+def check_choice(override: Override) -> None:
+    """Exit if a group has no such file."""
+    group = override.key_or_group
+    known = choices(CONF / group)
+    for value in override.sweep_string_iterator() if override.is_sweep_override() else [str(override.value())]:
+        if value not in known:
+            fail(f"unknown {group} {value!r}: choose one of {', '.join(known)}")
+
+
+def check_key(override: Override, base: dict[str, Any]) -> None:
     """Exit if the key of an override does not exist."""
     key = override.key_or_group
     if override.is_add() or override.is_delete():
@@ -101,16 +114,14 @@ def check_key(name: str, override: Override, base: dict[str, Any]) -> None:
     if key == "hydra" or key.startswith("hydra."):
         return
     if is_group(override):
-        known = choices(CONF / key)
-        for value in override.sweep_string_iterator() if override.is_sweep_override() else [str(override.value())]:
-            if value not in known:
-                fail(f"unknown {key} {value!r}: choose one of {', '.join(known)}")
         return
     flat = flatten(base)
     if key not in flat:
         near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
         section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]]
-        fail(f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?")
+        fail(
+            f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?"
+        )
 
 
 def check_type(override: Override, base: dict[str, Any], cfg: dict[str, Any]) -> None:
@@ -122,7 +133,13 @@ def check_type(override: Override, base: dict[str, Any], cfg: dict[str, Any]) ->
     if isinstance(old, float) and isinstance(new, int) and not isinstance(new, bool):
         return
     if old is not None and (type(old) is not type(new)):
-        kind = {"int": "a whole number", "float": "a number", "str": "a word", "list": "a list", "bool": "true or false"}
+        kind = {
+            "int": "a whole number",
+            "float": "a number",
+            "str": "a word",
+            "list": "a list",
+            "bool": "true or false",
+        }
         wanted = kind.get(type(old).__name__, f"a {type(old).__name__} with keys")
         fail(f"{key}={new!r}: expected {wanted}, such as {old!r}")
 
@@ -150,3 +167,44 @@ def task_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", str(name)) or name not in known:
         raise ValueError(f"unknown task {name!r}: choose one of {', '.join(known)}")
     return name
+
+
+def settle(cfg: dict[str, Any]) -> None:
+    """Check the values that no constructor sees; ValueError names the first wrong one."""
+    positive(cfg, "num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every")
+    if not 0 <= cfg["seed"] < 2**32:
+        raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < 2³²")
+    stop = cfg["stop_at"]
+    if stop is not None and (isinstance(stop, bool) or not isinstance(stop, int | float) or not 0 < stop <= 1):
+        raise ValueError(f"stop_at={stop!r}: expected a share of successes, such as 0.95")
+    for key in ("run_dir", "resume"):
+        if cfg[key] is not None and not isinstance(cfg[key], str):
+            raise ValueError(f"{key}={cfg[key]!r}: expected a directory")
+
+
+def make_task(cfg: dict[str, Any], device: str = "cpu", mjm: Any = None):
+    """The task of a configuration, its constants on `device`."""
+    from tasks import load
+
+    numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
+    numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
+    return load(task_name(cfg["task"]["name"]))(**numbers, device=device, mjm=mjm)
+
+
+def make_ppo(cfg: dict[str, Any], num_envs: int | None = None):
+    """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
+    from gpusim_rl.env import Env
+    from gpusim_rl.policy import Policy
+    from gpusim_rl.ppo import PPO, Settings
+    from gpusim_rl.sim import choose, make
+
+    sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
+    task = make_task(cfg, device)
+    known = {"native": ("threads",), "warp": ("naconmax", "njmax")}[sim_name]
+    options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
+    sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
+    env = Env(task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+    algo = dict(cfg["algo"])
+    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor")}
+    policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
+    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo))

@@ -1,6 +1,7 @@
 """Env: B robots doing one task. One control step, masked restarts, observations, quarantine and metrics."""
 
-from typing import NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ class Env:
         stagger: bool = True,
     ):
         self.task, self.sim, self.seed, self.stagger = task, sim, seed, stagger
+        self.physics_seconds, self.steps_taken = 0.0, 0  # of the host in sim.step, since they were last cleared
         self.num_envs, self.device = sim.qpos.shape[0], sim.qpos.device
         self.noise = Noise(seed, torch.arange(first, first + self.num_envs, device=self.device))
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -108,7 +110,7 @@ class Env:
         self.terms = list(rewards)
         self.measured = self.task.measure(state)
         self.widths = {name: value.shape[1] for name, value in observed.items()}
-        self._weights = self.task.tensor([weights[name] for name in rewards])[:, None]
+        self._weights = self.task.tensor([weights[name] for name in rewards])
         spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
         self._spread = self.task.tensor(spread)
         self.views = self._look(state)
@@ -131,13 +133,17 @@ class Env:
         self.previous.copy_(self.action)
         self.action.copy_(action.clamp(-task.clip, task.clip))
         self.sim.ctrl.copy_(task.control(self.look()))
+        start = perf_counter()
         self.sim.step(task.substeps)
+        self.physics_seconds += perf_counter() - start
+        self.steps_taken += 1
         self.time += 1
         self.write(task.update(self.look(), self.noise), None)
 
         s = self.look()
-        terms = torch.stack(list(task.reward(s).values()))  # (R, B)
-        reward = task.dt * (self._weights * terms).sum(0)
+        # a sum over rows would add in an order that depends on B, and a world would know how many neighbours it has
+        terms = torch.stack(list(task.reward(s).values()), 1) * self._weights  # (B, R)
+        reward = task.dt * terms.sum(1)
         end = self._critic(s)
         fault = self.sim.fault() | ~torch.isfinite(reward + end.sum(1))
         terminated = task.terminated(s) & ~fault
@@ -148,6 +154,11 @@ class Env:
         self._restart(terminated | truncated | fault)
         self.views = self._look(self.look())
         return Step(self.views, end, reward, terminated, truncated, fault)
+
+    def steer(self, name: str, value: Any) -> None:
+        """Overwrite a memory entry in every world, such as the command, and look again: for a player, not for training."""
+        self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
+        self.views = self._look(self.look())
 
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory, the model's fields or `qvel`, in the worlds of mask (all for None). In place.
@@ -193,8 +204,8 @@ class Env:
     ) -> None:
         """Add one step to the sums that `metrics` reads, on the device."""
         self.measured = self.task.measure(s)
-        rows = torch.cat([self._weights * terms, *(value[None] for value in self.measured.values())])
-        self._sums += torch.where(fault, 0.0, rows).sum(1)
+        columns = torch.cat([terms, *(value[:, None] for value in self.measured.values())], 1)
+        self._sums += torch.where(fault[:, None], 0.0, columns).sum(0)
         self._count += (~fault).sum()
         self._episode_return += reward
         done = terminated | truncated
@@ -218,3 +229,31 @@ class Env:
         for tensor in (self._sums, self._count, *self.totals.values()):
             tensor.zero_()
         return dict(zip([*names, *self.totals], values, strict=True))
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes, by name, as copies."""
+        sim = {f"sim/{name}": value for name, value in self.sim.state().items()}
+        return sim | {name: value.clone() for name, value in self._own().items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned. In place."""
+        self.sim.load({name[4:]: value for name, value in state.items() if name.startswith("sim/")})
+        for name, target in self._own().items():
+            target.copy_(state[name])
+        self.noise.draw(self.step_count)
+        self.views = self._look(self.look())
+
+    def _own(self) -> dict[str, Tensor]:
+        """Every live tensor but the Sim's."""
+        own = {"step_count": self.step_count, "time": self.time, "action": self.action, "previous": self.previous}
+        own |= {"episode_return": self._episode_return, "sums": self._sums, "count": self._count}
+        own |= {f"totals/{name}": value for name, value in self.totals.items()}
+        own |= {f"memory/{name}": value for name, value in self.memory.items()}
+        return {f"env/{name}": value for name, value in own.items()}
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Widths of the actor's view, of the critic's view and of the action."""
+        return self.views.obs.shape[1], self.views.critic.shape[1], self.action.shape[1]

@@ -1,8 +1,10 @@
 """Evaluation: the numbers that say whether a policy is good, always from MuJoCo C with a converged solver."""
 
+import sys
 from collections.abc import Callable
 
 import torch
+from rich.progress import track
 from torch import Tensor
 
 from gpusim_rl.env import Env
@@ -11,6 +13,7 @@ from gpusim_rl.task import Task
 
 SEED = 0x5EED_0000  # final evaluations; training seeds are below it, and `stop_at` uses STOP_SEED
 STOP_SEED = 0x5EED_0001
+EPISODES = 512
 
 
 @torch.no_grad()
@@ -20,8 +23,9 @@ def evaluate(
     *,
     weights: dict[str, float],
     noise: dict[str, float],
-    episodes: int = 512,
+    episodes: int = EPISODES,
     seed: int = SEED,
+    progress: bool = False,
 ) -> dict[str, float]:
     """Run `episodes` worlds for one episode's length with the mean action and score them.
 
@@ -37,7 +41,7 @@ def evaluate(
     env = Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
     record: dict[str, list[Tensor]] = {}
     first, total = torch.ones(episodes), torch.zeros(episodes)
-    for _ in range(task.horizon):
+    for _ in track(range(task.horizon), "evaluating", disable=not (progress and sys.stdout.isatty()), transient=True):
         step = env.step(act(env.views.obs))
         total += first * step.reward
         first *= (~(step.terminated | step.fault)).float()

@@ -13,7 +13,7 @@ LAYERS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
 class Normaliser(nn.Module):
     """(x - mean) / std, clamped; the statistics are frozen while acting and move only in `absorb`.
 
-    Statistics are merged as in Chan, Golub, LeVeque (1979) from (sum, sum of squares, count) over all ranks.
+    Statistics are merged as in Chan, Golub, LeVeque (1979) from sums, sums of squares and counts over all ranks.
     """
 
     mean: Tensor

@@ -1,5 +1,6 @@
 """Proximal policy optimisation (arXiv:1707.06347) as robot learners expect it: loss, update and one iteration."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -21,7 +22,8 @@ class Settings:
 
     Args:
         gamma, gae_lambda: of the returns.
-        clip_coef: ε of the clipped surrogate and of the clipped value loss.
+        clip_coef: ε of the clipped surrogate.
+        clip_value: how far a value may move in one update, in units of the return.
         ent_coef: weight of the entropy bonus.
         update_epochs, num_minibatches: passes over a rollout, and parts of each.
         learning_rate, lr_min, lr_max: of the actor; it adapts between the bounds. The critic keeps learning_rate.
@@ -32,6 +34,7 @@ class Settings:
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip_coef: float = 0.2
+    clip_value: float = 1.0
     ent_coef: float = 0.003
     update_epochs: int = 5
     num_minibatches: int = 4
@@ -64,7 +67,7 @@ def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings) -> tuple[
         batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef)
     )
     value = policy.critic(batch.critic).squeeze(-1)
-    near = batch.value + (value - batch.value).clamp(-cfg.clip_coef, cfg.clip_coef)
+    near = batch.value + (value - batch.value).clamp(-cfg.clip_value, cfg.clip_value)
     value_loss = 0.5 * torch.maximum((value - batch.target) ** 2, (near - batch.target) ** 2)
     bonus = entropy(std)
     policy_loss, value_loss = -(surrogate * share).sum(), (value_loss * share).sum()
@@ -75,6 +78,17 @@ def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings) -> tuple[
         clipped = (((ratio - 1).abs() > cfg.clip_coef) * share).sum()
         stats = total(torch.stack([policy_loss, value_loss, bonus * share.sum(), kl, clipped]))
     return policy_loss + value_loss - cfg.ent_coef * bonus * share.sum(), stats
+
+
+@contextmanager
+def torch_threads(n: int):
+    """Run torch's CPU operations on n threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class PPO:
@@ -106,15 +120,18 @@ class PPO:
         ]
         self.optimiser = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
         self.stats = torch.zeros(len(STATS), device=device)
+        self.iterations = 0  # the host's own count
         self.seconds = {"rollout": 0.0, "update": 0.0}
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
         start = perf_counter()
-        self.rollout.collect(self.env, self.policy)
+        with torch_threads(1):  # tiny tensors gain nothing from threads, and the engine's own need the cores
+            self.rollout.collect(self.env, self.policy)
         middle = perf_counter()
         self.update()
         self.iteration_count += 1
+        self.iterations += 1
         self.seconds["rollout"] += middle - start
         self.seconds["update"] += perf_counter() - middle
 
@@ -170,3 +187,64 @@ class PPO:
         self.actor_rate.mul_(factor).clamp_(cfg.lr_min, cfg.lr_max)
         self.optimiser.step()
         self.stats += torch.cat([stats, torch.stack(norms)])
+
+    # -- outside the iteration: what is logged, saved and shown --------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call, read from the device once."""
+        rest = torch.cat([self.stats, torch.stack([self.actor_rate, self.policy.std.detach().mean()])]).tolist()
+        metrics = self.env.metrics() | dict(zip([*STATS, "learning_rate", "std"], rest, strict=True))
+        rollout, update, physics = self.seconds["rollout"], self.seconds["update"], self.env.physics_seconds
+        spent = max(rollout + update, 1e-9)
+        metrics |= {"steps_per_s": self.env.steps_taken * self.env.num_envs / spent}
+        metrics |= {
+            "share/physics": physics / spent,
+            "share/policy": (rollout - physics) / spent,
+            "share/update": update / spent,
+        }
+        self.seconds = {"rollout": 0.0, "update": 0.0}
+        self.env.physics_seconds, self.env.steps_taken = 0.0, 0
+        return metrics
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        """The deterministic policy on CPU observations, wherever it lives."""
+        return self.policy.actor(obs.to(self.env.device)).cpu()
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes, flat, as copies: a checkpoint."""
+        return self.env.state() | {name: value.detach().clone() for name, value in self._own().items()}
+
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """Continue exactly from what `state` returned. In place, or not at all: ValueError names what does not fit."""
+        mine = self.state()
+        for name in mine.keys() | state.keys():
+            ours, theirs = mine.get(name), state.get(name)
+            if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                what = ["nothing" if x is None else f"{tuple(x.shape)} {x.dtype}" for x in (theirs, ours)]
+                raise ValueError(f"{where} does not fit this run: {name!r} is {what[0]} there and {what[1]} here")
+        self.env.load(state)
+        with torch.no_grad():
+            for name, target in self._own().items():
+                target.copy_(state[name])
+        self.iterations = int(self.iteration_count)
+
+    def load_policy(self, state: dict[str, Tensor], where: str) -> None:
+        """Take the networks alone from a checkpoint of any number of worlds; ValueError if they do not fit."""
+        networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
+        try:
+            self.policy.load_state_dict(networks)
+        except RuntimeError as error:
+            raise ValueError(f"{where} does not fit this task and network: {' '.join(str(error).split())}") from None
+
+    def _own(self) -> dict[str, Tensor]:
+        """Every live tensor of policy and optimiser."""
+        own = {f"policy/{name}": value for name, value in self.policy.state_dict(keep_vars=True).items()}
+        for i, p in enumerate([*self.actor_params, *self.critic_params]):
+            slot = self.optimiser.state[p]
+            if not slot:  # as Adam would make it at its first step
+                slot |= {"step": torch.zeros((), device=p.device), "exp_avg": torch.zeros_like(p)}
+                slot["exp_avg_sq"] = torch.zeros_like(p)
+            own |= {f"adam/{i}/{key}": value for key, value in slot.items()}
+        own |= {"ppo/actor_rate": self.actor_rate, "ppo/critic_rate": self.critic_rate, "ppo/stats": self.stats}
+        return own | {"ppo/iteration": self.iteration_count}

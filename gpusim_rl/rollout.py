@@ -1,7 +1,6 @@
 """The (T, B, …) record of a rollout and the loop that fills it."""
 
 import torch
-from torch import Tensor
 
 from gpusim_rl.env import Env
 from gpusim_rl.maths import log_prob
@@ -56,8 +55,3 @@ class Rollout:
             ):
                 buffer[t].copy_(value)
         self.logp.copy_(log_prob(self.action, self.mean, std))
-
-    @property
-    def done(self) -> Tensor:
-        """(T, B) bool: a restart followed."""
-        return self.terminated | self.truncated | self.fault

@@ -137,20 +137,6 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, note
 
 
-def fill(targets: dict[str, Tensor], state: dict[str, Tensor], where: str) -> None:
-    """Copy state into targets in place; ValueError naming the first difference if names or shapes disagree."""
-    for name, target in targets.items():
-        if name not in state:
-            raise ValueError(f"{where} has no {name!r}: it belongs to another task, network or version")
-        if state[name].shape != target.shape:
-            raise ValueError(
-                f"{where}: {name!r} has shape {tuple(state[name].shape)}, this run's is {tuple(target.shape)}"
-            )
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(state[name])
-
-
 class Stopwatch:
     """Seconds since it was made, on from `before`."""
 

@@ -39,11 +39,12 @@ class Quadruped(Task):
     fastest: tuple[float, float, float] = (1.0, 0.5, 1.0)  # m/s, m/s, rad/s: commands are uniform within ±
     redraw: float = 5.0  # s between commands
     still: float = 0.1  # share of episodes whose command stays zero
-    sigma: float = 0.25  # m/s, rad/s: tolerance of the tracking terms
-    sigma_feet: float = 0.05  # m
+    sigma: float = 0.5  # m/s, rad/s: tolerance of the tracking terms
+    sigma_feet: float = 0.1  # m
     height: float = 0.28  # m of the trunk
     lift: float = 0.08  # m of a swinging foot
     gait: float = 2.0  # Hz of the clock
+    step: tuple[float, float, float] = (0.0, 0.3, -0.6)  # rad: how far the clock alone bends a swinging leg's joints
     friction: tuple[float, float] = (0.5, 1.25)  # sliding friction of the feet
     mass: float = 0.1  # ± share of every body's mass and inertia
     centre: float = 0.03  # ± m of the trunk's centre of mass
@@ -61,6 +62,7 @@ class Quadruped(Task):
         self.rest, self.stance = key, key[7:]
         self.limit = self.tensor(self.fastest)
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
+        self.bend = self.tensor(self.step)
         self.redraw_steps = round(self.redraw / self.dt)
         self.readings = {
             "gyro": Reading(source="sensor", names=("gyro",), unit="rad/s"),
@@ -140,7 +142,8 @@ class Quadruped(Task):
     # -- the contract --------------------------------------------------------------------------------------------------
 
     def control(self, s):
-        return self.stance + self.reach * (s.previous if self.delay else s.action)
+        bend = (self.swing(s)[:, :, None] * self.bend).flatten(1)
+        return self.stance + self.reach * (s.previous if self.delay else s.action) + bend
 
     def moving(self, s):
         """(B,) 1 where a motion is commanded, else 0."""

@@ -1,0 +1,136 @@
+"""Where metrics go: metrics.jsonl always, a live table in a terminal, W&B or TensorBoard on request."""
+
+import os
+from collections.abc import Callable
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+Row = dict[str, float]
+SINKS = ("auto", "wandb", "tensorboard", "none")
+
+
+def logged_in() -> bool:
+    """Whether a W&B login exists on this machine; touches neither the network nor wandb."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc().authenticators("api.wandb.ai") is not None
+    except (OSError, NetrcParseError):
+        return False
+
+
+def sink(
+    name: str, project: str, path: Path, config: dict[str, Any]
+) -> tuple[Callable[[Row], None], Callable[[], None]]:
+    """(write a row, close) for log=name. `auto` is W&B where a login exists, else nothing beyond metrics.jsonl."""
+    if name not in SINKS:
+        raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
+    if name == "wandb" or (name == "auto" and logged_in()):
+        import wandb
+
+        mode = (
+            "online"
+            if logged_in() and os.environ.get("WANDB_MODE") is None
+            else os.environ.get("WANDB_MODE", "offline")
+        )
+        run = wandb.init(project=project, dir=path, config=config, mode=mode, settings=wandb.Settings(silent=True))
+        return lambda row: run.log(row, step=int(row["iteration"])), run.finish
+    if name == "tensorboard":
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'") from None
+        writer = SummaryWriter(str(path / "tensorboard"))
+
+        def write(row: Row) -> None:
+            for key, value in row.items():
+                writer.add_scalar(key, value, int(row["iteration"]))
+
+        return write, writer.close
+    return lambda row: None, lambda: None
+
+
+def clock(seconds: float) -> str:
+    """1:05:09 or 5:09."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
+
+
+class Board:
+    """The live table of a training, or plain lines where there is no terminal.
+
+    Args:
+        title: shown above the table.
+        iterations: to come in all.
+    """
+
+    def __init__(self, title: str, iterations: int):
+        self.title, self.iterations = title, iterations
+        self.console = Console(stderr=False)
+        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+        self.done = 0  # iterations when this process began
+        self.quiet_until = 0.0  # s of training before the next plain line
+
+    def __enter__(self) -> "Board":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, message: str) -> None:
+        """One line above the table."""
+        self.console.print(message, highlight=False, markup=False, soft_wrap=True)
+
+    def show(self, row: Row, spent: float) -> None:
+        """A row of metrics; `spent` seconds were trained in this process."""
+        i = int(row["iteration"])
+        left = spent / max(i - self.done, 1) * (self.iterations - i)
+        if self.live:
+            self.live.update(self.table(row, left))
+        elif spent >= self.quiet_until or i == self.iterations:
+            self.quiet_until = spent + 5.0
+            success = f"  success {row['success']:.3f}" if "success" in row else ""
+            self.say(
+                f"iteration {i}/{self.iterations}  {row['env_steps'] / 1e6:.2f} M steps  {row['steps_per_s']:,.0f} steps/s  "
+                f"return {row['return']:.2f}{success}  time {clock(row['time_s'])}  left {clock(left)}"
+            )
+
+    def table(self, row: Row, left: float) -> Group:
+        """Everything that matters on one screen."""
+        grid = Table.grid(padding=(0, 3))
+        i = int(row["iteration"])
+        head = [
+            ("iteration", f"{i} / {self.iterations}"),
+            ("steps", f"{row['env_steps'] / 1e6:.2f} M"),
+            ("steps/s", f"{row['steps_per_s']:,.0f}"),
+            ("time", f"{clock(row['time_s'])}, {clock(left)} left"),
+            ("physics", f"{row['share/physics']:.0%}"),
+            ("policy and task", f"{row['share/policy']:.0%}"),
+            ("update", f"{row['share/update']:.0%}"),
+            ("return", f"{row['return']:.2f}"),
+            ("episode", f"{row['length']:.1f} s"),
+            ("faults", f"{row['fault']:.2g}"),
+            ("success", f"{row['success']:.3f}" if "success" in row else "at the end"),
+            ("KL", f"{row['approx_kl']:.4f}"),
+            ("rate", f"{row['learning_rate']:.1e}"),
+            ("std", f"{row['std']:.2f}"),
+        ]
+        terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
+        errors = [(k[8:], f"{v:.3f}") for k, v in row.items() if k.startswith("measure/")]
+        for line in range(max(map(len, (head, terms, errors)))):
+            cells: list[str] = []
+            for column, style in ((head, "bold"), (terms, "cyan"), (errors, "green")):
+                name, value = column[line] if line < len(column) else ("", "")
+                cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
+            grid.add_row(*cells)
+        return Group(f"[bold]{self.title}[/]", ProgressBar(self.iterations, i, width=72), grid)

@@ -1,0 +1,255 @@
+"""Show, evaluate or export a trained policy: `python play.py`. See `python play.py --help`."""
+
+import ctypes.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from gpusim_rl import config
+
+TOUR = ([0.0, 0.0, 0.0], [0.8, 0.0, 0.0], [0.5, 0.0, 0.8], [0.0, 0.4, 0.0], [-0.6, 0.0, 0.0], [0.0, 0.0, -1.0])
+NO_GL = "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install libosmesa6)"
+
+Command = Callable[[float], np.ndarray]  # time [s] → command
+Frames = Iterator[tuple[float, np.ndarray]]  # time [s], qpos (nq,)
+
+
+def has_display() -> bool:
+    """Whether a window can open here."""
+    return bool(sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def choose_gl() -> None:
+    """Pick MuJoCo's off-screen backend before mujoco is imported."""
+    if not has_display() and "MUJOCO_GL" not in os.environ:
+        found = [gl for gl, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if ctypes.util.find_library(library)]
+        if not found:
+            config.fail(NO_GL)
+        os.environ["MUJOCO_GL"] = found[0]
+
+
+# -- what is played: a trained run in its Env, or an exported file alone -------------------------------------------------
+
+
+def load_run(cfg: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """(run, actor on the CPU, the run's configuration) of run= and checkpoint=."""
+    from gpusim_rl.run import Run, load, newest
+
+    run = Run.open(Path(cfg["run"]) if cfg["run"] else newest())
+    state, _ = load(Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest())
+    ppo = config.make_ppo(run.config | {"sim": {"name": "native", "threads": 1}, "device": "cpu"}, num_envs=1)
+    ppo.load_policy(state, str(run.latest()))
+    return run, ppo, run.config
+
+
+def play_run(ppo: Any, trained: dict[str, Any], seed: int, command: Command | None) -> tuple[Any, Frames]:
+    """(model, frames) of one world as it is evaluated."""
+    from gpusim_rl.env import Env
+    from gpusim_rl.sim import make
+
+    task = ppo.env.task.evaluation()
+    sim = make("native", task.mjm, 1, device="cpu", fields=task.fields, threads=1)
+    weights, noise = trained["task"]["weights"], trained["task"]["noise"]
+    env = Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
+
+    def frames() -> Frames:
+        t = 0.0
+        while True:
+            if command and "command" in env.memory:
+                env.steer("command", command(t))
+            env.step(ppo.act(env.views.obs))
+            t += task.dt
+            yield t, env.sim.qpos[0].numpy().copy()
+
+    return task.mjm, frames()
+
+
+def play_onnx(path: Path, command: Command | None) -> tuple[Any, Frames]:
+    """(model, frames) of an exported policy, from its file alone."""
+    import mujoco
+
+    from gpusim_rl import deploy
+
+    policy = deploy.Policy(path)
+    model = mujoco.MjModel.from_xml_string(policy.mjcf)
+    data = mujoco.MjData(model)
+
+    def frames() -> Frames:
+        policy.start(model, data)
+        t = 0.0
+        while True:
+            data.ctrl[:] = policy.act(deploy.readings(policy, data), command(t) if command else None)
+            for _ in range(round(policy.dt / model.opt.timestep)):
+                mujoco.mj_step(model, data)
+            t += policy.dt
+            yield t, data.qpos.copy()
+
+    return model, frames()
+
+
+# -- how it is shown -----------------------------------------------------------------------------------------------------
+
+
+def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
+    """Write a video, off screen, 25 frames a second."""
+    import imageio
+    import mujoco
+    from rich.progress import track
+
+    data = mujoco.MjData(model)
+    try:
+        renderer = mujoco.Renderer(model, 480, 720)
+    except Exception as error:  # each backend raises a kind of its own
+        config.fail(f"{NO_GL} ({error})")
+    camera = model.camera("track").id if "track" in [model.camera(i).name for i in range(model.ncam)] else -1
+    fps, due = 25, 0.0
+    with imageio.get_writer(path, fps=fps, macro_block_size=8) as video, renderer:
+        for _ in track(range(round(seconds * fps)), description=f"filming {path}", disable=not sys.stdout.isatty()):
+            due += 1 / fps
+            for t, qpos in frames:
+                if t >= due - 1e-9:
+                    break
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            renderer.update_scene(data, camera)
+            video.append_data(renderer.render())
+
+
+class Keys:
+    """The command as the keyboard changes it: a callable of time."""
+
+    STEP = {265: (0, 0.1), 264: (0, -0.1), 44: (1, 0.1), 46: (1, -0.1), 263: (2, 0.2), 262: (2, -0.2)}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.value = np.zeros(3)
+
+    def press(self, key: int) -> None:
+        """GLFW key codes: arrows, comma, full stop, space."""
+        if key in self.STEP:
+            axis, step = self.STEP[key]
+            self.value[axis] = np.clip(self.value[axis] + step, -1, 1)
+        elif key == 32:
+            self.value[:] = 0
+
+    def __call__(self, t: float) -> np.ndarray:
+        return self.value
+
+
+def view(model: Any, frames: Frames, keys: Keys) -> None:
+    """Show it in MuJoCo's viewer, in real time, until the window closes."""
+    import mujoco
+    import mujoco.viewer
+
+    data = mujoco.MjData(model)
+    with mujoco.viewer.launch_passive(model, data, key_callback=keys.press, show_left_ui=False) as window:
+        begun = time.perf_counter()
+        for t, qpos in frames:
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            window.sync()
+            time.sleep(max(0.0, begun + t - time.perf_counter()))
+            if not window.is_running():
+                return
+
+
+def tour(seconds: float) -> Command:
+    """Each command of TOUR for an equal time."""
+    return lambda t: np.array(TOUR[min(int(t / seconds * len(TOUR)), len(TOUR) - 1)])
+
+
+def choose_mode(cfg: dict[str, Any]) -> str:
+    """The mode, with `auto` resolved; ValueError if it is none."""
+    modes = ("auto", "viewer", "video", "evaluate", "export")
+    if cfg["mode"] not in modes:
+        raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(modes)}")
+    if cfg["onnx"] and cfg["mode"] in ("evaluate", "export"):
+        raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
+    if cfg["mode"] != "auto":
+        if cfg["mode"] == "viewer" and not has_display():
+            raise ValueError("mode=viewer needs a display; use video=walk.mp4")
+        return cfg["mode"]
+    return "video" if cfg["video"] or not has_display() else "viewer"
+
+
+def evaluate_run(cfg: dict[str, Any]) -> None:
+    """mode=evaluate: print and write the scores."""
+    import json
+
+    from gpusim_rl.evaluate import evaluate
+    from gpusim_rl.run import write_whole
+
+    with config.one_line():
+        config.positive(cfg, "episodes")
+        run, ppo, trained = load_run(cfg)
+    task = trained["task"]
+    scores = evaluate(
+        ppo.act, ppo.env.task, weights=task["weights"], noise=task["noise"], episodes=cfg["episodes"], progress=True
+    )
+    text = json.dumps(scores, indent=2)
+    print(text)
+    with config.one_line():
+        write_whole(Path(cfg["out"] or run.path / "eval.json"), (text + "\n").encode())
+
+
+def export_policy(cfg: dict[str, Any]) -> None:
+    """mode=export: write the ONNX file."""
+    from gpusim_rl.export import export_run
+
+    with config.one_line():
+        run, ppo, trained = load_run(cfg)
+        path = Path(cfg["out"] or run.path / "policy.onnx")
+        export_run(ppo, trained, path)
+    print(f"wrote {path}")
+
+
+def show(cfg: dict[str, Any], mode: str) -> None:
+    """mode=viewer and mode=video."""
+    if mode == "video":
+        choose_gl()
+    keys = Keys()
+    fixed = np.array(cfg["command"], dtype=float) if cfg["command"] else None
+    command = (lambda t: fixed) if fixed is not None else keys if mode == "viewer" else tour(cfg["seconds"])
+    with config.one_line():
+        if fixed is not None and fixed.shape != (3,):
+            raise ValueError(f"command={cfg['command']}: expected three numbers, such as [0.5,0,0]")
+        if cfg["onnx"]:
+            out = Path(cfg["onnx"]).with_suffix(".mp4")
+            model, frames = play_onnx(Path(cfg["onnx"]), command)
+        else:
+            run, ppo, trained = load_run(cfg)
+            out = run.path / "play.mp4"
+            model, frames = play_run(ppo, trained, cfg["seed"], command)
+    if mode == "viewer":
+        view(model, frames, keys)
+        return
+    out = Path(cfg["video"] or out)
+    with config.one_line():
+        if not out.parent.is_dir():
+            raise FileNotFoundError(f"video={out}: no directory {out.parent}")
+        film(model, frames, out, cfg["seconds"])
+    print(f"wrote {out}")
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="play")
+def main(cfg: DictConfig) -> None:
+    values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    with config.one_line():
+        mode = choose_mode(values)
+    if mode == "evaluate":
+        evaluate_run(values)
+    elif mode == "export":
+        export_policy(values)
+    else:
+        show(values, mode)
+
+
+if __name__ == "__main__":
+    config.check("play", sys.argv[1:])
+    main()

@@ -1,0 +1,383 @@
+"""Env: time-outs, masked restarts, quarantine, independence of worlds, metrics, randomisation, resume."""
+
+import math
+
+import mujoco
+import pytest
+import torch
+
+from gpusim_rl.env import Env, Step
+from gpusim_rl.sim import make
+from tests.worlds import SIMS, make_env, make_ppo, make_task, numbers
+
+QUADRUPED = numbers("quadruped")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
+    monkeypatch.chdir(tmp_path)
+
+
+def actions(steps: int, num_envs: int) -> torch.Tensor:
+    """(steps, num_envs, 12) fixed actions, the same for world i among any number of worlds."""
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(steps, 64, 12, generator=g)[:, :num_envs]
+
+
+def run(env: Env, plan: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+    """(obs, critic, end, reward, terminated, truncated, qpos, qvel) after each step of a plan (T, B, nu)."""
+    history = []
+    for action in plan:
+        views, end, reward, terminated, truncated, _ = env.step(action)
+        sim = env.sim.qpos.clone(), env.sim.qvel.clone()
+        history.append((views.obs, views.critic, end, reward, terminated, truncated, *sim))
+    return history
+
+
+# -- time-outs and restarts --------------------------------------------------------------------------------------------
+
+
+def test_time_out_shows_the_state_it_ended_in():
+    """At a time-out `end` is the critic's view of the state before the restart, and the next view is of the one after."""
+    env, twin = make_env(episode=0.1, stagger=False), make_env(episode=20.0, stagger=False)
+    plan = 0.1 * actions(5, 16)
+    for action in plan[:4]:
+        assert not env.step(action).truncated.any()
+        twin.step(action)
+    last = env.step(plan[4])
+    unbroken = twin.step(plan[4])  # the same without a restart
+    assert last.truncated.all() and not last.terminated.any() and not last.fault.any()
+    assert torch.equal(last.end, unbroken.views.critic) and torch.equal(last.reward, unbroken.reward)
+    assert (last.reward != 0).all()
+    height = torch.cat([torch.zeros(0), twin.sim.qpos[:, 2].float()])
+    column = list(twin.task.observe(twin.look()) | twin.task.privileged(twin.look())).index("height")
+    widths = [v.shape[1] for v in (twin.task.observe(twin.look()) | twin.task.privileged(twin.look())).values()]
+    assert torch.equal(last.end[:, sum(widths[:column])], height)
+    assert (env.sim.qpos[:, 2] != twin.sim.qpos[:, 2]).all() and (env.time == 0).all()
+    assert (last.views.critic != last.end).any(1).all()
+
+
+def test_a_failure_is_not_a_time_out():
+    """A robot on its back is terminated, not truncated, even in the last step of its episode; the others time out."""
+    env = make_env(episode=0.04, stagger=False)
+    env.step(torch.zeros(16, 12))
+    env.sim.qpos[3, 2:7] = torch.tensor([0.5, 0.0, 1.0, 0.0, 0.0], dtype=env.sim.qpos.dtype)
+    step = env.step(torch.zeros(16, 12))
+    assert step.terminated.nonzero().flatten().tolist() == [3]
+    assert torch.equal(step.truncated, ~step.terminated)
+
+
+def test_restart_is_masked():
+    """Worlds whose episode ended begin anew from task.start; the others go on as if nothing had been restarted."""
+    env, twin = make_env(episode=0.2), make_env(episode=0.2)
+    twin._restart = lambda mask: None
+    live = torch.ones(16, dtype=torch.bool)
+    for action in 0.1 * actions(8, 16):
+        before, step = env.time.clone(), env.step(action)
+        twin.step(action)
+        done = step.terminated | step.truncated
+        live &= ~done
+        start = env.task.start(16, env.noise)
+        for name, now in (("qpos", env.sim.qpos), ("qvel", env.sim.qvel), *env.memory.items()):
+            assert torch.equal(now[done].float(), start[name][done]), name
+        assert (env.time[done] == 0).all() and torch.equal(env.time[~done], before[~done] + 1)
+        assert (env.action[done] == 0).all() and torch.equal(env.action[~done], action[~done])
+        assert torch.equal(env.sim.qpos[live], twin.sim.qpos[live])
+        assert torch.equal(step.views.critic[live], twin.views.critic[live])
+    assert 0 < live.sum() < 16
+
+
+def test_restarted_views_have_current_sensors():
+    """What a restarted world is seen as is what MuJoCo computes from its new state, not from the one that ended."""
+    env = make_env(episode=0.04, stagger=False)
+    env.step(torch.zeros(16, 12))
+    assert env.step(torch.ones(16, 12)).truncated.all()
+    s = env.look()
+    for i in range(16):
+        data = mujoco.MjData(env.task.mjm)
+        data.qpos[:], data.qvel[:] = env.sim.qpos[i].numpy(), env.sim.qvel[i].numpy()
+        mujoco.mj_forward(env.task.mjm, data)
+        for name in ("up", "gyro", "velocity", "FL_position"):
+            got = getattr(s, name)[i].double()
+            torch.testing.assert_close(got, torch.from_numpy(data.sensor(name).data), rtol=0, atol=1e-6)
+
+
+def test_stagger_spreads_time_outs():
+    """With stagger the first episodes end at many different steps, without it in one."""
+    counts = []
+    for stagger in (True, False):
+        env = make_env(num_envs=64, episode=0.2, stagger=stagger)
+        counts.append([env.step(torch.zeros(64, 12)).truncated.sum().item() for _ in range(10)])
+    assert sum(counts[0]) >= 64 and max(counts[0]) < 30 and sum(c > 0 for c in counts[0]) >= 8
+    assert counts[1] == [0] * 9 + [64]
+
+
+def test_reward_is_weighted_terms():
+    """The reward is dt Σ weight · term of the state after the step, and actions reach the task clamped to ± clip."""
+    env = make_env(stagger=False)
+    action = 100 * actions(1, 16)[0]
+    twin = make_env(stagger=False)
+    seen, reward = [], twin.task.reward
+    twin.task.reward = lambda s: seen.append(reward(s)) or seen[-1]
+    step = env.step(action)
+    twin.step(action.clamp(-env.task.clip, env.task.clip))
+    want = env.task.dt * sum(QUADRUPED["weights"][name] * term for name, term in seen[-1].items())
+    torch.testing.assert_close(step.reward, want)
+    assert torch.equal(step.end, twin._critic(twin.look())) or step.terminated.any()
+    assert env.action.abs().max() <= env.task.clip
+
+
+# -- quarantine and independence ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sim", SIMS)
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 1e10])
+@pytest.mark.parametrize("where", ["qpos", "qvel"])
+def test_quarantine(sim, poison, where):
+    """A poisoned world gets no reward, is counted and restarted; its neighbours' next 50 steps are bit-identical."""
+    plan = actions(55, 8)
+    poisoned, clean = make_env(num_envs=8, sim=sim, episode=0.5), make_env(num_envs=8, sim=sim, episode=0.5)
+    for env in (poisoned, clean):
+        run(env, plan[:5])
+        env.metrics()
+    getattr(poisoned.sim, where)[3, 2] = poison
+    others = torch.arange(8) != 3
+    first = poisoned.step(plan[5])
+    assert first.fault.tolist() == [i == 3 for i in range(8)]
+    assert first.reward[3] == 0 and not first.terminated[3] and not first.truncated[3] and poisoned.time[3] == 0
+    assert all(torch.isfinite(x).all() for x in (*first.views, first.end, poisoned.sim.qpos, poisoned.sim.qvel))
+    metrics = poisoned.metrics()
+    assert metrics["fault"] == 1 and all(math.isfinite(v) for v in metrics.values())
+    same = clean.step(plan[5])
+    for a, b in zip((*first.views, first.end, first.reward), (*same.views, same.end, same.reward), strict=True):
+        assert torch.equal(a[others], b[others])
+    for a, b in zip(run(poisoned, plan[6:]), run(clean, plan[6:]), strict=True):
+        for x, y in zip(a, b, strict=True):
+            assert torch.equal(x[others], y[others])
+            assert torch.isfinite(x).all()
+    assert poisoned.metrics()["fault"] == 0
+
+
+def test_a_reward_that_is_not_finite_is_quarantined():
+    """A NaN that the task itself makes, in a world whose physics is fine, is a fault as well."""
+    env = make_env(num_envs=4)
+    reward = env.task.reward
+    worlds = torch.arange(4)
+    env.task.reward = lambda s: {n: torch.where(worlds == 2, torch.nan, v) for n, v in reward(s).items()}
+    step = env.step(torch.zeros(4, 12))
+    assert step.fault.tolist() == [False, False, True, False] and torch.isfinite(step.reward).all()
+
+
+def test_quarantined_samples_do_not_teach():
+    """The rollout marks the sample whose step went wrong, and no other; the loss does not see what stands in it."""
+    ppo = make_ppo(make_env())
+    ppo.env.sim.qvel[5, 3] = torch.inf
+    ppo.rollout.collect(ppo.env, ppo.policy)
+    assert ppo.rollout.fault.nonzero().tolist() == [[0, 5]]
+    packed = ppo.pack()
+    assert torch.isfinite(packed).all()
+    ppo.rollout.reward[0, 5] = 1e3
+    ppo.rollout.end[0, 5] = 7.0
+    assert torch.equal(ppo.pack(), packed)
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_worlds_do_not_know_how_many_they_are(sim):
+    """Eight worlds do what the first eight of 64 do, bit by bit, over 60 steps with restarts."""
+    plan = 2 * actions(60, 64)
+    few, many = (run(make_env(num_envs=n, sim=sim, episode=0.5), plan[:, :n]) for n in (8, 64))
+    ended = torch.zeros(8)
+    for a, b in zip(few, many, strict=True):
+        assert all(torch.equal(x, y[:8]) for x, y in zip(a, b, strict=True))
+        ended += a[4] | a[5]
+    assert (ended > 0).all()
+
+
+def test_two_halves_are_the_whole():
+    """Two Envs with global ids 0 to 7 and 8 to 15 do what one Env of 16 does."""
+    plan = actions(30, 16)
+    whole = run(make_env(episode=0.4), plan)
+    halves = [run(make_env(num_envs=8, first=first, episode=0.4), plan[:, first : first + 8]) for first in (0, 8)]
+    for w, a, b in zip(whole, *halves, strict=True):
+        assert all(torch.equal(x, torch.cat([y, z])) for x, y, z in zip(w, a, b, strict=True))
+
+
+def test_same_seed_same_worlds():
+    """Seeds decide everything: equal ones repeat every step, another one repeats none."""
+    plan = actions(5, 16)
+    a, b, c = (run(make_env(seed=seed), plan) for seed in (1, 1, 2))
+    assert all(torch.equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True))
+    assert all((x[0] != y[0]).any(1).all() for x, y in zip(a, c, strict=True))
+
+
+# -- names, metrics, noise ---------------------------------------------------------------------------------------------
+
+
+def build(weights: dict[str, float], noise: dict[str, float]) -> Env:
+    task = make_task()
+    sim = make("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
+    return Env(task, sim, seed=0, weights=weights, noise=noise)
+
+
+def test_weights_must_be_those_of_the_terms():
+    """A weight too many and one too few are one error, which names both."""
+    weights = {k: v for k, v in QUADRUPED["weights"].items() if k != "jerk"} | {"bounce": 1.0}
+    with pytest.raises(
+        ValueError, match=r"reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term"
+    ):
+        build(weights, QUADRUPED["noise"])
+
+
+def test_noise_must_name_observations():
+    """Noise on something the task does not observe is an error that lists the terms."""
+    with pytest.raises(ValueError, match=r"noise terms disagree: 'sonar' is no term \(terms: gyro, up, "):
+        build(QUADRUPED["weights"], QUADRUPED["noise"] | {"sonar": 0.1})
+
+
+def test_weights_are_not_negative():
+    """A negative weight is refused by name: signs live in the task."""
+    with pytest.raises(ValueError, match="signs live in the task: jerk"):
+        build(QUADRUPED["weights"] | {"jerk": -1.0}, QUADRUPED["noise"])
+
+
+def test_metrics():
+    """Metrics are the means over worlds and steps since they were last read, and reading clears them."""
+    env = make_env(episode=0.1, stagger=False)
+    steps: list[Step] = [env.step(a) for a in 0.1 * actions(5, 16)]
+    metrics = env.metrics()
+    rewards = torch.stack([s.reward for s in steps])
+    terms = sum(v for k, v in metrics.items() if k.startswith("reward/"))
+    assert terms * env.task.dt == pytest.approx(rewards.mean().item(), rel=1e-4)
+    assert {k.removeprefix("reward/") for k in metrics if k.startswith("reward/")} == set(QUADRUPED["weights"])
+    assert metrics["return"] == pytest.approx(rewards.sum(0).mean().item(), rel=1e-4)
+    assert metrics["length"] == pytest.approx(0.1) and metrics["terminated"] == 0 and metrics["fault"] == 0
+    assert set(env.metrics().values()) == {0.0}
+    for a in 0.1 * actions(5, 16):
+        env.step(a)
+    assert env.metrics()["length"] == pytest.approx(0.1)
+
+
+def test_return_is_of_whole_episodes():
+    """An episode that goes on while metrics are read counts its whole return when it ends."""
+    env = make_env(episode=0.1, stagger=False)
+    total = torch.zeros(16)
+    for i, action in enumerate(0.1 * actions(5, 16)):
+        total += env.step(action).reward
+        if i == 2:
+            assert env.metrics()["return"] == 0
+    assert env.metrics()["return"] == pytest.approx(total.mean().item(), rel=1e-4)
+
+
+def test_observation_noise():
+    """Noise is uniform, ± the half-width of its term, on the actor's view alone; it differs by world, entry and step."""
+    env = make_env(num_envs=64)
+    previous = torch.zeros(())
+    for action in actions(3, 64):
+        obs, critic = env.step(action).views
+        error, at = obs - critic[:, : obs.shape[1]], 0
+        for name, width in env.widths.items():
+            part, half = error[:, at : at + width], QUADRUPED["noise"].get(name, 0.0)
+            at += width
+            assert part.abs().max() <= half * (1 + 1e-4) + 1e-6
+            assert part.abs().max() >= 0.9 * half and part.mean().abs() <= 0.2 * half
+            if half:
+                assert len(part.unique()) > 0.9 * part.numel() * (0.5 if name == "up" else 1)
+        assert not torch.equal(error, previous)
+        previous = error
+
+
+# -- randomisation -----------------------------------------------------------------------------------------------------
+
+DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0")
+
+
+def test_masses_and_what_follows_from_them():
+    """Masses, inertias and the centre of mass differ within their ranges, and derived constants are mj_setConst's."""
+    env = make_env(num_envs=8, fields=DERIVED)
+    task, mjm = env.task, env.task.mjm
+    mass = env.sim.model("body_mass")
+    scale = mass[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
+    assert ((scale - 1).abs() <= task.mass + 1e-6).all()
+    assert (scale - 1).abs().max() > 0.8 * task.mass and len(scale.unique()) > 0.9 * scale.numel()
+    inertia = env.sim.model("body_inertia")[:, 1:] / torch.from_numpy(mjm.body_inertia[1:])
+    torch.testing.assert_close(inertia, scale[:, :, None].expand_as(inertia), rtol=1e-6, atol=0)
+    moved = env.sim.model("body_ipos") - torch.from_numpy(mjm.body_ipos)
+    trunk = mjm.body("trunk").id
+    assert 0.5 * task.centre < moved[:, trunk].abs().max() <= task.centre + 1e-6
+    moved[:, trunk] = 0
+    assert moved.abs().max() < 1e-7
+    for i in range(8):
+        own = mujoco.MjModel.from_xml_path(task_file(task))
+        for name in ("body_mass", "body_inertia", "body_ipos"):
+            getattr(own, name)[:] = env.sim.model(name)[i].numpy()
+        mujoco.mj_setConst(own, mujoco.MjData(own))
+        for name in DERIVED:
+            want = torch.from_numpy(getattr(own, name))
+            torch.testing.assert_close(env.sim.model(name)[i], want, rtol=1e-9, atol=1e-12)
+            assert not torch.allclose(want, torch.from_numpy(getattr(mjm, name)), rtol=1e-3)
+
+
+def task_file(task) -> str:
+    from gpusim_rl.task import ASSETS
+
+    return str(ASSETS / task.mjcf)
+
+
+def test_friction_and_gains():
+    """Friction and gains lie in their ranges, Kp alike in gain and bias, and are drawn anew for each episode alone."""
+    env = make_env(num_envs=64, episode=0.2)
+    task, mjm = env.task, env.task.mjm
+
+    def drawn() -> tuple[torch.Tensor, ...]:
+        gain, bias = env.sim.model("actuator_gainprm"), env.sim.model("actuator_biasprm")
+        kp = gain[:, :, 0] / torch.from_numpy(mjm.actuator_gainprm[:, 0])
+        kd = bias[:, :, 2] / torch.from_numpy(mjm.actuator_biasprm[:, 2])
+        torch.testing.assert_close(bias[:, :, 1], -gain[:, :, 0])
+        torch.testing.assert_close(kp, kp[:, :1].expand_as(kp))
+        return env.sim.model("geom_friction")[:, :, 0].clone(), kp[:, 0].clone(), kd[:, 0].clone()
+
+    friction, kp, kd = drawn()
+    assert torch.equal(friction, friction[:, :1].expand_as(friction))
+    low, high = task.friction
+    assert low <= friction.min() < low + 0.1 * (high - low) and high - 0.1 * (high - low) < friction.max() <= high
+    for scale in (kp, kd):
+        assert ((scale - 1).abs() <= task.gain + 1e-6).all() and (scale - 1).abs().max() > 0.8 * task.gain
+        assert len(scale.unique()) == 64
+    mass = env.sim.model("body_mass").clone()
+    other = env.sim.model("geom_friction")[:, :, 1:].clone()
+    for action in 0.1 * actions(3, 64):
+        step = env.step(action)
+        done = step.terminated | step.truncated
+        now = drawn()
+        for a, b in zip((friction, kp, kd), now, strict=True):
+            changed = (a != b).reshape(64, -1).any(1)
+            assert torch.equal(changed, done)
+        friction, kp, kd = now
+        assert done.any() and not done.all()
+    assert torch.equal(env.sim.model("body_mass"), mass)
+    assert torch.equal(env.sim.model("geom_friction")[:, :, 1:], other)
+
+
+# -- resume ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_state_round_trip(sim):
+    """A new Env loaded with another's state continues bit by bit, metrics included; the state is a copy."""
+    plan = actions(30, 8)
+    env, other = (make_env(num_envs=8, sim=sim, episode=0.3) for _ in range(2))
+    run(env, plan[:12])
+    saved = env.state()
+    frozen = {k: v.clone() for k, v in saved.items()}
+    views = env.views
+    want = run(env, plan[12:])
+    assert all(torch.equal(frozen[k], v) or k.startswith("sim/") for k, v in saved.items())
+    run(other, 3 * plan[:5])
+    for value in other.memory.values():
+        value.fill_(torch.nan)
+    other.load(saved)
+    assert torch.equal(other.views.obs, views.obs) and torch.equal(other.views.critic, views.critic)
+    for a, b in zip(want, run(other, plan[12:]), strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert env.metrics() == other.metrics()

@@ -1,0 +1,204 @@
+"""The counter-based generator: published answers, purity, distributions, permutations."""
+
+import math
+
+import pytest
+import torch
+
+from gpusim_rl.noise import Noise, philox, stream_id
+
+# Random123 (Salmon et al. 2011), kat_vectors, philox4x32 10: counter, key, answer
+KNOWN = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]
+COUNT = 100_000
+KOLMOGOROV = 1.95  # √n times the largest distance exceeds this once in a thousand samples
+
+
+def words(text: str) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor(int(word, 16)) for word in text.split())
+
+
+def plain_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
+    """Philox4x32-10 with Python's integers, as the paper's section 4.3 writes it."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        high0, low0 = divmod(0xD2511F53 * c0, 2**32)
+        high1, low1 = divmod(0xCD9E8D57 * c2, 2**32)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0) -> Noise:
+    noise = Noise(seed, torch.arange(first, first + n))
+    noise.draw(torch.tensor(step))
+    return noise
+
+
+def distance(sample: torch.Tensor, cdf) -> float:
+    """√n sup |F_n - F|, Kolmogorov's statistic."""
+    x, n = sample.double().sort().values, len(sample)
+    rank = torch.arange(n + 1, dtype=torch.float64) / n
+    f = cdf(x)
+    return math.sqrt(n) * max((f - rank[:-1]).max().item(), (rank[1:] - f).max().item())
+
+
+@pytest.mark.parametrize("counter, key, answer", KNOWN)
+def test_known_answers(counter, key, answer):
+    """Philox gives the published words for the published counters and keys."""
+    assert [int(w) for w in philox(words(counter), words(key))] == [int(word, 16) for word in answer.split()]
+
+
+def test_coordinates_fill_key_and_counter():
+    """The words of a stream are Philox at key (seed, stream), counter (world, column / 4, step low, step high)."""
+    seed, step = 0xDEADBEEF, 3 * 2**32 + 11
+    noise = Noise(seed, torch.tensor([5, 2_000_000_000]))
+    noise.draw(torch.tensor(step))
+    noise.integers("other", 10, 5)
+    got = noise.integers("name", 2**31, 6)
+    for row, world in enumerate((5, 2_000_000_000)):
+        want = [w for c in (0, 1) for w in plain_philox((world, c, step % 2**32, 3), (seed, stream_id("name")))]
+        assert got[row].tolist() == [(w * 2**31) >> 32 for w in want[:6]]
+
+
+def test_world_does_not_know_its_neighbours():
+    """World i draws the same numbers among 8 worlds and among 7,000."""
+    few, many = make(8, step=3), make(7_000, step=3)
+    assert torch.equal(few.normal("a", 5), many.normal("a", 5)[:8])
+    assert torch.equal(few.uniform("b", 0.0, 1.0), many.uniform("b", 0.0, 1.0)[:8])
+    assert torch.equal(few.integers("c", 1000, 3), many.integers("c", 1000, 3)[:8])
+
+
+def test_two_halves_are_the_whole():
+    """Two Noise of 512 worlds with first ids 0 and 512 draw what one of 1,024 draws."""
+    halves = [make(512, first=first, step=9).normal("a", 6) for first in (0, 512)]
+    assert torch.equal(torch.cat(halves), make(1024, step=9).normal("a", 6))
+    assert not torch.equal(*halves)
+
+
+def test_streams_do_not_know_each_other():
+    """Neither a further stream nor the order of asking, before or after a draw, changes a stream's numbers."""
+    alone = make(16, step=4).uniform("a", 0.0, 1.0)
+    noise = make(16)
+    for name in ("z", "b", "y"):
+        noise.normal(name, 7)
+    late = noise.uniform("a", 0.0, 1.0)
+    assert not torch.equal(late, alone)  # of step 0
+    noise.draw(torch.tensor(4))
+    assert torch.equal(noise.uniform("a", 0.0, 1.0), alone)
+    assert torch.equal(make(16, step=4).normal("b", 7), noise.normal("b", 7))
+
+
+def test_asking_twice_gives_the_same():
+    """Within a step a stream is one block of numbers, and its tensor keeps its address from step to step."""
+    noise = make(16)
+    noise.normal("a", 3)
+    address = noise._block.data_ptr()
+    for step in range(3):
+        noise.draw(torch.tensor(step))
+        assert torch.equal(noise.normal("a", 3), noise.normal("a", 3))
+        assert noise._block.data_ptr() == address
+
+
+@pytest.mark.parametrize("other", [{"seed": 8}, {"step": 1}, {"step": 2**32}, {"first": 64}])
+def test_every_coordinate_counts(other):
+    """Another seed, step, step above 2³² or world gives other numbers, none of them in place."""
+    a, b = make(64).integers("a", 2**31, 8), make(64, **other).integers("a", 2**31, 8)
+    assert (a == b).sum() == 0
+
+
+def test_names_count():
+    """Two streams differ."""
+    noise = make(64)
+    assert (noise.integers("a", 2**31, 8) == noise.integers("b", 2**31, 8)).sum() == 0
+
+
+def test_width_is_fixed():
+    """Asking a stream for another width is an error that names it."""
+    noise = make(4)
+    noise.normal("kick", 2)
+    with pytest.raises(ValueError, match="'kick' has width 2, asked for 4"):
+        noise.normal("kick", 4)
+
+
+def test_uniform_distribution():
+    """Uniforms are uniform by Kolmogorov's test, within their bounds, and independent of the next column."""
+    u = make(COUNT).uniform("u", torch.zeros(2), torch.ones(2))
+    assert u.dtype == torch.float32
+    assert u.min() >= 0 and u.max() < 1
+    assert u.min() < 1e-4 and u.max() > 1 - 1e-4
+    assert distance(u[:, 0], lambda x: x) < KOLMOGOROV
+    assert abs(torch.corrcoef(u.T)[0, 1]) < 4 / math.sqrt(COUNT)
+
+
+def test_uniform_bounds():
+    """Bounds are numbers or tensors that broadcast, and each column keeps to its own."""
+    low, high = torch.tensor([[-1.0], [2.0]]), torch.tensor([0.0, 5.0, 9.0])
+    u = make(COUNT // 10).uniform("u", low, high)
+    assert u.shape == (COUNT // 10, 2, 3)
+    span = (high - low).abs()
+    first, last = torch.minimum(low, high), torch.maximum(low, high)
+    assert ((u >= first) & (u <= last)).all()
+    assert ((u.amin(0) - first < 0.01 * span) & (last - u.amax(0) < 0.01 * span)).all()
+    noise = make(64)
+    numbers, tensors = noise.uniform("n", 0.5, 1.25), noise.uniform("n", torch.tensor(0.5), torch.tensor(1.25))
+    assert numbers.shape == (64,) and torch.equal(numbers, tensors)
+
+
+def test_extreme_words_stay_in_range():
+    """The largest word gives a uniform below 1 and the smallest gives 0, so that normals are finite."""
+    unit = Noise._unit(torch.tensor([0, 2**32 - 1]))
+    assert unit[0] == 0 and unit[1] < 1
+    assert torch.isfinite(torch.log1p(-unit)).all()
+
+
+def test_normal_distribution():
+    """Normals have the moments of N(0, 1), pass Kolmogorov's test in every column, and do not correlate."""
+    z = make(COUNT).normal("z", 3)
+    assert z.shape == (COUNT, 3) and z.dtype == torch.float32
+    deviation = 4 / math.sqrt(COUNT)  # four standard errors of a mean of unit variance
+    for k, (moment, variance) in enumerate(((0, 1), (1, 2), (0, 15), (3, 96)), start=1):
+        assert ((z.double() ** k).mean(0) - moment).abs().max() < deviation * math.sqrt(variance)
+    for column in z.T:
+        assert distance(column, lambda x: 0.5 * (1 + torch.erf(x / math.sqrt(2)))) < KOLMOGOROV
+    off = torch.corrcoef(z.T) - torch.eye(3)
+    squares = torch.corrcoef(z.T**2) - torch.eye(3)
+    assert max(off.abs().max(), squares.abs().max()) < deviation
+
+
+@pytest.mark.parametrize("high", [1, 7, 1000])
+def test_integers(high):
+    """Integers lie in [0, high) and fill it evenly by Pearson's χ²."""
+    x = make(COUNT).integers("i", high)[:, 0]
+    assert x.dtype == torch.int64 and x.min() >= 0 and x.max() < high
+    expected = COUNT / high
+    chi2 = ((torch.bincount(x, minlength=high) - expected) ** 2 / expected).sum().item()
+    assert chi2 <= (high - 1) + 4 * math.sqrt(2 * (high - 1))
+
+
+def test_permutations_sort_63_bit_keys():
+    """Row r of step s is the stable argsort of the keys of counters (item, r, step), so the first 63 bits of Philox."""
+    step = 2**33 + 5
+    got = make(1, seed=3).permutations("order", torch.tensor(step), 3, 50)
+    for row in range(3):
+        block = [plain_philox((i, row, 5, 2), (3, stream_id("order"))) for i in range(50)]
+        keys = [((w[0] << 32) | w[1]) >> 1 for w in block]
+        assert got[row].tolist() == sorted(range(50), key=keys.__getitem__)
+
+
+def test_permutations_differ():
+    """Every row is a permutation; rows, steps, seeds and names give different ones, worlds do not matter."""
+    n = 1000
+
+    def order(seed=3, step=0, name="order", worlds=1):
+        return make(worlds, seed=seed).permutations(name, torch.tensor(step), 4, n)
+
+    rows = torch.cat([order(), order(step=1), order(step=2**32), order(seed=4), order(name="other")])
+    assert torch.equal(rows.sort(1).values, torch.arange(n).expand(20, n))
+    same = (rows[:, None] == rows[None]).sum(-1)  # two random permutations agree in one place on average
+    assert (same - n * torch.eye(20, dtype=torch.int64)).max() < 10
+    assert torch.equal(order(), order(worlds=9))

@@ -1,0 +1,295 @@
+"""The loss against finite differences, its statistics against torch's distributions, and the update as a whole."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.distributions import Independent, Normal, kl_divergence
+
+from gpusim_rl.policy import Policy
+from gpusim_rl.ppo import PPO, STATS, Batch, Settings, loss
+from tests.worlds import make_env, make_ppo
+
+CFG = Settings(ent_coef=0.01, clip_value=0.2)
+
+
+@pytest.fixture(scope="module")
+def collected() -> PPO:
+    """A rollout of the quadruped, 16 worlds × 8 steps, with time-outs and one quarantined sample."""
+    ppo = make_ppo(make_env(episode=0.2), hidden=(8, 8))
+    ppo.iteration()  # so that the normalisers know the observations
+    ppo.env.sim.qpos[5, 0] = torch.nan
+    ppo.rollout.collect(ppo.env, ppo.policy)
+    assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
+    return ppo
+
+
+def widths(ppo: PPO) -> tuple[int, int, int]:
+    return ppo.rollout.obs.shape[-1], ppo.rollout.critic.shape[-1], ppo.rollout.action.shape[-1]
+
+
+def moved(policy: Policy) -> Policy:
+    """A float64 copy some updates away: ratios and values leave the clipping range in part of the samples."""
+    twin = Policy(*(m.mean.shape[0] for m in (policy.actor.normaliser, policy.seer)), 12, hidden=(8, 8)).double()
+    twin.load_state_dict(policy.state_dict())
+    g = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p += 0.05 * torch.randn(p.shape, generator=g, dtype=p.dtype)
+    return twin
+
+
+def double_batch(ppo: PPO, policy: Policy) -> Batch:
+    """The rollout as one float64 Batch, without samples so near a kink that a finite difference could step over it."""
+    packed = ppo.pack().double()
+    b = Batch(packed, *widths(ppo))
+    with torch.no_grad():
+        ratio = Normal(policy.actor.net(b.obs), policy.std).log_prob(b.action).sum(1).sub(b.logp).exp()
+        value = policy.critic(b.critic)[:, 0]
+    near = b.value + (value - b.value).clamp(-CFG.clip_value, CFG.clip_value)
+    gaps = [(ratio - 1).abs() - CFG.clip_coef, (value - b.value).abs() - CFG.clip_value]
+    crossing = ((value - b.target) ** 2 - (near - b.target) ** 2).abs()
+    smooth = (gaps[0].abs() > 1e-4) & (gaps[1].abs() > 1e-4) & ((crossing > 1e-4) | (near == value))
+    assert smooth.sum() > 100
+    return Batch(packed[smooth], *widths(ppo))
+
+
+def parts(policy: Policy, b: Batch) -> dict[str, torch.Tensor]:
+    """Per-sample terms of the loss, written sample by sample as the paper and torch's distributions have them."""
+    new = Independent(Normal(policy.actor.net(b.obs), policy.std), 1)
+    ratio = (new.log_prob(b.action) - b.logp).exp()
+    eps, value = CFG.clip_coef, policy.critic(b.critic)[:, 0]
+    surrogate, squares = [], []
+    for r, a, v, old, target in zip(ratio, b.advantage, value, b.value, b.target, strict=True):
+        bound = r.item() > 1 + eps if a > 0 else r.item() < 1 - eps  # the side on which clipping takes the gradient
+        surrogate.append(a * (1 + eps if a > 0 else 1 - eps) if bound else a * r)
+        clipped = min(max(v.item(), old.item() - CFG.clip_value), old.item() + CFG.clip_value)
+        worse = (clipped - target) ** 2 if (clipped - target) ** 2 > (v - target) ** 2 else (v - target) ** 2
+        squares.append(0.5 * worse)
+    return dict(
+        surrogate=torch.stack(surrogate), squares=torch.stack(squares), ratio=ratio, value=value, entropy=new.entropy()
+    )
+
+
+def test_gradient_by_finite_differences(collected):
+    """In float64 the gradient of the loss is that of central differences, for every weight, with clipping active."""
+    policy = moved(collected.policy)
+    batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
+    terms = parts(policy, batch)
+    outside = (terms["ratio"] - 1).abs() > CFG.clip_coef
+    assert 10 < outside.sum() < len(outside) - 10
+    far = (terms["value"] - batch.value).abs() > CFG.clip_value
+    assert 3 < far.sum() < len(far) - 10
+    assert 0 < (batch.valid == 0).sum() < len(batch.valid)
+
+    loss(policy, batch, old_std, CFG)[0].backward()
+    eps = 1e-6
+    for name, p in policy.named_parameters():
+        numeric, flat = torch.zeros_like(p).view(-1), p.data.view(-1)
+        for i in range(len(flat)):
+            ends = []
+            for sign in (1, -1):
+                flat[i] += sign * eps
+                ends.append(loss(policy, batch, old_std, CFG)[0].item())
+                flat[i] -= sign * eps
+            numeric[i] = (ends[0] - ends[1]) / (2 * eps)
+        assert p.grad is not None and p.grad.abs().max() > 1e-5, name
+        torch.testing.assert_close(p.grad.view(-1), numeric, rtol=1e-6, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_statistics(collected):
+    """Loss and statistics are the means over valid samples of the paper's terms; the KL is torch's, from old to new."""
+    policy = moved(collected.policy)
+    batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
+    objective, stats = loss(policy, batch, old_std, CFG)
+    terms = parts(policy, batch)
+    new = Independent(Normal(policy.actor.net(batch.obs), policy.std), 1)
+    kl = kl_divergence(Independent(Normal(batch.mean, old_std), 1), new)
+    clipped = ((terms["ratio"] - 1).abs() > CFG.clip_coef).double()
+    columns = [-terms["surrogate"], terms["squares"], terms["entropy"], kl, clipped]
+    want = torch.stack([c[batch.valid == 1].mean() for c in columns])
+    torch.testing.assert_close(stats, want, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(objective, want[0] + want[1] - CFG.ent_coef * want[2], rtol=1e-9, atol=1e-9)
+    assert len(STATS) == len(stats) + 2
+
+
+def test_masked_samples_contribute_nothing(collected):
+    """Whatever stands in quarantined samples, loss, statistics and gradients are those of the others alone."""
+    policy, old_std = moved(collected.policy), collected.policy.std.detach().double()
+    packed = collected.pack().double()
+    packed[::7, -1] = 0  # valid is the last column
+    packed[packed[:, -1] == 0, :-1] = 3.0
+    packed[packed[:, -1] == 0, -4] = 1e6  # advantage
+    packed[packed[:, -1] == 0, -3] = -1e6  # target
+    results = []
+    for rows in (packed, packed[packed[:, -1] == 1]):
+        policy.zero_grad()
+        objective, stats = loss(policy, Batch(rows, *widths(collected)), old_std, CFG)
+        objective.backward()
+        results.append([objective.detach(), stats, *(p.grad.clone() for p in policy.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_all_masked_is_no_step(collected):
+    """A batch without a valid sample gives zero loss and zero gradients, not NaN."""
+    packed = collected.pack()
+    packed[:, -1] = 0
+    collected.policy.zero_grad()
+    objective, stats = loss(collected.policy, Batch(packed, *widths(collected)), collected.policy.std.detach(), CFG)
+    objective.backward()
+    assert objective == 0 and (stats == 0).all()
+    assert all((p.grad == 0).all() for p in collected.policy.parameters())
+
+
+def test_on_policy_ratio_is_one(collected):
+    """Before any step the record reproduces what acted: no KL, nothing clipped, every ratio 1."""
+    batch = Batch(collected.pack(), *widths(collected))
+    _, stats = loss(collected.policy, batch, collected.policy.std.detach(), CFG)
+    values = dict(zip(STATS, stats.tolist(), strict=False))
+    assert abs(values["approx_kl"]) < 1e-6 and values["clipped"] == 0
+    advantage = batch.advantage[batch.valid == 1]
+    assert values["policy_loss"] == pytest.approx(-advantage.mean().item(), abs=1e-5)
+
+
+def test_pack_bootstraps_time_outs(collected):
+    """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of the state it ended in."""
+    r, policy, cfg = collected.rollout, collected.policy, collected.cfg
+    batch = Batch(collected.pack(), *widths(collected))
+    with torch.no_grad():
+        value, end = policy.value(r.critic), policy.value(r.end)
+    shape = value.shape
+    advantage, following = torch.zeros(shape), torch.zeros(shape[1])
+    for t in reversed(range(shape[0])):
+        live = (~(r.terminated[t] | r.truncated[t] | r.fault[t])).float()
+        delta = r.reward[t] + cfg.gamma * end[t] * (~r.terminated[t]).float() - value[t]
+        following = (delta + cfg.gamma * cfg.gae_lambda * live * following) * (~r.fault[t]).float()
+        advantage[t] = following
+    torch.testing.assert_close(batch.target.view(shape), value + advantage, rtol=0, atol=1e-5)
+    assert (end - value.roll(-1, 0))[r.truncated][:-1].abs().min() > 1e-6  # not the value after the restart
+    kept = ~r.fault
+    torch.testing.assert_close(batch.valid.view(shape), kept.float())
+    scaled = (advantage - advantage[kept].mean()) / advantage[kept].std(correction=0)
+    torch.testing.assert_close(batch.advantage.view(shape)[kept], scaled[kept], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kl, start, factor",
+    [
+        (0.0, 1e-3, 1.2),
+        (0.004, 1e-3, 1.2),
+        (0.006, 1e-3, 1.0),
+        (0.019, 1e-3, 1.0),
+        (0.021, 1e-3, 1 / 1.2),
+        (1.0, 1e-3, 1 / 1.2),
+        (0.0, 9e-3, 1e-2 / 9e-3),
+        (1.0, 1.1e-5, 1e-5 / 1.1e-5),
+    ],
+)
+def test_learning_rate_follows_kl(kl, start, factor):
+    """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within bounds; the critic's stays."""
+    ppo = make_ppo(make_env())
+    ppo.rollout.collect(ppo.env, ppo.policy)
+    batch, std = Batch(ppo.pack(), *widths(ppo)), ppo.policy.std.detach().clone()
+    # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
+    batch.mean.add_(math.sqrt(2 * kl / len(std)) * std)
+    ppo.actor_rate.fill_(start)
+    ppo.minibatch(batch, std)
+    assert ppo.stats[STATS.index("approx_kl")].item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
+    assert ppo.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
+    assert ppo.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
+
+
+def test_gradients_are_clipped():
+    """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms before."""
+    ppo = make_ppo(make_env(), max_grad_norm=1e-3)
+    ppo.rollout.collect(ppo.env, ppo.policy)
+    ppo.minibatch(Batch(ppo.pack(), *widths(ppo)), ppo.policy.std.detach().clone())
+    for params, name in ((ppo.actor_params, "actor_norm"), (ppo.critic_params, "critic_norm")):
+        norm = torch.cat([p.grad.flatten() for p in params]).norm().item()
+        assert norm == pytest.approx(1e-3, rel=1e-2)
+        assert ppo.stats[STATS.index(name)] > 1e-2
+
+
+def test_an_iteration_learns():
+    """One iteration moves every weight, counts itself, and lets the normalisers absorb all valid samples, once."""
+    ppo = make_ppo(make_env())
+    before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
+    ppo.iteration()
+    for name, value in ppo.policy.state_dict().items():
+        assert not torch.equal(value, before[name]), name
+        assert torch.isfinite(value).all(), name
+    assert ppo.iteration_count == 1
+    assert ppo.policy.seer.count == ppo.policy.actor.normaliser.count == 16 * 8
+    obs = ppo.rollout.obs.flatten(0, 1)
+    torch.testing.assert_close(ppo.policy.actor.normaliser.mean, obs.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_quarantined_samples_are_not_absorbed(collected):
+    """The normalisers count every sample except the quarantined one."""
+    count = collected.policy.seer.count.item()
+    weights = {k: v.clone() for k, v in collected.policy.state_dict().items()}
+    collected.update()
+    assert collected.policy.seer.count == count + 16 * 8 - 1
+    assert all(torch.isfinite(v).all() for v in collected.policy.state_dict().values())
+    collected.policy.load_state_dict(weights)
+
+
+def weights_after(iterations: int, *, seed: int, policy_seed: int) -> dict[str, torch.Tensor]:
+    ppo = make_ppo(make_env(seed=seed, episode=0.3), seed=policy_seed)
+    for _ in range(iterations):
+        ppo.iteration()
+    return ppo.policy.state_dict()
+
+
+def test_same_seed_same_weights():
+    """Two runs from the same seed are bit-identical after three iterations; with another seed of either kind they differ."""
+    torch.manual_seed(0)
+    a = weights_after(3, seed=1, policy_seed=1)
+    torch.manual_seed(1)  # nothing may depend on torch's own generator
+    b = weights_after(3, seed=1, policy_seed=1)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    for other in (weights_after(3, seed=2, policy_seed=1), weights_after(3, seed=1, policy_seed=2)):
+        differ = [k for k in a if not torch.equal(a[k], other[k])]
+        assert set(a) - set(differ) <= {"actor.normaliser.count", "seer.count"}
+
+
+def test_every_sample_once_an_epoch():
+    """Each epoch's minibatches together hold every sample once, in an order that changes with epoch and iteration."""
+    ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
+    ppo.rollout.collect(ppo.env, ppo.policy)
+    parts, step = [], ppo.minibatch
+
+    def watch(batch: Batch, old_std: torch.Tensor) -> None:
+        parts.append(batch.logp.clone())
+        step(batch, old_std)
+
+    ppo.minibatch = watch
+    for _ in range(2):
+        ppo.update()
+        ppo.iteration_count += 1
+    assert [len(p) for p in parts] == [32] * 24
+    epochs = [torch.cat(parts[4 * i : 4 * i + 4]) for i in range(6)]
+    want = ppo.rollout.logp.flatten().sort().values
+    assert all(torch.equal(e.sort().values, want) for e in epochs)
+    assert all(not torch.equal(epochs[i], epochs[j]) for i in range(6) for j in range(i))
+
+
+def test_minibatches_must_divide():
+    """A number of minibatches that does not divide the rollout is refused with both numbers."""
+    with pytest.raises(ValueError, match="num_minibatches=5 does not divide num_steps × num_envs = 128"):
+        make_ppo(make_env(), num_minibatches=5)
+
+
+def test_settings_change_the_loss(collected):
+    """The entropy bonus lowers the loss by its coefficient times the entropy; wider clips leave less clipped."""
+    policy = moved(collected.policy)
+    batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
+    plain, stats = loss(policy, batch, old_std, replace(CFG, ent_coef=0.0))
+    bonus, _ = loss(policy, batch, old_std, replace(CFG, ent_coef=0.5))
+    assert (plain - bonus).item() == pytest.approx(0.5 * stats[2].item())
+    assert loss(policy, batch, old_std, replace(CFG, clip_coef=0.5))[1][4] < stats[4]
+    free = 0.5 * ((policy.critic(batch.critic)[:, 0] - batch.target) ** 2)[batch.valid == 1].mean()
+    assert loss(policy, batch, old_std, replace(CFG, clip_value=1e9))[1][1].item() == pytest.approx(free.item())
+    assert free < stats[1]

@@ -1,0 +1,95 @@
+"""Advantages against the explicit sum over future steps and against rsl_rl's recurrence."""
+
+import pytest
+import torch
+
+from gpusim_rl.returns import gae, recurrence
+
+T, B = 40, 12
+
+
+def record(*, timeouts: bool = True) -> dict[str, torch.Tensor]:
+    """A random rollout (T, B), float64; a tenth of the steps ends in each of the ways, the last one too."""
+    g = torch.Generator().manual_seed(0)
+    reward, value, end_value = (torch.randn(T, B, generator=g, dtype=torch.float64) for _ in range(3))
+    kind = torch.randint(0, 10, (T, B), generator=g)
+    kind[-1, :4] = torch.arange(4)
+    truncated, fault = (kind == 1) & timeouts, (kind == 2) & timeouts
+    reward[fault] = 0  # as Env has it
+    return dict(reward=reward, value=value, end_value=end_value, terminated=kind == 0, truncated=truncated, fault=fault)
+
+
+def brute(r: dict[str, torch.Tensor], t: int, b: int, gamma: float, lam: float) -> float:
+    """Â_t = Σ_l (γλ)^l δ_{t+l} to the end of the episode or the record (arXiv:1506.02438, eq. 16), term by term."""
+    advantage = 0.0
+    for length, i in enumerate(range(t, T)):
+        now = {name: x[i, b].item() for name, x in r.items()}
+        if now["fault"]:  # nothing is known of this step: the sum stops before it, where V(s_i) stood in for its future
+            break
+        delta = now["reward"] - now["value"] + (0 if now["terminated"] else gamma * now["end_value"])
+        advantage += (gamma * lam) ** length * delta
+        if now["terminated"] or now["truncated"]:
+            break
+    return advantage
+
+
+@pytest.mark.parametrize("gamma, lam", [(0.99, 0.95), (0.9, 0.0), (0.97, 1.0), (1.0, 1.0)])
+def test_gae_by_brute_force(gamma, lam):
+    """GAE is the explicit sum over future steps, with terminations, time-outs and quarantines mixed."""
+    r = record()
+    assert all(r[name].any() for name in ("terminated", "truncated", "fault"))
+    want = torch.tensor([[brute(r, t, b, gamma, lam) for b in range(B)] for t in range(T)], dtype=torch.float64)
+    torch.testing.assert_close(gae(**r, gamma=gamma, lam=lam), want, rtol=0, atol=1e-12)
+
+
+def test_gae_as_rsl_rl():
+    """Without time-outs GAE is what rsl_rl's `RolloutStorage.compute_returns` makes of the same data."""
+    r, gamma, lam = record(timeouts=False), 0.99, 0.95
+    last = torch.randn(B, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    following = torch.cat([r["value"][1:], last[None]])
+    # where no episode ends, the state a step ended in is the next one
+    r["end_value"] = torch.where(r["terminated"], r["end_value"], following)
+    advantage, want = torch.zeros(B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.float64)
+    for step in reversed(range(T)):  # rsl_rl/storage/rollout_storage.py, compute_returns
+        next_values = last if step == T - 1 else r["value"][step + 1]
+        next_is_not_terminal = 1.0 - r["terminated"][step].double()
+        delta = r["reward"][step] + next_is_not_terminal * gamma * next_values - r["value"][step]
+        advantage = delta + next_is_not_terminal * gamma * lam * advantage
+        want[step] = advantage
+    torch.testing.assert_close(gae(**r, gamma=gamma, lam=lam), want, rtol=0, atol=1e-12)
+
+
+def test_terminal_value_is_never_used():
+    """NaN as the value of a terminal state or of a quarantined one reaches no advantage."""
+    r = record()
+    want = gae(**r, gamma=0.99, lam=0.95)
+    r["end_value"][r["terminated"] | r["fault"]] = torch.nan
+    assert torch.equal(gae(**r, gamma=0.99, lam=0.95), want)
+
+
+def test_by_hand():
+    """Three steps with γ = λ = ½: a reward of 1, a time-out worth 4, a start anew."""
+    column = dict(
+        reward=[1.0, 0.0, 2.0],
+        value=[1.0, 2.0, 3.0],
+        end_value=[2.0, 4.0, 6.0],
+        terminated=[False, False, False],
+        truncated=[False, True, False],
+        fault=[False, False, False],
+    )
+    r = {name: torch.tensor(x)[:, None] for name, x in column.items()}
+    # δ = (1 + ½·2 - 1, 0 + ½·4 - 2, 2 + ½·6 - 3) = (1, 0, 2); the time-out cuts the sum
+    assert gae(**r, gamma=0.5, lam=0.5)[:, 0].tolist() == [1.0, 0.0, 2.0]
+    r["truncated"][:] = False
+    assert gae(**r, gamma=0.5, lam=0.5)[:, 0].tolist() == [1.125, 0.5, 2.0]
+
+
+def test_recurrence_fills_its_output():
+    """The recurrence writes every entry of a poisoned output in place, and nothing beyond T enters."""
+    r = record()
+    delta, k = r["reward"], r["value"]
+    out = torch.full_like(delta, torch.nan)
+    assert recurrence(delta, k, out) is out
+    assert torch.isfinite(out).all()
+    assert torch.equal(out[-1], delta[-1])
+    assert torch.equal(out[:-1], delta[:-1] + k[:-1] * out[1:])

@@ -1,0 +1,52 @@
+"""Small real environments for the tests: every task of `tasks/`, with the numbers of its `conf/task` file."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import tasks
+from gpusim_rl.env import Env
+from gpusim_rl.policy import Policy
+from gpusim_rl.ppo import PPO, Settings
+from gpusim_rl.sim import make
+from gpusim_rl.task import Task
+
+ROOT = Path(__file__).parent.parent
+TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*.py") if path.stem != "__init__")
+SIMS = ("native", "warp")
+
+
+def numbers(name: str) -> dict[str, Any]:
+    """The `task` section of conf/task/<name>.yaml as plain data."""
+    return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "task" / f"{name}.yaml"))["task"]
+
+
+def make_task(name: str = "quadruped", **settings: Any) -> Task:
+    """The task of tasks/<name>.py with its YAML's numbers; `settings` win."""
+    values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
+    return tasks.load(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in (values | settings).items()})
+
+
+def make_env(
+    name: str = "quadruped",
+    num_envs: int = 16,
+    *,
+    sim: str = "native",
+    seed: int = 1,
+    first: int = 0,
+    stagger: bool = True,
+    fields: tuple[str, ...] = (),
+    **settings: Any,
+) -> Env:
+    """num_envs worlds of a task. `fields` adds model fields with a value per world, `settings` changes the task's numbers."""
+    task = make_task(name, **settings)
+    options = {"threads": 1} if sim == "native" else {}
+    engine = make(sim, task.mjm, num_envs, device="cpu", fields=(*task.fields, *fields), **options)
+    yaml = numbers(name)
+    return Env(task, engine, seed=seed, weights=yaml["weights"], noise=yaml["noise"], first=first, stagger=stagger)
+
+
+def make_ppo(env: Env, *, num_steps: int = 8, seed: int = 1, hidden: tuple[int, ...] = (32, 32), **numbers: Any) -> PPO:
+    """PPO with a small policy over env; `numbers` are those of `Settings`."""
+    return PPO(env, Policy(*env.sizes, hidden=hidden, seed=seed), num_steps=num_steps, cfg=Settings(**numbers))
