@@ -15,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from gpusim_rl import config
 
 TOUR = ([0.0, 0.0, 0.0], [0.8, 0.0, 0.0], [0.5, 0.0, 0.8], [0.0, 0.4, 0.0], [-0.6, 0.0, 0.0], [0.0, 0.0, -1.0])
-NO_GL = "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install libosmesa6)"
+NO_GL = (
+    "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install libosmesa6)"
+)
 
 Command = Callable[[float], np.ndarray]  # time [s] → command
 Frames = Iterator[tuple[float, np.ndarray]]  # time [s], qpos (nq,)

@@ -25,20 +25,14 @@ def logged_in() -> bool:
         return False
 
 
-def sink(
-    name: str, project: str, path: Path, config: dict[str, Any]
-) -> tuple[Callable[[Row], None], Callable[[], None]]:
+def sink(name: str, project: str, path: Path, config: dict[str, Any]) -> tuple[Callable[[Row], None], Callable[[], None]]:
     """(write a row, close) for log=name. `auto` is W&B where a login exists, else nothing beyond metrics.jsonl."""
     if name not in SINKS:
         raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
     if name == "wandb" or (name == "auto" and logged_in()):
         import wandb
 
-        mode = (
-            "online"
-            if logged_in() and os.environ.get("WANDB_MODE") is None
-            else os.environ.get("WANDB_MODE", "offline")
-        )
+        mode = "online" if logged_in() and os.environ.get("WANDB_MODE") is None else os.environ.get("WANDB_MODE", "offline")
         run = wandb.init(project=project, dir=path, config=config, mode=mode, settings=wandb.Settings(silent=True))
         return lambda row: run.log(row, step=int(row["iteration"])), run.finish
     if name == "tensorboard":

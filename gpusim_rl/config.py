@@ -52,9 +52,7 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
     try:
         parsed = OverridesParser.create().parse_overrides(words)
         if any(o.is_sweep_override() for o in parsed) and not sweep:
-            fail(
-                f"{next(o.input_line for o in parsed if o.is_sweep_override())!r} is a list of values: add -m to run each"
-            )
+            fail(f"{next(o.input_line for o in parsed if o.is_sweep_override())!r} is a list of values: add -m to run each")
         groups = [o for o in parsed if is_group(o)]
         for override in groups:
             check_choice(override)
@@ -119,9 +117,7 @@ def check_key(override: Override, base: dict[str, Any]) -> None:
     if key not in flat:
         near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
         section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]]
-        fail(
-            f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?"
-        )
+        fail(f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?")
 
 
 def check_type(override: Override, base: dict[str, Any], cfg: dict[str, Any]) -> None:

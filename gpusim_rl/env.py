@@ -199,9 +199,7 @@ class Env:
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
-    def _tally(
-        self, s: State, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor
-    ) -> None:
+    def _tally(self, s: State, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor) -> None:
         """Add one step to the sums that `metrics` reads, on the device."""
         self.measured = self.task.measure(s)
         columns = torch.cat([terms, *(value[:, None] for value in self.measured.values())], 1)
@@ -222,9 +220,7 @@ class Env:
     def metrics(self) -> dict[str, float]:
         """Means since the last call; the one place where Env reads the device. Clears the sums."""
         names = [*(f"reward/{name}" for name in self.terms), *(f"measure/{name}" for name in self.measured)]
-        packed = torch.cat(
-            [self._sums / self._count.clamp(min=1), *(v[:1] / v[1:].clamp(min=1) for v in self.totals.values())]
-        )
+        packed = torch.cat([self._sums / self._count.clamp(min=1), *(v[:1] / v[1:].clamp(min=1) for v in self.totals.values())])
         values = packed.tolist()
         for tensor in (self._sums, self._count, *self.totals.values()):
             tensor.zero_()

@@ -63,9 +63,7 @@ def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings) -> tuple[
     mean, std = policy.actor.net(batch.obs), policy.std
     log_ratio = log_prob(batch.action, mean, std) - batch.logp
     ratio = log_ratio.exp()
-    surrogate = torch.minimum(
-        batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef)
-    )
+    surrogate = torch.minimum(batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef))
     value = policy.critic(batch.critic).squeeze(-1)
     near = batch.value + (value - batch.value).clamp(-cfg.clip_value, cfg.clip_value)
     value_loss = 0.5 * torch.maximum((value - batch.target) ** 2, (near - batch.target) ** 2)
@@ -105,9 +103,7 @@ class PPO:
         self.rollout = Rollout(env, num_steps)
         self.size = num_steps * env.num_envs
         if self.size % cfg.num_minibatches:
-            raise ValueError(
-                f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps × num_envs = {self.size}"
-            )
+            raise ValueError(f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps × num_envs = {self.size}")
         device = env.device
         self.iteration_count = torch.zeros((), dtype=torch.int64, device=device)
         self.actor_rate = torch.tensor(cfg.learning_rate, device=device)
@@ -181,9 +177,7 @@ class PPO:
                 total(p.grad)
             norms.append(nn.utils.clip_grad_norm_(params, cfg.max_grad_norm, foreach=True))
         kl = stats[3]
-        factor = torch.where(
-            kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0)
-        )
+        factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
         self.actor_rate.mul_(factor).clamp_(cfg.lr_min, cfg.lr_max)
         self.optimiser.step()
         self.stats += torch.cat([stats, torch.stack(norms)])

@@ -26,9 +26,7 @@ class Rollout:
         self.mean = torch.zeros(*shape, nu, device=device)
         self.action = torch.zeros(*shape, nu, device=device)
         self.logp, self.reward = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-        self.terminated, self.truncated, self.fault = (
-            torch.zeros(shape, dtype=torch.bool, device=device) for _ in range(3)
-        )
+        self.terminated, self.truncated, self.fault = (torch.zeros(shape, dtype=torch.bool, device=device) for _ in range(3))
 
     @torch.no_grad()
     def collect(self, env: Env, policy: Policy) -> None:

@@ -81,9 +81,7 @@ class Task:
             self.mjm = compile_mjcf(self.mjcf)
         steps = self.dt / self.mjm.opt.timestep
         if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
-            raise ValueError(
-                f"task.dt={self.dt} s is not a whole number of the model's timestep {self.mjm.opt.timestep} s"
-            )
+            raise ValueError(f"task.dt={self.dt} s is not a whole number of the model's timestep {self.mjm.opt.timestep} s")
         if round(self.episode / self.dt) < 1:
             raise ValueError(f"task.episode={self.episode} s is shorter than one control step of {self.dt} s")
 

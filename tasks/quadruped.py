@@ -203,9 +203,7 @@ class Quadruped(Task):
         return replace(super().evaluation(), push=0.0)
 
     def measure(self, s):
-        settled = (
-            s.time % self.redraw_steps >= round(1.0 / self.dt)
-        ).float()  # the first second after a draw is ignored
+        settled = (s.time % self.redraw_steps >= round(1.0 / self.dt)).float()  # the first second after a draw is ignored
         error = squared(s.velocity[:, :2] - s.command[:, :2])
         feet = self.feet(s)
         return dict(

@@ -67,9 +67,7 @@ def parts(policy: Policy, b: Batch) -> dict[str, torch.Tensor]:
         clipped = min(max(v.item(), old.item() - CFG.clip_value), old.item() + CFG.clip_value)
         worse = (clipped - target) ** 2 if (clipped - target) ** 2 > (v - target) ** 2 else (v - target) ** 2
         squares.append(0.5 * worse)
-    return dict(
-        surrogate=torch.stack(surrogate), squares=torch.stack(squares), ratio=ratio, value=value, entropy=new.entropy()
-    )
+    return dict(surrogate=torch.stack(surrogate), squares=torch.stack(squares), ratio=ratio, value=value, entropy=new.entropy())
 
 
 def test_gradient_by_finite_differences(collected):

@@ -1,0 +1,126 @@
+"""A guard under which any read of a tensor on the host, and any copy of host data to the device, is an error.
+
+On the CPU such a read costs nothing and would go unnoticed; on a GPU it stalls the device and cannot be captured in a CUDA
+graph. A TorchDispatchMode sees what reaches an operator, inside backward too; a TorchFunctionMode sees what never does on CPU
+tensors (`tolist`, `numpy`, `cpu`, `torch.tensor(list)`); Warp's and two of torch's functions have to be replaced for the time.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import torch
+import warp as wp
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+# Operators whose value or shape the host has to know carry these tags; `index` has one too, for its masks alone.
+TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+READS = {aten.equal, aten.allclose, aten.is_nonzero, aten.randperm, aten.lift_fresh}  # and these have none
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+METHODS = {
+    getattr(Tensor, name)
+    for name in (
+        *("item", "tolist", "numpy", "cpu", "__array__", "__dlpack__", "__repr__", "__format__", "__contains__"),
+        *("__bool__", "__int__", "__float__", "__index__", "__complex__"),
+    )
+}
+COPIES = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}  # of host data, unless of a tensor
+ITEMS = {Tensor.__getitem__, Tensor.__setitem__}
+WARP = ("synchronize", "synchronize_device", "synchronize_stream", "synchronize_event", "from_numpy")
+
+
+class HostRead(RuntimeError):
+    """A tensor was read on the host, or host data copied to the device."""
+
+
+class Switch:
+    """Whether the guard looks, and how many calls it has looked at."""
+
+    on, seen = True, 0
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        before, self.on = self.on, False
+        try:
+            yield
+        finally:
+            self.on = before
+
+    def refuse(self, what: str) -> None:
+        if self.on:
+            raise HostRead(what)
+
+
+class Operators(TorchDispatchMode):
+    """Sees every operator, with Python's sugar already gone."""
+
+    def __init__(self, switch: Switch):
+        super().__init__()
+        self.switch = switch
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.switch.seen += self.switch.on
+        packet = func.overloadpacket
+        if packet in INDEXING:
+            if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+                self.switch.refuse(f"{func} with a mask")
+        elif packet in READS or TAGS & set(func.tags):
+            self.switch.refuse(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    """Sees every function of torch that Python calls."""
+
+    def __init__(self, switch: Switch):
+        super().__init__()
+        self.switch = switch
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        data = args[1 if func is Tensor.new_tensor else 0] if args else None
+        if func in METHODS or (func in COPIES and not isinstance(data, Tensor)):
+            self.switch.refuse(func.__name__)
+        if func in ITEMS and any(isinstance(i, list) for i in (args[1] if isinstance(args[1], tuple) else (args[1],))):
+            self.switch.refuse("indexing with a list")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def guard(*exempt: tuple[object, str]) -> Iterator[Switch]:
+    """Raise HostRead at any host read, except inside the methods `exempt`, (object, name) each."""
+    switch = Switch()
+
+    def suspended(method):
+        def call(*args, **kwargs):
+            with switch.off():
+                return method(*args, **kwargs)
+
+        return call
+
+    def refused(name, function):
+        def call(*args, **kwargs):
+            switch.refuse(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    def building(self, data=None, *args, **kwargs):
+        if data is not None:
+            switch.refuse("wp.array of host data")
+        build(self, data, *args, **kwargs)
+
+    build = wp.array.__init__
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for owner, names in ((torch, ("from_numpy", "frombuffer")), (wp, WARP), (wp.array, ("numpy", "list"))):
+            for name in names:
+                patch.setattr(owner, name, refused(f"{owner.__name__}.{name}", getattr(owner, name)))
+        patch.setattr(wp.array, "__init__", building)
+        for owner, name in exempt:
+            patch.setattr(owner, name, suspended(getattr(owner, name)))
+        stack.enter_context(Operators(switch))
+        stack.enter_context(Functions(switch))
+        yield switch
