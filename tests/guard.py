@@ -8,6 +8,7 @@ tensors (`tolist`, `numpy`, `cpu`, `torch.tensor(list)`); Warp's and two of torc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import numpy as np
 import pytest
 import torch
 import warp as wp
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 # Operators whose value or shape the host has to know carry these tags; `index` has one too, for its masks alone.
 TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-READS = {aten.equal, aten.allclose, aten.is_nonzero, aten.randperm, aten.lift_fresh}  # and these have none
+READS = {aten.equal, aten.allclose, aten.is_nonzero, aten.randperm}  # and these have none
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 METHODS = {
     getattr(Tensor, name)
@@ -83,8 +84,10 @@ class Functions(TorchFunctionMode):
         data = args[1 if func is Tensor.new_tensor else 0] if args else None
         if func in METHODS or (func in COPIES and not isinstance(data, Tensor)):
             self.switch.refuse(func.__name__)
-        if func in ITEMS and any(isinstance(i, list) for i in (args[1] if isinstance(args[1], tuple) else (args[1],))):
-            self.switch.refuse("indexing with a list")
+        if func in ITEMS:
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(place, list | np.ndarray) for place in places):
+                self.switch.refuse("indexing with a list")
         return func(*args, **(kwargs or {}))
 
 

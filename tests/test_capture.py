@@ -49,6 +49,7 @@ READS = {
     "randperm": lambda x: torch.randperm(4),
     "list read": lambda x: x[[0, 0]],
     "list read in a tuple": lambda x: x[None][:, [0, 0]],
+    "array read": lambda x: x[np.zeros(2, int)],
     "list write": lambda x: x.clone().__setitem__([0], 1.0),
     "wp.array.numpy": lambda x: wp.zeros(3, device="cpu").numpy(),
     "wp.array.list": lambda x: wp.zeros(3, device="cpu").list(),
@@ -63,7 +64,7 @@ CHOICES = {
     "where": lambda x: torch.where(x > 0, x, 0.0),
     "masked_fill": lambda x: x.masked_fill(x > 0, 1.0),
     "gather": lambda x: x[torch.zeros_like(x).long()],
-    "slice": lambda x: x[None, :1, ..., -1],
+    "slice": lambda x: x[None, ..., -1:],
     "write a number": lambda x: x.clone().__setitem__(0, 3.0),
     "constants": lambda x: torch.arange(4) + torch.full((4,), 2) + torch.ones(4),
     "of a tensor": lambda x: torch.as_tensor(x),
@@ -112,7 +113,6 @@ def test_a_planted_read_is_caught(ppo, monkeypatch, kind):
         return reward(s)
 
     monkeypatch.setattr(ppo.env.task, "reward", planted)
-    ppo.iteration()  # harmless without the guard
     with pytest.raises(HostRead), guard(*exempt(ppo)):
         ppo.iteration()
 
@@ -155,6 +155,15 @@ def test_a_read_in_backward_is_caught(ppo, monkeypatch):
     monkeypatch.setattr(ppo.policy.critic, "forward", lambda x: Backward.apply(value(x)))
     with pytest.raises(HostRead), guard(*exempt(ppo)):
         ppo.iteration()
+
+
+def test_a_read_inside_warp_is_caught():
+    """With its conditional loop, which copies a counter to the host before every solver iteration, sim=warp is refused."""
+    env = make_env(num_envs=4, sim="warp")
+    env.step(torch.zeros_like(env.action))
+    env.sim._m.opt.graph_conditional = True
+    with pytest.raises(HostRead, match="numpy"), guard():
+        env.step(torch.zeros_like(env.action))
 
 
 def test_native_reads_in_step(ppo):
