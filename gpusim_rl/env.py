@@ -1,5 +1,6 @@
 """Env: B robots doing one task. One control step, masked restarts, observations, quarantine and metrics."""
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -9,6 +10,9 @@ from torch import Tensor
 from gpusim_rl.noise import Noise
 from gpusim_rl.sim import Sim
 from gpusim_rl.task import State, Task
+
+
+SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
 
 
 class Views(NamedTuple):
@@ -62,25 +66,24 @@ class Env:
         self.action = torch.zeros(self.num_envs, sim.ctrl.shape[1], device=self.device)
         self.previous = torch.zeros_like(self.action)
         model = task.mjm
-        self._sensors = {
+        self._columns = {
             model.sensor(i).name: slice(int(a), int(a) + int(d))
             for i, (a, d) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
         }
         self.memory: dict[str, Tensor] = {}
         self._begin()
         self._agree(weights, noise)
-        self.totals = {name: torch.zeros(2, device=self.device) for name in ("return", "length", "fault", "terminated")}
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
-        self._sums = torch.zeros(len(self.terms) + len(self.measured), device=self.device)
-        self._count = torch.zeros((), device=self.device)
+        self._term_sums = torch.zeros(len(self.terms), device=self.device)
+        self._sums = torch.zeros(len(SUMS), device=self.device)
 
     # -- building ------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Draw the worlds, start every episode and keep the first views."""
         n, task = self.num_envs, self.task
-        self.noise.draw(self.step_count)
-        for name, value in task.world(n, self.noise).items():
+        once = Noise(self.seed, self.noise.worlds)  # its streams need not be in the block of every step
+        for name, value in task.world(n, once).items():
             self.sim.model(name).copy_(value)
         if task.fields:
             self.sim.refresh()
@@ -89,7 +92,7 @@ class Env:
         everyone = torch.ones(n, dtype=torch.bool, device=self.device)
         self._restart(everyone)
         if self.stagger:
-            self.time.copy_(self.noise.integers("env/stagger", task.horizon)[:, 0])
+            self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
 
     def _agree(self, weights: dict[str, float], noise: dict[str, float]) -> None:
         """Check the YAML's names against the task's, once, and keep them as tensors."""
@@ -108,7 +111,6 @@ class Env:
         if negative:
             raise ValueError(f"weights are ≥ 0, signs live in the task: {', '.join(negative)}")
         self.terms = list(rewards)
-        self.measured = self.task.measure(state)
         self.widths = {name: value.shape[1] for name, value in observed.items()}
         self._weights = self.task.tensor([weights[name] for name in rewards])
         spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
@@ -119,14 +121,15 @@ class Env:
 
     def look(self) -> State:
         """The state as the task sees it now."""
-        sensors = self.sim.sensordata.float()
-        tensors = {name: sensors[:, where] for name, where in self._sensors.items()}
-        tensors |= {"qpos": self.sim.qpos.float(), "qvel": self.sim.qvel.float(), "ctrl": self.sim.ctrl.float()}
+        tensors = {"qpos": self.sim.qpos.float(), "qvel": self.sim.qvel.float(), "ctrl": self.sim.ctrl.float()}
         tensors |= {"action": self.action, "previous": self.previous, "time": self.time} | self.memory
-        return State(tensors)
+        return State(tensors, self.sim.sensordata.float(), self._columns)
 
-    def step(self, action: Tensor) -> Step:
-        """Apply action (B, nu) for one control period; restart the worlds whose episode ended."""
+    def step(self, action: Tensor, watch: Callable[[State], None] | None = None) -> Step:
+        """Apply action (B, nu) for one control period; restart the worlds whose episode ended.
+
+        `watch` is shown the state before the restarts.
+        """
         task = self.task
         self.step_count += 1
         self.noise.draw(self.step_count)
@@ -150,7 +153,9 @@ class Env:
         truncated = (self.time >= task.horizon) & ~terminated & ~fault
         reward = torch.where(fault, 0.0, reward)
         end = torch.where(fault[:, None], 0.0, end)
-        self._tally(s, terms, reward, terminated, truncated, fault)
+        if watch:
+            watch(s)
+        self._tally(terms, reward, terminated, truncated, fault)
         self._restart(terminated | truncated | fault)
         self.views = self._look(self.look())
         return Step(self.views, end, reward, terminated, truncated, fault)
@@ -163,6 +168,7 @@ class Env:
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory, the model's fields or `qvel`, in the worlds of mask (all for None). In place.
 
+        "geom_friction.0" is component 0 of the field's last axis.
         Every write of the task's results is this one.
         """
         for name, value in values.items():
@@ -171,7 +177,9 @@ class Env:
             elif name == "qvel":
                 target = self.sim.qvel
             else:
-                target = self.sim.model(name)
+                field, _, part = name.partition(".")
+                target = self.sim.model(field)
+                target = target[..., int(part)] if part else target
             value = value.to(target.dtype)
             if mask is not None:
                 value = torch.where(mask.view(-1, *[1] * (target.ndim - 1)), value, target)
@@ -199,32 +207,28 @@ class Env:
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
-    def _tally(self, s: State, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor) -> None:
+    def _tally(self, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor) -> None:
         """Add one step to the sums that `metrics` reads, on the device."""
-        self.measured = self.task.measure(s)
-        columns = torch.cat([terms, *(value[:, None] for value in self.measured.values())], 1)
-        self._sums += torch.where(fault[:, None], 0.0, columns).sum(0)
-        self._count += (~fault).sum()
-        self._episode_return += reward
         done = terminated | truncated
-        ended = done.sum()
-        for name, value in (
-            ("return", torch.where(done, self._episode_return, 0.0)),
-            ("length", torch.where(done, self.time * self.task.dt, 0.0)),
-            ("terminated", terminated.float()),
-        ):
-            self.totals[name] += torch.stack([value.sum(), ended])
-        self.totals["fault"] += torch.stack([fault.sum(), torch.ones_like(ended)])
+        self._episode_return += reward
+        self._term_sums += torch.where(fault[:, None], 0.0, terms).sum(0)
+        columns = (~fault, fault, self.sim.overflow, done, terminated, done * self._episode_return, done * self.time)
+        self._sums += torch.stack([column.sum() for column in columns])
         self._episode_return.masked_fill_(done | fault, 0.0)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call; the one place where Env reads the device. Clears the sums."""
-        names = [*(f"reward/{name}" for name in self.terms), *(f"measure/{name}" for name in self.measured)]
-        packed = torch.cat([self._sums / self._count.clamp(min=1), *(v[:1] / v[1:].clamp(min=1) for v in self.totals.values())])
-        values = packed.tolist()
-        for tensor in (self._sums, self._count, *self.totals.values()):
-            tensor.zero_()
-        return dict(zip([*names, *self.totals], values, strict=True))
+        """Means since the last call, and the task's measures now; the one place where Env reads the device. Clears the sums."""
+        measures = {name: value.mean() for name, value in self.task.measure(self.look()).items()}
+        values = torch.cat([self._term_sums, self._sums, *(value[None] for value in measures.values())]).tolist()
+        terms = dict(zip(self.terms, values, strict=False))
+        sums = dict(zip(SUMS, values[len(terms) :], strict=False))
+        self._term_sums.zero_()
+        self._sums.zero_()
+        steps, episodes = max(sums["steps"], 1), max(sums["episodes"], 1)
+        metrics = {f"reward/{name}": value / steps for name, value in terms.items()}
+        metrics |= {"return": sums["returns"] / episodes, "length": sums["lengths"] / episodes * self.task.dt}
+        metrics |= {"terminated": sums["terminations"] / episodes, "fault": sums["faults"], "overflow": sums["overflows"]}
+        return metrics | dict(zip((f"measure/{name}" for name in measures), values[len(terms) + len(sums) :], strict=True))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -244,8 +248,7 @@ class Env:
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor but the Sim's."""
         own = {"step_count": self.step_count, "time": self.time, "action": self.action, "previous": self.previous}
-        own |= {"episode_return": self._episode_return, "sums": self._sums, "count": self._count}
-        own |= {f"totals/{name}": value for name, value in self.totals.items()}
+        own |= {"episode_return": self._episode_return, "term_sums": self._term_sums, "sums": self._sums}
         own |= {f"memory/{name}": value for name, value in self.memory.items()}
         return {f"env/{name}": value for name, value in own.items()}
 

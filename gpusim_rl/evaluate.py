@@ -41,12 +41,17 @@ def evaluate(
     env = Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
     record: dict[str, list[Tensor]] = {}
     first, total = torch.ones(episodes), torch.zeros(episodes)
-    for _ in track(range(task.horizon), "evaluating", disable=not (progress and sys.stdout.isatty()), transient=True):
-        step = env.step(act(env.views.obs))
-        total += first * step.reward
-        first *= (~(step.terminated | step.fault)).float()
-        ended = {"terminated": step.terminated | step.fault}
-        for name, value in (env.measured | ended).items():
+
+    def note(values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
             record.setdefault(name, []).append(value)
+
+    steps = track(range(task.horizon), "evaluating", disable=not (progress and sys.stdout.isatty()), transient=True)
+    for _ in steps:
+        step = env.step(act(env.views.obs), watch=lambda s: note(task.measure(s)))
+        total += first * step.reward
+        failed = step.terminated | step.fault
+        first *= (~failed).float()
+        note({"terminated": failed})
     scores = task.score({name: torch.stack(values) for name, values in record.items()})
     return {**scores, "return": total.mean().item(), "episodes": episodes}

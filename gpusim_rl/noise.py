@@ -49,32 +49,36 @@ class Noise:
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
         self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
         self._groups: list[tuple[int, int]] = []  # (stream id, column / 4) of each group
-        self._key = self._column = self._block = torch.empty(0)
+        self._key = self._column = self._block = self._units = torch.empty(0)
 
     def draw(self, step: Tensor) -> None:
         """Make the numbers of `step` (0-d int64, on the device) for all streams, in place where they stand."""
         self.step.copy_(step)
         if self._groups:
             block = self._words(self._key, self._column)
-            self._block = block if block.shape != self._block.shape else self._block.copy_(block)
+            units = self._unit(block)
+            if block.shape != self._block.shape:
+                self._block, self._units = block, units
+            self._block.copy_(block)
+            self._units.copy_(units)
 
     def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
         """(B, *shape of low and high) float32 in [low, high), 24 random bits each; rounding may give `high` itself."""
         shape = torch.broadcast_shapes(*(x.shape if isinstance(x, Tensor) else () for x in (low, high)))
-        unit = self._unit(self._take(name, math.prod(shape))).view(-1, *shape)
+        unit = self._take(name, math.prod(shape))[1].view(-1, *shape)
         return low + (high - low) * unit
 
     def normal(self, name: str, width: int) -> Tensor:
         """(B, width) float32 standard normals, by Box and Muller (1958) from two words each pair."""
         half = (width + 1) // 2
-        unit = self._unit(self._take(name, 2 * half))
+        unit = self._take(name, 2 * half)[1]
         radius = torch.sqrt(-2 * torch.log1p(-unit[:, :half]))  # unit < 1, so the logarithm is finite
         angle = 2 * math.pi * unit[:, half:]
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :width]
 
     def integers(self, name: str, high: int, width: int = 1) -> Tensor:
         """(B, width) int64 in [0, high), by the high half of word × high (bias below high / 2³²)."""
-        return (self._take(name, width) * high) >> 32
+        return (self._take(name, width)[0] * high) >> 32
 
     def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
         """(count, n) int64, each row a permutation of 0 … n-1: a stable sort of 63-bit keys, a function of step and row."""
@@ -84,8 +88,8 @@ class Noise:
         words = philox((item, row, step & LOW, (step >> 32) & LOW), key)
         return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=1, stable=True)
 
-    def _take(self, name: str, width: int) -> Tensor:
-        """(B, width) int64 words of a stream at the current step."""
+    def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
+        """(B, width) of a stream at the current step: int64 words, and as float32 in [0, 1), exact multiples of 2⁻²⁴."""
         if name not in self._place:
             self._place[name] = (len(self._groups), width)
             self._groups += [(stream_id(name), column) for column in range((width + 3) // 4)]
@@ -95,7 +99,8 @@ class Noise:
         first, held = self._place[name]
         if width != held:
             raise ValueError(f"noise stream {name!r} has width {held}, asked for {width}")
-        return self._block[:, 4 * first : 4 * first + width]
+        columns = slice(4 * first, 4 * first + width)
+        return self._block[:, columns], self._units[:, columns]
 
     def _words(self, stream: Tensor, column: Tensor) -> Tensor:
         """(B, 4 K) words of K groups of columns."""

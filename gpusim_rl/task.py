@@ -20,17 +20,25 @@ class State:
     before; `time` (B,) int64 control steps since the restart; each entry of the task's own memory.
     """
 
-    def __init__(self, tensors: dict[str, Tensor]):
-        self._tensors = tensors
+    def __init__(self, tensors: dict[str, Tensor], sensors: Tensor, columns: dict[str, slice]):
+        self._tensors, self._sensors, self._columns = tensors, sensors, columns
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
             raise AttributeError(name)
-        try:
+        if name in self._tensors:
             return self._tensors[name]
-        except KeyError:
-            known = ", ".join(sorted(self._tensors))
-            raise ValueError(f"the task reads {name!r}, which no sensor or memory of this model has: {known}") from None
+        return self._sensors[:, self._find(name)]
+
+    def span(self, first: str, last: str) -> Tensor:
+        """(B, …) adjacent sensors as one tensor, from the first to the last in the model's order."""
+        return self._sensors[:, self._find(first).start : self._find(last).stop]
+
+    def _find(self, name: str) -> slice:
+        if name not in self._columns:
+            known = ", ".join(sorted([*self._tensors, *self._columns]))
+            raise ValueError(f"the task reads {name!r}, which no sensor or memory of this model has: {known}")
+        return self._columns[name]
 
 
 @dataclass(kw_only=True)

@@ -63,6 +63,11 @@ class Quadruped(Task):
         self.limit = self.tensor(self.fastest)
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
         self.bend = self.tensor(self.step)
+        self.kp, self.kd = self.nominal("actuator_gainprm")[:, 0], -self.nominal("actuator_biasprm")[:, 2]
+        # bounds of what is drawn
+        self.unit = self.tensor([-1.0] * 20), self.tensor([1.0] * 20)
+        self.varied = tuple(self.tensor(x) for x in zip(self.friction, *[(1 - self.gain, 1 + self.gain)] * 2, strict=True))
+        self.shove = self.tensor([-1.0, -1.0, 0.0]), self.tensor([1.0, 1.0, 1.0])
         self.redraw_steps = round(self.redraw / self.dt)
         self.readings = {
             "gyro": Reading(source="sensor", names=("gyro",), unit="rad/s"),
@@ -82,27 +87,17 @@ class Quadruped(Task):
     # -- episodes and randomisation ------------------------------------------------------------------------------------
 
     def start(self, n, noise):
-        spread = noise.uniform("start", -torch.ones_like(self.rest), torch.ones_like(self.rest))  # (n, 19)
-        zero = torch.zeros_like(spread[:, 0])
-        turned = from_euler(0.1 * spread[:, 3], 0.1 * spread[:, 4], math.pi * spread[:, 5])
-        height = self.rest[2] + 0.02 * (1 + spread[:, 2])
-        base = torch.cat([torch.stack([zero, zero, height], 1), turned], 1)
-        qvel = torch.cat([0.3 * spread[:, :6], torch.zeros_like(spread[:, 7:])], 1)
+        unit = noise.uniform("start", *self.unit)  # (n, 20), each in ±1
+        still = (unit[:, 18] < 2 * self.still - 1).float()
+        turned = from_euler(0.1 * unit[:, 3], 0.1 * unit[:, 4], math.pi * unit[:, 5])
+        base = torch.cat([0 * unit[:, :2], self.rest[2] + 0.02 * (1 + unit[:, 2:3]), turned], 1)
         return dict(
-            qpos=torch.cat([base, self.stance + 0.1 * spread[:, 7:]], 1),
-            qvel=qvel,
-            command=self.draw_command(noise),
-            still=self.draw_still(noise),
-            phase=noise.uniform("phase", 0.0, 1.0),
+            qpos=torch.cat([base, self.stance + 0.1 * unit[:, 6:18]], 1),
+            qvel=torch.cat([0.3 * unit[:, :6], 0 * unit[:, 6:18]], 1),
+            command=noise.uniform("command", -self.limit, self.limit) * (1 - still)[:, None],
+            still=still,
+            phase=0.5 + 0.5 * unit[:, 19],
         )
-
-    def draw_still(self, noise):
-        """(n,) 1 where the command of this episode stays zero, else 0."""
-        return (noise.uniform("still", 0.0, 1.0) < self.still).float()
-
-    def draw_command(self, noise):
-        """(n, 3) for a new episode."""
-        return noise.uniform("command", -self.limit, self.limit) * (1 - self.draw_still(noise))[:, None]
 
     def world(self, n, noise):
         m = self.mjm
@@ -117,26 +112,23 @@ class Quadruped(Task):
         )
 
     def vary(self, n, noise):
-        friction = self.nominal("geom_friction").expand(n, -1, -1).clone()
-        friction[:, :, 0] = noise.uniform("friction", *self.friction)[:, None]
-        scale = noise.uniform("gain", torch.full((2,), 1 - self.gain, device=self.device), 1 + self.gain)
-        gain = self.nominal("actuator_gainprm").expand(n, -1, -1).clone()
-        bias = self.nominal("actuator_biasprm").expand(n, -1, -1).clone()
-        gain[:, :, 0] *= scale[:, :1]
-        bias[:, :, 1] *= scale[:, :1]  # -Kp
-        bias[:, :, 2] *= scale[:, 1:]  # -Kd
-        return dict(geom_friction=friction, actuator_gainprm=gain, actuator_biasprm=bias)
+        drawn = noise.uniform("vary", *self.varied)  # (n, 3): friction, and shares of Kp and Kd
+        return {
+            "geom_friction.0": drawn[:, :1].expand(-1, self.mjm.ngeom),
+            "actuator_gainprm.0": self.kp * drawn[:, 1:2],
+            "actuator_biasprm.1": -self.kp * drawn[:, 1:2],
+            "actuator_biasprm.2": -self.kd * drawn[:, 2:],
+        }
 
     def update(self, s, noise):
         again = (s.time % self.redraw_steps == 0)[:, None]
         fresh = noise.uniform("command", -self.limit, self.limit) * (1 - s.still)[:, None]
-        kick = noise.uniform("push", -self.push * torch.ones(2, device=self.device), self.push)
-        pushed = (noise.uniform("push/when", 0.0, 1.0) < self.dt / self.push_every)[:, None]
-        qvel = torch.cat([s.qvel[:, :2] + torch.where(pushed, kick, 0.0), s.qvel[:, 2:]], 1)
+        shove = noise.uniform("push", *self.shove)  # (n, 3): x, y, and whether
+        shove = self.push * shove[:, :2] * (shove[:, 2:] < self.dt / self.push_every)
         return dict(
             command=torch.where(again, fresh, s.command),
             phase=(s.phase + self.dt * self.gait) % 1.0,
-            qvel=qvel,
+            qvel=torch.cat([s.qvel[:, :2] + shove, s.qvel[:, 2:]], 1),
         )
 
     # -- the contract --------------------------------------------------------------------------------------------------
@@ -166,7 +158,7 @@ class Quadruped(Task):
 
     def feet(self, s):
         """(B, 4) height of each foot's lowest point above the ground [m]."""
-        return torch.stack([getattr(s, f"{foot}_position")[:, 2] for foot in FEET], 1) - GROUND
+        return s.span("FL_position", "RR_position")[:, 2::3] - GROUND
 
     def swing(self, s):
         """(B, 4) the clock's wish, in [0, 1]: 0 to stand, 1 at the top of a swing."""
@@ -174,12 +166,11 @@ class Quadruped(Task):
 
     def power(self, s):
         """(B,) mechanical power, Σ|τ q̇| [W]."""
-        torque = torch.cat([getattr(s, f"{joint}_torque") for joint in self.joints], 1)
-        return (torque * s.qvel[:, 6:]).abs().sum(1)
+        return (s.span("FL_abduction_torque", "RR_knee_torque") * s.qvel[:, 6:]).abs().sum(1)
 
     def reward(self, s):
         swing = self.swing(s)
-        slide = torch.stack([squared(getattr(s, f"{foot}_velocity")[:, :2]) for foot in FEET], 1)
+        slide = squared(s.span("FL_velocity", "RR_velocity").unflatten(1, (4, 3))[..., :2])  # (B, 4)
         return dict(
             velocity=gauss(s.velocity[:, :2] - s.command[:, :2], self.sigma),
             yaw=gauss(s.gyro[:, 2:] - s.command[:, 2:], self.sigma),

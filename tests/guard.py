@@ -30,7 +30,10 @@ METHODS = {
 }
 COPIES = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}  # of host data, unless of a tensor
 ITEMS = {Tensor.__getitem__, Tensor.__setitem__}
-WARP = ("synchronize", "synchronize_device", "synchronize_stream", "synchronize_event", "from_numpy")
+WARP = (
+    *("synchronize", "synchronize_device", "synchronize_stream", "synchronize_event", "from_numpy"),
+    *("capture_while", "capture_if"),  # outside a CUDA capture they read their condition, on the CPU straight from memory
+)
 
 
 class HostRead(RuntimeError):

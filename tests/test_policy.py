@@ -81,7 +81,7 @@ def test_floor_holds_with_a_gradient():
 def test_floor_must_lie_below_std():
     """A floor that is not between 0 and the first deviation is refused by name."""
     for floor in (0.0, 1.0, 2.0):
-        with pytest.raises(ValueError, match="algo.floor"):
+        with pytest.raises(ValueError, match=r"algo\.floor"):
             Policy(3, 4, 2, std=1.0, floor=floor)
 
 

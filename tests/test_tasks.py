@@ -46,7 +46,12 @@ def outputs(task: Task, s: State, noise: Noise) -> dict[str, Tensor]:
 
 
 def clone(s: State) -> State:
-    return State({name: value.clone() for name, value in s._tensors.items()})
+    return State({name: value.clone() for name, value in s._tensors.items()}, s._sensors.clone(), s._columns)
+
+
+def tensors(s: State) -> dict[str, Tensor]:
+    """Every tensor that a task sees, the sensors as one."""
+    return s._tensors | {"sensors": s._sensors}
 
 
 def test_shapes(name):
@@ -62,7 +67,9 @@ def test_shapes(name):
     assert all(v.shape == (B,) for v in (*task.reward(s).values(), *task.measure(s).values(), task.terminated(s)))
     assert all(v.ndim == 2 for v in (*task.observe(s).values(), *task.privileged(s).values()))
     for key, value in (task.world(B, env.noise) | task.vary(B, env.noise)).items():
-        assert key in task.fields and value.shape[1:] == getattr(mjm, key).shape, key
+        field, _, part = key.partition(".")  # "geom_friction.0" is a column of the field
+        nominal = getattr(mjm, field)
+        assert field in task.fields and value.shape[1:] == (nominal[..., int(part)] if part else nominal).shape, key
 
 
 def test_finite(name):
@@ -113,16 +120,16 @@ def test_methods_are_pure(name):
     """No method changes the state, the random numbers or the task, and asking again gives the same."""
     env = lived(name)
     task, s = env.task, env.look()
-    before, block = clone(s), env.noise._block.clone()
+    before = clone(s)
 
     def constants() -> dict[str, Tensor]:
         return {k: v for k, v in (vars(task) | task._nominal).items() if isinstance(v, Tensor)}
 
     first = outputs(task, s, env.noise)
-    kept, held = copy.deepcopy(first), copy.deepcopy(constants())
+    kept, held, block = copy.deepcopy(first), copy.deepcopy(constants()), env.noise._block.clone()
     second = outputs(task, s, env.noise)
-    for key, value in s._tensors.items():
-        assert torch.equal(value, before._tensors[key]), key
+    for key, value in tensors(s).items():
+        assert torch.equal(value, tensors(before)[key]), key
     assert torch.equal(env.noise._block, block)
     assert held.keys() == constants().keys() and all(torch.equal(v, constants()[k]) for k, v in held.items())
     for key, value in second.items():
@@ -136,7 +143,7 @@ def test_each_world_for_itself(name):
     want = outputs(env.task, s, env.noise)
     for rubbish in (math.nan, 1e9):
         spoiled = clone(s)
-        for value in spoiled._tensors.values():
+        for value in tensors(spoiled).values():
             value[B // 2 :] = rubbish if value.is_floating_point() else 12345
         for key, value in outputs(env.task, spoiled, env.noise).items():
             assert torch.equal(value[: B // 2], want[key][: B // 2]), key
@@ -164,8 +171,9 @@ def test_score(name):
     assert (task.mjm.opt.iterations, task.mjm.opt.ls_iterations, task.device) == (100, 50, "cpu")
     env, record = make_env(name, B, stagger=False), {}
     for _ in range(120):
-        step = env.step(torch.zeros(B, task.mjm.nu))
-        for key, value in (env.measured | {"terminated": step.terminated | step.fault}).items():
+        seen: list[dict[str, Tensor]] = []
+        step = env.step(torch.zeros(B, task.mjm.nu), watch=lambda s, seen=seen: seen.append(task.measure(s)))
+        for key, value in (seen[0] | {"terminated": step.terminated | step.fault}).items():
             record.setdefault(key, []).append(value)
     scores = task.score({key: torch.stack(values) for key, values in record.items()})
     assert all(isinstance(v, float) and math.isfinite(v) for v in scores.values())

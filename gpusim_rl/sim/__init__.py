@@ -20,6 +20,7 @@ class Sim(Protocol):
     qvel: Tensor  # (B, nv)  m/s, rad/s
     ctrl: Tensor  # (B, nu)  units of each actuator
     sensordata: Tensor  # (B, ns)  units of each sensor
+    overflow: Tensor  # (B,) bool: the last step went over a capacity; such worlds are in fault() too
 
     def step(self, n: int) -> None:
         """Advance every world by n timesteps with `ctrl` held."""
