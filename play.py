@@ -53,13 +53,10 @@ def load_run(cfg: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 def play_run(ppo: Any, trained: dict[str, Any], seed: int, command: Command | None) -> tuple[Any, Frames]:
     """(model, frames) of one world as it is evaluated."""
-    from gpusim_rl.env import Env
-    from gpusim_rl.sim import make
+    from gpusim_rl.evaluate import evaluation_env
 
-    task = ppo.env.task.evaluation()
-    sim = make("native", task.mjm, 1, device="cpu", fields=task.fields, threads=1)
     weights, noise = trained["task"]["weights"], trained["task"]["noise"]
-    env = Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
+    env = evaluation_env(ppo.env.task, 1, weights=weights, noise=noise, seed=seed)
 
     def frames() -> Frames:
         t = 0.0
@@ -67,10 +64,10 @@ def play_run(ppo: Any, trained: dict[str, Any], seed: int, command: Command | No
             if command and "command" in env.memory:
                 env.steer("command", command(t))
             env.step(ppo.act(env.views.obs))
-            t += task.dt
+            t += env.task.dt
             yield t, env.sim.qpos[0].numpy().copy()
 
-    return task.mjm, frames()
+    return env.task.mjm, frames()
 
 
 def play_onnx(path: Path, command: Command | None) -> tuple[Any, Frames]:
@@ -84,7 +81,9 @@ def play_onnx(path: Path, command: Command | None) -> tuple[Any, Frames]:
     data = mujoco.MjData(model)
 
     def frames() -> Frames:
-        policy.start(model, data)
+        if model.nkey:
+            mujoco.mj_resetDataKeyframe(model, data, 0)
+        mujoco.mj_forward(model, data)
         t = 0.0
         while True:
             data.ctrl[:] = policy.act(deploy.readings(policy, data), command(t) if command else None)
@@ -115,7 +114,7 @@ def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
     with imageio.get_writer(path, fps=fps, macro_block_size=8) as video, renderer:
         for _ in track(range(round(seconds * fps)), description=f"filming {path}", disable=not sys.stdout.isatty()):
             due += 1 / fps
-            for t, qpos in frames:
+            for t, qpos in frames:  # noqa: B007  both are used below
                 if t >= due - 1e-9:
                     break
             data.qpos[:] = qpos
@@ -202,13 +201,11 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
 
 def export_policy(cfg: dict[str, Any]) -> None:
     """mode=export: write the ONNX file."""
-    from gpusim_rl.export import export_run
-
     with config.one_line():
         run, ppo, trained = load_run(cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
-        export_run(ppo, trained, path)
-    print(f"wrote {path}")
+        error = config.export_policy(ppo, trained, path)
+    print(f"wrote {path}: within {error:.1e} of torch")
 
 
 def show(cfg: dict[str, Any], mode: str) -> None:

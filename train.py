@@ -14,8 +14,6 @@ from gpusim_rl import config
 def train(cfg: dict[str, Any]) -> Path:
     """Train, evaluate and export as cfg says; the run's directory."""
 
-    from gpusim_rl.export import export_run
-
     from gpusim_rl import board
     from gpusim_rl.evaluate import EPISODES, SEED, STOP_SEED, evaluate
     from gpusim_rl.run import Run, Stopwatch, load
@@ -62,9 +60,10 @@ def train(cfg: dict[str, Any]) -> Path:
                 table.say(f"success {success['success']:.3f} ≥ stop_at={cfg['stop_at']}")
                 break
     close()
-    scores = judge(SEED, EPISODES) | {"time_s": watch.seconds}
+    spent = watch.seconds
+    scores = judge(SEED, EPISODES) | {"time_s": spent}
     run.json("eval.json", scores)
-    export_run(run, ppo)
+    config.export_policy(ppo, cfg, run.path / "policy.onnx")
     table.say("  ".join(f"{k} {v:.4g}" for k, v in scores.items()))
     table.say(f"wrote {run.path}/eval.json and {run.path}/policy.onnx; see it: python play.py run={run.path}")
     return run.path

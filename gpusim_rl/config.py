@@ -204,3 +204,13 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None):
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor")}
     policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
     return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo))
+
+
+def export_policy(ppo: Any, cfg: dict[str, Any], path: Path) -> float:
+    """Export a PPO's actor, checked on observations of its own task; the largest difference from torch."""
+    from gpusim_rl.evaluate import observe
+    from gpusim_rl.export import export
+
+    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    seen = observe(ppo.act, ppo.env.task, weights=weights, noise=noise)
+    return export(ppo.policy.actor, ppo.env.task, path, name=name, noise=noise, observations=seen)

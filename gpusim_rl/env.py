@@ -11,7 +11,6 @@ from gpusim_rl.noise import Noise
 from gpusim_rl.sim import Sim
 from gpusim_rl.task import State, Task
 
-
 SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
 
 

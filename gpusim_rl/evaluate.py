@@ -8,6 +8,7 @@ from rich.progress import track
 from torch import Tensor
 
 from gpusim_rl.env import Env
+from gpusim_rl.ppo import torch_threads
 from gpusim_rl.sim import make
 from gpusim_rl.task import Task
 
@@ -17,6 +18,7 @@ EPISODES = 512
 
 
 @torch.no_grad()
+@torch_threads(1)
 def evaluate(
     act: Callable[[Tensor], Tensor],
     task: Task,
@@ -36,9 +38,8 @@ def evaluate(
     Returns `success`, `return`, `episodes` and the task's own measures. A world that fails is restarted and goes on, its
     episode counted once; `return` is the mean sum of rewards of the first episodes of the worlds.
     """
-    task = task.evaluation()
-    sim = make("native", task.mjm, episodes, device="cpu", fields=task.fields)
-    env = Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
+    env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
+    task = env.task
     record: dict[str, list[Tensor]] = {}
     first, total = torch.ones(episodes), torch.zeros(episodes)
 
@@ -55,3 +56,22 @@ def evaluate(
         note({"terminated": failed})
     scores = task.score({name: torch.stack(values) for name, values in record.items()})
     return {**scores, "return": total.mean().item(), "episodes": episodes}
+
+
+@torch.no_grad()
+@torch_threads(1)
+def observe(act: Callable[[Tensor], Tensor], task: Task, *, weights: dict[str, float], noise: dict[str, float]) -> Tensor:
+    """(2048, no) observations of the task as it is evaluated, from 64 worlds under the mean action: to check an export on."""
+    env = evaluation_env(task, 64, weights=weights, noise=noise, seed=STOP_SEED)
+    seen = []
+    for _ in range(32):
+        seen.append(env.views.obs)
+        env.step(act(env.views.obs))
+    return torch.cat(seen)
+
+
+def evaluation_env(task: Task, num_envs: int, *, weights: dict[str, float], noise: dict[str, float], seed: int) -> Env:
+    """The task as it is evaluated, in MuJoCo C."""
+    task = task.evaluation()
+    sim = make("native", task.mjm, num_envs, device="cpu", fields=task.fields)
+    return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)

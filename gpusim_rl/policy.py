@@ -1,6 +1,7 @@
 """The networks: a normaliser, an actor and a critic. What ONNX holds is exactly what acted."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ def mlp(
     if activation not in LAYERS:
         raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
     sizes, layers = [width, *hidden, out], []
-    for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (a, b) in enumerate(pairwise(sizes)):
         last = i == len(hidden)
         linear = nn.Linear(a, b)
         nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2), generator=generator)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import mujoco
 import torch
@@ -43,21 +43,62 @@ class State:
 
 @dataclass(kw_only=True)
 class Reading:
-    """What an observation term measures, for a robot's computer: `gpusim_rl.deploy` builds the term from this.
+    """What an observation term measures: `gpusim_rl.deploy` builds the term from this on a robot's computer.
 
     Args:
         source: sensor | joint_pos | joint_vel | action | command | clock.
-        names: joint names, in order, for joint_pos and joint_vel; the sensor's name for sensor.
-        unit: of the term's entries.
+        width: of the term.
+        unit: of its entries.
+        names: the sensor's name, or joint names in order for joint_pos and joint_vel.
         offset: subtracted from the reading; empty for none.
-        form: "" as it is, or "cos_sin": cosines then sines of the entries.
+        form: "" as it is, or "cos_sin": cosines then sines of the entries (of the clock's angle, for clock).
     """
 
     source: str
+    width: int
     unit: str
     names: tuple[str, ...] = ()
     offset: tuple[float, ...] = ()
     form: str = ""
+
+
+@dataclass(kw_only=True)
+class Drive:
+    """How an action becomes controls: ctrl = offset + scale · action + moving · bend · max(0, sin 2π(φ + lag)).
+
+    Args:
+        names: of the joints, in the order of ctrl.
+        unit: of ctrl.
+        scale, offset: (nu,) each.
+        delay: control steps between an action and its effect, 0 or 1.
+        bend, lag: (nu,) what the clock adds, in ctrl's unit, and its shift [turns]; empty without a clock.
+    """
+
+    names: tuple[str, ...]
+    unit: str
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    delay: int = 0
+    bend: tuple[float, ...] = ()
+    lag: tuple[float, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """A gait clock φ [turns] that advances by frequency · dt each control step, and is heeded where |command| > gate."""
+
+    frequency: float  # Hz
+    gate: float
+
+
+@dataclass(kw_only=True)
+class Command:
+    """What a user may ask of the robot: ranges it was trained for."""
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
 
 @dataclass(kw_only=True)
@@ -81,7 +122,8 @@ class Task:
     mjm: Any = field(default=None, repr=False)  # the compiled model; from mjcf unless given
 
     fields = ()  # model fields with a value per world
-    readings = {}  # noqa: RUF012  observation term → Reading
+    clock: ClassVar[Clock | None] = None
+    asks: ClassVar[Command | None] = None
 
     def __post_init__(self) -> None:
         self._nominal: dict[str, Tensor] = {}
@@ -113,7 +155,23 @@ class Task:
             self._nominal[name] = self.tensor(getattr(self.mjm, name))
         return self._nominal[name]
 
+    def mjcf_text(self) -> str:
+        """The model's MJCF, whole: `<include>`s resolved."""
+        file = find_mjcf(self.mjcf)
+        text = file.read_text(encoding="utf-8")
+        return mujoco.MjSpec.from_file(str(file)).to_xml() if "<include" in text else text
+
     # -- what a task fills in ------------------------------------------------------------------------------------------
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """Observation term → what it measures."""
+        raise NotImplementedError  # contract
+
+    @property
+    def drive(self) -> Drive:
+        """How `control` makes controls of an action."""
+        raise NotImplementedError  # contract
 
     def start(self, n: int, noise: Noise) -> dict[str, Tensor]:
         """First states of n episodes: `qpos` (n, nq), `qvel` (n, nv), and the task's memory, one entry (n, …) each."""
@@ -165,12 +223,18 @@ class Task:
         return task
 
 
-def compile_mjcf(path: str) -> mujoco.MjModel:
-    """The compiled model of an MJCF file; ValueError or FileNotFoundError in one line if it cannot be."""
+def find_mjcf(path: str) -> Path:
+    """The file at path, or of that name in tasks/assets; FileNotFoundError naming those if there is none."""
     file = Path(path) if Path(path).exists() else ASSETS / path
     if not file.is_file():
         known = ", ".join(sorted(p.name for p in ASSETS.glob("*.xml")))
         raise FileNotFoundError(f"task.mjcf: no file {path!r}, here or among {known}")
+    return file
+
+
+def compile_mjcf(path: str) -> mujoco.MjModel:
+    """The compiled model of an MJCF file; ValueError or FileNotFoundError in one line if it cannot be."""
+    file = find_mjcf(path)
     try:
         return mujoco.MjModel.from_xml_path(str(file))
     except ValueError as error:

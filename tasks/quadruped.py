@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gpusim_rl.maths import from_euler, gauss, squared
-from gpusim_rl.task import Reading, Task
+from gpusim_rl.task import Clock, Command, Drive, Reading, Task
 
 FEET = ("FL", "FR", "RL", "RR")
 GROUND = 0.022  # m, height of a foot's centre when it stands: its radius
@@ -69,20 +69,40 @@ class Quadruped(Task):
         self.varied = tuple(self.tensor(x) for x in zip(self.friction, *[(1 - self.gain, 1 + self.gain)] * 2, strict=True))
         self.shove = self.tensor([-1.0, -1.0, 0.0]), self.tensor([1.0, 1.0, 1.0])
         self.redraw_steps = round(self.redraw / self.dt)
-        self.readings = {
-            "gyro": Reading(source="sensor", names=("gyro",), unit="rad/s"),
-            "up": Reading(source="sensor", names=("up",), unit="1"),
-            "joints": Reading(source="joint_pos", names=self.joints, offset=tuple(self.stance.tolist()), unit="rad"),
-            "speeds": Reading(source="joint_vel", names=self.joints, unit="rad/s"),
-            "action": Reading(source="action", unit="1"),
-            "command": Reading(source="command", unit="m/s, m/s, rad/s"),
-            "clock": Reading(source="clock", unit="1", form="cos_sin"),
-        }
+        self.clock = Clock(frequency=self.gait, gate=0.1)
+        low, high = tuple(-x for x in self.fastest), tuple(self.fastest)
+        self.asks = Command(names=("forward", "left", "turn"), units=("m/s", "m/s", "rad/s"), low=low, high=high)
 
     @property
     def joints(self) -> tuple[str, ...]:
         """Names of the actuated joints, in the order of ctrl."""
         return tuple(self.mjm.joint(int(j)).name for j in self.mjm.actuator_trnid[:, 0])
+
+    @property
+    def readings(self):
+        stance = tuple(self.stance.tolist())
+        return {
+            "gyro": Reading(source="sensor", width=3, names=("gyro",), unit="rad/s"),
+            "up": Reading(source="sensor", width=3, names=("up",), unit="1"),
+            "joints": Reading(source="joint_pos", width=12, names=self.joints, offset=stance, unit="rad"),
+            "speeds": Reading(source="joint_vel", width=12, names=self.joints, unit="rad/s"),
+            "action": Reading(source="action", width=12, unit="1"),
+            "command": Reading(source="command", width=3, unit="m/s, m/s, rad/s"),
+            "clock": Reading(source="clock", width=2, unit="1", form="cos_sin"),
+        }
+
+    @property
+    def drive(self):
+        bend, lag = self.bend.repeat(4), self.offsets.repeat_interleave(3)
+        return Drive(
+            names=self.joints,
+            unit="rad",
+            scale=(self.reach,) * 12,
+            offset=tuple(self.stance.tolist()),
+            delay=self.delay,
+            bend=tuple(bend.tolist()),
+            lag=tuple(lag.tolist()),
+        )
 
     # -- episodes and randomisation ------------------------------------------------------------------------------------
 
@@ -139,7 +159,7 @@ class Quadruped(Task):
 
     def moving(self, s):
         """(B,) 1 where a motion is commanded, else 0."""
-        return (squared(s.command) > 0.01).float()
+        return (squared(s.command) > self.clock.gate**2).float()
 
     def observe(self, s):
         angle = 2 * math.pi * s.phase[:, None]

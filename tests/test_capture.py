@@ -158,6 +158,16 @@ def test_a_read_in_backward_is_caught(ppo, monkeypatch):
         ppo.iteration()
 
 
+def test_constants_are_copied_once(ppo):
+    """What a task may ask for at every step, a field of the model or noise between two numbers, copies nothing again."""
+    env = ppo.env
+    nominal, drawn = env.task.nominal("body_mass"), env.noise.uniform("test/numbers", 0.5, 1.5)
+    with guard():
+        env.noise.draw(env.step_count)
+        again = env.task.nominal("body_mass"), env.noise.uniform("test/numbers", 0.5, 1.5)
+    assert again[0] is nominal and torch.equal(again[1], drawn)
+
+
 def test_a_read_inside_warp_is_caught():
     """With its conditional loop, which copies a counter to the host before every solver iteration, sim=warp is refused."""
     env = make_env(num_envs=4, sim="warp")

@@ -190,6 +190,17 @@ def test_permutations_sort_63_bit_keys():
         assert got[row].tolist() == sorted(range(50), key=keys.__getitem__)
 
 
+def test_permutations_use_all_63_bits():
+    """Items whose first 32 bits agree, as some of 200,000 do, are ordered by the bits that follow."""
+    n = 200_000
+    block = philox((torch.arange(n), *torch.zeros(3, 1).long()), (torch.tensor(3), torch.tensor(stream_id("o"))))
+    words = block[0]
+    assert len(words.unique()) < n
+    keys = (words << 31) | (block[1] >> 1)
+    order = make(1, seed=3).permutations("o", torch.tensor(0), 1, n)[0]
+    assert (keys[order].diff() > 0).all() and not torch.equal(order, words.argsort(stable=True))
+
+
 def test_permutations_differ():
     """Every row is a permutation; rows, steps, seeds and names give different ones, worlds do not matter."""
     n = 1000

@@ -15,12 +15,14 @@ CFG = Settings(ent_coef=0.01, clip_value=0.2)
 
 
 @pytest.fixture(scope="module")
-def collected() -> PPO:
+def collected(tmp_path_factory) -> PPO:
     """A rollout of the quadruped, 16 worlds × 8 steps, with time-outs and one quarantined sample."""
     ppo = make_ppo(make_env(episode=0.2), hidden=(8, 8))
     ppo.iteration()  # so that the normalisers know the observations
     ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.rollout.collect(ppo.env, ppo.policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
+        ppo.rollout.collect(ppo.env, ppo.policy)
     assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
     return ppo
 
@@ -251,6 +253,33 @@ def test_same_seed_same_weights():
     for other in (weights_after(3, seed=2, policy_seed=1), weights_after(3, seed=1, policy_seed=2)):
         differ = [k for k in a if not torch.equal(a[k], other[k])]
         assert set(a) - set(differ) <= {"actor.normaliser.count", "seer.count"}
+
+
+def test_resume_is_exact():
+    """A new PPO that loads another's state, taken after two iterations, does the same two more bit by bit."""
+    runs = [make_ppo(make_env(episode=0.3), seed=seed) for seed in (1, 2)]
+    for ppo in runs:
+        ppo.iteration()
+    runs[0].iteration()
+    saved = runs[0].state()
+    runs[1].load(saved, "here")
+    for _ in range(2):
+        for ppo in runs:
+            ppo.iteration()
+    a, b = (ppo.state() for ppo in runs)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    assert runs[1].iterations == 4
+    changed = [k for k in a if not torch.equal(a[k], saved[k])]
+    assert {"policy/log_std", "adam/0/exp_avg", "ppo/iteration", "env/step_count", "sim/rows"} <= set(changed)
+
+
+def test_a_foreign_state_is_refused():
+    """A state of another shape is refused with the entry's name, and nothing is written."""
+    ppo, other = (make_ppo(make_env(), hidden=hidden) for hidden in ((32, 32), (16, 16)))
+    before = ppo.state()
+    with pytest.raises(ValueError, match=r"somewhere does not fit this run: '.*' is \("):
+        ppo.load(other.state(), "somewhere")
+    assert all(torch.equal(v, before[k]) for k, v in ppo.state().items())
 
 
 def test_every_sample_once_an_epoch():

@@ -1,0 +1,249 @@
+"""Physics alone, Sim, Env, rollout and training in steps/s: `python -m gpusim_rl.bench task=quadruped out=bench.json`.
+
+Keys are train.py's, and repeats= seconds= warmup= out= (conf/bench.yaml). All levels step the same recorded states the
+same number of times, interleaved, `repeats` times, so that a ratio is one of neighbours in time. `bare` is the engine as
+it comes: MuJoCo C's `Batch` on all cores or a captured `mujoco_warp.step`, the training model, no sensors copied, nothing
+randomised, replaying the recorded controls.
+"""
+
+import copy
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpusim_rl import config
+
+if TYPE_CHECKING:  # a mistake on the command line is answered before torch is loaded
+    from rich.table import Table
+    from torch import Tensor
+
+    from gpusim_rl.ppo import PPO
+    from gpusim_rl.sim.warp import Warp
+    from gpusim_rl.task import Task
+
+LEVELS = ("bare", "sim", "env", "rollout", "training")
+RATIOS = tuple((level, "bare") for level in LEVELS[1:]) + tuple(zip(LEVELS[2:], LEVELS[1:-1], strict=True))
+
+
+class Tape(NamedTuple):
+    """What a policy with its training noise did in K rollouts of T steps. The bare engine restarts nobody, and its model is
+    not randomised: that its worlds stay like those on the tape, they are set anew at each rollout's start."""
+
+    start: "dict[str, Tensor]"  # of PPO
+    sims: "list[dict[str, Tensor]]"  # K states of the Sim, one at each rollout's start
+    actions: "Tensor"  # (K, T, B, nu)
+    controls: "Tensor"  # (K, T, B, nu) in the engine's precision
+
+
+class Engine(NamedTuple):
+    """The bare engine."""
+
+    name: str
+    load: "Callable[[dict[str, Tensor]], None]"  # state of our Sim, to start from
+    play: "Callable[[Tensor], None]"  # controls (T, B, nu), each held for a control step
+
+
+def record(ppo: "PPO", rollouts: int) -> Tape:
+    """K rollouts as Rollout.collect makes them. A world that ends in a step shows its restart's controls there."""
+    import torch
+
+    env, policy, start = ppo.env, ppo.policy, ppo.state()
+    sims, actions, controls = [], [], []
+    with torch.no_grad():
+        for _ in range(rollouts):
+            sims.append(env.sim.state())
+            for _ in range(len(ppo.rollout.reward)):
+                mean = policy.actor(env.views.obs)
+                actions.append(mean + policy.std * env.noise.normal("policy/action", mean.shape[1]))
+                env.step(actions[-1])
+                controls.append(env.sim.ctrl.clone())
+    return Tape(start, sims, *(torch.stack(x).unflatten(0, (rollouts, -1)) for x in (actions, controls)))
+
+
+def bare_native(task: "Task", num_envs: int) -> Engine:
+    """A plain Batch on all cores; derived fields are computed by its steps alone."""
+    from mujoco.batch import Batch, SimulationError
+
+    batch = Batch(task.mjm, num_envs)
+    ctrl = batch.bind("ctrl")
+
+    def load(state: "dict[str, Tensor]") -> None:
+        batch.state[:] = state["rows"].numpy()
+
+    def play(controls: "Tensor") -> None:
+        for row in controls.numpy():
+            ctrl[:] = row
+            with suppress(SimulationError):  # names the worlds that failed; the others went on
+                batch.step(nstep=task.substeps)
+
+    return Engine("mujoco.batch.Batch", load, play)
+
+
+def bare_warp(task: "Task", sim: "Warp") -> Engine:
+    """mujoco_warp.step in a graph, a control step each, over its own model and Data with our Sim's capacities."""
+    import mujoco
+    import mujoco_warp as mjw
+    import torch
+    import warp as wp
+
+    from gpusim_rl.sim.warp import STATE
+
+    device = wp.device_from_torch(sim.qpos.device)
+    stream = torch.cuda.Stream(sim.qpos.device) if device.is_cuda else None  # the default stream cannot be captured
+
+    @contextmanager
+    def scope():
+        with torch.cuda.stream(stream), wp.ScopedStream(wp.stream_from_torch(stream)) if stream else nullcontext():
+            yield
+
+    mjm = copy.copy(task.mjm)
+    mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)  # refused, and Warp never resets by itself
+    with wp.ScopedDevice(device), scope():
+        m = mjw.put_model(mjm)
+        d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim._d.naconmax, njmax=sim._d.njmax)
+        m.opt.graph_conditional = device.is_cuda and wp.is_conditional_graph_supported()
+        m.opt.warn_overflow = 0
+        mjw.step(m, d)  # builds the kernels
+        with wp.ScopedCapture(device) as capture:
+            for _ in range(task.substeps):
+                mjw.step(m, d)
+        live = {name: wp.to_torch(getattr(d, name)) for name in STATE}
+
+    def load(state: "dict[str, Tensor]") -> None:
+        for name, value in live.items():
+            value.copy_(state[name])
+
+    def play(controls: "Tensor") -> None:
+        with scope():
+            for row in controls:
+                live["ctrl"].copy_(row)
+                wp.capture_launch(capture.graph)
+
+    return Engine("mujoco_warp.step, captured", load, play)
+
+
+def timed(device: Any, act: Callable[[], object]) -> float:
+    """Seconds of act, all it queued included."""
+    import torch
+
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    wait(device)
+    start = perf_counter()
+    act()
+    wait(device)
+    return perf_counter() - start
+
+
+def measure(ppo: "PPO", tape: Tape, bare: Engine) -> dict[str, float]:
+    """Seconds of each level for the tape's steps, from the tape's start; and a training iteration's shares."""
+    import torch
+
+    from gpusim_rl.ppo import torch_threads
+
+    env, device, seconds = ppo.env, ppo.env.device, dict.fromkeys(LEVELS, 0.0)
+
+    def play(controls: "Tensor") -> None:
+        for row in controls:
+            env.sim.ctrl.copy_(row)
+            env.sim.step(env.task.substeps)
+
+    def repeat(act: Callable[[], object]) -> float:
+        ppo.load(tape.start, "the tape")
+        ppo.metrics()  # clears its clocks
+        return timed(device, lambda: [act() for _ in tape.sims])
+
+    with torch.no_grad(), torch_threads(1):  # as PPO collects
+        for level, load, go in (("bare", bare.load, bare.play), ("sim", env.sim.load, play)):
+            for state, controls in zip(tape.sims, tape.controls, strict=True):
+                load(state)
+                seconds[level] += timed(device, lambda go=go, controls=controls: go(controls))
+        rows = iter(tape.actions.flatten(0, 1))
+        seconds["env"] = repeat(lambda: [env.step(next(rows)) for _ in tape.actions[0]])
+        seconds["rollout"] = repeat(lambda: ppo.rollout.collect(env, ppo.policy))
+    seconds["training"] = repeat(ppo.iteration)
+    return seconds | shares(ppo, seconds)
+
+
+def shares(ppo: "PPO", seconds: dict[str, float]) -> dict[str, float]:
+    """Where the iterations just timed spent their time. A GPU works after the host's clock has stopped: there, by level."""
+    if ppo.env.device.type == "cpu":
+        return {name: value for name, value in ppo.metrics().items() if name.startswith("share/")}
+    sim, rollout = (seconds[level] / seconds["training"] for level in ("sim", "rollout"))
+    return {"share/physics": sim, "share/policy": rollout - sim, "share/update": 1 - rollout}
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Median, extremes and all."""
+    return {"median": median(values), "min": min(values), "max": max(values), "all": values}
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores and GPU."""
+    import torch
+
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+        return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu}
+    return {"cpu": platform.processor(), "cores": os.cpu_count(), "gpu": "none"}
+
+
+def bench(cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure every level cfg["repeats"] times; all that `python -m gpusim_rl.bench` writes."""
+    from gpusim_rl.run import versions
+    from gpusim_rl.sim.warp import Warp
+
+    with config.one_line():
+        settle(cfg)
+        say(f"building {cfg['num_envs']} worlds of {cfg['task']['name']}")
+        ppo = config.make_ppo(cfg)
+    env, begun = ppo.env, os.getloadavg()
+    say(f"training for {cfg['warmup']} iterations")
+    times = [timed(env.device, ppo.iteration) for _ in range(cfg["warmup"])]
+    rollouts = max(1, math.ceil(cfg["seconds"] / min(times)))
+    tape = record(ppo, rollouts)
+    bare = bare_warp(env.task, env.sim) if isinstance(env.sim, Warp) else bare_native(env.task, env.num_envs)
+    steps = rollouts * cfg["num_steps"] * env.num_envs
+    found: list[dict[str, float]] = []
+    for i in range(cfg["repeats"] + 1):  # the first is a warm-up
+        found.append(measure(ppo, tape, bare))
+        speeds = "  ".join(f"{level} {steps / found[-1][level]:,.0f}" for level in LEVELS)
+        say(f"{f'repetition {i}/{cfg["repeats"]}' if i else 'warm-up'}: {speeds} steps/s")
+    rates = {level: [steps / one[level] for one in found[1:]] for level in LEVELS}
+    ratios = {f"{a}/{b}": [x / y for x, y in zip(rates[a], rates[b], strict=True)] for a, b in RATIOS}
+    return {
+        "command": ["python", "-m", "gpusim_rl.bench", *sys.argv[1:]],
+        "task": cfg["task"]["name"],
+        "sim": type(env.sim).__name__.lower(),
+        "bare": bare.name,
+        "device": str(env.device),
+        **{key: cfg[key] for key in ("num_envs", "num_steps", "repeats", "warmup")},
+        "substeps": env.task.substeps,
+        "steps_per_repetition": steps,
+        "steps_per_s": {level: spread(x) for level, x in rates.items()},
+        "physics_steps_per_s": {level: spread([env.task.substeps * v for v in x]) for level, x in rates.items()},
+        "ratios": {name: spread(x) for name, x in ratios.items()},
+        "shares": {name[6:]: median(one[name] for one in found[1:]) for name in found[0] if name.startswith("share/")},
+        "hardware": hardware(),
+        "versions": versions(),
+        "load": {"before": begun, "after": os.getloadavg()},
+    }
+
+
+def settle(cfg: dict[str, Any]) -> None:
+    """Check what no constructor sees; ValueError names the first wrong value."""
+    config.settle(cfg)
+    config.positive(cfg, "repeats", "warmup")
+    if not 0 < cfg["seconds"] < math.inf:
+        raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0")
+    if cfg["out"] is not None and (not isinstance(cfg["out"], str) or not Path(cfg["out"]).parent.is_dir()):
+        raise ValueError(f"out={cfg['out']!r}: expected a file to write, in a directory that exists")

@@ -1,0 +1,108 @@
+"""ONNX: the deterministic actor with its normaliser, checked against torch, and a description a robot can be run from."""
+
+import copy
+import json
+import logging
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor
+
+from gpusim_rl.policy import Actor
+from gpusim_rl.run import versions, write_whole
+from gpusim_rl.task import Task
+
+OPSET = 18
+TOLERANCE = 1e-5  # of an action, over all recorded observations
+RECORDED = 1000  # observations at least
+KEY = "gpusim_rl"  # of the metadata
+
+
+def export(actor: Actor, task: Task, path: Path, *, name: str, noise: dict[str, float], observations: Tensor) -> float:
+    """Write path and return the largest difference from torch over the observations; on any failure, write nothing.
+
+    Args:
+        actor: obs (B, no) → mean action (B, nu).
+        task: as trained; describes itself in the metadata.
+        name: of the task.
+        noise: observation term → half-width it was trained with.
+        observations: (N, no), at least 1,000, recorded from the task.
+
+    Raises:
+        ValueError: too few observations, one that is not finite, or ONNX and torch differ by more than 1e-5.
+    """
+    if len(observations) < RECORDED or not torch.isfinite(observations).all():
+        raise ValueError(f"export needs {RECORDED} finite observations to check the file on, got {len(observations)}")
+    model = trace(actor, observations[:2])
+    about = describe(task, name, noise, observations.shape[1])
+    onnx.helper.set_model_props(model, {KEY: json.dumps(about, ensure_ascii=False), "mjcf": task.mjcf_text()})
+    onnx.checker.check_model(model)
+    data = model.SerializeToString()
+    error = parity(data, actor, observations)
+    if not error <= TOLERANCE:
+        raise ValueError(f"export: ONNX and torch differ by {error:.2e} on recorded observations, more than {TOLERANCE:.0e}")
+    write_whole(path, data)
+    return error
+
+
+def trace(actor: Actor, sample: Tensor) -> onnx.ModelProto:
+    """The actor as ONNX: input `obs` (batch, no), output `action` (batch, nu)."""
+    twin = copy.deepcopy(actor).cpu().eval()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports every optional package that is not there
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.onnx and onnxscript warn of their own deprecations
+        program = torch.onnx.export(
+            twin,
+            (sample.cpu(),),
+            input_names=["obs"],
+            output_names=["action"],
+            dynamic_shapes={"obs": {0: torch.export.Dim("batch")}},
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def parity(data: bytes, actor: Actor, observations: Tensor) -> float:
+    """Largest |ONNX - torch| of an action, in one batch and one by one for the first few."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    obs = observations.cpu().float()
+    with torch.no_grad():
+        expected = copy.deepcopy(actor).cpu()(obs).numpy()
+    found = session.run(["action"], {"obs": obs.numpy()})[0]
+    single = np.concatenate([session.run(["action"], {"obs": row[None].numpy()})[0] for row in obs[:8]])
+    return float(max(np.abs(found - expected).max(), np.abs(single - expected[:8]).max()))
+
+
+def describe(task: Task, name: str, noise: dict[str, float], width: int) -> dict[str, Any]:
+    """Everything a robot's program must know, in full precision: JSON keeps every bit of a float."""
+    terms = [{"name": key, "noise": float(noise.get(key, 0.0)), **asdict(reading)} for key, reading in task.readings.items()]
+    found = sum(term["width"] for term in terms)
+    if found != width:
+        raise ValueError(f"export: the task's readings are {found} wide, its observation is {width}")
+    m, drive = task.mjm, task.drive
+    return {
+        "format": 1,
+        "task": name,
+        "dt": task.dt,
+        "observation": terms,
+        "action": {"clip": task.clip, **asdict(drive)},
+        "command": asdict(task.asks) if task.asks else None,
+        "clock": asdict(task.clock) if task.clock else None,
+        "default_pose": list(drive.offset),
+        "kp": m.actuator_gainprm[:, 0].tolist(),
+        "kd": (-m.actuator_biasprm[:, 2]).tolist(),
+        "force_limit": m.actuator_forcerange.tolist(),
+        "control_range": m.actuator_ctrlrange.tolist(),
+        "joint_range": [m.jnt_range[j].tolist() for j in m.actuator_trnid[:, 0]],
+        "versions": versions(),
+    }

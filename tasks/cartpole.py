@@ -1,0 +1,106 @@
+"""A cart swings its pole up from hanging and balances it: the small task, learned in half a minute on two cores."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gpusim_rl.maths import gauss
+from gpusim_rl.task import Drive, Reading, Task
+
+UPRIGHT = 0.95  # cos θ of a pole that counts as balanced: within 18°
+BALANCED = 5.0  # s at the end of an episode for which it must be
+
+
+@dataclass(kw_only=True)
+class Cartpole(Task):
+    """Swing the pole up from hanging, by pushing the cart, and balance it near the middle of the rail.
+
+        r = w₁ u + w₂ exp(-x²/σ_x²) + w₃ u exp(-θ̇²/σ_ω²) - w₄ a²,   u = (1 + cos θ)/2
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | x, ẋ | cart position, speed | m, m/s; world |
+    | θ, θ̇ | pole angle from upright (hanging: π), speed | rad, rad/s |
+    | u | how upright: 1 upright, 0 hanging | 1 |
+    | a | action: share of the largest push on the cart, 10 N | 1 |
+
+    Episodes end by time alone; the rail's ends are stops. The task is cartpole swingup of dm_control's suite (Tassa et al.,
+    arXiv:1801.00690), whose reward is a product of the same four wishes; the model goes back to Barto, Sutton and Anderson,
+    IEEE Trans. SMC 13 (1983).
+    """
+
+    mjcf: str = "cartpole.xml"
+    dt: float = 0.04
+    episode: float = 10.0
+    clip: float = 1.0
+    sigma: float = 0.5  # m: tolerance of the cart's position
+    sigma_speed: float = 1.0  # rad/s: tolerance of the pole's speed
+    spread: float = 0.3  # rad, m: first pole angle is uniform within π ±, first cart position within ±
+    mass: float = 0.2  # ± share of the pole's mass and inertia
+    friction: tuple[float, float] = (0.0, 0.5)  # N s/m: damping of the cart on its rail
+
+    fields = ("body_mass", "body_inertia", "dof_damping")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rest = self.tensor([0.0, math.pi])  # m, rad
+        self.bounds = self.tensor([-1.0] * 4), self.tensor([1.0] * 4)
+        self.slides = tuple(self.tensor([x]) for x in self.friction)
+        pole = torch.arange(self.mjm.nbody, device=self.device) == self.mjm.body("pole").id
+        self.lightest, self.heaviest = 1 - self.mass * pole, 1 + self.mass * pole  # (nbody,) shares
+
+    @property
+    def readings(self):
+        return {
+            "cart": Reading(source="joint_pos", width=1, names=("slider",), unit="m"),
+            "pole": Reading(source="joint_pos", width=2, names=("hinge",), unit="1", form="cos_sin"),
+            "speeds": Reading(source="joint_vel", width=2, names=("slider", "hinge"), unit="m/s, rad/s"),
+        }
+
+    @property
+    def drive(self):
+        return Drive(names=("slider",), unit="1", scale=(1.0,), offset=(0.0,))
+
+    def start(self, n, noise):
+        unit = noise.uniform("start", *self.bounds)  # (n, 4), each in ±1
+        return dict(qpos=self.rest + self.spread * unit[:, :2], qvel=0.1 * unit[:, 2:])
+
+    def world(self, n, noise):
+        share = noise.uniform("mass", self.lightest, self.heaviest)
+        return dict(
+            body_mass=self.nominal("body_mass") * share,
+            body_inertia=self.nominal("body_inertia") * share[:, :, None],
+        )
+
+    def vary(self, n, noise):
+        return {"dof_damping.0": noise.uniform("friction", *self.slides)[:, 0]}
+
+    def observe(self, s):
+        angle = s.qpos[:, 1:]
+        return dict(cart=s.qpos[:, :1], pole=torch.cat([angle.cos(), angle.sin()], 1), speeds=s.qvel)
+
+    def reward(self, s):
+        upright = (1 + s.qpos[:, 1].cos()) / 2
+        return dict(
+            upright=upright,
+            centred=gauss(s.qpos[:, :1], self.sigma),
+            calm=upright * gauss(s.qvel[:, 1:], self.sigma_speed),
+            control=-(s.action[:, 0] ** 2),
+        )
+
+    def measure(self, s):
+        return dict(cos=s.qpos[:, 1].cos(), x=s.qpos[:, 0], control=s.action[:, 0] ** 2)
+
+    def score(self, record):
+        """success: upright throughout the last 5 s. upright_s: when it is upright for good; cart_rms, effort: after that."""
+        upright, last = record["cos"] > UPRIGHT, round(BALANCED / self.dt)
+        good = upright[-last:].all(0) & ~record["terminated"].any(0)
+        held = upright.flip(0).long().cumprod(0).sum(0)  # control steps from the end
+        return dict(
+            success=good.float().mean().item(),
+            upright_s=(self.dt * (len(upright) - held).float()).mean().item(),
+            cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
+            furthest=record["x"].abs().amax().item(),
+            effort=record["control"][-last:].mean().sqrt().item(),
+        )
