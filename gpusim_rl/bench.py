@@ -13,21 +13,26 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import mujoco
+import mujoco_warp as mjw
+import torch
+import warp as wp
+from mujoco.batch import Batch, SimulationError
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
 
 from gpusim_rl import config
-
-if TYPE_CHECKING:  # a mistake on the command line is answered before torch is loaded
-    from rich.table import Table
-    from torch import Tensor
-
-    from gpusim_rl.ppo import PPO
-    from gpusim_rl.sim.warp import Warp
-    from gpusim_rl.task import Task
+from gpusim_rl.ppo import PPO, torch_threads
+from gpusim_rl.run import versions, write_whole
+from gpusim_rl.sim.warp import STATE, Warp
+from gpusim_rl.task import Task
 
 LEVELS = ("bare", "sim", "env", "rollout", "training")
 RATIOS = tuple((level, "bare") for level in LEVELS[1:]) + tuple(zip(LEVELS[2:], LEVELS[1:-1], strict=True))
@@ -37,24 +42,22 @@ class Tape(NamedTuple):
     """What a policy with its training noise did in K rollouts of T steps. The bare engine restarts nobody, and its model is
     not randomised: that its worlds stay like those on the tape, they are set anew at each rollout's start."""
 
-    start: "dict[str, Tensor]"  # of PPO
-    sims: "list[dict[str, Tensor]]"  # K states of the Sim, one at each rollout's start
-    actions: "Tensor"  # (K, T, B, nu)
-    controls: "Tensor"  # (K, T, B, nu) in the engine's precision
+    start: dict[str, Tensor]  # of PPO
+    sims: list[dict[str, Tensor]]  # K states of the Sim, one at each rollout's start
+    actions: Tensor  # (K, T, B, nu)
+    controls: Tensor  # (K, T, B, nu) in the engine's precision
 
 
 class Engine(NamedTuple):
     """The bare engine."""
 
     name: str
-    load: "Callable[[dict[str, Tensor]], None]"  # state of our Sim, to start from
-    play: "Callable[[Tensor], None]"  # controls (T, B, nu), each held for a control step
+    load: Callable[[dict[str, Tensor]], None]  # state of our Sim, to start from
+    play: Callable[[Tensor], None]  # controls (T, B, nu), each held for a control step
 
 
-def record(ppo: "PPO", rollouts: int) -> Tape:
+def record(ppo: PPO, rollouts: int) -> Tape:
     """K rollouts as Rollout.collect makes them. A world that ends in a step shows its restart's controls there."""
-    import torch
-
     env, policy, start = ppo.env, ppo.policy, ppo.state()
     sims, actions, controls = [], [], []
     with torch.no_grad():
@@ -68,17 +71,15 @@ def record(ppo: "PPO", rollouts: int) -> Tape:
     return Tape(start, sims, *(torch.stack(x).unflatten(0, (rollouts, -1)) for x in (actions, controls)))
 
 
-def bare_native(task: "Task", num_envs: int) -> Engine:
+def bare_native(task: Task, num_envs: int) -> Engine:
     """A plain Batch on all cores; derived fields are computed by its steps alone."""
-    from mujoco.batch import Batch, SimulationError
-
     batch = Batch(task.mjm, num_envs)
     ctrl = batch.bind("ctrl")
 
-    def load(state: "dict[str, Tensor]") -> None:
+    def load(state: dict[str, Tensor]) -> None:
         batch.state[:] = state["rows"].numpy()
 
-    def play(controls: "Tensor") -> None:
+    def play(controls: Tensor) -> None:
         for row in controls.numpy():
             ctrl[:] = row
             with suppress(SimulationError):  # names the worlds that failed; the others went on
@@ -87,26 +88,15 @@ def bare_native(task: "Task", num_envs: int) -> Engine:
     return Engine("mujoco.batch.Batch", load, play)
 
 
-def bare_warp(task: "Task", sim: "Warp") -> Engine:
+def bare_warp(task: Task, sim: Warp) -> Engine:
     """mujoco_warp.step in a graph, a control step each, over its own model and Data with our Sim's capacities."""
-    import mujoco
-    import mujoco_warp as mjw
-    import torch
-    import warp as wp
-
-    from gpusim_rl.sim.warp import STATE
-
     device = wp.device_from_torch(sim.qpos.device)
     stream = torch.cuda.Stream(sim.qpos.device) if device.is_cuda else None  # the default stream cannot be captured
 
-    @contextmanager
-    def scope():
-        with torch.cuda.stream(stream), wp.ScopedStream(wp.stream_from_torch(stream)) if stream else nullcontext():
-            yield
-
+    ours = wp.stream_from_torch(stream) if stream else None
     mjm = copy.copy(task.mjm)
     mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)  # refused, and Warp never resets by itself
-    with wp.ScopedDevice(device), scope():
+    with wp.ScopedDevice(device), torch.cuda.stream(stream), wp.ScopedStream(ours):
         m = mjw.put_model(mjm)
         d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim._d.naconmax, njmax=sim._d.njmax)
         m.opt.graph_conditional = device.is_cuda and wp.is_conditional_graph_supported()
@@ -117,12 +107,12 @@ def bare_warp(task: "Task", sim: "Warp") -> Engine:
                 mjw.step(m, d)
         live = {name: wp.to_torch(getattr(d, name)) for name in STATE}
 
-    def load(state: "dict[str, Tensor]") -> None:
+    def load(state: dict[str, Tensor]) -> None:
         for name, value in live.items():
             value.copy_(state[name])
 
-    def play(controls: "Tensor") -> None:
-        with scope():
+    def play(controls: Tensor) -> None:
+        with torch.cuda.stream(stream), wp.ScopedStream(ours):
             for row in controls:
                 live["ctrl"].copy_(row)
                 wp.capture_launch(capture.graph)
@@ -132,8 +122,6 @@ def bare_warp(task: "Task", sim: "Warp") -> Engine:
 
 def timed(device: Any, act: Callable[[], object]) -> float:
     """Seconds of act, all it queued included."""
-    import torch
-
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     wait(device)
     start = perf_counter()
@@ -142,15 +130,12 @@ def timed(device: Any, act: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def measure(ppo: "PPO", tape: Tape, bare: Engine) -> dict[str, float]:
+def measure(ppo: PPO, tape: Tape, bare: Engine) -> dict[str, float]:
     """Seconds of each level for the tape's steps, from the tape's start; and a training iteration's shares."""
-    import torch
+    env, device = ppo.env, ppo.env.device
+    seconds = {"bare": 0.0, "sim": 0.0}
 
-    from gpusim_rl.ppo import torch_threads
-
-    env, device, seconds = ppo.env, ppo.env.device, dict.fromkeys(LEVELS, 0.0)
-
-    def play(controls: "Tensor") -> None:
+    def play(controls: Tensor) -> None:
         for row in controls:
             env.sim.ctrl.copy_(row)
             env.sim.step(env.task.substeps)
@@ -172,7 +157,7 @@ def measure(ppo: "PPO", tape: Tape, bare: Engine) -> dict[str, float]:
     return seconds | shares(ppo, seconds)
 
 
-def shares(ppo: "PPO", seconds: dict[str, float]) -> dict[str, float]:
+def shares(ppo: PPO, seconds: dict[str, float]) -> dict[str, float]:
     """Where the iterations just timed spent their time. A GPU works after the host's clock has stopped: there, by level."""
     if ppo.env.device.type == "cpu":
         return {name: value for name, value in ppo.metrics().items() if name.startswith("share/")}
@@ -185,58 +170,70 @@ def spread(values: list[float]) -> dict[str, Any]:
     return {"median": median(values), "min": min(values), "max": max(values), "all": values}
 
 
-def hardware() -> dict[str, Any]:
-    """Processor, cores and GPU."""
-    import torch
-
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-        return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu}
-    return {"cpu": platform.processor(), "cores": os.cpu_count(), "gpu": "none"}
+def processor() -> str:
+    """Name of the CPU."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
-def bench(cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure every level cfg["repeats"] times; all that `python -m gpusim_rl.bench` writes."""
-    from gpusim_rl.run import versions
-    from gpusim_rl.sim.warp import Warp
-
-    with config.one_line():
-        settle(cfg)
-        say(f"building {cfg['num_envs']} worlds of {cfg['task']['name']}")
-        ppo = config.make_ppo(cfg)
-    env, begun = ppo.env, os.getloadavg()
-    say(f"training for {cfg['warmup']} iterations")
+def bench(ppo: PPO, cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure every level cfg["repeats"] times; all that `out` holds."""
+    env, load = ppo.env, os.getloadavg()
     times = [timed(env.device, ppo.iteration) for _ in range(cfg["warmup"])]
-    rollouts = max(1, math.ceil(cfg["seconds"] / min(times)))
-    tape = record(ppo, rollouts)
+    tape = record(ppo, math.ceil(cfg["seconds"] / min(times)))
     bare = bare_warp(env.task, env.sim) if isinstance(env.sim, Warp) else bare_native(env.task, env.num_envs)
-    steps = rollouts * cfg["num_steps"] * env.num_envs
-    found: list[dict[str, float]] = []
-    for i in range(cfg["repeats"] + 1):  # the first is a warm-up
-        found.append(measure(ppo, tape, bare))
-        speeds = "  ".join(f"{level} {steps / found[-1][level]:,.0f}" for level in LEVELS)
-        say(f"{f'repetition {i}/{cfg["repeats"]}' if i else 'warm-up'}: {speeds} steps/s")
-    rates = {level: [steps / one[level] for one in found[1:]] for level in LEVELS}
+    steps = tape.actions[..., 0].numel()
+    rounds: list[dict[str, float]] = []
+    for i in range(cfg["repeats"] + 1):
+        seconds = measure(ppo, tape, bare)
+        rounds += [seconds] if i else []  # the first is a warm-up
+        speeds = "  ".join(f"{level} {steps / seconds[level]:,.0f}" for level in LEVELS)
+        say(f"{f'repetition {i}' if i else 'warm-up'}: {speeds} steps/s")
+    rates = {level: [steps / seconds[level] for seconds in rounds] for level in LEVELS}
     ratios = {f"{a}/{b}": [x / y for x, y in zip(rates[a], rates[b], strict=True)] for a, b in RATIOS}
     return {
-        "command": ["python", "-m", "gpusim_rl.bench", *sys.argv[1:]],
+        "command": " ".join(["python -m gpusim_rl.bench", *sys.argv[1:]]),
         "task": cfg["task"]["name"],
         "sim": type(env.sim).__name__.lower(),
         "bare": bare.name,
         "device": str(env.device),
         **{key: cfg[key] for key in ("num_envs", "num_steps", "repeats", "warmup")},
         "substeps": env.task.substeps,
-        "steps_per_repetition": steps,
+        "steps": steps,
         "steps_per_s": {level: spread(x) for level, x in rates.items()},
         "physics_steps_per_s": {level: spread([env.task.substeps * v for v in x]) for level, x in rates.items()},
         "ratios": {name: spread(x) for name, x in ratios.items()},
-        "shares": {name[6:]: median(one[name] for one in found[1:]) for name in found[0] if name.startswith("share/")},
-        "hardware": hardware(),
-        "versions": versions(),
-        "load": {"before": begun, "after": os.getloadavg()},
+        "shares": {name[6:]: median(one[name] for one in rounds) for name in rounds[0] if name.startswith("share/")},
+        "versions": versions() | {"cpu": processor(), "cores": os.cpu_count()},
+        "load": {"before": load, "after": os.getloadavg()},
     }
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """The table and what it was measured on."""
+    table = Table(
+        "", "steps/s", "lowest", "highest", "physics steps/s", "of bare", "of the one above", box=None, pad_edge=False
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for i, level in enumerate(LEVELS):
+        rate, physics = found["steps_per_s"][level], found["physics_steps_per_s"][level]["median"]
+        above = [found["ratios"][f"{level}/{other}"]["median"] for other in ("bare", LEVELS[i - 1])] if i else []
+        speeds = [f"{value:,.0f}" for value in (rate["median"], rate["min"], rate["max"], physics)]
+        table.add_row(level, *speeds, *(f"{ratio:.2f}" for ratio in above))
+    made, load, name = found["versions"], found["load"], found["task"]
+    parts = zip(("physics", "policy and task", "update"), found["shares"].values(), strict=True)
+    console.print(table)
+    for line in (
+        f"{name}, {found['num_envs']} worlds, {found['substeps']} timesteps a step; bare: {found['bare']}",
+        f"medians of {found['repeats']} repetitions of {found['steps']:,} steps, ratios within a repetition",
+        "a training iteration: " + ", ".join(f"{part} {share:.0%}" for part, share in parts),
+        f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}; load {load['before'][0]:.1f} to {load['after'][0]:.1f}",
+        ", ".join(f"{key} {made[key]}" for key in ("python", "torch", "mujoco", "mujoco-warp", "warp-lang")),
+        f"commit {made['commit']}",
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def settle(cfg: dict[str, Any]) -> None:
@@ -247,3 +244,24 @@ def settle(cfg: dict[str, Any]) -> None:
         raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0")
     if cfg["out"] is not None and (not isinstance(cfg["out"], str) or not Path(cfg["out"]).parent.is_dir()):
         raise ValueError(f"out={cfg['out']!r}: expected a file to write, in a directory that exists")
+
+
+def main(words: list[str]) -> None:
+    """Compose, measure, print and write."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    cfg = config.compose_plain("bench", words)
+    console = Console() if sys.stdout.isatty() else Console(width=100)
+    with config.one_line():
+        settle(cfg)
+        ppo = config.make_ppo(cfg)
+    found = bench(ppo, cfg, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    show(found, console)
+    if cfg["out"]:
+        write_whole(Path(cfg["out"]), (json.dumps(found, indent=1) + "\n").encode())
+        console.print(f"wrote {cfg['out']}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -22,13 +22,15 @@ Readings = Mapping[str, Any]
 
 
 class Policy:
-    """An exported policy with its memory: the last action and the gait clock.
+    """An exported policy with its memory, the last action and the gait clock, for one robot or for a batch of them.
 
     Args:
         path: a file that gpusim_rl exported.
 
-    `about` is the metadata: observation terms, action, gains, limits, command, task, versions. Raises ValueError or
-    FileNotFoundError in one line if the file is missing, cut short, or from another program.
+    `about` is the metadata: observation terms, action, gains, limits, command, task, versions. `mjcf` is the model's text,
+    `dt` the control period [s], `joints` the joints in the order of the targets, `action` (B, nu) the last action, clamped,
+    and `reads` the joints of `joint_pos` and `joint_vel` in the order of an array. Raises ValueError or FileNotFoundError in
+    one line if the file is missing, cut short, or from another program.
     """
 
     def __init__(self, path: str | Path):
@@ -47,54 +49,55 @@ class Policy:
             self.mjcf: str = notes["mjcf"]
         except (KeyError, json.JSONDecodeError):
             raise ValueError(f"{path} was not exported by gpusim_rl: it has no description of its task") from None
-        if self.about.get("format") != 1:
-            raise ValueError(f"{path} has format {self.about.get('format')!r}, this program reads format 1")
+        found = self.about.get("format") if isinstance(self.about, dict) else None
+        if found != 1:
+            raise ValueError(f"{path} has format {found!r}, this program reads format 1")
         action = self.about["action"]
         self.dt: float = self.about["dt"]  # s, control period
         self.joints: list[str] = list(action["names"])
+        self.reads = {source: self._joints(source) for source in ("joint_pos", "joint_vel")}
         self._offset, self._scale = (np.asarray(action[k], np.float32) for k in ("offset", "scale"))
         self._bend, self._lag = (np.asarray(action[k] or np.zeros(len(self.joints)), np.float32) for k in ("bend", "lag"))
         self.reset()
 
     def reset(self, phase: float | Array = 0.0) -> None:
-        """Forget the last action and set the clock [turns]; a batch has one phase each, (B,)."""
+        """Forget the last action and set the clock [turns]: a number for one robot, (B,) for a batch of B."""
+        self._single = np.ndim(phase) == 0
         self._phase = np.atleast_1d(np.asarray(phase, np.float32))
-        self._last = np.zeros((len(self._phase), len(self.joints)), np.float32)
+        self.action = np.zeros((len(self._phase), len(self.joints)), np.float32)
 
     @property
     def needs(self) -> dict[str, int]:
         """The readings that `act` asks for, and their widths."""
-        own = ("action", "command", "clock")
-        needed: dict[str, int] = {}
-        for term in self.about["observation"]:
-            if term["source"] not in own:
-                name = term["names"][0] if term["source"] == "sensor" else term["source"]
-                needed[name] = term["width"] if term["source"] == "sensor" else len(term["names"])
-        return needed
+        terms = self.about["observation"]
+        needed = {term["names"][0]: term["width"] for term in terms if term["source"] == "sensor"}
+        return needed | {source: len(joints) for source, joints in self.reads.items() if joints}
 
     def observe(self, readings: Readings, command: Any = None) -> Array:
         """(B, no) float32, the terms in the order of training.
 
         Args:
-            readings: by name, see `needs`: sensors (width,) or (B, width); `joint_pos` [rad], `joint_vel` [rad/s] as a
-                mapping from joint name, or as an array in the order of the term's names.
-            command: (3,) or (B, 3) where the task has one.
+            readings: by name, see `needs`: sensors (width,) or (B, width); `joint_pos` [rad, m] and `joint_vel` [rad/s, m/s]
+                as a mapping from joint name to a number or (B,), or as an array in the order of `reads`.
+            command: where the task has one, its numbers, or (B, …) one for each robot.
+
+        Raises:
+            ValueError: a reading is missing, of another width, or not finite.
         """
-        batch = len(self._phase)
-        return np.concatenate([self._term(term, readings, command, batch) for term in self.about["observation"]], axis=1)
+        return np.concatenate([self._term(term, readings, command) for term in self.about["observation"]], axis=1)
 
     def act(self, readings: Readings, command: Any = None) -> Array:
-        """Controls for the next `dt` seconds, (nu,), or (B, nu) for a batch; moves the clock on."""
+        """Controls for the next `dt` seconds, (nu,) for one robot or (B, nu) for a batch; moves the clock on."""
         obs = self.observe(readings, command)
         clip = self.about["action"]["clip"]
         action = np.clip(self.session.run(["action"], {"obs": obs})[0], -clip, clip)
-        used = self._last if self.about["action"]["delay"] else action
+        used = self.action if self.about["action"]["delay"] else action
         swing = np.maximum(np.sin(2 * np.pi * (self._phase[:, None] + self._lag)), 0) * self._moving(command)
         targets = self._offset + self._scale * used + self._bend * swing
-        self._last = action
+        self.action = action
         if self.about["clock"]:
             self._phase = (self._phase + np.float32(self.dt * self.about["clock"]["frequency"])) % 1
-        return targets if len(targets) > 1 else targets[0]
+        return targets[0] if self._single else targets
 
     def _moving(self, command: Any) -> Array:
         """(B, 1) or (1, 1): 1 where the command asks for motion, by the clock's gate."""
@@ -103,45 +106,53 @@ class Policy:
         squared = (np.atleast_2d(np.asarray(command, np.float32)) ** 2).sum(1, keepdims=True)
         return (squared > self.about["clock"]["gate"] ** 2).astype(np.float32)
 
-    def _term(self, term: dict[str, Any], readings: Readings, command: Any, batch: int) -> Array:
+    def _term(self, term: dict[str, Any], readings: Readings, command: Any) -> Array:
         """(B, width) of one observation term."""
         source = term["source"]
         if source == "action":
-            return self._last
+            return self.action
         if source == "clock":
             angle = 2 * np.pi * self._phase[:, None]
-            return self._moving(command) * np.concatenate([np.cos(angle), np.sin(angle)], 1).astype(np.float32)
+            return self._moving(command) * np.concatenate([np.cos(angle), np.sin(angle)], 1)
         if source == "command":
             if command is None:
                 raise ValueError(f"this policy follows a command of {term['width']} numbers [{term['unit']}], none was given")
-            value, name, width = command, "command", term["width"]
-        else:
-            name = term["names"][0] if source == "sensor" else source
-            if name not in readings:
-                raise ValueError(f"reading {name!r} is missing: this policy needs {', '.join(self.needs)}")
-            value, width = readings[name], self.needs[name]
-            if isinstance(value, Mapping):
-                missing = [joint for joint in term["names"] if joint not in value]
-                if missing:
-                    raise ValueError(f"{name} has no joint {', '.join(missing)}: it needs {', '.join(term['names'])}")
-                value = np.stack([np.asarray(value[joint], np.float32) for joint in term["names"]], -1)
+            return self._checked("command", np.broadcast_to(command, (len(self._phase), np.shape(command)[-1])), term["width"])
+        name = term["names"][0] if source == "sensor" else source
+        if name not in readings:
+            raise ValueError(f"reading {name!r} is missing: this policy needs {', '.join(self.needs)}")
+        x = self._checked(name, readings[name], term["width"]) if source == "sensor" else self._pick(source, term, readings)
+        x = x - np.asarray(term["offset"], np.float32) if term["offset"] else x
+        return np.concatenate([np.cos(x), np.sin(x)], 1) if term["form"] == "cos_sin" else x
+
+    def _pick(self, source: str, term: dict[str, Any], readings: Readings) -> Array:
+        """(B, joints of the term) of `joint_pos` or `joint_vel`, from a mapping or an array."""
+        value, names = readings[source], self.reads[source]
+        if isinstance(value, Mapping):
+            missing = [joint for joint in names if joint not in value]
+            if missing:
+                raise ValueError(f"{source} has no joint {', '.join(missing)}: this policy needs {', '.join(names)}")
+            value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
+        return self._checked(source, value, len(names))[:, [names.index(joint) for joint in term["names"]]]
+
+    def _checked(self, name: str, value: Any, width: int) -> Array:
+        """A reading as (B, width) float32; ValueError if it has another shape or is not finite."""
         x = np.atleast_2d(np.asarray(value, np.float32))
-        if x.shape != (batch, width):
-            raise ValueError(f"{name} has shape {np.shape(value)}, expected {width} numbers for each of {batch} robot(s)")
+        if x.shape != (len(self._phase), width):
+            robots = "" if self._single else f" for each of {len(self._phase)} robots"
+            raise ValueError(f"{name} has shape {np.shape(value)}, this policy needs {width} numbers{robots}")
         if not np.isfinite(x).all():
             raise ValueError(f"{name} is not finite: {x[~np.isfinite(x).all(1)][0]}")
-        if term["form"] == "cos_sin":
-            x = np.concatenate([np.cos(x), np.sin(x)], 1)
-        return x - np.asarray(term["offset"], np.float32) if term["offset"] else x
+        return x
+
+    def _joints(self, source: str) -> list[str]:
+        """Joints whose angles or speeds are read, in the order in which the terms first name them."""
+        return list(dict.fromkeys(j for term in self.about["observation"] if term["source"] == source for j in term["names"]))
 
 
 def readings(policy: Policy, data: Any) -> dict[str, Any]:
     """What a robot would measure, from a `mujoco.MjData`: the policy's sensors, and its joints by name."""
-    found: dict[str, Any] = {}
-    for term in policy.about["observation"]:
-        if term["source"] == "sensor":
-            found[term["names"][0]] = data.sensor(term["names"][0]).data.copy()
-        elif term["source"] in ("joint_pos", "joint_vel"):
-            field = "qpos" if term["source"] == "joint_pos" else "qvel"
-            found[term["source"]] = {name: getattr(data.joint(name), field)[0] for name in term["names"]}
+    found: dict[str, Any] = {name: data.sensor(name).data.copy() for name in policy.needs if name not in policy.reads}
+    for source, field in (("joint_pos", "qpos"), ("joint_vel", "qvel")):
+        found[source] = {joint: getattr(data.joint(joint), field)[0] for joint in policy.reads[source]}
     return found

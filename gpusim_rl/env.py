@@ -165,16 +165,16 @@ class Env:
         self.views = self._look(self.look())
 
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Put values into the memory, the model's fields or `qvel`, in the worlds of mask (all for None). In place.
+        """Put values into the memory or the model's fields, in the worlds of mask (all for None). In place.
 
-        "geom_friction.0" is component 0 of the field's last axis.
+        "geom_friction.0" is component 0 of the field's last axis; "kick" (B, nv) is added to `qvel`.
         Every write of the task's results is this one.
         """
         for name, value in values.items():
             if name in self.memory:
                 target = self.memory[name]
-            elif name == "qvel":
-                target = self.sim.qvel
+            elif name == "kick":
+                target, value = self.sim.qvel, self.sim.qvel + value
             else:
                 field, _, part = name.partition(".")
                 target = self.sim.model(field)

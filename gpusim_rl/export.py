@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import onnx
 import torch
@@ -36,12 +37,14 @@ def export(actor: Actor, task: Task, path: Path, *, name: str, noise: dict[str, 
     Raises:
         ValueError: too few observations, one that is not finite, or ONNX and torch differ by more than 1e-5.
     """
-    if len(observations) < RECORDED or not torch.isfinite(observations).all():
-        raise ValueError(f"export needs {RECORDED} finite observations to check the file on, got {len(observations)}")
+    finite = int(torch.isfinite(observations).all(1).sum())
+    if finite < max(RECORDED, len(observations)):
+        found = f"{len(observations)}, of which {finite} are finite"
+        raise ValueError(f"export is checked on at least {RECORDED} recorded observations, all finite: got {found}")
     model = trace(actor, observations[:2])
     about = describe(task, name, noise, observations.shape[1])
     onnx.helper.set_model_props(model, {KEY: json.dumps(about, ensure_ascii=False), "mjcf": task.mjcf_text()})
-    onnx.checker.check_model(model)
+    onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
     error = parity(data, actor, observations)
     if not error <= TOLERANCE:
@@ -55,7 +58,8 @@ def trace(actor: Actor, sample: Tensor) -> onnx.ModelProto:
     twin = copy.deepcopy(actor).cpu().eval()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports every optional package that is not there
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.onnx and onnxscript warn of their own deprecations
+        # torch.export 2.13 trips over a deprecation of its own
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         program = torch.onnx.export(
             twin,
             (sample.cpu(),),
@@ -89,20 +93,47 @@ def describe(task: Task, name: str, noise: dict[str, float], width: int) -> dict
     found = sum(term["width"] for term in terms)
     if found != width:
         raise ValueError(f"export: the task's readings are {found} wide, its observation is {width}")
-    m, drive = task.mjm, task.drive
+    built = versions()
     return {
         "format": 1,
         "task": name,
         "dt": task.dt,
         "observation": terms,
-        "action": {"clip": task.clip, **asdict(drive)},
+        "action": {"clip": task.clip, **asdict(task.drive)},
         "command": asdict(task.asks) if task.asks else None,
         "clock": asdict(task.clock) if task.clock else None,
-        "default_pose": list(drive.offset),
-        "kp": m.actuator_gainprm[:, 0].tolist(),
-        "kd": (-m.actuator_biasprm[:, 2]).tolist(),
-        "force_limit": m.actuator_forcerange.tolist(),
-        "control_range": m.actuator_ctrlrange.tolist(),
-        "joint_range": [m.jnt_range[j].tolist() for j in m.actuator_trnid[:, 0]],
-        "versions": versions(),
+        **actuators(task.mjm),
+        "commit": built["commit"],
+        "versions": built,
     }
+
+
+def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
+    """The robot's side of the action, a list over the actuators for each; None where the model sets no gain or no limit.
+
+    `default_pose` [rad, m] is the joint's place in the first keyframe, or in qpos0; `kp`, `kd` are those of a position servo,
+    `torque_limit` [N m, N] bounds what reaches the joint.
+    """
+    joints, motors = m.actuator_trnid[:, 0], range(m.nu)
+    servo = m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
+    pose = m.key_qpos[0] if m.nkey else m.qpos0
+    return {
+        "default_pose": [float(pose[m.jnt_qposadr[j]]) for j in joints],
+        "kp": [float(-m.actuator_biasprm[i, 1]) if servo[i] else None for i in motors],
+        "kd": [float(-m.actuator_biasprm[i, 2]) if servo[i] else None for i in motors],
+        "torque_limit": [torque_limit(m, i) for i in motors],
+        "control_range": [m.actuator_ctrlrange[i].tolist() if m.actuator_ctrllimited[i] else None for i in motors],
+        "joint_range": [m.jnt_range[j].tolist() if m.jnt_limited[j] else None for j in joints],
+    }
+
+
+def torque_limit(m: mujoco.MjModel, i: int) -> float | None:
+    """The largest |torque| [N m] (force [N]) of actuator i on its joint, by whichever limits the model sets; None without one."""
+    gear, joint, limits = abs(float(m.actuator_gear[i, 0])), m.actuator_trnid[i, 0], []
+    if m.actuator_forcelimited[i]:
+        limits.append(gear * float(np.abs(m.actuator_forcerange[i]).max()))
+    if m.jnt_actfrclimited[joint]:
+        limits.append(float(np.abs(m.jnt_actfrcrange[joint]).max()))
+    if m.actuator_ctrllimited[i] and m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_NONE:  # a motor: force = gain · ctrl
+        limits.append(gear * float(m.actuator_gainprm[i, 0] * np.abs(m.actuator_ctrlrange[i]).max()))
+    return min(limits) if limits else None

@@ -186,7 +186,7 @@ class Task:
         return {}
 
     def update(self, s: State, noise: Noise) -> dict[str, Tensor]:
-        """Memory after a step; also `qvel` (B, nv), to push the robot."""
+        """Memory after a step; also `kick` (B, nv), added to `qvel` to push the robot."""
         return {}
 
     def control(self, s: State) -> Tensor:

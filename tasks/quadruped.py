@@ -148,7 +148,7 @@ class Quadruped(Task):
         return dict(
             command=torch.where(again, fresh, s.command),
             phase=(s.phase + self.dt * self.gait) % 1.0,
-            qvel=torch.cat([s.qvel[:, :2] + shove, s.qvel[:, 2:]], 1),
+            kick=torch.cat([shove, torch.zeros_like(s.qvel[:, 2:])], 1),
         )
 
     # -- the contract --------------------------------------------------------------------------------------------------
