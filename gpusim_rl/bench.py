@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -48,12 +49,8 @@ class Tape(NamedTuple):
     controls: Tensor  # (K, T, B, nu) in the engine's precision
 
 
-class Engine(NamedTuple):
-    """The bare engine."""
-
-    name: str
-    load: Callable[[dict[str, Tensor]], None]  # state of our Sim, to start from
-    play: Callable[[Tensor], None]  # controls (T, B, nu), each held for a control step
+Load = Callable[[dict[str, Tensor]], None]  # sets an engine to a state of our Sim
+Play = Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a control step
 
 
 def record(ppo: PPO, rollouts: int) -> Tape:
@@ -71,7 +68,7 @@ def record(ppo: PPO, rollouts: int) -> Tape:
     return Tape(start, sims, *(torch.stack(x).unflatten(0, (rollouts, -1)) for x in (actions, controls)))
 
 
-def bare_native(task: Task, num_envs: int) -> Engine:
+def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
     """A plain Batch on all cores; derived fields are computed by its steps alone."""
     batch = Batch(task.mjm, num_envs)
     ctrl = batch.bind("ctrl")
@@ -85,14 +82,13 @@ def bare_native(task: Task, num_envs: int) -> Engine:
             with suppress(SimulationError):  # names the worlds that failed; the others went on
                 batch.step(nstep=task.substeps)
 
-    return Engine("mujoco.batch.Batch", load, play)
+    return load, play
 
 
-def bare_warp(task: Task, sim: Warp) -> Engine:
+def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
     """mujoco_warp.step in a graph, a control step each, over its own model and Data with our Sim's capacities."""
     device = wp.device_from_torch(sim.qpos.device)
     stream = torch.cuda.Stream(sim.qpos.device) if device.is_cuda else None  # the default stream cannot be captured
-
     ours = wp.stream_from_torch(stream) if stream else None
     mjm = copy.copy(task.mjm)
     mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)  # refused, and Warp never resets by itself
@@ -115,9 +111,9 @@ def bare_warp(task: Task, sim: Warp) -> Engine:
         with torch.cuda.stream(stream), wp.ScopedStream(ours):
             for row in controls:
                 live["ctrl"].copy_(row)
-                wp.capture_launch(capture.graph)
+                wp.capture_launch(capture.graph)  # type: ignore[arg-type]
 
-    return Engine("mujoco_warp.step, captured", load, play)
+    return load, play
 
 
 def timed(device: Any, act: Callable[[], object]) -> float:
@@ -130,7 +126,7 @@ def timed(device: Any, act: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def measure(ppo: PPO, tape: Tape, bare: Engine) -> dict[str, float]:
+def measure(ppo: PPO, tape: Tape, bare: tuple[Load, Play]) -> dict[str, float]:
     """Seconds of each level for the tape's steps, from the tape's start; and a training iteration's shares."""
     env, device = ppo.env, ppo.env.device
     seconds = {"bare": 0.0, "sim": 0.0}
@@ -146,7 +142,7 @@ def measure(ppo: PPO, tape: Tape, bare: Engine) -> dict[str, float]:
         return timed(device, lambda: [act() for _ in tape.sims])
 
     with torch.no_grad(), torch_threads(1):  # as PPO collects
-        for level, load, go in (("bare", bare.load, bare.play), ("sim", env.sim.load, play)):
+        for level, load, go in (("bare", *bare), ("sim", env.sim.load, play)):
             for state, controls in zip(tape.sims, tape.controls, strict=True):
                 load(state)
                 seconds[level] += timed(device, lambda go=go, controls=controls: go(controls))
@@ -173,8 +169,8 @@ def spread(values: list[float]) -> dict[str, Any]:
 def processor() -> str:
     """Name of the CPU."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    names = re.findall("model name.*: (.*)", info.read_text()) if info.exists() else []
+    return names[0] if names else platform.machine()
 
 
 def bench(ppo: PPO, cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
@@ -196,7 +192,6 @@ def bench(ppo: PPO, cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str
         "command": " ".join(["python -m gpusim_rl.bench", *sys.argv[1:]]),
         "task": cfg["task"]["name"],
         "sim": type(env.sim).__name__.lower(),
-        "bare": bare.name,
         "device": str(env.device),
         **{key: cfg[key] for key in ("num_envs", "num_steps", "repeats", "warmup")},
         "substeps": env.task.substeps,
@@ -222,12 +217,12 @@ def show(found: dict[str, Any], console: Console) -> None:
         above = [found["ratios"][f"{level}/{other}"]["median"] for other in ("bare", LEVELS[i - 1])] if i else []
         speeds = [f"{value:,.0f}" for value in (rate["median"], rate["min"], rate["max"], physics)]
         table.add_row(level, *speeds, *(f"{ratio:.2f}" for ratio in above))
-    made, load, name = found["versions"], found["load"], found["task"]
+    made, load = found["versions"], found["load"]
     parts = zip(("physics", "policy and task", "update"), found["shares"].values(), strict=True)
     console.print(table)
     for line in (
-        f"{name}, {found['num_envs']} worlds, {found['substeps']} timesteps a step; bare: {found['bare']}",
-        f"medians of {found['repeats']} repetitions of {found['steps']:,} steps, ratios within a repetition",
+        f"{found['task']}, {found['num_envs']} worlds, sim={found['sim']}, device={found['device']}; medians of "
+        f"{found['repeats']} repetitions of {found['steps']:,} steps of {found['substeps']} timesteps",
         "a training iteration: " + ", ".join(f"{part} {share:.0%}" for part, share in parts),
         f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}; load {load['before'][0]:.1f} to {load['after'][0]:.1f}",
         ", ".join(f"{key} {made[key]}" for key in ("python", "torch", "mujoco", "mujoco-warp", "warp-lang")),

@@ -90,7 +90,7 @@ class Policy:
         """Controls for the next `dt` seconds, (nu,) for one robot or (B, nu) for a batch; moves the clock on."""
         obs = self.observe(readings, command)
         clip = self.about["action"]["clip"]
-        action = np.clip(self.session.run(["action"], {"obs": obs})[0], -clip, clip)
+        action = np.clip(np.asarray(self.session.run(["action"], {"obs": obs})[0]), -clip, clip)
         used = self.action if self.about["action"]["delay"] else action
         swing = np.maximum(np.sin(2 * np.pi * (self._phase[:, None] + self._lag)), 0) * self._moving(command)
         targets = self._offset + self._scale * used + self._bend * swing

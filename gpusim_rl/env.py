@@ -114,7 +114,7 @@ class Env:
         self._weights = self.task.tensor([weights[name] for name in rewards])
         spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
         self._spread = self.task.tensor(spread)
-        self.views = self._look(state)
+        self.views = self._look()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Env:
         self.noise.draw(self.step_count)
         self.previous.copy_(self.action)
         self.action.copy_(action.clamp(-task.clip, task.clip))
-        self.sim.ctrl.copy_(task.control(self.look()))
+        self.sim.ctrl.copy_(task.control(self.now))
         start = perf_counter()
         self.sim.step(task.substeps)
         self.physics_seconds += perf_counter() - start
@@ -156,13 +156,13 @@ class Env:
             watch(s)
         self._tally(terms, reward, terminated, truncated, fault)
         self._restart(terminated | truncated | fault)
-        self.views = self._look(self.look())
+        self.views = self._look()
         return Step(self.views, end, reward, terminated, truncated, fault)
 
     def steer(self, name: str, value: Any) -> None:
         """Overwrite a memory entry in every world, such as the command, and look again: for a player, not for training."""
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
-        self.views = self._look(self.look())
+        self.views = self._look()
 
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory or the model's fields, in the worlds of mask (all for None). In place.
@@ -198,8 +198,9 @@ class Env:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
-    def _look(self, s: State) -> Views:
-        """Both views of a state; the actor's has the observation noise."""
+    def _look(self) -> Views:
+        """Both views of the state now; the actor's has the observation noise."""
+        s = self.now = self.look()
         critic = self._critic(s)
         width = self._spread.shape[0]
         return Views(critic[:, :width] + self.noise.uniform("observe", -self._spread, self._spread), critic)
@@ -242,7 +243,7 @@ class Env:
         for name, target in self._own().items():
             target.copy_(state[name])
         self.noise.draw(self.step_count)
-        self.views = self._look(self.look())
+        self.views = self._look()
 
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor but the Sim's."""

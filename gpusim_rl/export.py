@@ -82,8 +82,8 @@ def parity(data: bytes, actor: Actor, observations: Tensor) -> float:
     obs = observations.cpu().float()
     with torch.no_grad():
         expected = copy.deepcopy(actor).cpu()(obs).numpy()
-    found = session.run(["action"], {"obs": obs.numpy()})[0]
-    single = np.concatenate([session.run(["action"], {"obs": row[None].numpy()})[0] for row in obs[:8]])
+    found = np.asarray(session.run(["action"], {"obs": obs.numpy()})[0])
+    single = np.concatenate([np.asarray(session.run(["action"], {"obs": row[None].numpy()})[0]) for row in obs[:8]])
     return float(max(np.abs(found - expected).max(), np.abs(single - expected[:8]).max()))
 
 
@@ -128,7 +128,7 @@ def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
 
 
 def torque_limit(m: mujoco.MjModel, i: int) -> float | None:
-    """The largest |torque| [N m] (force [N]) of actuator i on its joint, by whichever limits the model sets; None without one."""
+    """Largest |torque| [N m] or |force| [N] of actuator i on its joint, by whichever limits the model sets; None if by none."""
     gear, joint, limits = abs(float(m.actuator_gear[i, 0])), m.actuator_trnid[i, 0], []
     if m.actuator_forcelimited[i]:
         limits.append(gear * float(np.abs(m.actuator_forcerange[i]).max()))

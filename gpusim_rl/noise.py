@@ -7,13 +7,36 @@ devices or to get out of step. Integers and uniforms are bit-equal on every devi
 
 import hashlib
 import math
+import os
+from typing import Any
 
 import torch
+import warp as wp
 from torch import Tensor
+
+
+def start_warp() -> None:
+    """Initialise Warp without a word: no banner, no compile log, no warning from C that there is no CUDA driver."""
+    wp.config.log_level = wp.LOG_WARNING
+    if torch.cuda.is_available():
+        wp.init()
+        return
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            wp.init()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+start_warp()
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 LOW = 0xFFFFFFFF
+WEYL0, WEYL1 = wp.constant(wp.uint32(W0)), wp.constant(wp.uint32(W1))
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -26,6 +49,36 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
         c0, c1, c2, c3 = ((p1 >> 32) & LOW) ^ c1 ^ k0, p1 & LOW, ((p0 >> 32) & LOW) ^ c3 ^ k1, p0 & LOW
         k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
     return c0, c1, c2, c3
+
+
+@wp.kernel(enable_backward=False)
+def philox_block(
+    world: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
+    step: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
+    seed: wp.uint32,
+    stream: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
+    column: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
+    words_out: wp.array2d(dtype=wp.int64),  # type: ignore[valid-type]
+    units_out: wp.array2d(dtype=wp.float32),  # type: ignore[valid-type]
+):
+    """`philox` for every world and group of four columns; the words, and as exact multiples of 2⁻²⁴ in [0, 1)."""
+    i, g = wp.tid()
+    c0, c1 = wp.uint32(world[i]), wp.uint32(column[g])
+    c2, c3 = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
+    k0, k1 = seed, wp.uint32(stream[g])
+    for _ in range(10):
+        p0, p1 = wp.uint64(c0) * wp.uint64(0xD2511F53), wp.uint64(c2) * wp.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            wp.uint32(p1 >> wp.uint64(32)) ^ c1 ^ k0,
+            wp.uint32(p1),
+            wp.uint32(p0 >> wp.uint64(32)) ^ c3 ^ k1,
+            wp.uint32(p0),
+        )
+        k0, k1 = k0 + WEYL0, k1 + WEYL1
+    words = wp.vec4ui(c0, c1, c2, c3)
+    for j in range(4):
+        words_out[i, 4 * g + j] = wp.int64(words[j])
+        units_out[i, 4 * g + j] = wp.float32(words[j] >> wp.uint32(8)) * 5.9604644775390625e-08
 
 
 def stream_id(name: str) -> int:
@@ -46,27 +99,31 @@ class Noise:
 
     def __init__(self, seed: int, worlds: Tensor):
         self.seed, self.worlds, self.device = seed & LOW, worlds, worlds.device
-        self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
         self._groups: list[tuple[int, int]] = []  # (stream id, column / 4) of each group
-        self._key = self._column = self._block = self._units = torch.empty(0)
+        self._words = self._units = torch.empty(0)
+        self._launch: Any = None
 
     def draw(self, step: Tensor) -> None:
         """Make the numbers of `step` (0-d int64, on the device) for all streams, in place where they stand."""
         self.step.copy_(step)
-        if self._groups:
-            block = self._words(self._key, self._column)
-            units = self._unit(block)
-            if block.shape != self._block.shape:
-                self._block, self._units = block, units
-            self._block.copy_(block)
-            self._units.copy_(units)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Run the kernel, on torch's stream."""
+        if self._launch:
+            self._launch.launch(wp.stream_from_torch() if self.device.type == "cuda" else None)
 
     def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
-        """(B, *shape of low and high) float32 in [low, high), 24 random bits each; rounding may give `high` itself."""
-        shape = torch.broadcast_shapes(*(x.shape if isinstance(x, Tensor) else () for x in (low, high)))
-        unit = self._take(name, math.prod(shape))[1].view(-1, *shape)
-        return low + (high - low) * unit
+        """(B, *shape) float32 in [low, high), 24 random bits each; rounding may give `high` itself.
+
+        Bounds are numbers, or tensors of the shape wanted.
+        """
+        wide = low if isinstance(low, Tensor) else high
+        shape = wide.shape if isinstance(wide, Tensor) else ()
+        _, unit = self._take(name, math.prod(shape))
+        return low + (high - low) * unit.view(-1, *shape)
 
     def normal(self, name: str, width: int) -> Tensor:
         """(B, width) float32 standard normals, by Box and Muller (1958) from two words each pair."""
@@ -93,22 +150,26 @@ class Noise:
         if name not in self._place:
             self._place[name] = (len(self._groups), width)
             self._groups += [(stream_id(name), column) for column in range((width + 3) // 4)]
-            groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device)
-            self._key, self._column = groups[:, 0].contiguous(), groups[:, 1].contiguous()
-            self.draw(self.step)
+            self._lay_out()
+            self._fill()
         first, held = self._place[name]
         if width != held:
             raise ValueError(f"noise stream {name!r} has width {held}, asked for {width}")
         columns = slice(4 * first, 4 * first + width)
-        return self._block[:, columns], self._units[:, columns]
+        return self._words[:, columns], self._units[:, columns]
 
-    def _words(self, stream: Tensor, column: Tensor) -> Tensor:
-        """(B, 4 K) words of K groups of columns."""
-        counter = (self.worlds[:, None], column, self.step & LOW, (self.step >> 32) & LOW)
-        words = philox(counter, (torch.full_like(stream, self.seed), stream))
-        return torch.stack(words, dim=-1).flatten(1)
-
-    @staticmethod
-    def _unit(words: Tensor) -> Tensor:
-        """Words → float32 in [0, 1), exact multiples of 2⁻²⁴."""
-        return (words >> 8).float() * 2.0**-24
+    def _lay_out(self) -> None:
+        """Allocate the block for the groups there are, and prepare the kernel's launch."""
+        shape = len(self.worlds), 4 * len(self._groups)
+        self._words = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        self._units = torch.zeros(shape, device=self.device)
+        groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device).T.contiguous()
+        self._launch = wp.launch(
+            philox_block,
+            dim=(shape[0], len(self._groups)),
+            inputs=[*map(wp.from_torch, (self.worlds, self.step)), self.seed, *map(wp.from_torch, groups)],
+            outputs=[*map(wp.from_torch, (self._words, self._units))],
+            device=wp.device_from_torch(self.device),
+            record_cmd=True,
+        )
+        self._kept = groups  # the launch holds addresses alone

@@ -1,7 +1,7 @@
 """A cart swings its pole up from hanging and balances it: the small task, learned in half a minute on two cores."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -37,7 +37,6 @@ class Cartpole(Task):
     sigma: float = 0.5  # m: tolerance of the cart's position
     sigma_speed: float = 1.0  # rad/s: tolerance of the pole's speed
     spread: float = 0.3  # rad, m: first pole angle is uniform within π ±, first cart position within ±
-    anywhere: float = 0.25  # share of training episodes whose pole starts at any angle; none in the evaluation
     mass: float = 0.2  # ± share of the pole's mass and inertia
     friction: tuple[float, float] = (0.0, 0.5)  # N s/m: damping of the cart on its rail
 
@@ -46,7 +45,7 @@ class Cartpole(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.rest = self.tensor([0.0, math.pi])  # m, rad
-        self.bounds = self.tensor([-1.0] * 5), self.tensor([1.0] * 5)
+        self.bounds = self.tensor([-1.0] * 4), self.tensor([1.0] * 4)
         self.slides = tuple(self.tensor([x]) for x in self.friction)
         pole = torch.arange(self.mjm.nbody, device=self.device) == self.mjm.body("pole").id
         self.lightest, self.heaviest = 1 - self.mass * pole, 1 + self.mass * pole  # (nbody,) shares
@@ -64,10 +63,8 @@ class Cartpole(Task):
         return Drive(names=("slider",), unit="1", scale=(1.0,), offset=(0.0,))
 
     def start(self, n, noise):
-        unit = noise.uniform("start", *self.bounds)  # (n, 5), each in ±1
-        wide = torch.where(unit[:, 4] < 2 * self.anywhere - 1, math.pi, self.spread)  # rad
-        swing = torch.stack([self.spread * unit[:, 0], wide * unit[:, 1]], 1)
-        return dict(qpos=self.rest + swing, qvel=0.1 * unit[:, 2:4])
+        unit = noise.uniform("start", *self.bounds)  # (n, 4), each in ±1
+        return dict(qpos=self.rest + self.spread * unit[:, :2], qvel=0.1 * unit[:, 2:])
 
     def world(self, n, noise):
         share = noise.uniform("mass", self.lightest, self.heaviest)
@@ -87,13 +84,10 @@ class Cartpole(Task):
         upright = (1 + s.qpos[:, 1].cos()) / 2
         return dict(
             upright=upright,
-            centred=gauss(s.qpos[:, :1], self.sigma),
+            centred=upright * gauss(s.qpos[:, :1], self.sigma),
             calm=upright * gauss(s.qvel[:, 1:], self.sigma_speed),
             control=-(s.action[:, 0] ** 2),
         )
-
-    def evaluation(self):
-        return replace(super().evaluation(), anywhere=0.0)
 
     def measure(self, s):
         return dict(cos=s.qpos[:, 1].cos(), x=s.qpos[:, 0], control=s.action[:, 0] ** 2)

@@ -8,8 +8,8 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths noise graph sim < task < env < policy returns < rollout < ppo < run
-    < evaluate export board < config < bench train play
+    maths noise graph < sim < task < env < policy returns < rollout < ppo < run board
+    < evaluate export < config < bench train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it

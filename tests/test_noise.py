@@ -97,11 +97,11 @@ def test_asking_twice_gives_the_same():
     """Within a step a stream is one block of numbers, and its tensor keeps its address from step to step."""
     noise = make(16)
     noise.normal("a", 3)
-    address = noise._block.data_ptr(), noise._units.data_ptr()
+    address = noise._words.data_ptr(), noise._units.data_ptr()
     for step in range(3):
         noise.draw(torch.tensor(step))
         assert torch.equal(noise.normal("a", 3), noise.normal("a", 3))
-        assert (noise._block.data_ptr(), noise._units.data_ptr()) == address
+        assert (noise._words.data_ptr(), noise._units.data_ptr()) == address
 
 
 @pytest.mark.parametrize("other", [{"seed": 8}, {"step": 1}, {"step": 2**32}, {"first": 64}])
@@ -149,11 +149,22 @@ def test_uniform_bounds():
     assert numbers.shape == (64,) and torch.equal(numbers, tensors)
 
 
-def test_extreme_words_stay_in_range():
-    """The largest word gives a uniform below 1 and the smallest gives 0, so that normals are finite."""
-    unit = Noise._unit(torch.tensor([0, 2**32 - 1]))
-    assert unit[0] == 0 and unit[1] < 1
-    assert torch.isfinite(torch.log1p(-unit)).all()
+def test_the_kernel_is_philox():
+    """The Warp kernel's words are those of `philox` in torch, bit for bit, and its uniforms their upper 24 bits / 2²⁴."""
+    noise = make(64, first=2**31 - 7, step=2**35 + 11)
+    noise.integers("a", 2, 7)
+    noise.integers("b", 2, 2)
+    noise._words.fill_(-1)
+    noise._units.fill_(torch.nan)
+    noise.draw(torch.tensor(2**35 + 11))
+    columns = [("a", 0), ("a", 1), ("b", 0)]
+    for group, (name, column) in enumerate(columns):
+        counter = (noise.worlds, *(torch.full_like(noise.worlds, x) for x in (column, 11, 2**3)))
+        words = torch.stack(philox(counter, (torch.tensor(noise.seed), torch.tensor(stream_id(name)))), 1)
+        where = slice(4 * group, 4 * group + 4)
+        assert torch.equal(noise._words[:, where], words)
+        assert torch.equal(noise._units[:, where], (words >> 8).float() * 2.0**-24)
+    assert ((noise._units >= 0) & (noise._units < 1)).all()
 
 
 def test_normal_distribution():

@@ -127,11 +127,11 @@ def test_methods_are_pure(name):
 
     first = outputs(task, s, env.noise)
     kept, held = copy.deepcopy(first), copy.deepcopy(constants())
-    block, units = env.noise._block.clone(), env.noise._units.clone()
+    block, units = env.noise._words.clone(), env.noise._units.clone()
     second = outputs(task, s, env.noise)
     for key, value in tensors(s).items():
         assert torch.equal(value, tensors(before)[key]), key
-    assert torch.equal(env.noise._block, block) and torch.equal(env.noise._units, units)
+    assert torch.equal(env.noise._words, block) and torch.equal(env.noise._units, units)
     assert held.keys() == constants().keys() and all(torch.equal(v, constants()[k]) for k, v in held.items())
     for key, value in second.items():
         assert torch.equal(value, kept[key]) and torch.equal(value, first[key]), key

@@ -48,10 +48,12 @@ class Native:
         # NaN fails every comparison, and amax passes it on: one pass over the state
         worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
         torch.logical_not(worst <= LIMIT, out=self._fault)
-        fresh = (self.batch.warning != self._warned).any(2)  # (B, kinds), of (B, kinds, last info and count)
-        self._warned[:] = self.batch.warning
-        self.overflow.numpy()[:] = fresh[:, FULL].any(1)
-        self._fault |= torch.from_numpy(fresh.any(1))
+        self.overflow.zero_()
+        if not np.array_equal(self.batch.warning, self._warned):
+            fresh = (self.batch.warning != self._warned).any(2)  # (B, kinds), of (B, kinds, last info and count)
+            self._warned[:] = self.batch.warning
+            self.overflow.numpy()[:] = fresh[:, FULL].any(1)
+            self._fault |= torch.from_numpy(fresh.any(1))
         self._fault[failed] = True
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:

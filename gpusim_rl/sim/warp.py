@@ -11,9 +11,10 @@ import warp as wp
 from mujoco.batch import Batch
 from torch import Tensor
 
+from gpusim_rl.noise import start_warp
 from gpusim_rl.sim import LIMIT
 
-wp.config.log_level = wp.LOG_WARNING  # its banner and compile log do not belong between a run's own lines
+start_warp()
 
 # What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from it.
 STATE = (
