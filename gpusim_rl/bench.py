@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -38,34 +39,34 @@ from gpusim_rl.task import Task
 LEVELS = ("bare", "sim", "env", "rollout", "training")
 RATIOS = tuple((level, "bare") for level in LEVELS[1:]) + tuple(zip(LEVELS[2:], LEVELS[1:-1], strict=True))
 
+SHARES = ("physics", "policy", "update")
+
+State = dict[str, Tensor]  # PPO's, all of it
+Load = Callable[[State], None]  # puts an engine there
+Play = Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a control step
+
 
 class Tape(NamedTuple):
-    """What a policy with its training noise did in K rollouts of T steps. The bare engine restarts nobody, and its model is
-    not randomised: that its worlds stay like those on the tape, they are set anew at each rollout's start."""
+    """K rollouts of T steps of a policy with its training noise. Every level begins each rollout as it began here: the
+    bare engine restarts nobody and its model is not randomised, but so its worlds stay like those on the tape."""
 
-    start: dict[str, Tensor]  # of PPO
-    sims: list[dict[str, Tensor]]  # K states of the Sim, one at each rollout's start
+    starts: list[State]
     actions: Tensor  # (K, T, B, nu)
     controls: Tensor  # (K, T, B, nu) in the engine's precision
 
 
-Load = Callable[[dict[str, Tensor]], None]  # sets an engine to a state of our Sim
-Play = Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a control step
-
-
+@torch.no_grad()
 def record(ppo: PPO, rollouts: int) -> Tape:
     """K rollouts as Rollout.collect makes them. A world that ends in a step shows its restart's controls there."""
-    env, policy, start = ppo.env, ppo.policy, ppo.state()
-    sims, actions, controls = [], [], []
-    with torch.no_grad():
-        for _ in range(rollouts):
-            sims.append(env.sim.state())
-            for _ in range(len(ppo.rollout.reward)):
-                mean = policy.actor(env.views.obs)
-                actions.append(mean + policy.std * env.noise.normal("policy/action", mean.shape[1]))
-                env.step(actions[-1])
-                controls.append(env.sim.ctrl.clone())
-    return Tape(start, sims, *(torch.stack(x).unflatten(0, (rollouts, -1)) for x in (actions, controls)))
+    env, policy, starts, actions, controls = ppo.env, ppo.policy, [], [], []
+    for _ in range(rollouts):
+        starts.append(ppo.state())
+        for _ in range(len(ppo.rollout.reward)):
+            mean = policy.actor(env.views.obs)
+            actions.append(mean + policy.std * env.noise.normal("policy/action", mean.shape[1]))
+            env.step(actions[-1])
+            controls.append(env.sim.ctrl.clone())
+    return Tape(starts, *(torch.stack(x).unflatten(0, (rollouts, -1)) for x in (actions, controls)))
 
 
 def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
@@ -73,8 +74,8 @@ def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
     batch = Batch(task.mjm, num_envs)
     ctrl = batch.bind("ctrl")
 
-    def load(state: dict[str, Tensor]) -> None:
-        batch.state[:] = state["rows"].numpy()
+    def load(state: State) -> None:
+        batch.state[:] = state["sim/rows"].numpy()
 
     def play(controls: Tensor) -> None:
         for row in controls.numpy():
@@ -103,9 +104,9 @@ def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
                 mjw.step(m, d)
         live = {name: wp.to_torch(getattr(d, name)) for name in STATE}
 
-    def load(state: dict[str, Tensor]) -> None:
+    def load(state: State) -> None:
         for name, value in live.items():
-            value.copy_(state[name])
+            value.copy_(state[f"sim/{name}"])
 
     def play(controls: Tensor) -> None:
         with torch.cuda.stream(stream), wp.ScopedStream(ours):
@@ -127,38 +128,36 @@ def timed(device: Any, act: Callable[[], object]) -> float:
 
 
 def measure(ppo: PPO, tape: Tape, bare: tuple[Load, Play]) -> dict[str, float]:
-    """Seconds of each level for the tape's steps, from the tape's start; and a training iteration's shares."""
-    env, device = ppo.env, ppo.env.device
-    seconds = {"bare": 0.0, "sim": 0.0}
+    """Seconds of each level for the tape's steps, and the shares of a training iteration: rollout by rollout, level by level,
+    that a disturbance meets all of them."""
+    env, seconds, parts = ppo.env, dict.fromkeys([*LEVELS], 0.0), dict.fromkeys(SHARES, 0.0)
+    load, play = bare
 
-    def play(controls: Tensor) -> None:
+    def steps(controls: Tensor) -> None:
         for row in controls:
             env.sim.ctrl.copy_(row)
             env.sim.step(env.task.substeps)
 
-    def repeat(act: Callable[[], object]) -> float:
-        ppo.load(tape.start, "the tape")
-        ppo.metrics()  # clears its clocks
-        return timed(device, lambda: [act() for _ in tape.sims])
-
-    with torch.no_grad(), torch_threads(1):  # as PPO collects
-        for level, load, go in (("bare", *bare), ("sim", env.sim.load, play)):
-            for state, controls in zip(tape.sims, tape.controls, strict=True):
-                load(state)
-                seconds[level] += timed(device, lambda go=go, controls=controls: go(controls))
-        rows = iter(tape.actions.flatten(0, 1))
-        seconds["env"] = repeat(lambda: [env.step(next(rows)) for _ in tape.actions[0]])
-        seconds["rollout"] = repeat(lambda: ppo.rollout.collect(env, ppo.policy))
-    seconds["training"] = repeat(ppo.iteration)
-    return seconds | shares(ppo, seconds)
-
-
-def shares(ppo: PPO, seconds: dict[str, float]) -> dict[str, float]:
-    """Where the iterations just timed spent their time. A GPU works after the host's clock has stopped: there, by level."""
-    if ppo.env.device.type == "cpu":
-        return {name: value for name, value in ppo.metrics().items() if name.startswith("share/")}
-    sim, rollout = (seconds[level] / seconds["training"] for level in ("sim", "rollout"))
-    return {"share/physics": sim, "share/policy": rollout - sim, "share/update": 1 - rollout}
+    for start, actions, controls in zip(*tape, strict=True):
+        acts = {
+            "bare": partial(play, controls),
+            "sim": partial(steps, controls),
+            "env": lambda actions=actions: [env.step(action) for action in actions],
+            "rollout": partial(ppo.rollout.collect, env, ppo.policy),
+        }
+        with torch_threads(1):  # as PPO collects
+            for level, act in acts.items():
+                (load if level == "bare" else partial(ppo.load, where="the tape"))(start)
+                seconds[level] += timed(env.device, act)
+        ppo.load(start, "the tape")
+        ppo.metrics()  # clears the clocks
+        seconds["training"] += timed(env.device, ppo.iteration)
+        metrics = ppo.metrics()
+        parts = {name: parts[name] + metrics[f"share/{name}"] / len(tape.starts) for name in SHARES}
+    if env.device.type != "cpu":  # a GPU works on when the host's clock has stopped
+        physics, rollout = (seconds[level] / seconds["training"] for level in ("sim", "rollout"))
+        parts = dict(zip(SHARES, (physics, rollout - physics, 1 - rollout), strict=True))
+    return seconds | parts
 
 
 def spread(values: list[float]) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def bench(ppo: PPO, cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str
         "steps_per_s": {level: spread(x) for level, x in rates.items()},
         "physics_steps_per_s": {level: spread([env.task.substeps * v for v in x]) for level, x in rates.items()},
         "ratios": {name: spread(x) for name, x in ratios.items()},
-        "shares": {name[6:]: median(one[name] for one in rounds) for name in rounds[0] if name.startswith("share/")},
+        "shares": {name: median(one[name] for one in rounds) for name in SHARES},
         "versions": versions() | {"cpu": processor(), "cores": os.cpu_count()},
         "load": {"before": load, "after": os.getloadavg()},
     }
@@ -218,12 +217,11 @@ def show(found: dict[str, Any], console: Console) -> None:
         speeds = [f"{value:,.0f}" for value in (rate["median"], rate["min"], rate["max"], physics)]
         table.add_row(level, *speeds, *(f"{ratio:.2f}" for ratio in above))
     made, load = found["versions"], found["load"]
-    parts = zip(("physics", "policy and task", "update"), found["shares"].values(), strict=True)
     console.print(table)
     for line in (
         f"{found['task']}, {found['num_envs']} worlds, sim={found['sim']}, device={found['device']}; medians of "
         f"{found['repeats']} repetitions of {found['steps']:,} steps of {found['substeps']} timesteps",
-        "a training iteration: " + ", ".join(f"{part} {share:.0%}" for part, share in parts),
+        "a training iteration: " + ", ".join(f"{part} {share:.0%}" for part, share in found["shares"].items()),
         f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}; load {load['before'][0]:.1f} to {load['after'][0]:.1f}",
         ", ".join(f"{key} {made[key]}" for key in ("python", "torch", "mujoco", "mujoco-warp", "warp-lang")),
         f"commit {made['commit']}",

@@ -41,8 +41,8 @@ def export(actor: Actor, task: Task, path: Path, *, name: str, noise: dict[str, 
     if finite < max(RECORDED, len(observations)):
         found = f"{len(observations)}, of which {finite} are finite"
         raise ValueError(f"export is checked on at least {RECORDED} recorded observations, all finite: got {found}")
-    model = trace(actor, observations[:2])
     about = describe(task, name, noise, observations.shape[1])
+    model = trace(actor, observations[:2])
     onnx.helper.set_model_props(model, {KEY: json.dumps(about, ensure_ascii=False), "mjcf": task.mjcf_text()})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()

@@ -5,6 +5,10 @@ counter (world, column / 4, step low, step high). There is no generator state, s
 devices or to get out of step. Integers and uniforms are bit-equal on every device, normals to 1e-6.
 """
 
+# The kernel is Warp's dialect of Python:
+# pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+
 import hashlib
 import math
 import os
@@ -53,13 +57,13 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
 
 @wp.kernel(enable_backward=False)
 def philox_block(
-    world: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
-    step: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
+    world: wp.array[wp.int64],
+    step: wp.array[wp.int64],
     seed: wp.uint32,
-    stream: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
-    column: wp.array(dtype=wp.int64),  # type: ignore[valid-type]
-    words_out: wp.array2d(dtype=wp.int64),  # type: ignore[valid-type]
-    units_out: wp.array2d(dtype=wp.float32),  # type: ignore[valid-type]
+    stream: wp.array[wp.int64],
+    column: wp.array[wp.int64],
+    words_out: wp.array2d[wp.int64],
+    units_out: wp.array2d[wp.float32],
 ):
     """`philox` for every world and group of four columns; the words, and as exact multiples of 2⁻²⁴ in [0, 1)."""
     i, g = wp.tid()

@@ -174,6 +174,7 @@ class PPO:
         norms = []
         for params in (self.actor_params, self.critic_params):
             for p in params:
+                assert p.grad is not None
                 total(p.grad)
             norms.append(nn.utils.clip_grad_norm_(params, cfg.max_grad_norm, foreach=True))
         kl = stats[3]

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
+from xml.etree import ElementTree
 
 import mujoco
 import torch
@@ -122,8 +123,6 @@ class Task:
     mjm: Any = field(default=None, repr=False)  # the compiled model; from mjcf unless given
 
     fields = ()  # model fields with a value per world
-    clock: ClassVar[Clock | None] = None
-    asks: ClassVar[Command | None] = None
 
     def __post_init__(self) -> None:
         self._nominal: dict[str, Tensor] = {}
@@ -159,7 +158,11 @@ class Task:
         """The model's MJCF, whole: `<include>`s resolved."""
         file = find_mjcf(self.mjcf)
         text = file.read_text(encoding="utf-8")
-        return mujoco.MjSpec.from_file(str(file)).to_xml() if "<include" in text else text
+        if "<include" not in text:
+            return text
+        root = ElementTree.fromstring(text)
+        include(root, file.parent)  # MjSpec.to_xml would round every number to six digits
+        return ElementTree.tostring(root, encoding="unicode")
 
     # -- what a task fills in ------------------------------------------------------------------------------------------
 
@@ -172,6 +175,16 @@ class Task:
     def drive(self) -> Drive:
         """How `control` makes controls of an action."""
         raise NotImplementedError  # contract
+
+    @property
+    def clock(self) -> Clock | None:
+        """The gait clock, if the task has one."""
+        return None
+
+    @property
+    def asks(self) -> Command | None:
+        """The command, if the task has one."""
+        return None
 
     def start(self, n: int, noise: Noise) -> dict[str, Tensor]:
         """First states of n episodes: `qpos` (n, nq), `qvel` (n, nv), and the task's memory, one entry (n, …) each."""
@@ -230,6 +243,17 @@ def find_mjcf(path: str) -> Path:
         known = ", ".join(sorted(p.name for p in ASSETS.glob("*.xml")))
         raise FileNotFoundError(f"task.mjcf: no file {path!r}, here or among {known}")
     return file
+
+
+def include(element: ElementTree.Element, folder: Path) -> None:
+    """Put what each `<include file="…"/>` below an element names in its place. In place; paths are relative to folder."""
+    for i, child in reversed(list(enumerate(element))):
+        if child.tag == "include":
+            whole = ElementTree.parse(folder / child.attrib["file"]).getroot()
+            include(whole, folder)
+            element[i : i + 1] = list(whole)
+        else:
+            include(child, folder)
 
 
 def compile_mjcf(path: str) -> mujoco.MjModel:

@@ -9,6 +9,7 @@ from gpusim_rl.maths import from_euler, gauss, squared
 from gpusim_rl.task import Clock, Command, Drive, Reading, Task
 
 FEET = ("FL", "FR", "RL", "RR")
+GATE = 0.1  # a command of a smaller norm asks to stand
 GROUND = 0.022  # m, height of a foot's centre when it stands: its radius
 
 
@@ -69,9 +70,6 @@ class Quadruped(Task):
         self.varied = tuple(self.tensor(x) for x in zip(self.friction, *[(1 - self.gain, 1 + self.gain)] * 2, strict=True))
         self.shove = self.tensor([-1.0, -1.0, 0.0]), self.tensor([1.0, 1.0, 1.0])
         self.redraw_steps = round(self.redraw / self.dt)
-        self.clock = Clock(frequency=self.gait, gate=0.1)
-        low, high = tuple(-x for x in self.fastest), tuple(self.fastest)
-        self.asks = Command(names=("forward", "left", "turn"), units=("m/s", "m/s", "rad/s"), low=low, high=high)
 
     @property
     def joints(self) -> tuple[str, ...]:
@@ -90,6 +88,15 @@ class Quadruped(Task):
             "command": Reading(source="command", width=3, unit="m/s, m/s, rad/s"),
             "clock": Reading(source="clock", width=2, unit="1", form="cos_sin"),
         }
+
+    @property
+    def clock(self):
+        return Clock(frequency=self.gait, gate=GATE)
+
+    @property
+    def asks(self):
+        low, high = tuple(-x for x in self.fastest), tuple(self.fastest)
+        return Command(names=("forward", "left", "turn"), units=("m/s", "m/s", "rad/s"), low=low, high=high)
 
     @property
     def drive(self):
@@ -159,7 +166,7 @@ class Quadruped(Task):
 
     def moving(self, s):
         """(B,) 1 where a motion is commanded, else 0."""
-        return (squared(s.command) > self.clock.gate**2).float()
+        return (squared(s.command) > GATE**2).float()
 
     def observe(self, s):
         angle = 2 * math.pi * s.phase[:, None]
