@@ -32,8 +32,9 @@ def sink(name: str, project: str, path: Path, config: dict[str, Any]) -> tuple[C
     if name == "wandb" or (name == "auto" and logged_in()):
         import wandb
 
-        mode = "online" if logged_in() and os.environ.get("WANDB_MODE") is None else os.environ.get("WANDB_MODE", "offline")
-        run = wandb.init(project=project, dir=path, config=config, mode=mode, settings=wandb.Settings(silent=True))
+        if not logged_in():
+            os.environ.setdefault("WANDB_MODE", "offline")  # else it would prompt, or wait for the network
+        run = wandb.init(project=project, dir=path, config=config, settings=wandb.Settings(silent=True))
         return lambda row: run.log(row, step=int(row["iteration"])), run.finish
     if name == "tensorboard":
         try:
@@ -62,14 +63,15 @@ class Board:
 
     Args:
         title: shown above the table.
-        iterations: to come in all.
+        iterations: in all.
+        done: of them, before this process.
     """
 
-    def __init__(self, title: str, iterations: int):
-        self.title, self.iterations = title, iterations
+    def __init__(self, title: str, iterations: int, done: int = 0):
+        self.title, self.iterations, self.done = title, iterations, done
         self.console = Console(stderr=False)
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
-        self.done = 0  # iterations when this process began
+        self.success: dict[str, float] = {}  # of the last evaluation
         self.quiet_until = 0.0  # s of training before the next plain line
 
     def __enter__(self) -> "Board":
@@ -88,6 +90,8 @@ class Board:
     def show(self, row: Row, spent: float) -> None:
         """A row of metrics; `spent` seconds were trained in this process."""
         i = int(row["iteration"])
+        self.success = {"success": row["success"]} if "success" in row else self.success
+        row = self.success | row
         left = spent / max(i - self.done, 1) * (self.iterations - i)
         if self.live:
             self.live.update(self.table(row, left))

@@ -1,9 +1,11 @@
-"""From the command line to plain data. A mistake is answered in one line, before torch is loaded."""
+"""From the command line to plain data. A mistake of key or value is answered in one line, before torch is loaded."""
 
 import difflib
+import math
 import re
 import sys
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +17,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-CHANGEABLE = ("iterations", "stop_at", "eval_every", "save_every", "log_every", "log")  # by resume=
+CHANGEABLE = ("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log")  # by resume=
+SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
+HELP = ("--help", "-h", "--hydra-help", "--version")
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+OPTIONS = {"-m": (), "--multirun": (), "--resolve": (), "--info": INFO, "-i": INFO} | dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all"))
 
 
 def fail(message: str) -> NoReturn:
@@ -38,35 +44,75 @@ def check(name: str, argv: list[str]) -> None:
 
     Hydra then composes the same line itself, with its multirun, `--help` and `--cfg`.
     """
-    words = [word for word in argv if not word.startswith("-")]
-    if any(word in ("--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc") for word in argv):
+    if any(word in HELP for word in argv):
         return
-    compose_plain(name, words, sweep="-m" in argv or "--multirun" in argv)
+    words, options = split(argv)
+    sweep = "-m" in options or "--multirun" in options
+    cfg = compose_plain(name, words, sweep=sweep)
+    if name != "config":
+        return
+    with one_line():
+        for line in lines(words) if sweep else [words]:
+            settled(compose_plain(name, line) if sweep else cfg, line)
 
 
-def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str, Any]:
-    """conf/<name>.yaml with overrides, as plain data; exits in one line if they do not fit."""
+def split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(overrides, options) of a command line; exits in one line at an option that is none."""
+    words, options, values = [], [], ()
+    for word in argv:
+        option = word.partition("=")[0] if word.startswith("-") else ""
+        if option and option not in OPTIONS:
+            fail(f"unknown option {option}: choose one of --help, --multirun (-m), --cfg, --info")
+        if option:
+            options.append(option)
+        elif word not in values:
+            words.append(word)
+        values = OPTIONS[option] if option and "=" not in word else ()
+    return words, options
+
+
+def parse(words: list[str]) -> list[Override]:
+    """The overrides; exits in one line at what is none."""
     for word in words:
         if "=" not in word and not word.startswith("~"):
             fail(f"{word!r} is not KEY=VALUE")
     try:
-        parsed = OverridesParser.create().parse_overrides(words)
+        return OverridesParser.create().parse_overrides(words)
+    except HydraException as error:
+        fail(str(error).splitlines()[0])
+
+
+def lines(words: list[str]) -> list[list[str]]:
+    """Single command lines in which every value of a sweep comes up, the other keys at their first."""
+    parsed = parse(words)
+    firsts = [first(o) for o in parsed]
+    found = [firsts]
+    for i, o in enumerate(parsed):
+        if o.is_sweep_override():
+            values = list(o.sweep_string_iterator())[1:]
+            found += [[*firsts[:i], f"{o.get_key_element()}={value}", *firsts[i + 1 :]] for value in values]
+    return found
+
+
+def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str, Any]:
+    """conf/<name>.yaml with overrides, as plain data; exits in one line if they do not fit."""
+    parsed = parse(words)
+    try:
         if any(o.is_sweep_override() for o in parsed) and not sweep:
             fail(f"{next(o.input_line for o in parsed if o.is_sweep_override())!r} is a list of values: add -m to run each")
         groups = [o for o in parsed if is_group(o)]
         for override in groups:
             check_choice(override)
-        fixed = [first(o) for o in parsed]
         base = build(name, [first(o) for o in groups])
         for override in parsed:
             check_key(override, base)
-        cfg = build(name, fixed)
-    except HydraException as error:
+        cfg = build(name, [first(o) for o in parsed])
+    except (HydraException, OmegaConfBaseException) as error:
         fail(str(error).splitlines()[0])
-    except OmegaConfBaseException as error:
-        fail(str(error).splitlines()[0])
-    for override in parsed:
-        check_type(override, base, cfg)
+    before, after = flatten(base), flatten(cfg)
+    with one_line():
+        for key in [o.key_or_group for o in parsed if not is_group(o) and not o.key_or_group.startswith("hydra")]:
+            same_kind(key, before[key], after[key])
     return cfg
 
 
@@ -120,24 +166,16 @@ def check_key(override: Override, base: dict[str, Any]) -> None:
         fail(f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?")
 
 
-def check_type(override: Override, base: dict[str, Any], cfg: dict[str, Any]) -> None:
-    """Exit if a value is of another kind than the one it replaces (a null may become anything)."""
-    key = override.key_or_group
-    if is_group(override) or key.startswith("hydra"):
+def same_kind(key: str, old: Any, new: Any) -> None:
+    """ValueError if a value is of another kind than the one it replaces (a null may become anything)."""
+    wanted = {int: "a whole number", float: "a number", str: "a word", list: "a list", bool: "true or false"}
+    if old is None or (isinstance(old, float) and type(new) is int):
         return
-    old, new = flatten(base)[key], flatten(cfg)[key]
-    if isinstance(old, float) and isinstance(new, int) and not isinstance(new, bool):
-        return
-    if old is not None and (type(old) is not type(new)):
-        kind = {
-            "int": "a whole number",
-            "float": "a number",
-            "str": "a word",
-            "list": "a list",
-            "bool": "true or false",
-        }
-        wanted = kind.get(type(old).__name__, f"a {type(old).__name__} with keys")
-        fail(f"{key}={new!r}: expected {wanted}, such as {old!r}")
+    if type(old) is not type(new):
+        raise ValueError(f"{key}={new!r}: expected {wanted.get(type(old), 'keys with values')}, such as {old!r}")
+    if isinstance(old, list) and old:
+        for entry in new:
+            same_kind(key, old[0], entry)
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -150,11 +188,11 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def positive(cfg: dict[str, Any], *keys: str) -> None:
-    """Exit-worthy ValueError unless each key holds a whole number of at least one."""
+def positive(cfg: dict[str, Any], *keys: str, section: str = "") -> None:
+    """ValueError unless each key holds a whole number of at least one."""
     for key in keys:
-        if not isinstance(cfg[key], int) or isinstance(cfg[key], bool) or cfg[key] < 1:
-            raise ValueError(f"{key}={cfg[key]!r}: expected a whole number of at least 1")
+        if type(cfg[key]) is not int or cfg[key] < 1:
+            raise ValueError(f"{section}{key}={cfg[key]!r}: expected a whole number of at least 1")
 
 
 def task_name(name: str) -> str:
@@ -167,15 +205,66 @@ def task_name(name: str) -> str:
 
 def settle(cfg: dict[str, Any]) -> None:
     """Check the values that no constructor sees; ValueError names the first wrong one."""
-    positive(cfg, "num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every")
-    if not 0 <= cfg["seed"] < 2**32:
-        raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < 2³²")
+    positive(cfg, "num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "episodes")
+    positive(cfg["algo"], "update_epochs", "num_minibatches", section="algo.")
+    if not 0 <= cfg["seed"] < SEEDS:
+        raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < {SEEDS}")
     stop = cfg["stop_at"]
     if stop is not None and (isinstance(stop, bool) or not isinstance(stop, int | float) or not 0 < stop <= 1):
         raise ValueError(f"stop_at={stop!r}: expected a share of successes, such as 0.95")
     for key in ("run_dir", "resume"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a directory")
+    for section in ("weights", "noise"):
+        for term, value in cfg["task"][section].items():
+            if type(value) not in (int, float) or not 0 <= value < math.inf:
+                raise ValueError(f"task.{section}.{term}={value!r}: expected a number of at least 0, signs live in the task")
+    if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
+        raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
+
+
+def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """cfg of train.py, checked; with resume=, the configuration of that run and what of it `words` change."""
+    if cfg["resume"] is not None:
+        cfg = resumed(cfg, [o.key_or_group for o in parse(words)])
+    settle(cfg)
+    return cfg
+
+
+def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    """The configuration of the run cfg["resume"], with cfg's values of `keys`; ValueError if one may not change."""
+    from gpusim_rl.run import Run
+
+    fixed = [key for key in keys if key.split(".")[0] not in ("resume", "hydra", *CHANGEABLE)]
+    if fixed:
+        raise ValueError(f"resume= continues a run as it was: not {', '.join(fixed)}, only {', '.join(CHANGEABLE)} may change")
+    before = trained(Run.open(Path(str(cfg["resume"]))))
+    return before | {key: cfg[key] for key in {key.split(".")[0] for key in keys} if key != "hydra"}
+
+
+def trained(run: Any) -> dict[str, Any]:
+    """The configuration of a run, checked against this version's keys; a key that is newer than the run has its default."""
+    found, where = run.config, run.path / "config.yaml"
+    base = build("config", [f"task={task_name(found['task'].get('name'))}"])
+    try:
+        cfg = merge(base, found)
+        settle(cfg)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return cfg
+
+
+def merge(base: dict[str, Any], found: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """base with the values of found; ValueError at a key that base lacks or a value of another kind.
+
+    Reward and noise terms are taken as they are: they must agree with the task, not with its file of today.
+    """
+    for key, value in found.items():
+        if key not in base:
+            raise ValueError(f"unknown key {prefix}{key}")
+        same_kind(f"{prefix}{key}", base[key], value)
+    deep = {key: value for key, value in found.items() if isinstance(base[key], dict) and key not in ("weights", "noise")}
+    return base | found | {key: merge(base[key], value, f"{prefix}{key}.") for key, value in deep.items()}
 
 
 def make_task(cfg: dict[str, Any], device: str = "cpu", mjm: Any = None):

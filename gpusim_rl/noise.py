@@ -117,7 +117,9 @@ class Noise:
     def _fill(self) -> None:
         """Run the kernel, on torch's stream."""
         if self._launch:
-            self._launch.launch(wp.stream_from_torch() if self.device.type == "cuda" else None)
+            cuda = self.device.type == "cuda"
+            stream = wp.stream_from_torch(torch.cuda.current_stream(self.device)) if cuda else None
+            self._launch.launch(stream)
 
     def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
         """(B, *shape) float32 in [low, high), 24 random bits each; rounding may give `high` itself.

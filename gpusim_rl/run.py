@@ -7,13 +7,13 @@ import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
-from torch import Tensor
+
+if TYPE_CHECKING:  # torch is loaded where tensors are, so that a mistake in a path is answered at once
+    from torch import Tensor
 
 KEEP = 3  # checkpoints
 PACKAGES = ("torch", "mujoco", "mujoco-warp", "warp-lang", "numpy", "onnx", "onnxruntime", "hydra-core", "safetensors")
@@ -34,6 +34,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def versions() -> dict[str, str]:
     """What this program runs on: packages, Python, machine, and the commit of the source if it is a checkout."""
+    import torch
+
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     found |= {name: metadata.version(name) for name in PACKAGES}
     found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
@@ -65,13 +67,20 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> "Run":
         """A new directory with its config.yaml and versions.json; OSError or ValueError if that cannot be."""
-        if path.exists() and any(path.iterdir()):
-            raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
         run = cls(path)
-        run.checkpoints.mkdir(parents=True, exist_ok=True)
-        write_whole(path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
-        run.json("versions.json", versions())
+        try:
+            if path.exists() and any(path.iterdir()):
+                raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
+            run.checkpoints.mkdir(parents=True, exist_ok=True)
+            run.configure(config)
+            run.json("versions.json", versions())
+        except OSError as error:
+            raise OSError(f"run_dir={path} cannot be written: {error.strerror}") from None
         return run
+
+    def configure(self, config: dict[str, Any]) -> None:
+        """Write config.yaml."""
+        write_whole(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
 
     @classmethod
     def open(cls, path: Path) -> "Run":
@@ -106,8 +115,16 @@ class Run:
         lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
         return [json.loads(line) for line in lines]
 
-    def save(self, iteration: int, state: dict[str, Tensor], note: dict[str, str]) -> Path:
+    def rewind(self, iteration: int) -> list[dict[str, float]]:
+        """Forget the rows after an iteration, which a continuation from its checkpoint writes again; those that remain."""
+        rows = [row for row in self.rows() if row["iteration"] <= iteration]
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return rows
+
+    def save(self, iteration: int, state: "dict[str, Tensor]", note: dict[str, str]) -> Path:
         """Write a checkpoint and drop all but the last few."""
+        from safetensors.torch import save as to_bytes
+
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         path = self.checkpoints / f"{iteration:06d}.safetensors"
         write_whole(path, to_bytes(tensors, metadata={"iteration": str(iteration), **note}))
@@ -123,7 +140,7 @@ class Run:
         return found[-1]
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """Tensors and notes of a checkpoint. FileNotFoundError, or ValueError if it is cut short or not one of ours."""
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint {path}")

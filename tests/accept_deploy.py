@@ -77,7 +77,7 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
         given, out = Path(folder) / "episodes.npz", Path(folder) / "walked.npz"
         episodes(evaluation_env(task, count, **numbers, seed=SEED), given)
         walked = walk_alone(onnx, given, out)
-    print(f"velocity_rmse {walked['velocity'].mean():.4f}  yaw_rmse {walked['yaw'].mean():.4f}  fell {walked['fell'].mean():.4f}")
+    print("policy.onnx: " + "  ".join(f"{key} {walked[key].mean():.4f}" for key in ("velocity", "yaw", "fell")))
     return expect, float(walked["success"].mean())
 
 

@@ -21,6 +21,7 @@ class Exported(NamedTuple):
     task: Task
     observations: Tensor  # (N, no)
     error: float  # that export reports
+    settings: dict[str, Any]  # of the task, beside its YAML
 
 
 def make_actor(env: Env, push: float = 20.0) -> Actor:
@@ -49,4 +50,4 @@ def export_task(name: str, path: Path, **settings: Any) -> Exported:
     actor = make_actor(env)
     observations = record(env, actor, 20)
     error = export(actor, env.task, path, name=name, noise=numbers(name)["noise"], observations=observations)
-    return Exported(path, actor, env.task, observations, error)
+    return Exported(path, actor, env.task, observations, error, settings)

@@ -46,7 +46,7 @@ def worlds(mjcf: str, given: dict) -> tuple[Any, dict[str, Any]]:
         if name.startswith("model/"):
             batch.expand(name[6:])[:] = given[name]
     batch.set_const()
-    live = {name: batch.bind(name) for name in ("qpos", "qvel", "ctrl", "sensordata")}
+    live: dict[str, Any] = {name: batch.bind(name) for name in ("qpos", "qvel", "ctrl", "sensordata")}
     start(batch, live, given, range(len(given["qpos"])))
     live["sensor"] = {
         model.sensor(i).name: live["sensordata"][:, a : a + d]
