@@ -3,8 +3,9 @@
 import ctypes.util
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,16 @@ def has_display() -> bool:
 
 
 def choose_gl() -> None:
-    """Pick MuJoCo's off-screen backend before mujoco is imported."""
-    if not has_display() and "MUJOCO_GL" not in os.environ:
+    """Pick MuJoCo's off-screen backend, which it loads when it is imported; exits in one line if there is none."""
+    if sys.platform == "linux" and "MUJOCO_GL" not in os.environ:
         found = [gl for gl, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if ctypes.util.find_library(library)]
-        if not found:
+        if not found and not has_display():
             config.fail(NO_GL)
-        os.environ["MUJOCO_GL"] = found[0]
+        os.environ["MUJOCO_GL"] = found[0] if found else "glfw"
+    try:
+        import mujoco  # noqa: F401
+    except Exception as error:  # each backend raises a kind of its own
+        config.fail(f"{NO_GL} ({error})")
 
 
 # -- what is played: a trained run in its Env, or an exported file alone -------------------------------------------------
@@ -44,11 +49,14 @@ def load_run(cfg: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """(run, actor on the CPU, the run's configuration) of run= and checkpoint=."""
     from gpusim_rl.run import Run, load, newest
 
-    run = Run.open(Path(cfg["run"]) if cfg["run"] else newest())
-    state, _ = load(Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest())
-    ppo = config.make_ppo(run.config | {"sim": {"name": "native", "threads": 1}, "device": "cpu"}, num_envs=1)
-    ppo.load_policy(state, str(run.latest()))
-    return run, ppo, run.config
+    run = Run.open(Path(cfg["run"])) if cfg["run"] else newest()
+    trained = config.trained(run)
+    path = Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest()
+    state, _ = load(path)
+    here = {"sim": {"name": "native", "threads": 1}, "device": "cpu", "num_steps": trained["algo"]["num_minibatches"]}
+    ppo = config.make_ppo(trained | here, num_envs=1)
+    ppo.load_policy(state, str(path))
+    return run, ppo, trained
 
 
 def play_run(ppo: Any, trained: dict[str, Any], seed: int, command: Command | None) -> tuple[Any, Frames]:
@@ -56,18 +64,26 @@ def play_run(ppo: Any, trained: dict[str, Any], seed: int, command: Command | No
     from gpusim_rl.evaluate import evaluation_env
 
     weights, noise = trained["task"]["weights"], trained["task"]["noise"]
+    command = fitting(command, ppo.env.task.asks.names if ppo.env.task.asks else ())
     env = evaluation_env(ppo.env.task, 1, weights=weights, noise=noise, seed=seed)
 
     def frames() -> Frames:
         t = 0.0
         while True:
-            if command and "command" in env.memory:
+            if command:
                 env.steer("command", command(t))
             env.step(ppo.act(env.views.obs))
             t += env.task.dt
             yield t, env.sim.qpos[0].numpy().copy()
 
     return env.task.mjm, frames()
+
+
+def fitting(command: Command | None, names: Sequence[str]) -> Command | None:
+    """The command if the policy follows one; ValueError if it asks for other numbers."""
+    if command and names and len(command(0.0)) != len(names):
+        raise ValueError(f"command={command(0.0).tolist()}: this policy follows {len(names)} numbers: {', '.join(names)}")
+    return command if names else None
 
 
 def play_onnx(path: Path, command: Command | None) -> tuple[Any, Frames]:
@@ -77,6 +93,7 @@ def play_onnx(path: Path, command: Command | None) -> tuple[Any, Frames]:
     from gpusim_rl import deploy
 
     policy = deploy.Policy(path)
+    command = fitting(command, policy.about["command"]["names"] if policy.about["command"] else ())
     model = mujoco.MjModel.from_xml_string(policy.mjcf)
     data = mujoco.MjData(model)
 
@@ -111,16 +128,21 @@ def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
         config.fail(f"{NO_GL} ({error})")
     camera = model.camera("track").id if "track" in [model.camera(i).name for i in range(model.ncam)] else -1
     fps, due = 25, 0.0
-    with imageio.get_writer(path, fps=fps, macro_block_size=8) as video, renderer:
-        for _ in track(range(round(seconds * fps)), description=f"filming {path}", disable=not sys.stdout.isatty()):
-            due += 1 / fps
-            for t, qpos in frames:  # noqa: B007  both are used below
-                if t >= due - 1e-9:
-                    break
-            data.qpos[:] = qpos
-            mujoco.mj_forward(model, data)
-            renderer.update_scene(data, camera)
-            video.append_data(renderer.render())
+    part = path.with_stem(f".{path.stem}.part")  # a film that breaks off leaves nothing
+    try:
+        with imageio.get_writer(part, fps=fps, macro_block_size=8) as video, renderer:
+            for _ in track(range(round(seconds * fps)), description=f"filming {path}", disable=not sys.stdout.isatty()):
+                due += 1 / fps
+                for t, qpos in frames:  # noqa: B007  both are used below
+                    if t >= due - 1e-9:
+                        break
+                data.qpos[:] = qpos
+                mujoco.mj_forward(model, data)
+                renderer.update_scene(data, camera)
+                video.append_data(renderer.render())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class Keys:
@@ -166,17 +188,45 @@ def tour(seconds: float) -> Command:
 
 
 def choose_mode(cfg: dict[str, Any]) -> str:
-    """The mode, with `auto` resolved; ValueError if it is none."""
+    """The mode, with `auto` resolved; ValueError or OSError if the keys do not fit together or a file cannot be written."""
     modes = ("auto", "viewer", "video", "evaluate", "export")
     if cfg["mode"] not in modes:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(modes)}")
     if cfg["onnx"] and cfg["mode"] in ("evaluate", "export"):
         raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
-    if cfg["mode"] != "auto":
-        if cfg["mode"] == "viewer" and not has_display():
-            raise ValueError("mode=viewer needs a display; use video=walk.mp4")
-        return cfg["mode"]
-    return "video" if cfg["video"] or not has_display() else "viewer"
+    mode = cfg["mode"]
+    if mode == "auto":
+        mode = "video" if cfg["video"] or not has_display() else "viewer"
+    if mode == "viewer" and not has_display():
+        raise ValueError("mode=viewer needs a display; use video=walk.mp4")
+    for key in ("run", "checkpoint", "onnx", "video", "out"):
+        if cfg[key] is not None and not isinstance(cfg[key], str):
+            raise ValueError(f"{key}={cfg[key]!r}: expected a path")
+    config.positive(cfg, "seconds", "episodes")
+    command = cfg["command"]
+    if command and not (isinstance(command, list) and all(type(x) in (int, float) for x in command)):
+        raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
+    if mode == "video":
+        writable("video", cfg["video"], (".mp4", ".mov", ".mkv", ".avi"))
+    elif mode in ("evaluate", "export"):
+        writable("out", cfg["out"])
+    return mode
+
+
+def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
+    """ValueError or OSError in one line unless a file can be written there: before the work, not after it."""
+    if value is None:
+        return
+    path = Path(value)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"{key}={value}: expected a name that ends in {', '.join(suffixes)}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise OSError(f"{key}={value} is a directory" if path.is_dir() else f"{key}={value}: no directory {path.parent}")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OSError(f"{key}={value} cannot be written: {error.strerror}") from None
 
 
 def evaluate_run(cfg: dict[str, Any]) -> None:
@@ -187,7 +237,6 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     from gpusim_rl.run import write_whole
 
     with config.one_line():
-        config.positive(cfg, "episodes")
         run, ppo, trained = load_run(cfg)
     task = trained["task"]
     scores = evaluate(
@@ -204,6 +253,7 @@ def export_policy(cfg: dict[str, Any]) -> None:
     with config.one_line():
         run, ppo, trained = load_run(cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
+        writable("out", str(path))
         error = config.export_policy(ppo, trained, path)
     print(f"wrote {path}: within {error:.1e} of torch")
 
@@ -216,8 +266,6 @@ def show(cfg: dict[str, Any], mode: str) -> None:
     fixed = np.array(cfg["command"], dtype=float) if cfg["command"] else None
     command = (lambda t: fixed) if fixed is not None else keys if mode == "viewer" else tour(cfg["seconds"])
     with config.one_line():
-        if fixed is not None and fixed.shape != (3,):
-            raise ValueError(f"command={cfg['command']}: expected three numbers, such as [0.5,0,0]")
         if cfg["onnx"]:
             out = Path(cfg["onnx"]).with_suffix(".mp4")
             model, frames = play_onnx(Path(cfg["onnx"]), command)
@@ -230,8 +278,7 @@ def show(cfg: dict[str, Any], mode: str) -> None:
         return
     out = Path(cfg["video"] or out)
     with config.one_line():
-        if not out.parent.is_dir():
-            raise FileNotFoundError(f"video={out}: no directory {out.parent}")
+        writable("video", str(out))
         film(model, frames, out, cfg["seconds"])
     print(f"wrote {out}")
 

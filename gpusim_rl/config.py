@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -117,10 +118,15 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
 
 
 def build(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Compose to plain data."""
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        cfg = compose(name, overrides=overrides)
-        return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+    """Compose to plain data, inside `hydra.main` too."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            cfg = compose(name, overrides=overrides)
+            return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def first(override: Override) -> str:

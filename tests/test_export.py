@@ -39,7 +39,7 @@ def test_onnx_equals_torch(done, batch):
     session = onnxruntime.InferenceSession(str(done.path))
     assert [i.name for i in session.get_inputs()] == ["obs"] and [o.name for o in session.get_outputs()] == ["action"]
     obs = done.observations[200 : 200 + batch]
-    (found,) = session.run(None, {"obs": obs.numpy()})
+    found = np.asarray(session.run(None, {"obs": obs.numpy()})[0])
     expected = done.actor(obs).detach().numpy()
     assert found.shape == (batch, done.task.mjm.nu) and np.abs(expected).max() > 0.1
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
@@ -171,10 +171,16 @@ def test_mjcf_is_whole(done):
 def test_limits_of_other_actuators():
     """A motor's torque limit is gear · gain · control, a joint's own limit counts, and none is None."""
     model = mujoco.MjModel.from_xml_string("""
-        <mujoco><worldbody><body><joint name="a"/><geom size="1"/><body>
-          <joint name="b" actuatorfrcrange="-3 3"/><geom size="1"/><body><joint name="c"/><geom size="1"/></body></body></body></worldbody>
-        <actuator><motor joint="a" gear="10" ctrlrange="-2 2"/><position joint="b" kp="7" kv="2" forcerange="-9 9"/>
-          <position joint="c" kp="5"/></actuator></mujoco>""")
+        <mujoco>
+          <worldbody><body><joint name="a"/><geom size="1"/>
+            <body><joint name="b" actuatorfrcrange="-3 3"/><geom size="1"/><body><joint name="c"/><geom size="1"/></body></body>
+          </body></worldbody>
+          <actuator>
+            <motor joint="a" gear="10" ctrlrange="-2 2"/>
+            <position joint="b" kp="7" kv="2" forcerange="-9 9"/>
+            <position joint="c" kp="5"/>
+          </actuator>
+        </mujoco>""")
     assert actuators(model) == {
         "default_pose": [0.0] * 3,
         "kp": [None, 7.0, 5.0],
