@@ -3,9 +3,10 @@
 import ctypes.util
 import os
 import sys
-import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from gpusim_rl import config
 
 TOUR = ([0.0, 0.0, 0.0], [0.8, 0.0, 0.0], [0.5, 0.0, 0.8], [0.0, 0.4, 0.0], [-0.6, 0.0, 0.0], [0.0, 0.0, -1.0])
+FILMS = (".mp4", ".mov", ".mkv", ".avi")
 NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install libosmesa6)"
 )
@@ -42,21 +44,35 @@ def choose_gl() -> None:
         config.fail(f"{NO_GL} ({error})")
 
 
+@contextmanager
+def quiet_glfw() -> Iterator[None]:
+    """GLFW's own warnings go unsaid: one line of ours says what to do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 # -- what is played: a trained run in its Env, or an exported file alone -------------------------------------------------
 
 
-def load_run(cfg: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """(run, actor on the CPU, the run's configuration) of run= and checkpoint=."""
-    from gpusim_rl.run import Run, load, newest
+def find_run(cfg: dict[str, Any]) -> Any:
+    """The run that run= names, else the newest."""
+    from gpusim_rl.run import Run, newest
 
-    run = Run.open(Path(cfg["run"])) if cfg["run"] else newest()
+    return Run.open(Path(cfg["run"])) if cfg["run"] else newest()
+
+
+def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """(PPO with the actor of the run, on the CPU, the run's configuration); checkpoint= may name another than the last."""
+    from gpusim_rl.run import load
+
     trained = config.trained(run)
     path = Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest()
     state, _ = load(path)
     here = {"sim": {"name": "native", "threads": 1}, "device": "cpu", "num_steps": trained["algo"]["num_minibatches"]}
     ppo = config.make_ppo(trained | here, num_envs=1)
     ppo.load_policy(state, str(path))
-    return run, ppo, trained
+    return ppo, trained
 
 
 def play_run(ppo: Any, trained: dict[str, Any], seed: int, command: Command | None) -> tuple[Any, Frames]:
@@ -123,7 +139,8 @@ def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
 
     data = mujoco.MjData(model)
     try:
-        renderer = mujoco.Renderer(model, 480, 720)
+        with quiet_glfw():
+            renderer = mujoco.Renderer(model, 480, 720)
     except Exception as error:  # each backend raises a kind of its own
         config.fail(f"{NO_GL} ({error})")
     camera = model.camera("track").id if "track" in [model.camera(i).name for i in range(model.ncam)] else -1
@@ -167,9 +184,13 @@ class Keys:
 
 def view(model: Any, frames: Frames, keys: Keys) -> None:
     """Show it in MuJoCo's viewer, in real time, until the window closes."""
+    import glfw
     import mujoco
     import mujoco.viewer
 
+    with quiet_glfw():
+        if not glfw.init():  # MuJoCo would exit without a word on what to do
+            config.fail(f"no window can be opened on the display {os.environ.get('DISPLAY', '')}: use video=walk.mp4")
     data = mujoco.MjData(model)
     with mujoco.viewer.launch_passive(model, data, key_callback=keys.press, show_left_ui=False) as window:
         begun = time.perf_counter()
@@ -207,26 +228,10 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     if command and not (isinstance(command, list) and all(type(x) in (int, float) for x in command)):
         raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
     if mode == "video":
-        writable("video", cfg["video"], (".mp4", ".mov", ".mkv", ".avi"))
+        config.writable("video", cfg["video"], FILMS)
     elif mode in ("evaluate", "export"):
-        writable("out", cfg["out"])
+        config.writable("out", cfg["out"])
     return mode
-
-
-def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
-    """ValueError or OSError in one line unless a file can be written there: before the work, not after it."""
-    if value is None:
-        return
-    path = Path(value)
-    if suffixes and path.suffix not in suffixes:
-        raise ValueError(f"{key}={value}: expected a name that ends in {', '.join(suffixes)}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise OSError(f"{key}={value} is a directory" if path.is_dir() else f"{key}={value}: no directory {path.parent}")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise OSError(f"{key}={value} cannot be written: {error.strerror}") from None
 
 
 def evaluate_run(cfg: dict[str, Any]) -> None:
@@ -237,7 +242,10 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     from gpusim_rl.run import write_whole
 
     with config.one_line():
-        run, ppo, trained = load_run(cfg)
+        run = find_run(cfg)
+        path = Path(cfg["out"] or run.path / "eval.json")
+        config.writable("out", str(path))
+        ppo, trained = load_run(run, cfg)
     task = trained["task"]
     scores = evaluate(
         ppo.act, ppo.env.task, weights=task["weights"], noise=task["noise"], episodes=cfg["episodes"], progress=True
@@ -245,40 +253,42 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     text = json.dumps(scores, indent=2)
     print(text)
     with config.one_line():
-        write_whole(Path(cfg["out"] or run.path / "eval.json"), (text + "\n").encode())
+        write_whole(path, (text + "\n").encode())
 
 
 def export_policy(cfg: dict[str, Any]) -> None:
     """mode=export: write the ONNX file."""
     with config.one_line():
-        run, ppo, trained = load_run(cfg)
+        run = find_run(cfg)
+        ppo, trained = load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
-        writable("out", str(path))
+        config.writable("out", str(path))
         error = config.export_policy(ppo, trained, path)
     print(f"wrote {path}: within {error:.1e} of torch")
 
 
 def show(cfg: dict[str, Any], mode: str) -> None:
     """mode=viewer and mode=video."""
+    with config.one_line():
+        run = None if cfg["onnx"] else find_run(cfg)
+    out = Path(cfg["video"] or (run.path / "play.mp4" if run else Path(cfg["onnx"]).with_suffix(".mp4")))
     if mode == "video":
+        with config.one_line():
+            config.writable("video", str(out))
         choose_gl()
     keys = Keys()
     fixed = np.array(cfg["command"], dtype=float) if cfg["command"] else None
     command = (lambda t: fixed) if fixed is not None else keys if mode == "viewer" else tour(cfg["seconds"])
     with config.one_line():
-        if cfg["onnx"]:
-            out = Path(cfg["onnx"]).with_suffix(".mp4")
-            model, frames = play_onnx(Path(cfg["onnx"]), command)
-        else:
-            run, ppo, trained = load_run(cfg)
-            out = run.path / "play.mp4"
+        if run:
+            ppo, trained = load_run(run, cfg)
             model, frames = play_run(ppo, trained, cfg["seed"], command)
+        else:
+            model, frames = play_onnx(Path(cfg["onnx"]), command)
     if mode == "viewer":
         view(model, frames, keys)
         return
-    out = Path(cfg["video"] or out)
     with config.one_line():
-        writable("video", str(out))
         film(model, frames, out, cfg["seconds"])
     print(f"wrote {out}")
 

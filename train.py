@@ -85,4 +85,8 @@ def main(cfg: DictConfig) -> None:
 
 if __name__ == "__main__":
     config.check("config", sys.argv[1:])
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted: resume=<run directory> continues from the last checkpoint", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -5,13 +5,17 @@ from collections.abc import Callable
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 Row = dict[str, float]
+HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
+PATIENCE = 20.0  # s, for the first answer from W&B
 SINKS = ("auto", "wandb", "tensorboard", "none")
 
 
@@ -19,8 +23,9 @@ def logged_in() -> bool:
     """Whether a W&B login exists on this machine; touches neither the network nor wandb."""
     if os.environ.get("WANDB_API_KEY"):
         return True
+    hosts = {*HOSTS, urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc}
     try:
-        return netrc().authenticators("api.wandb.ai") is not None
+        return not hosts.isdisjoint(netrc(os.environ.get("NETRC")).hosts)
     except (OSError, NetrcParseError):
         return False
 
@@ -34,7 +39,12 @@ def sink(name: str, project: str, path: Path, config: dict[str, Any]) -> tuple[C
 
         if not logged_in():
             os.environ.setdefault("WANDB_MODE", "offline")  # else it would prompt, or wait for the network
-        run = wandb.init(project=project, dir=path, config=config, settings=wandb.Settings(silent=True))
+        settings = wandb.Settings(silent=True, init_timeout=PATIENCE)
+        try:
+            run = wandb.init(project=project, dir=path, config=config, settings=settings)
+        except wandb.Error:
+            print(f"W&B cannot be reached; `wandb sync {path}/wandb/offline-run-*` sends the run later", flush=True)
+            run = wandb.init(project=project, dir=path, config=config, settings=settings, mode="offline")
         return lambda row: run.log(row, step=int(row["iteration"])), run.finish
     if name == "tensorboard":
         try:
@@ -131,4 +141,4 @@ class Board:
                 name, value = column[line] if line < len(column) else ("", "")
                 cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
             grid.add_row(*cells)
-        return Group(f"[bold]{self.title}[/]", ProgressBar(self.iterations, i, width=72), grid)
+        return Group(Text(self.title, "bold"), ProgressBar(self.iterations, i, width=72), grid)

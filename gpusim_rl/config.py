@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 import sys
+import tempfile
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -201,6 +202,27 @@ def positive(cfg: dict[str, Any], *keys: str, section: str = "") -> None:
             raise ValueError(f"{section}{key}={cfg[key]!r}: expected a whole number of at least 1")
 
 
+def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
+    """ValueError or OSError in one line unless a file can be written there: said before the work, not after it."""
+    if value is None:
+        return
+    path = Path(value)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"{key}={value}: expected a name that ends in {', '.join(suffixes)}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise OSError(f"{key}={value} is a directory" if path.is_dir() else f"{key}={value}: no directory {path.parent}")
+    probe(key, value, path.parent)
+
+
+def probe(key: str, value: str, folder: Path) -> None:
+    """OSError in one line unless files can be made in a folder: tried, because permissions do not tell it all."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{key}={value} cannot be written: {error.strerror}") from None
+
+
 def task_name(name: str) -> str:
     """The name, if it is that of a task's file; a run's config.yaml may come from a stranger."""
     known = choices(CONF / "task")
@@ -234,6 +256,11 @@ def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     if cfg["resume"] is not None:
         cfg = resumed(cfg, [o.key_or_group for o in parse(words)])
     settle(cfg)
+    if cfg["run_dir"] and cfg["resume"] is None:
+        path = Path(cfg["run_dir"])
+        if path.is_dir() and any(path.iterdir()):
+            raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
+        probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     return cfg
 
 
@@ -251,7 +278,9 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
 def trained(run: Any) -> dict[str, Any]:
     """The configuration of a run, checked against this version's keys; a key that is newer than the run has its default."""
     found, where = run.config, run.path / "config.yaml"
-    base = build("config", [f"task={task_name(found['task'].get('name'))}"])
+    task_name(found["task"].get("name"))
+    chosen = {group: found[group].get("name") for group in ("task", "sim", "log") if isinstance(found.get(group), dict)}
+    base = build("config", [f"{group}={name}" for group, name in chosen.items() if name in choices(CONF / group)])
     try:
         cfg = merge(base, found)
         settle(cfg)
@@ -282,6 +311,30 @@ def make_task(cfg: dict[str, Any], device: str = "cpu", mjm: Any = None):
     return load(task_name(cfg["task"]["name"]))(**numbers, device=device, mjm=mjm)
 
 
+@contextmanager
+def fitting(task: dict[str, Any]):
+    """ValueError for a model, other than the task's own, that lacks what the task takes from it by name or by number."""
+    try:
+        yield
+    except (KeyError, IndexError, RuntimeError) as error:
+        own = build("config", [f"task={task_name(task['name'])}"])["task"]["mjcf"]
+        if task["mjcf"] == own:
+            raise
+        missing = sorted(names(own) - names(task["mjcf"]))
+        says = f"it lacks {', '.join(missing)}" if missing else error.args[0] if error.args else error
+        raise ValueError(f"task.mjcf={task['mjcf']} does not fit task={task['name']}: {says}") from None
+
+
+def names(mjcf: str) -> set[str]:
+    """Of a model's sensors, actuators, joints and bodies."""
+    import mujoco
+
+    from gpusim_rl.task import find_mjcf
+
+    spec = mujoco.MjSpec.from_file(str(find_mjcf(mjcf)))
+    return {f"{x.name!r}" for x in (*spec.sensors, *spec.actuators, *spec.joints, *spec.bodies)}
+
+
 def make_ppo(cfg: dict[str, Any], num_envs: int | None = None):
     """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
     from gpusim_rl.env import Env
@@ -290,11 +343,14 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None):
     from gpusim_rl.sim import choose, make
 
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
-    task = make_task(cfg, device)
+    with fitting(cfg["task"]):
+        task = make_task(cfg, device)
     known = {"native": ("threads",), "warp": ("naconmax", "njmax")}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
-    env = Env(task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+    with fitting(cfg["task"]):
+        env = Env(task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+        sim.ctrl.copy_(task.control(env.now))  # as many as the model has
     algo = dict(cfg["algo"])
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor")}
     policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)

@@ -125,7 +125,9 @@ class PPO:
         with torch_threads(1):  # tiny tensors gain nothing from threads, and the engine's own need the cores
             self.rollout.collect(self.env, self.policy)
         middle = perf_counter()
-        self.update()
+        # A team of OpenMP threads waits for its slowest: one on every core stalls whenever anything else runs.
+        with torch_threads(max(1, torch.get_num_threads() // 2)):
+            self.update()
         self.iteration_count += 1
         self.iterations += 1
         self.seconds["rollout"] += middle - start

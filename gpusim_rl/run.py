@@ -128,16 +128,19 @@ class Run:
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         path = self.checkpoints / f"{iteration:06d}.safetensors"
         write_whole(path, to_bytes(tensors, metadata={"iteration": str(iteration), **note}))
-        for old in sorted(self.checkpoints.glob("*.safetensors"))[:-KEEP]:
+        for old in self.saved()[:-KEEP]:
             old.unlink()
         return path
 
+    def saved(self) -> list[Path]:
+        """The checkpoints, by iteration."""
+        return sorted(self.checkpoints.glob("*.safetensors"), key=lambda path: (len(path.name), path.name))
+
     def latest(self) -> Path:
         """The last checkpoint; FileNotFoundError if there is none."""
-        found = sorted(self.checkpoints.glob("*.safetensors"))
-        if not found:
+        if not self.saved():
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
-        return found[-1]
+        return self.saved()[-1]
 
 
 def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":

@@ -1,5 +1,19 @@
 """What all tests share: one torch thread, because small tensors gain nothing from more and the engine's threads fight them."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from tests.commands import TINY, succeed
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """A quadruped run of two iterations, made by train.py; not to be changed. Where W&B cannot be imported."""
+    cwd = tmp_path_factory.mktemp("trained")
+    said = succeed("train.py", "task=quadruped", *TINY, "iterations=2", "run_dir=run", cwd=cwd, block="wandb")
+    (cwd / "stdout.txt").write_text(said)
+    return cwd / "run"

@@ -1,0 +1,61 @@
+"""Real processes for the tests: train.py and play.py as a user runs them, in a directory and a home of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.worlds import ROOT
+
+TINY = ("num_envs=16", "num_steps=4", "episodes=4", "task.episode=2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
+# Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot be imported, and
+# what GPUSIM_HIDE names is no library of this machine.
+SITE = """
+import ctypes.util, os, sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in os.environ.get("GPUSIM_BLOCK", "").split():
+            raise RuntimeError(f"{name} was imported")
+sys.meta_path.insert(0, Block())
+find = ctypes.util.find_library
+ctypes.util.find_library = lambda name: None if name in os.environ.get("GPUSIM_HIDE", "").split() else find(name)
+"""
+PRIVATE = ("WANDB", "DISPLAY", "WAYLAND", "NETRC", "MUJOCO_GL", "EGL_", "__EGL", "PYTHON", "GPUSIM")
+
+
+def environment(home: Path, block: str = "", hide: str = "", **settings: str) -> dict[str, str]:
+    """The environment of a user who has no display, no login and an empty home."""
+    site = home / "site"
+    site.mkdir(parents=True, exist_ok=True)
+    (site / "sitecustomize.py").write_text(SITE)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE)}
+    cache = os.environ.get("WARP_CACHE_PATH", str(Path.home() / ".cache" / "warp"))  # or every home compiles its kernels anew
+    kept |= {"HOME": str(home), "PYTHONPATH": str(site), "WARP_CACHE_PATH": cache, "OMP_NUM_THREADS": "1"}
+    return kept | {"GPUSIM_BLOCK": block, "GPUSIM_HIDE": hide, "PYTHONWARNINGS": ""} | settings
+
+
+def command(script: str, *words: str, cwd: Path, timeout: float = 240, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run train.py or play.py in cwd with no terminal; `settings` are those of `environment`."""
+    line = [sys.executable, str(ROOT / script), *words]
+    env = environment(cwd.parent / f"{cwd.name}-home", **settings)
+    return subprocess.run(
+        line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def succeed(script: str, *words: str, cwd: Path, **settings: str) -> str:
+    """What it printed, after it ended well and had nothing to complain about."""
+    done = command(script, *words, cwd=cwd, **settings)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
+    """The one line in which it answered a mistake, after it left nothing behind."""
+    before = sorted(cwd.rglob("*"))
+    done = command(script, *words, cwd=cwd, **settings)
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.endswith("\n") and done.stderr.count("\n") == 1, done.stderr
+    assert sorted(cwd.rglob("*")) == before
+    return done.stderr

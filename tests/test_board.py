@@ -1,0 +1,152 @@
+"""The board: plain lines without a terminal, a table in one; and who is logged in to W&B."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from gpusim_rl import board
+from gpusim_rl.board import Board, clock, logged_in, sink
+from tests.worlds import ROOT
+
+ROW = {
+    **{"iteration": 3, "env_steps": 1_500_000, "time_s": 65.0, "steps_per_s": 23456.0, "return": 12.345, "length": 19.5},
+    **{"fault": 0.0, "approx_kl": 0.0123, "learning_rate": 1e-3, "std": 0.5, "reward/velocity": 0.75, "reward/jerk": -0.01},
+    **{"measure/yaw_error": 0.2, "share/physics": 0.6, "share/policy": 0.3, "share/update": 0.1},
+}
+PROGRAM = f"""
+from gpusim_rl.board import Board
+with Board("quadruped · 16 worlds · [/red]/a[0]", 4) as table:
+    table.say("run: [bold]/a[0]/b")
+    for i in (3, 4):
+        table.show({ROW!r} | {{"iteration": i}}, 6.0 * i)
+"""
+
+
+def test_lines_without_a_terminal():
+    """Through a pipe each row is one line of plain text, with nothing that moves a cursor."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert "\x1b" not in done.stdout and done.stderr == "" and lines[0] == "run: [bold]/a[0]/b" and len(lines) == 3
+    assert lines[1] == "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
+
+
+def test_lines_are_seconds_apart(capsys):
+    """Rows that come faster than every five seconds are left out, but for the last."""
+    with Board("t", 100) as table:
+        for i in range(1, 101):
+            table.show(ROW | {"iteration": i}, 0.2 * i)
+    shown = [int(line.split()[1].split("/")[0]) for line in capsys.readouterr().out.splitlines()]
+    assert shown == [1, 26, 51, 76, 100]
+
+
+def test_table_in_a_terminal():
+    """In a pseudo-terminal the board is a live table with every number and leaves the cursor as it found it."""
+    ours, theirs = pty.openpty()
+    env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, env=env, stdout=theirs, stderr=theirs) as drawing:
+        os.close(theirs)
+        said = b""
+        try:
+            while part := os.read(ours, 4096):
+                said += part
+        except OSError:  # the other side has closed
+            pass
+    os.close(ours)
+    assert drawing.returncode == 0
+    text = said.decode()
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is hidden, and shown again
+    for part in ("quadruped · 16 worlds · [/red]/a[0]", "4 / 4", "1.50 M", "23,456", "velocity", "+0.750", "-0.010", "yaw_error", "60%", "1:05"):
+        assert part in text
+
+
+def test_table_fits_a_screen():
+    """The table of a task with twelve reward terms is at most 24 lines of 100 characters, names and numbers in full."""
+    row = ROW | {f"reward/term_{i}": float(i) for i in range(10)}
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    console.print(Board("t", 4).table(row, 61.0))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("\n") <= 24 and max(map(len, text.splitlines())) <= 100
+    assert "1:05, 1:01 left" in text and "term_9" in text and "+9.000" in text and "at the end" in text
+
+
+def test_success_stays_on_the_board(capsys):
+    """The success of the last evaluation is shown until the next, and time left counts this process's iterations alone."""
+    with Board("t", 14, done=10) as table:
+        table.show(ROW | {"iteration": 11, "success": 0.5}, 10.0)
+        table.show(ROW | {"iteration": 12}, 20.0)
+        table.show(ROW | {"iteration": 14, "success": 0.75}, 40.0)
+    one, two, three = capsys.readouterr().out.splitlines()
+    assert "success 0.500" in one and one.endswith("left 0:30")
+    assert "success 0.500" in two and two.endswith("left 0:20")
+    assert "success 0.750" in three and three.endswith("left 0:00")
+
+
+@pytest.mark.parametrize("seconds, says", [(0, "0:00"), (59.6, "1:00"), (65, "1:05"), (3599.4, "59:59"), (3909, "1:05:09")])
+def test_clock(seconds, says):
+    """Minutes and seconds, and hours where there are any."""
+    assert clock(seconds) == says
+
+
+def test_logged_in(tmp_path, monkeypatch):
+    """A key in the environment, or an entry of a host of W&B in netrc, is a login; a default entry or another host is none."""
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(file))
+    assert not logged_in()
+    for machine, is_one in (
+        *(("machine api.wandb.ai", True), ("machine api.forge.coreweave.com", True)),
+        *(("machine github.com", False), ("default", False), ("nonsense", False)),
+    ):
+        file.write_text(f"{machine} login user password nothing\n")
+        file.chmod(0o600)
+        assert logged_in() == is_one, machine
+    file.write_text("machine wandb.my.org login user password nothing\n")
+    assert not logged_in()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.my.org")
+    assert logged_in()
+    file.unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    assert logged_in()
+
+
+def test_tensorboard(tmp_path):
+    """log=tensorboard writes every number of a row at its iteration."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write, close = sink("tensorboard", "p", tmp_path, {})
+    write(ROW)
+    write(ROW | {"iteration": 7, "return": 2.5})
+    close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == set(ROW)
+    assert [(e.step, e.value) for e in events.Scalars("return")] == [(3, pytest.approx(12.345)), (7, 2.5)]
+
+
+def test_nothing_and_unknown(tmp_path):
+    """log=none writes nothing, and a name that is none is refused with the choices."""
+    write, close = sink("none", "p", tmp_path, {})
+    write(ROW)
+    close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="unknown log 'w&b': choose one of auto, wandb, tensorboard, none"):
+        sink("w&b", "p", tmp_path, {})
+
+
+def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
+    """With a login but no network a run is kept offline after a while, with one line that says how to send it later."""
+    monkeypatch.setattr(board, "PATIENCE", 1.0)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    write, close = sink("auto", "p", tmp_path, {"seed": 1})
+    write(ROW)
+    close()
+    assert capsys.readouterr().out == f"W&B cannot be reached; `wandb sync {tmp_path}/wandb/offline-run-*` sends the run later\n"
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert file.stat().st_size > 100

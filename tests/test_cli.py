@@ -1,0 +1,345 @@
+"""The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log= ends where it should."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from gpusim_rl import config
+from gpusim_rl.evaluate import SEED, STOP_SEED
+from gpusim_rl.run import Run, load
+from tests.commands import TINY, command, environment, refused, succeed
+from tests.worlds import ROOT, make_env, make_ppo, numbers
+
+TRAIN = {
+    "task=walk": "unknown task 'walk': choose one of cartpole, quadruped",
+    "log=wandbb": "unknown log 'wandbb': choose one of auto, none, tensorboard, wandb",
+    "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
+    "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean task.weights.velocity",
+    "num_envs=0": "num_envs=0: expected a whole number of at least 1",
+    "num_envs=abc": "num_envs='abc': expected a whole number, such as 512",
+    "iterations=1.5": "iterations=1.5: expected a whole number",
+    "algo.num_minibatches=0": "algo.num_minibatches=0: expected a whole number of at least 1",
+    "algo.hidden=[64,wide]": "algo.hidden='wide': expected a whole number",
+    "seed=-1": "seed=-1: expected 0 ≤ seed",
+    f"seed={SEED}": f"expected 0 ≤ seed < {SEED}",
+    "stop_at=95": "stop_at=95: expected a share",
+    "task.weights.jerk=-0.1": "task.weights.jerk=-0.1: expected a number of at least 0",
+    "task.weights.jerk=null": "task.weights.jerk=None: expected a number",
+    "task.noise.gyro=nan": "task.noise.gyro=nan: expected a number of at least 0",
+    "~task.weights.jerk": "'~task.weights.jerk': only KEY=VALUE is understood",
+    "+task.weights.joy=1": "'+task.weights.joy=1': only KEY=VALUE is understood",
+    "seed=1,2": "'seed=1,2' is a list of values: add -m",
+    "-m seed=1,x": "seed='x': expected a whole number",
+    "-m num_envs=8,0": "num_envs=0: expected",
+    "fast": "'fast' is not KEY=VALUE",
+    "--frobnicate": "unknown option --frobnicate",
+    "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
+}
+PLAY = {
+    "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, export",
+    "moed=video": "unknown key 'moed': did you mean mode",
+    "mode=viewer": "mode=viewer needs a display",
+    "onnx=p.onnx mode=export": "mode=export needs run=, not onnx=",
+    "video=missing/walk.mp4": "video=missing/walk.mp4: no directory missing",
+    "video=walk.txt": "video=walk.txt: expected a name that ends in .mp4",
+    "mode=video video=.mp4/": "expected a name that ends in",
+    "mode=evaluate out=missing/eval.json": "out=missing/eval.json: no directory missing",
+    "mode=evaluate out=/proc/eval.json": "out=/proc/eval.json cannot be written",
+    "mode=export out=.": "out=. is a directory",
+    "mode=evaluate episodes=0": "episodes=0: expected a whole number of at least 1",
+    "seconds=0": "seconds=0: expected a whole number of at least 1",
+    "command=[fast]": "command=['fast']: expected numbers",
+    "run=nowhere": "nowhere is not a run directory: it has no config.yaml",
+    "mode=evaluate": "no run with a checkpoint under runs/: train one",
+}
+
+
+@pytest.fixture
+def here(tmp_path) -> Path:
+    """An empty directory to run in."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("line", TRAIN)
+def test_train_answers_a_mistake_at_once(here, line):
+    """train.py answers a wrong key, value or option in one line, before torch and MuJoCo are loaded."""
+    assert TRAIN[line] in refused("train.py", *line.split(), cwd=here, block="torch mujoco warp")
+
+
+@pytest.mark.parametrize("line", PLAY)
+def test_play_answers_a_mistake_at_once(here, line):
+    """play.py answers a wrong key, value or path in one line, before torch and MuJoCo are loaded."""
+    assert PLAY[line] in refused("play.py", *line.split(), cwd=here, block="torch mujoco warp")
+
+
+def test_play_with_empty_runs(here):
+    """play.py in a directory whose runs/ is empty says to train one."""
+    (here / "runs" / "quadruped").mkdir(parents=True)
+    assert "no run with a checkpoint under runs/" in refused("play.py", cwd=here, block="torch mujoco warp")
+
+
+def test_the_block_works(here):
+    """What loads torch where these tests forbid it does end in a traceback."""
+    done = command("train.py", *TINY, "iterations=1", cwd=here, block="torch")
+    assert done.returncode == 1 and "torch was imported" in done.stderr
+    assert not list(here.iterdir())
+
+
+# -- the model -----------------------------------------------------------------------------------------------------------
+
+XML = (ROOT / "tasks" / "assets" / "quadruped.xml").read_text()
+
+
+def without(*parts: str) -> str:
+    """The quadruped's MJCF without the lines that hold one of the parts."""
+    kept = [line for line in XML.splitlines() if not any(part in line for part in parts)]
+    assert len(kept) == XML.count("\n") - len(parts)
+    return "\n".join(kept)
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (None, "task.mjcf: no file 'robot.xml', here or among cartpole.xml, quadruped.xml"),
+        ("<mujoco><worldbody>", "task.mjcf: robot.xml: XML parse error"),
+        ("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>", "task.mjcf: robot.xml: Error: mass and inertia"),
+        ("<mujoco/>", "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FL_abduction', 'FL_abduction_torque'"),
+        (without("<gyro name"), "the task reads 'gyro', which no sensor or memory of this model has"),
+        (without('"FR_position"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FR_position'"),
+        (without('"RL_knee_torque"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'RL_knee_torque'"),
+        (XML.replace('body name="trunk"', 'body name="base"'), "does not fit task=quadruped: it lacks 'trunk'"),
+        (without("<key name"), "does not fit task=quadruped: index 0 is out of bounds"),
+    ],
+    ids=["missing", "broken", "invalid", "empty", "no-gyro", "no-position", "no-torque", "no-trunk", "no-keyframe"],
+)
+def test_a_model_that_does_not_fit(here, text, says):
+    """A model file that is missing, broken, or lacks what the task reads gets one line that names what is wrong."""
+    if text:
+        (here / "robot.xml").write_text(text)
+    assert says in refused("train.py", *TINY, "task.mjcf=robot.xml", "run_dir=run", cwd=here)
+
+
+# -- run directories and checkpoints -------------------------------------------------------------------------------------
+
+
+def test_run_directory_that_cannot_be_written(here, trained):
+    """A run directory under a file, in /proc or not empty is refused in one line, and nothing of it remains."""
+    (here / "file").write_text("x")
+    for path, says in (("file/run", "Not a directory"), ("/proc/run", "cannot be written"), (str(trained), "is not empty")):
+        line = refused("train.py", *TINY, f"run_dir={path}", cwd=here, block="torch")
+        assert f"run_dir={path}" in line and says in line
+    assert (here / "file").read_text() == "x"
+
+
+@pytest.fixture
+def copy(here, trained) -> Path:
+    """A copy of the trained run, to be broken."""
+    return shutil.copytree(trained, here / "run")
+
+
+def both(here: Path, says: str) -> None:
+    """play.py and train.py refuse here/run with the same words."""
+    assert says in refused("play.py", "run=run", "mode=export", cwd=here)
+    assert says in refused("train.py", "resume=run", "iterations=3", cwd=here)
+
+
+def test_checkpoint_that_is_cut_short(here, copy):
+    """A truncated checkpoint is refused by play.py and by resume= in one line with its name."""
+    file = Run(copy).latest()
+    file.write_bytes(file.read_bytes()[:-100])
+    both(here, f"{file.relative_to(here)} is not a whole checkpoint")
+
+
+def test_checkpoint_of_another_program(here, copy):
+    """A safetensors file of another program is refused by play.py and by resume= in one line with its name."""
+    file = Run(copy).latest()
+    save_file({"weight": torch.zeros(3)}, file)
+    both(here, f"{file.relative_to(here)} is a safetensors file, but not a checkpoint of gpusim_rl")
+
+
+def test_checkpoint_of_another_task_or_network(here, copy):
+    """A checkpoint of another task or of another network is refused in one line with its name."""
+    other = Run(here / "other")
+    other.checkpoints.mkdir(parents=True)
+    file = other.save(9, make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,)).state(), {})
+    line = ("run=run", f"checkpoint={file.relative_to(here)}", "mode=export")
+    assert f"{file.relative_to(here)} does not fit this task and network" in refused("play.py", *line, cwd=here)
+    file = Run(copy).save(9, make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(24,)).state(), {})
+    both(here, f"{file.relative_to(here)} does not fit")
+
+
+def test_checkpoint_that_is_missing(here, copy):
+    """checkpoint= without such a file, and a run without any, get one line."""
+    assert "no checkpoint x.safetensors" in refused("play.py", "run=run", "checkpoint=x.safetensors", "mode=export", cwd=here)
+    shutil.rmtree(copy / "checkpoints")
+    assert "run holds no checkpoint" in refused("play.py", "run=run", "mode=export", cwd=here, block="torch")
+
+
+@pytest.mark.parametrize(
+    "path, value, says",
+    [
+        (("task", "weights", "jerk"), None, "reward terms and weights disagree: 'jerk' has no weight"),
+        (("task", "weights", "joy"), 1.0, "reward terms and weights disagree: 'joy' is no term"),
+        (("task", "weights", "jerk"), -1.0, "config.yaml: task.weights.jerk=-1.0: expected a number of at least 0"),
+        (("task", "name"), "os", "unknown task 'os': choose one of cartpole, quadruped"),
+        (("task", "name"), "../evil", "unknown task '../evil'"),
+        (("algo",), 3, "config.yaml: algo=3: expected keys with values"),
+        (("algo", "speed"), 3, "config.yaml: unknown key algo.speed"),
+        (("task",), None, "run/config.yaml is not the configuration of a run"),
+    ],
+)
+def test_config_of_a_run_is_not_trusted(here, copy, path, value, says):
+    """A run's config.yaml with a term without weight, a key that is none or a task that is none is refused in one line."""
+    tree = yaml.safe_load((copy / "config.yaml").read_text())
+    place = tree
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    if value is None:
+        del place[path[-1]]
+    (copy / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert says in refused("play.py", "run=run", "mode=export", cwd=here)
+
+
+def test_config_that_is_no_yaml(here, copy):
+    """A config.yaml that cannot be parsed, or constructs objects, is refused in one line before torch is loaded."""
+    for text in ("task: [", "task: !!python/object/apply:os.system ['touch evil']", "\x00"):
+        (copy / "config.yaml").write_text(text)
+        assert "run/config.yaml is not" in refused("play.py", "run=run", "mode=export", cwd=here, block="torch")
+
+
+def test_weights_and_terms_must_agree():
+    """Env names each reward term without a weight, each weight without a term, and each negative weight."""
+    weights = numbers("quadruped")["weights"]
+    task = make_env("quadruped", 2).task
+    from gpusim_rl.env import Env
+    from gpusim_rl.sim import make
+
+    def build(**change):
+        sim = make("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
+        given = {k: v for k, v in (weights | change).items() if v is not None}
+        return Env(task, sim, seed=1, weights=given, noise={})
+
+    for change, says in (({"jerk": None}, "'jerk' has no weight"), ({"joy": 1.0}, "'joy' is no term"), ({"jerk": -1.0}, "jerk")):
+        with pytest.raises(ValueError, match=says):
+            build(**change)
+    build()
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "foreign"])
+def test_onnx_file_that_is_none_of_ours(here, kind):
+    """play.py onnx= with a missing file, a file that is not ONNX, or a network of another program gets one line."""
+    import onnx
+
+    says = {"missing": "no ONNX file p.onnx", "text": "p.onnx is not an ONNX file", "foreign": "was not exported by gpusim_rl"}
+    if kind == "text":
+        (here / "p.onnx").write_text("policy")
+    elif kind == "foreign":
+        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+        twin = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [value], [twin])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+        onnx.save(model, here / "p.onnx")
+    assert says[kind] in refused("play.py", "onnx=p.onnx", "video=walk.mp4", cwd=here, block="torch")
+
+
+# -- no display and no GL ------------------------------------------------------------------------------------------------
+
+
+def test_no_off_screen_gl(here, trained):
+    """Without a library for off-screen OpenGL, or without a driver behind it, one line says what to install."""
+    says = "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install"
+    line = (f"run={trained}", "video=walk.mp4", "seconds=1")
+    assert says in refused("play.py", *line, cwd=here, hide="EGL OSMesa", block="torch mujoco")
+    assert says in refused("play.py", *line, cwd=here, MUJOCO_GL="glf", block="torch")
+    assert says in refused("play.py", *line, cwd=here, MUJOCO_GL="egl", __EGL_VENDOR_LIBRARY_DIRS="/nowhere")
+
+
+def test_a_display_that_does_not_open(here, trained):
+    """A DISPLAY on which no window opens gets one line, for the viewer and for a video through it."""
+    assert "no window can be opened on the display :99" in refused("play.py", f"run={trained}", cwd=here, DISPLAY=":99")
+    line = (f"run={trained}", "video=walk.mp4", "seconds=1")
+    assert "no off-screen OpenGL" in refused("play.py", *line, cwd=here, DISPLAY=":99", MUJOCO_GL="glfw")
+
+
+# -- help, multirun, logs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["train.py", "play.py"])
+def test_help_fits_a_screen(here, script):
+    """--help is at most 60 lines of at most 128 characters, names every key, and leaves no file."""
+    said = succeed(script, "--help", cwd=here, block="torch mujoco")
+    name = {"train.py": "config", "play.py": "play"}[script]
+    assert said.count("\n") <= 60 and max(map(len, said.splitlines())) <= 128
+    keys = [key for key, value in config.compose_plain(name, []).items() if not isinstance(value, dict)]
+    assert not [key for key in keys if key not in said]
+    assert not list(here.iterdir())
+
+
+def test_cfg_prints_the_configuration(here):
+    """--cfg job, as --help says, prints the composed configuration as YAML."""
+    said = succeed("train.py", "--cfg", "job", "seed=7", cwd=here, block="torch mujoco")
+    assert yaml.safe_load(said) == config.compose_plain("config", ["seed=7"])
+
+
+def test_multirun(here):
+    """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/."""
+    said = succeed("train.py", "-m", "seed=1,2", "task=cartpole", *TINY[:3], "iterations=1", "log=none", cwd=here)
+    assert [p.name for p in here.iterdir()] == ["runs"]
+    runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
+    assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(f"run: runs/cartpole/{p.name}" in said for p in runs)
+    files = {"config.yaml", "versions.json", "metrics.jsonl", "checkpoints", "eval.json", "policy.onnx"}
+    assert all({p.name for p in run.iterdir()} == files for run in runs)
+    one, two = (load(Run(run).latest())[0]["policy/actor.net.0.weight"] for run in runs)
+    assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
+
+
+def test_no_login_needs_no_wandb(trained):
+    """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run directory holds and no more."""
+    files = {"config.yaml", "versions.json", "metrics.jsonl", "checkpoints", "eval.json", "policy.onnx"}
+    assert {p.name for p in trained.iterdir()} == files
+    assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
+    assert Run(trained).config["log"]["name"] == "auto"
+
+
+def test_wandb_and_tensorboard(here, trained):
+    """log=wandb without a login ends unasked with an offline run, log=tensorboard writes event files, resume= may choose them."""
+    for name, file in (("wandb", "wandb/offline-run-*/run-*.wandb"), ("tensorboard", "tensorboard/events.out.*")):
+        shutil.copytree(trained, here / name)
+        succeed("train.py", f"resume={name}", "iterations=3", f"log={name}", cwd=here, timeout=120)
+        (found,) = (here / name).glob(file)
+        assert found.stat().st_size > 500
+    assert sorted(p.name for p in here.iterdir()) == ["tensorboard", "wandb"]
+
+
+def test_seeds_of_evaluation_are_apart():
+    """The evaluation's seeds are those that train.py refuses."""
+    assert config.SEEDS == SEED < STOP_SEED
+
+
+def test_interrupt(here):
+    """Ctrl-C ends a training with one line on how to go on; its files are whole, and resume= goes on."""
+    line = [sys.executable, str(ROOT / "train.py"), "task=cartpole", *TINY[:3], "iterations=100000", "save_every=2", "run_dir=run"]
+    with subprocess.Popen(
+        line, cwd=here, env=environment(here.parent / "home"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout and training.stderr
+        for said in training.stdout:
+            if said.startswith("iteration"):
+                break
+        while not list((here / "run" / "checkpoints").glob("*.safetensors")):
+            assert training.poll() is None
+        os.kill(training.pid, signal.SIGINT)
+        _, error = training.communicate(timeout=60)
+    assert training.returncode == 130 and error.count("\n") == 1 and "resume=" in error
+    _, note = load(Run(here / "run").latest())
+    assert int(note["iteration"]) % 2 == 0 and Run(here / "run").rows()

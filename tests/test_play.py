@@ -1,0 +1,165 @@
+"""From train.py to a film, an evaluation and an exported file, as the README says; and resume= continues exactly."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+import torch
+
+from gpusim_rl import config
+from gpusim_rl.evaluate import evaluate
+from gpusim_rl.run import Run, load, newest
+from tests.commands import TINY, refused, succeed
+from tests.worlds import make_task, numbers
+
+
+@pytest.fixture
+def here(tmp_path) -> Path:
+    """An empty directory to run in."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def copy(here, trained) -> Path:
+    """A copy of the trained run."""
+    return shutil.copytree(trained, here / "run")
+
+
+# -- train.py ------------------------------------------------------------------------------------------------------------
+
+
+def test_train_says_where_the_run_is(trained):
+    """train.py prints the run directory first and last, one line for each iteration far apart, and the scores."""
+    lines = (trained.parent / "stdout.txt").read_text().splitlines()
+    assert lines[0] == "run: run" and lines[-1].endswith("see it: python play.py run=run")
+    assert lines[-3].startswith("iteration 2/2  0.00 M steps") and lines[-2].startswith("success ")
+
+
+def test_run_directory_is_whole(trained):
+    """A run holds its configuration as composed, versions, a row for each iteration, checkpoints, scores and the policy."""
+    run = Run(trained)
+    words = ["task=quadruped", *TINY, "iterations=2", "run_dir=run"]
+    assert run.config == config.compose_plain("config", words)
+    versions = json.loads((trained / "versions.json").read_text())
+    assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
+    rows = run.rows()
+    assert [(row["iteration"], row["env_steps"]) for row in rows] == [(1, 64), (2, 128)]
+    terms = {f"reward/{term}" for term in numbers("quadruped")["weights"]}
+    assert all(terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys() for row in rows)
+    assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows)
+    assert [p.name for p in run.checkpoints.iterdir()] == ["000002.safetensors"]
+    scores = json.loads((trained / "eval.json").read_text())
+    assert scores["episodes"] == 4 and scores["time_s"] >= rows[1]["time_s"]
+
+
+# -- play.py -------------------------------------------------------------------------------------------------------------
+
+
+def check_film(path: Path, seconds: int) -> None:
+    """A real film: 25 frames a second, neither black nor of one colour, and it moves."""
+    frames = np.stack(list(imageio.imiter(path, plugin="FFMPEG")))
+    assert frames.shape == (25 * seconds, 480, 720, 3)
+    assert 30 < frames.mean() < 225 and frames[0].std() > 15
+    assert np.abs(frames[-1].astype(int) - frames[0]).mean() > 0.5
+
+
+def test_film_of_the_newest_run(here, copy):
+    """play.py alone, where there is no display, films the newest run into its directory."""
+    (here / "runs" / "quadruped").mkdir(parents=True)
+    shutil.copytree(copy, here / "runs" / "quadruped" / "old")
+    shutil.move(copy, here / "runs" / "quadruped" / "new")
+    for name, time in (("old", 500), ("new", 1000)):
+        for file in (here / "runs" / "quadruped" / name / "checkpoints").iterdir():
+            os.utime(file, (time, time))
+    assert newest(here / "runs").name == "new"
+    said = succeed("play.py", "seconds=1", cwd=here)
+    assert said == "wrote runs/quadruped/new/play.mp4\n"
+    check_film(here / "runs" / "quadruped" / "new" / "play.mp4", 1)
+
+
+def test_film_from_the_file_alone(here, trained):
+    """play.py onnx=… films the policy where neither torch nor the run can be had, and leaves the film alone."""
+    shutil.copy(trained / "policy.onnx", here / "p.onnx")
+    said = succeed("play.py", "onnx=p.onnx", "video=walk.mp4", "seconds=2", "command=[0.5,0,0]", cwd=here, block="torch")
+    assert said == "wrote walk.mp4\n"
+    assert sorted(p.name for p in here.iterdir()) == ["p.onnx", "walk.mp4"]
+    check_film(here / "walk.mp4", 2)
+
+
+def test_command_of_another_width(here, trained):
+    """A command of two numbers for a policy that follows three is refused in one line, from a run and from a file."""
+    for source in (f"run={trained}", f"onnx={trained}/policy.onnx"):
+        line = refused("play.py", source, "video=walk.mp4", "command=[0.5,0]", cwd=here)
+        assert "command=[0.5, 0.0]: this policy follows 3 numbers: forward, left, turn" in line
+
+
+def test_evaluate(here, trained):
+    """mode=evaluate prints and writes the scores that evaluate() gives for the run's actor on the same seeds."""
+    said = succeed("play.py", f"run={trained}", "mode=evaluate", "out=eval.json", "episodes=4", cwd=here)
+    scores = json.loads((here / "eval.json").read_text())
+    assert json.loads(said) == scores and scores["episodes"] == 4
+    assert {"success", "return", "episodes", "velocity_rmse", "yaw_rmse", "falls_per_episode"} <= scores.keys()
+    settings = config.trained(Run(trained))
+    ppo = config.make_ppo(settings)
+    ppo.load(load(Run(trained).latest())[0], "the run")
+    weights, noise = settings["task"]["weights"], settings["task"]["noise"]
+    assert scores == evaluate(ppo.act, make_task(episode=2.0), weights=weights, noise=noise, episodes=4)
+    at_the_end = json.loads((trained / "eval.json").read_text())
+    assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}
+
+
+def test_export(here, trained):
+    """mode=export writes, byte for byte, the file that train.py wrote."""
+    said = succeed("play.py", f"run={trained}", "mode=export", "out=p.onnx", cwd=here)
+    assert said.startswith("wrote p.onnx: within ") and float(said.split()[3]) <= 1e-5
+    assert (here / "p.onnx").read_bytes() == (trained / "policy.onnx").read_bytes()
+
+
+# -- resume= -------------------------------------------------------------------------------------------------------------
+
+
+def test_resume_is_exact(here, copy):
+    """Two iterations and two more in another process give, bit by bit, the state of four; time and rows go on."""
+    words = ["task=quadruped", *TINY, "log=none"]
+    succeed("train.py", *words, "iterations=4", "run_dir=whole", "save_every=2", cwd=here)
+    before = Run(copy).rows()
+    # as a crash leaves it: a row that the checkpoint does not know of, and one cut short
+    with open(copy / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu')
+    said = succeed("train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here)
+    assert said.startswith("run: run\niteration 3/4") or said.startswith("run: run\niteration 4/4")
+    (mine, note), (whole, _) = load(Run(copy).latest()), load(Run(here / "whole").latest())
+    assert note["iteration"] == "4" and mine.keys() == whole.keys()
+    assert [name for name in whole if not torch.equal(mine[name], whole[name])] == []
+    rows = Run(copy).rows()
+    assert rows[:2] == before and [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert all(a["time_s"] < b["time_s"] for a, b in zip(rows, rows[1:], strict=False))
+    same = ("env_steps", "return", "reward/velocity", "approx_kl", "learning_rate")
+    assert [[r[k] for k in same] for r in rows] == [[r[k] for k in same] for r in Run(here / "whole").rows()]
+    assert (copy / "policy.onnx").read_bytes() == (here / "whole" / "policy.onnx").read_bytes()
+    assert Run(copy).config == Run(here / "whole").config | {"run_dir": "run", "save_every": 1}
+
+
+def test_resume_changes_little(here, copy):
+    """resume= refuses every key that would make it another run in one line that lists those that may change."""
+    may = "only iterations, stop_at, eval_every, save_every, log_every, episodes, log may change"
+    for word in ("seed=2", "task=quadruped", "task.weights.jerk=1", "num_envs=16", "algo.gamma=0.9", "run_dir=x"):
+        line = refused("train.py", "resume=run", "iterations=3", word, cwd=here, block="torch")
+        assert f"not {word.partition('=')[0]}, {may}" in line
+    before = (copy / "config.yaml").read_bytes()
+    assert "iterations=1: run has done 2 already" in refused("train.py", "resume=run", "iterations=1", cwd=here)
+    assert (copy / "config.yaml").read_bytes() == before
+
+
+def test_a_run_may_be_older_than_a_key(trained):
+    """A run without a key that came later has its default; its own values stay."""
+    run = Run(trained)
+    found = run.config
+    del found["episodes"], found["task"]["lift"]
+    cfg = config.merge(config.build("config", ["task=quadruped"]), found)
+    assert cfg["episodes"] == 512 and cfg["task"]["lift"] == numbers("quadruped")["lift"] and cfg["num_envs"] == 16

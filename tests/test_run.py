@@ -1,0 +1,168 @@
+"""The run directory: files whole or not at all, the last checkpoints, rows that survive a crash."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gpusim_rl.run import KEEP, Run, Stopwatch, load, newest, versions, write_whole
+from tests.worlds import ROOT, make_env, make_ppo
+
+CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run.create(tmp_path / "deep" / "run", CONFIG)
+
+
+def test_create(run):
+    """A new run has its configuration as plain data, the versions, room for checkpoints, and nothing else."""
+    assert sorted(p.name for p in run.path.iterdir()) == ["checkpoints", "config.yaml", "versions.json"]
+    assert Run.open(run.path).config == CONFIG
+    assert json.loads((run.path / "versions.json").read_text()) == versions()
+    assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
+
+
+def test_create_leaves_what_is_there(run, tmp_path):
+    """A directory that holds anything is refused, an empty one is taken, a file is an OSError that names run_dir."""
+    with pytest.raises(ValueError, match=r"run_dir=.* is not empty: .*resume="):
+        Run.create(run.path, CONFIG)
+    (tmp_path / "empty").mkdir()
+    Run.create(tmp_path / "empty", CONFIG)
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(OSError, match=f"run_dir={path} cannot be written: "):
+            Run.create(path, CONFIG)
+
+
+def test_open(tmp_path):
+    """Opening what is no run is a FileNotFoundError."""
+    with pytest.raises(FileNotFoundError, match="not a run directory"):
+        Run.open(tmp_path)
+
+
+def test_write_whole(tmp_path):
+    """A file is replaced as a whole and no part of the work remains, also where it fails."""
+    path = tmp_path / "file"
+    for data in (b"one", b"another"):
+        write_whole(path, data)
+        assert path.read_bytes() == data and os.listdir(tmp_path) == ["file"]
+    with pytest.raises(TypeError):
+        write_whole(path, "text")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"another" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_kill_leaves_the_old_or_the_new(tmp_path):
+    """A process killed while it overwrites a file again and again leaves one version of it, whole."""
+    path, size = tmp_path / "file", 4_000_000
+    program = f"""
+import pathlib, sys
+from gpusim_rl.run import write_whole
+for i in range(256):
+    write_whole(pathlib.Path({str(path)!r}), bytes([i]) * {size})
+    print(i, flush=True)
+"""
+    for lines in (1, 3):
+        with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout
+            for _ in range(lines):
+                writer.stdout.readline()
+            os.kill(writer.pid, signal.SIGKILL)
+        data = path.read_bytes()
+        assert len(data) == size and data == data[:1] * size
+
+
+def test_checkpoints(run):
+    """A checkpoint comes back bit by bit with its note, the last three stay, and the last is the one of the most iterations."""
+    state = {"a/b": torch.randn(3, 2), "n": torch.tensor(2**40), "mask": torch.tensor([True, False]), "x": torch.zeros(0)}
+    state["view"] = torch.randn(4, 6)[:, ::2]
+    for i in (1, 20, 300, 4000):
+        run.save(i, state | {"i": torch.tensor(i)}, {"task": "quadruped"})
+    names = sorted(p.name for p in run.checkpoints.iterdir())
+    assert KEEP == 3 and names == ["000020.safetensors", "000300.safetensors", "004000.safetensors"]
+    found, note = load(run.latest())
+    assert note == {"iteration": "4000", "task": "quadruped"} and int(found.pop("i")) == 4000
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[k], v) and found[k].dtype == v.dtype for k, v in state.items())
+
+
+def test_more_than_a_million_iterations(run):
+    """The last checkpoint is the last also where its number outgrows six digits."""
+    for i in (999_998, 999_999, 1_000_000, 1_000_001):
+        run.save(i, {"i": torch.tensor(i)}, {})
+    assert int(load(run.latest())[0]["i"]) == 1_000_001
+
+
+def test_load_refuses(run, tmp_path):
+    """A checkpoint that is missing, empty, cut anywhere, not safetensors or not ours is an error of one line with its name."""
+    path = run.save(1, {"a": torch.arange(100.0)}, {})
+    data = path.read_bytes()
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*nowhere"):
+        load(tmp_path / "nowhere")
+    for broken in (b"", data[:4], data[:60], data[:-1], b"PK" + data):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=f"{path.name} is not a whole checkpoint") as error:
+            load(path)
+        assert "\n" not in str(error.value)
+    save_file({"a": torch.zeros(1)}, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="not a checkpoint of gpusim_rl"):
+        load(path)
+
+
+def test_a_checkpoint_fits_or_changes_nothing(run):
+    """PPO's whole state passes through a file; one that does not fit is refused with its name and changes nothing."""
+    ppo = make_ppo(make_env("quadruped", 8))
+    ppo.iteration()
+    state, _ = load(run.save(1, ppo.state(), {}))
+    assert all(torch.equal(state[k], v) for k, v in ppo.state().items()) and state.keys() == ppo.state().keys()
+    state["env/time"] = state["env/time"][:4]
+    before = ppo.state()
+    with pytest.raises(ValueError, match="the file does not fit this run: 'env/time'"):
+        ppo.load(state, "the file")
+    assert all(torch.equal(before[k], v) for k, v in ppo.state().items())
+
+
+def test_rows(run):
+    """Rows come back as they were logged; a last line cut short is left out; a rewind drops it and what came later."""
+    rows = [{"iteration": i, "return": i / 3} for i in range(1, 5)]
+    assert run.rows() == []
+    for row in rows:
+        run.log(row)
+    assert run.rows() == rows
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"iteration": 5, "ret')
+    assert run.rows() == rows
+    assert run.rewind(3) == rows[:3] == run.rows()
+    run.log(rows[3])
+    assert run.rows() == rows and (run.path / "metrics.jsonl").read_text().count("\n") == 4
+
+
+def test_config_must_be_a_run_s(run):
+    """A config.yaml that is not YAML, builds objects, or is no configuration is a ValueError of its name."""
+    for text in ("a: [", "- 1", "task: walk", "a: !!python/name:os.system", ""):
+        (run.path / "config.yaml").write_text(text)
+        with pytest.raises(ValueError, match=r"config\.yaml is not"):
+            _ = run.config
+
+
+def test_newest(tmp_path):
+    """The newest run is the one with the newest checkpoint at any depth; a directory without a configuration is none."""
+    with pytest.raises(FileNotFoundError, match="no run with a checkpoint"):
+        newest(tmp_path)
+    for name, time in (("a/x", 300), ("a/y", 500), ("b", 400), ("c", 900)):
+        run = Run.create(tmp_path / name, CONFIG)
+        os.utime(run.save(1, {"a": torch.zeros(1)}, {}), (time, time))
+    (tmp_path / "c" / "config.yaml").unlink()
+    assert newest(tmp_path) == tmp_path / "a" / "y"
+
+
+def test_stopwatch():
+    """A stopwatch goes on from where it stood."""
+    watch = Stopwatch(100.0)
+    assert 100.0 < watch.seconds <= watch.seconds < 160.0
