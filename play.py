@@ -59,7 +59,7 @@ def find_run(cfg: dict[str, Any]) -> Any:
     """The run that run= names, else the newest."""
     from gpusim_rl.run import Run, newest
 
-    return Run.open(Path(cfg["run"])) if cfg["run"] else newest()
+    return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
 
 
 def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -59,9 +60,10 @@ def test_table_in_a_terminal():
     os.close(ours)
     assert drawing.returncode == 0
     text = said.decode()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is hidden, and shown again
     for part in ("quadruped · 16 worlds · [/red]/a[0]", "4 / 4", "1.50 M", "23,456", "velocity", "+0.750", "-0.010", "yaw_error", "60%", "1:05"):
-        assert part in text
+        assert part in plain
 
 
 def test_table_fits_a_screen():

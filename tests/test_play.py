@@ -62,7 +62,8 @@ def test_run_directory_is_whole(trained):
 
 def check_film(path: Path, seconds: int) -> None:
     """A real film: 25 frames a second, neither black nor of one colour, and it moves."""
-    frames = np.stack(list(imageio.imiter(path, plugin="FFMPEG")))
+    with imageio.imopen(path, "r", plugin="FFMPEG") as film:
+        frames = np.stack(list(film.iter()))
     assert frames.shape == (25 * seconds, 480, 720, 3)
     assert 30 < frames.mean() < 225 and frames[0].std() > 15
     assert np.abs(frames[-1].astype(int) - frames[0]).mean() > 0.5
