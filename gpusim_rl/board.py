@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -141,4 +142,4 @@ class Board:
                 name, value = column[line] if line < len(column) else ("", "")
                 cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
             grid.add_row(*cells)
-        return Group(Text(self.title, "bold"), ProgressBar(self.iterations, i, width=72), grid)
+        return Group(Text(self.title, "bold"), Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)), grid)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -229,7 +230,11 @@ def test_weights_and_terms_must_agree():
         given = {k: v for k, v in (weights | change).items() if v is not None}
         return Env(task, sim, seed=1, weights=given, noise={})
 
-    for change, says in (({"jerk": None}, "'jerk' has no weight"), ({"joy": 1.0}, "'joy' is no term"), ({"jerk": -1.0}, "jerk")):
+    for change, says in (
+        ({"jerk": None}, "'jerk' has no weight"),
+        ({"joy": 1.0}, "'joy' is no term"),
+        ({"jerk": -1.0}, "jerk"),
+    ):
         with pytest.raises(ValueError, match=says):
             build(**change)
     build()
@@ -317,6 +322,8 @@ def test_wandb_and_tensorboard(here, trained):
         shutil.copytree(trained, here / name)
         succeed("train.py", f"resume={name}", "iterations=3", f"log={name}", cwd=here, timeout=120)
         (found,) = (here / name).glob(file)
+        for _ in range(100):  # W&B's own process writes it
+            time.sleep(0.1 * (found.stat().st_size < 500))
         assert found.stat().st_size > 500
     assert sorted(p.name for p in here.iterdir()) == ["tensorboard", "wandb"]
 
@@ -328,7 +335,15 @@ def test_seeds_of_evaluation_are_apart():
 
 def test_interrupt(here):
     """Ctrl-C ends a training with one line on how to go on; its files are whole, and resume= goes on."""
-    line = [sys.executable, str(ROOT / "train.py"), "task=cartpole", *TINY[:3], "iterations=100000", "save_every=2", "run_dir=run"]
+    line = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        "task=cartpole",
+        *TINY[:3],
+        "iterations=100000",
+        "save_every=2",
+        "run_dir=run",
+    ]
     with subprocess.Popen(
         line, cwd=here, env=environment(here.parent / "home"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as training:
