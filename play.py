@@ -238,14 +238,14 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     """mode=evaluate: print and write the scores."""
     import json
 
-    from gpusim_rl.evaluate import evaluate
-    from gpusim_rl.run import write_whole
-
     with config.one_line():
         run = find_run(cfg)
         path = Path(cfg["out"] or run.path / "eval.json")
         config.writable("out", str(path))
         ppo, trained = load_run(run, cfg)
+    from gpusim_rl.evaluate import evaluate  # loads torch: not before a mistake is answered
+    from gpusim_rl.run import write_whole
+
     task = trained["task"]
     scores = evaluate(
         ppo.act, ppo.env.task, weights=task["weights"], noise=task["noise"], episodes=cfg["episodes"], progress=True

@@ -23,9 +23,8 @@ CHANGEABLE = ("iterations", "stop_at", "eval_every", "save_every", "log_every", 
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
 HELP = ("--help", "-h", "--hydra-help", "--version")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-OPTIONS = {"-m": (), "--multirun": (), "--resolve": (), "--info": INFO, "-i": INFO} | dict.fromkeys(
-    ("--cfg", "-c"), ("job", "hydra", "all")
-)
+CFG = ("job", "hydra", "all")
+OPTIONS = {"-m": (), "--multirun": (), "--resolve": (), "--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 
 
 def fail(message: str) -> NoReturn:

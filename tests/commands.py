@@ -7,16 +7,8 @@ from pathlib import Path
 
 from tests.worlds import ROOT
 
-TINY = (
-    "num_envs=16",
-    "num_steps=4",
-    "episodes=4",
-    "task.episode=2",
-    "algo.hidden=[16]",
-    "sim=native",
-    "sim.threads=1",
-    "device=cpu",
-)
+SMALL = ("num_envs=16", "num_steps=4", "episodes=4")
+TINY = (*SMALL, "task.episode=2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
 # Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot be imported, and
 # what GPUSIM_HIDE names is no library of this machine.
 SITE = """

@@ -8,15 +8,18 @@ import sys
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
 
 from gpusim_rl import config
+from gpusim_rl.env import Env
 from gpusim_rl.evaluate import SEED, STOP_SEED
 from gpusim_rl.run import Run, load
-from tests.commands import TINY, command, environment, refused, succeed
+from gpusim_rl.sim import make
+from tests.commands import SMALL, TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo, numbers
 
 TRAIN = {
@@ -222,8 +225,6 @@ def test_weights_and_terms_must_agree():
     """Env names each reward term without a weight, each weight without a term, and each negative weight."""
     weights = numbers("quadruped")["weights"]
     task = make_env("quadruped", 2).task
-    from gpusim_rl.env import Env
-    from gpusim_rl.sim import make
 
     def build(**change):
         sim = make("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
@@ -243,8 +244,6 @@ def test_weights_and_terms_must_agree():
 @pytest.mark.parametrize("kind", ["missing", "text", "foreign"])
 def test_onnx_file_that_is_none_of_ours(here, kind):
     """play.py onnx= with a missing file, a file that is not ONNX, or a network of another program gets one line."""
-    import onnx
-
     says = {"missing": "no ONNX file p.onnx", "text": "p.onnx is not an ONNX file", "foreign": "was not exported by gpusim_rl"}
     if kind == "text":
         (here / "p.onnx").write_text("policy")
@@ -298,8 +297,9 @@ def test_cfg_prints_the_configuration(here):
 
 def test_multirun(here):
     """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/."""
-    said = succeed("train.py", "-m", "seed=1,2", "task=cartpole", *TINY[:3], "iterations=1", "log=none", cwd=here)
+    said = succeed("train.py", "-m", "seed=1,2", "task=cartpole", *SMALL, "iterations=1", "log=none", cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
+    assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
     runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
     assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(f"run: runs/cartpole/{p.name}" in said for p in runs)
     files = {"config.yaml", "versions.json", "metrics.jsonl", "checkpoints", "eval.json", "policy.onnx"}
@@ -317,7 +317,7 @@ def test_no_login_needs_no_wandb(trained):
 
 
 def test_wandb_and_tensorboard(here, trained):
-    """log=wandb without a login ends unasked with an offline run, log=tensorboard writes event files, resume= may choose them."""
+    """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files; resume= may choose them."""
     for name, file in (("wandb", "wandb/offline-run-*/run-*.wandb"), ("tensorboard", "tensorboard/events.out.*")):
         shutil.copytree(trained, here / name)
         succeed("train.py", f"resume={name}", "iterations=3", f"log={name}", cwd=here, timeout=120)
@@ -339,7 +339,7 @@ def test_interrupt(here):
         sys.executable,
         str(ROOT / "train.py"),
         "task=cartpole",
-        *TINY[:3],
+        *SMALL,
         "iterations=100000",
         "save_every=2",
         "run_dir=run",
@@ -357,4 +357,7 @@ def test_interrupt(here):
         _, error = training.communicate(timeout=60)
     assert training.returncode == 130 and error.count("\n") == 1 and "resume=" in error
     _, note = load(Run(here / "run").latest())
-    assert int(note["iteration"]) % 2 == 0 and Run(here / "run").rows()
+    done = int(note["iteration"])
+    assert done % 2 == 0 and len(Run(here / "run").rows()) >= done
+    succeed("train.py", "resume=run", f"iterations={done + 1}", cwd=here)
+    assert [row["iteration"] for row in Run(here / "run").rows()] == list(range(1, done + 2))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -141,7 +142,7 @@ def test_resume_is_exact(here, copy):
     assert [name for name in whole if not torch.equal(mine[name], whole[name])] == []
     rows = Run(copy).rows()
     assert rows[:2] == before and [row["iteration"] for row in rows] == [1, 2, 3, 4]
-    assert all(a["time_s"] < b["time_s"] for a, b in zip(rows, rows[1:], strict=False))
+    assert all(a["time_s"] < b["time_s"] for a, b in pairwise(rows))
     same = ("env_steps", "return", "reward/velocity", "approx_kl", "learning_rate")
     assert [[r[k] for k in same] for r in rows] == [[r[k] for k in same] for r in Run(here / "whole").rows()]
     assert (copy / "policy.onnx").read_bytes() == (here / "whole" / "policy.onnx").read_bytes()

@@ -2,16 +2,14 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
+import resource
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from gpusim_rl.run import KEEP, Run, Stopwatch, load, newest, versions, write_whole
-from tests.worlds import ROOT, make_env, make_ppo
+from tests.worlds import make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
 
@@ -58,24 +56,17 @@ def test_write_whole(tmp_path):
     assert path.read_bytes() == b"another" and os.listdir(tmp_path) == ["file"]
 
 
-def test_a_kill_leaves_the_old_or_the_new(tmp_path):
-    """A process killed while it overwrites a file again and again leaves one version of it, whole."""
-    path, size = tmp_path / "file", 4_000_000
-    program = f"""
-import pathlib, sys
-from gpusim_rl.run import write_whole
-for i in range(256):
-    write_whole(pathlib.Path({str(path)!r}), bytes([i]) * {size})
-    print(i, flush=True)
-"""
-    for lines in (1, 3):
-        with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
-            assert writer.stdout
-            for _ in range(lines):
-                writer.stdout.readline()
-            os.kill(writer.pid, signal.SIGKILL)
-        data = path.read_bytes()
-        assert len(data) == size and data == data[:1] * size
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """A write that breaks off in the middle, as on a full disk, leaves the file before it and no part of its own."""
+    path, (soft, hard) = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
+    write_whole(path, b"one")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of any file
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_whole(path, b"x" * 300_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"one" and os.listdir(tmp_path) == ["file"]
 
 
 def test_checkpoints(run):
