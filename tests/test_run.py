@@ -46,11 +46,13 @@ def test_open(tmp_path):
 
 
 def test_write_whole(tmp_path):
-    """A file is replaced as a whole and no part of the work remains, also where it fails."""
+    """A file is replaced as a whole, under the eyes of who reads the one before, and no part remains, also where it fails."""
     path = tmp_path / "file"
-    for data in (b"one", b"another"):
-        write_whole(path, data)
-        assert path.read_bytes() == data and os.listdir(tmp_path) == ["file"]
+    write_whole(path, b"one")
+    with open(path, "rb") as reader:
+        write_whole(path, b"another")
+        assert reader.read() == b"one"
+    assert path.read_bytes() == b"another" and os.listdir(tmp_path) == ["file"]
     with pytest.raises(TypeError):
         write_whole(path, "text")  # type: ignore[arg-type]
     assert path.read_bytes() == b"another" and os.listdir(tmp_path) == ["file"]
