@@ -64,13 +64,14 @@ def find_run(cfg: dict[str, Any]) -> Any:
 
 def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """(PPO with the actor of the run, on the CPU, the run's configuration); checkpoint= may name another than the last."""
+    from gpusim_rl.assemble import make_ppo
     from gpusim_rl.run import load
 
     trained = config.trained(run)
     path = Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest()
     state, _ = load(path)
     here = {"sim": {"name": "native", "threads": 1}, "device": "cpu", "num_steps": trained["algo"]["num_minibatches"]}
-    ppo = config.make_ppo(trained | here, num_envs=1)
+    ppo = make_ppo(trained | here, num_envs=1)
     ppo.load_policy(state, str(path))
     return ppo, trained
 
@@ -256,14 +257,16 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
         write_whole(path, (text + "\n").encode())
 
 
-def export_policy(cfg: dict[str, Any]) -> None:
+def export_run(cfg: dict[str, Any]) -> None:
     """mode=export: write the ONNX file."""
+    from gpusim_rl.assemble import export_policy
+
     with config.one_line():
         run = find_run(cfg)
         ppo, trained = load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
         config.writable("out", str(path))
-        error = config.export_policy(ppo, trained, path)
+        error = export_policy(ppo, trained, path)
     print(f"wrote {path}: within {error:.1e} of torch")
 
 
@@ -301,7 +304,7 @@ def main(cfg: DictConfig) -> None:
     if mode == "evaluate":
         evaluate_run(values)
     elif mode == "export":
-        export_policy(values)
+        export_run(values)
     else:
         show(values, mode)
 

@@ -15,11 +15,12 @@ from gpusim_rl import config
 def train(cfg: dict[str, Any]) -> Path:
     """Train, evaluate and export as cfg says; the run's directory."""
     from gpusim_rl import board
+    from gpusim_rl.assemble import export_policy, make_ppo
     from gpusim_rl.evaluate import SEED, STOP_SEED, evaluate
     from gpusim_rl.run import Stopwatch
 
     with config.one_line():
-        ppo = config.make_ppo(cfg)
+        ppo = make_ppo(cfg)
         run, before = begin(cfg, ppo)
         write, close = board.sink(cfg["log"]["name"], cfg["log"]["project"], run.path, cfg)
     name, task_cfg = cfg["task"]["name"], cfg["task"]
@@ -51,7 +52,7 @@ def train(cfg: dict[str, Any]) -> Path:
     scores = judge(SEED, cfg["episodes"]) | {"time_s": spent}
     run.json("eval.json", scores)
     with config.one_line():
-        config.export_policy(ppo, cfg, run.path / "policy.onnx")
+        export_policy(ppo, cfg, run.path / "policy.onnx")
     table.say("  ".join(f"{k} {v:.4g}" for k, v in scores.items()))
     table.say(f"wrote {run.path}/eval.json and {run.path}/policy.onnx; see it: python play.py run={run.path}")
     return run.path

@@ -31,6 +31,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gpusim_rl import config
+from gpusim_rl.assemble import make_ppo
 from gpusim_rl.ppo import PPO, torch_threads
 from gpusim_rl.run import versions, write_whole
 from gpusim_rl.sim.warp import STATE, Warp
@@ -248,7 +249,7 @@ def main(words: list[str]) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=100)
     with config.one_line():
         settle(cfg)
-        ppo = config.make_ppo(cfg)
+        ppo = make_ppo(cfg)
     found = bench(ppo, cfg, lambda line: console.print(line, highlight=False, soft_wrap=True))
     show(found, console)
     if cfg["out"]:

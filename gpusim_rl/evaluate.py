@@ -45,7 +45,7 @@ def evaluate(
 
     def note(values: dict[str, Tensor]) -> None:
         for name, value in values.items():
-            record.setdefault(name, []).append(value)
+            record.setdefault(name, []).append(torch.nan_to_num(value.float()))  # a quarantined world counts as failed
 
     steps = track(range(task.horizon), "evaluating", disable=not (progress and sys.stdout.isatty()), transient=True)
     for _ in steps:

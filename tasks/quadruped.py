@@ -59,6 +59,11 @@ class Quadruped(Task):
         super().__post_init__()
         if self.delay not in (0, 1):
             raise ValueError(f"task.delay={self.delay}: 0 or 1 control steps")
+        for name in ("redraw", "push_every", "sigma", "sigma_feet"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
+        if not 0 < self.gait <= 0.5 / self.dt:
+            raise ValueError(f"task.gait={self.gait} Hz: expected more than 0, and two control steps a turn at least")
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[7:]
         self.limit = self.tensor(self.fastest)
@@ -245,15 +250,16 @@ class Quadruped(Task):
         moving = record["moving"].mean(0) > 0.5
         upright = falls == 0
         # highest point of each foot in each period of the clock, over walking worlds: the mean of the laziest foot
-        period = round(1 / (self.gait * self.dt))
+        steps = len(record["x"])
+        period = min(round(1 / (self.gait * self.dt)), steps)
         feet = torch.stack([record[f"foot_{foot}"] for foot in FEET])  # (4, T, B)
         cycles = feet[:, : feet.shape[1] // period * period].unflatten(1, (-1, period)).amax(2)
         walking = moving & upright
         still = ~moving & upright
         lift = cycles[:, :, walking].mean((1, 2)).min() if walking.any() else torch.zeros(())
         path = torch.stack([record["x"], record["y"]])  # (2, T, B)
-        second = round(1.0 / self.dt)
-        drift = (path[:, -1] - path[:, second]).norm(dim=0) / ((path.shape[1] - 1 - second) * self.dt)
+        second = min(round(1.0 / self.dt), steps - 1)
+        drift = (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * self.dt)
         metres = record["speed"][:, walking].sum() * self.dt
         return dict(
             success=good.float().mean().item(),

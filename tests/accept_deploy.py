@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpusim_rl import config
+from gpusim_rl.assemble import make_ppo
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import EPISODES, SEED, evaluate, evaluation_env
 from gpusim_rl.run import Run, load
@@ -68,7 +68,7 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
     """Success of the torch policy and of the exported one."""
     opened = Run.open(run)
     settings = opened.config
-    ppo = config.make_ppo(settings | {"sim": {"name": "native"}, "device": "cpu"}, num_envs=1)
+    ppo = make_ppo(settings | {"sim": {"name": "native"}, "device": "cpu"}, num_envs=1)
     task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}
     if expect is None:
         ppo.load_policy(load(opened.latest())[0], str(opened.latest()))

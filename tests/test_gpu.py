@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpusim_rl import config
+from gpusim_rl.assemble import make_ppo
 from gpusim_rl.noise import Noise
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import converged
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.gpu
 def trained(task: str, iterations: int, num_envs: int = 256):
     """A PPO after some iterations on CUDA."""
     cfg = config.compose_plain("config", [f"task={task}", f"num_envs={num_envs}", "device=cuda"])
-    ppo = config.make_ppo(cfg)
+    ppo = make_ppo(cfg)
     for _ in range(iterations):
         ppo.iteration()
     return ppo

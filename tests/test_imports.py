@@ -9,11 +9,11 @@ from tests.worlds import ROOT
 
 ORDER = """
     maths noise graph < sim < task < env < policy returns < rollout < ppo < run board
-    < evaluate export < config < bench train play
+    < evaluate export < config < assemble < bench train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it
-READERS = {"config", "bench", "train", "play"}  # who may know Hydra and YAML
+READERS = {"config", "assemble", "bench", "train", "play"}  # who may know Hydra and YAML
 
 
 def imports(file: Path) -> set[str]:

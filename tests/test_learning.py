@@ -3,6 +3,7 @@
 import pytest
 
 from gpusim_rl import config
+from gpusim_rl.assemble import make_ppo
 from gpusim_rl.evaluate import STOP_SEED, evaluate
 from gpusim_rl.ppo import PPO
 
@@ -16,7 +17,7 @@ def test_cartpole_is_learned():
     """60 iterations swing the pole up and hold it in nine of ten worlds, for thrice the return; before, in none."""
     words = ["task=cartpole", "sim=native", "sim.threads=1", "device=cpu", "seed=1"]
     cfg = config.compose_plain("config", words)
-    ppo = config.make_ppo(cfg)
+    ppo = make_ppo(cfg)
     before = judge(ppo, cfg)
     for _ in range(60):
         ppo.iteration()

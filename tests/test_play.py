@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gpusim_rl import config
+from gpusim_rl.assemble import make_ppo
 from gpusim_rl.evaluate import evaluate
 from gpusim_rl.run import Run, load, newest
 from tests.commands import TINY, refused, succeed
@@ -109,7 +110,7 @@ def test_evaluate(here, trained):
     assert json.loads(said) == scores and scores["episodes"] == 4
     assert {"success", "return", "episodes", "velocity_rmse", "yaw_rmse", "falls_per_episode"} <= scores.keys()
     settings = config.trained(Run(trained))
-    ppo = config.make_ppo(settings)
+    ppo = make_ppo(settings)
     ppo.load(load(Run(trained).latest())[0], "the run")
     weights, noise = settings["task"]["weights"], settings["task"]["noise"]
     assert scores == evaluate(ppo.act, make_task(episode=2.0), weights=weights, noise=noise, episodes=4)

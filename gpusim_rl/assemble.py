@@ -1,0 +1,68 @@
+"""From plain data to objects: a configuration becomes a task, a Sim, an Env, a policy and PPO; a PPO becomes a file."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from gpusim_rl import config
+from gpusim_rl.env import Env
+from gpusim_rl.evaluate import observe
+from gpusim_rl.export import export
+from gpusim_rl.policy import Policy
+from gpusim_rl.ppo import PPO, Settings
+from gpusim_rl.sim import choose, make
+from gpusim_rl.task import Task, find_mjcf
+from tasks import load
+
+
+def make_task(cfg: dict[str, Any], device: str) -> Task:
+    """The task of a configuration, its constants on `device`."""
+    numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
+    numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
+    return load(config.task_name(cfg["task"]["name"]))(**numbers, device=device)
+
+
+@contextmanager
+def fitting(task: dict[str, Any]):
+    """ValueError for a model, other than the task's own, that lacks what the task takes from it by name or by number."""
+    try:
+        yield
+    except (KeyError, IndexError, RuntimeError) as error:
+        own = config.build("config", [f"task={config.task_name(task['name'])}"])["task"]["mjcf"]
+        if task["mjcf"] == own:
+            raise
+        missing = sorted(names(own) - names(task["mjcf"]))
+        says = f"it lacks {', '.join(missing)}" if missing else error.args[0] if error.args else error
+        raise ValueError(f"task.mjcf={task['mjcf']} does not fit task={task['name']}: {says}") from None
+
+
+def names(mjcf: str) -> set[str]:
+    """Of a model's sensors, actuators, joints and bodies."""
+    spec = mujoco.MjSpec.from_file(str(find_mjcf(mjcf)))
+    return {f"{x.name!r}" for x in (*spec.sensors, *spec.actuators, *spec.joints, *spec.bodies)}
+
+
+def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
+    """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
+    sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
+    with fitting(cfg["task"]):
+        task = make_task(cfg, device)
+    known = {"native": ("threads",), "warp": ("naconmax", "njmax")}[sim_name]
+    options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
+    sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
+    with fitting(cfg["task"]):
+        env = Env(task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+        sim.ctrl.copy_(task.control(env.now))  # as many as the model has
+    algo = dict(cfg["algo"])
+    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor")}
+    policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
+    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo))
+
+
+def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:
+    """Export a PPO's actor, checked on observations of its own task; the largest difference from torch."""
+    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    seen = observe(ppo.act, ppo.env.task, weights=weights, noise=noise)
+    return export(ppo.policy.actor, ppo.env.task, path, name=name, noise=noise, observations=seen)
