@@ -1,13 +1,15 @@
 """What all tests share: one torch thread, because small tensors gain nothing from more and the engine's threads fight them."""
 
-from pathlib import Path
+from pathlib import os
 
+import Path
 import pytest
 import torch
 
 from tests.commands import TINY, succeed
 
 torch.set_num_threads(1)
+os.environ.pop("WANDB_MODE", None)  # the tests choose
 
 
 @pytest.fixture(scope="session")
