@@ -1,8 +1,8 @@
 """What all tests share: one torch thread, because small tensors gain nothing from more and the engine's threads fight them."""
 
-from pathlib import os
+import os
+from pathlib import Path
 
-import Path
 import pytest
 import torch
 
