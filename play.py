@@ -64,12 +64,13 @@ def find_run(cfg: dict[str, Any]) -> Any:
 
 def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """(PPO with the actor of the run, on the CPU, the run's configuration); checkpoint= may name another than the last."""
-    from gpusim_rl.assemble import make_ppo
     from gpusim_rl.run import load
 
     trained = config.trained(run)
     path = Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest()
     state, _ = load(path)
+    from gpusim_rl.assemble import make_ppo  # mistakes are answered before torch is loaded
+
     here = {"sim": {"name": "native", "threads": 1}, "device": "cpu", "num_steps": trained["algo"]["num_minibatches"]}
     ppo = make_ppo(trained | here, num_envs=1)
     ppo.load_policy(state, str(path))
@@ -259,13 +260,13 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
 
 def export_run(cfg: dict[str, Any]) -> None:
     """mode=export: write the ONNX file."""
-    from gpusim_rl.assemble import export_policy
-
     with config.one_line():
         run = find_run(cfg)
         ppo, trained = load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
         config.writable("out", str(path))
+        from gpusim_rl.assemble import export_policy  # mistakes are answered before torch is loaded
+
         error = export_policy(ppo, trained, path)
     print(f"wrote {path}: within {error:.1e} of torch")
 
