@@ -1,7 +1,7 @@
 """Env: B robots doing one task. One control step, masked restarts, observations, quarantine and metrics."""
 
+import functools
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +43,7 @@ class Env:
         noise: observation term → half-width of its uniform noise, in the term's unit; terms left out have none.
         first: global id of this Env's first world.
         stagger: begin the first episodes at random times, so that time-outs are spread evenly.
+        compiled: fuse the task's methods with torch.compile. Rounding may then depend on the number of worlds.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class Env:
         noise: dict[str, float],
         first: int = 0,
         stagger: bool = True,
+        compiled: bool = False,
     ):
         self.task, self.sim, self.seed, self.stagger = task, sim, seed, stagger
-        self.physics_seconds, self.steps_taken = 0.0, 0  # of the host in sim.step, since they were last cleared
         self.num_envs, self.device = sim.qpos.shape[0], sim.qpos.device
         self.noise = Noise(seed, torch.arange(first, first + self.num_envs, device=self.device))
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -70,6 +71,10 @@ class Env:
             for i, (a, d) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
         }
         self.memory: dict[str, Tensor] = {}
+        fuse = functools.partial(torch.compile, dynamic=False) if compiled else lambda fn: fn
+        self._start, self._vary = fuse(task.start), fuse(task.vary)
+        self._control, self._update = fuse(task.control), fuse(task.update)
+        self._judge, self._critic = fuse(self._judge), fuse(self._critic)
         self._begin()
         self._agree(weights, noise)
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
@@ -114,7 +119,8 @@ class Env:
         self._weights = self.task.tensor([weights[name] for name in rewards])
         spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
         self._spread = self.task.tensor(spread)
-        self.views = self._look()
+        self.views = Views(*(torch.zeros(self.num_envs, n, device=self.device) for n in (len(spread), self._critic(state).shape[1])))
+        self._look()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -127,28 +133,35 @@ class Env:
     def step(self, action: Tensor, watch: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period; restart the worlds whose episode ended.
 
-        `watch` is shown the state before the restarts.
+        `watch` is shown the state before the restarts. The result is the caller's to keep.
         """
-        task = self.task
+        self.act(action)
+        self.advance()
+        end = self.settle(watch)
+        return Step(Views(*(view.clone() for view in self.views)), *end)
+
+    def act(self, action: Tensor) -> None:
+        """The first part of a step: the controls for action (B, nu)."""
         self.step_count += 1
         self.noise.draw(self.step_count)
         self.previous.copy_(self.action)
-        self.action.copy_(action.clamp(-task.clip, task.clip))
-        self.sim.ctrl.copy_(task.control(self.now))
-        start = perf_counter()
-        self.sim.step(task.substeps)
-        self.physics_seconds += perf_counter() - start
-        self.steps_taken += 1
+        torch.clamp(action, -self.task.clip, self.task.clip, out=self.action)
+        self.sim.ctrl.copy_(self._control(self.now))
+
+    def advance(self) -> None:
+        """The second part of a step: the physics of one control period."""
+        self.sim.step(self.task.substeps)
+
+    def settle(self, watch: Callable[[State], None] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The last part of a step: all that follows from the physics, restarts included; `Step` without its views."""
+        task = self.task
         self.time += 1
-        self.write(task.update(self.look(), self.noise), None)
+        self.write(self._update(self.look(), self.noise), None)
 
         s = self.look()
-        # a sum over rows would add in an order that depends on B, and a world would know how many neighbours it has
-        terms = torch.stack(list(task.reward(s).values()), 1) * self._weights  # (B, R)
-        reward = task.dt * terms.sum(1)
-        end = self._critic(s)
+        terms, reward, end, failed = self._judge(s)
         fault = self.sim.fault() | ~torch.isfinite(reward + end.sum(1))
-        terminated = task.terminated(s) & ~fault
+        terminated = failed & ~fault
         truncated = (self.time >= task.horizon) & ~terminated & ~fault
         reward = torch.where(fault, 0.0, reward)
         end = torch.where(fault[:, None], 0.0, end)
@@ -156,13 +169,19 @@ class Env:
             watch(s)
         self._tally(terms, reward, terminated, truncated, fault)
         self._restart(terminated | truncated | fault)
-        self.views = self._look()
-        return Step(self.views, end, reward, terminated, truncated, fault)
+        self._look()
+        return end, reward, terminated, truncated, fault
+
+    def _judge(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc) and whether the task ended (B,) bool."""
+        # a sum over rows would add in an order that depends on B, and a world would know how many neighbours it has
+        terms = torch.stack(list(self.task.reward(s).values()), 1) * self._weights
+        return terms, self.task.dt * terms.sum(1), self._critic(s), self.task.terminated(s)
 
     def steer(self, name: str, value: Any) -> None:
         """Overwrite a memory entry in every world, such as the command, and look again: for a player, not for training."""
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
-        self.views = self._look()
+        self._look()
 
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory or the model's fields, in the worlds of mask (all for None). In place.
@@ -186,9 +205,9 @@ class Env:
 
     def _restart(self, mask: Tensor) -> None:
         """Begin a new episode in the worlds of mask (B,)."""
-        start = self.task.start(self.num_envs, self.noise)
+        start = self._start(self.num_envs, self.noise)
         qpos, qvel = start.pop("qpos").to(self.sim.qpos.dtype), start.pop("qvel").to(self.sim.qvel.dtype)
-        self.write(start | self.task.vary(self.num_envs, self.noise), mask)
+        self.write(start | self._vary(self.num_envs, self.noise), mask)
         self.sim.reset(mask, qpos, qvel)
         self.time.masked_fill_(mask, 0)
         self.action.masked_fill_(mask[:, None], 0.0)
@@ -198,12 +217,12 @@ class Env:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
-    def _look(self) -> Views:
-        """Both views of the state now; the actor's has the observation noise."""
-        s = self.now = self.look()
-        critic = self._critic(s)
-        width = self._spread.shape[0]
-        return Views(critic[:, :width] + self.noise.uniform("observe", -self._spread, self._spread), critic)
+    def _look(self) -> None:
+        """Write both views of the state now; the actor's has the observation noise."""
+        self.now = self.look()
+        self.views.critic.copy_(self._critic(self.now))
+        noise = self.noise.uniform("observe", -self._spread, self._spread)
+        torch.add(self.views.critic[:, : len(self._spread)], noise, out=self.views.obs)
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
@@ -216,19 +235,27 @@ class Env:
         self._sums += torch.stack([column.sum() for column in columns])
         self._episode_return.masked_fill_(done | fault, 0.0)
 
-    def metrics(self) -> dict[str, float]:
-        """Means since the last call, and the task's measures now; the one place where Env reads the device. Clears the sums."""
-        measures = {name: value.mean() for name, value in self.task.measure(self.look()).items()}
-        values = torch.cat([self._term_sums, self._sums, *(value[None] for value in measures.values())]).tolist()
-        terms = dict(zip(self.terms, values, strict=False))
-        sums = dict(zip(SUMS, values[len(terms) :], strict=False))
+    def tally(self) -> tuple[list[str], Tensor]:
+        """Names and values (n,) of the sums since the last call, and the task's measures now. Clears the sums."""
+        measures = {f"measure/{name}": value.mean() for name, value in self.task.measure(self.look()).items()}
+        values = torch.cat([self._term_sums, self._sums, *(value[None] for value in measures.values())])
         self._term_sums.zero_()
         self._sums.zero_()
+        return [*(f"reward/{name}" for name in self.terms), *SUMS, *measures], values
+
+    def means(self, names: list[str], values: list[float]) -> dict[str, float]:
+        """What `tally` gave, read on the host, as means."""
+        sums = dict(zip(names, values, strict=False))
         steps, episodes = max(sums["steps"], 1), max(sums["episodes"], 1)
-        metrics = {f"reward/{name}": value / steps for name, value in terms.items()}
+        metrics = {name: value / steps for name, value in sums.items() if name.startswith("reward/")}
         metrics |= {"return": sums["returns"] / episodes, "length": sums["lengths"] / episodes * self.task.dt}
         metrics |= {"terminated": sums["terminations"] / episodes, "fault": sums["faults"], "overflow": sums["overflows"]}
-        return metrics | dict(zip((f"measure/{name}" for name in measures), values[len(terms) + len(sums) :], strict=True))
+        return metrics | {name: value for name, value in sums.items() if name.startswith("measure/")}
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call, read at once."""
+        names, values = self.tally()
+        return self.means(names, values.tolist())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -243,7 +270,7 @@ class Env:
         for name, target in self._own().items():
             target.copy_(state[name])
         self.noise.draw(self.step_count)
-        self.views = self._look()
+        self._look()
 
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor but the Sim's."""

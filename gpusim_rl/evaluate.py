@@ -65,7 +65,7 @@ def observe(act: Callable[[Tensor], Tensor], task: Task, *, weights: dict[str, f
     env = evaluation_env(task, 64, weights=weights, noise=noise, seed=STOP_SEED)
     seen = []
     for _ in range(32):
-        seen.append(env.views.obs)
+        seen.append(env.views.obs.clone())
         env.step(act(env.views.obs))
     return torch.cat(seen)
 

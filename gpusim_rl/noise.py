@@ -11,31 +11,14 @@ devices or to get out of step. Integers and uniforms are bit-equal on every devi
 
 import hashlib
 import math
-import os
 from typing import Any
 
 import torch
 import warp as wp
 from torch import Tensor
 
+from gpusim_rl.graph import warp_stream
 
-def start_warp() -> None:
-    """Initialise Warp without a word: no banner, no compile log, no warning from C that there is no CUDA driver."""
-    wp.config.log_level = wp.LOG_WARNING
-    if torch.cuda.is_available():
-        wp.init()
-        return
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            wp.init()
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-start_warp()
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85
@@ -117,9 +100,7 @@ class Noise:
     def _fill(self) -> None:
         """Run the kernel, on torch's stream."""
         if self._launch:
-            cuda = self.device.type == "cuda"
-            stream = wp.stream_from_torch(torch.cuda.current_stream(self.device)) if cuda else None
-            self._launch.launch(stream)
+            self._launch.launch(warp_stream(self.device))
 
     def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
         """(B, *shape) float32 in [low, high), 24 random bits each; rounding may give `high` itself.

@@ -82,6 +82,7 @@ class Policy(nn.Module):
         no, nc, nu: widths of the actor's and the critic's view and of the action.
         hidden: widths of the hidden layers of both networks.
         std, floor: first standard deviation of the actions, and the least it may become.
+        amp: "bf16" multiplies matrices in bfloat16 while training; weights, and what is exported, stay float32.
         seed: of the first weights.
     """
 
@@ -95,15 +96,19 @@ class Policy(nn.Module):
         activation: str = "elu",
         std: float = 1.0,
         floor: float = 0.05,
+        amp: str = "off",
         seed: int = 0,
     ):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
+        if amp not in ("off", "bf16"):
+            raise ValueError(f"algo.amp={amp!r}: choose one of off, bf16")
         self.floor = floor
         self.actor = Actor(no, nu, hidden, activation, generator)
         if not 0 < floor < std:
             raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
         self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
+        self.amp = amp
         self.seer = Normaliser(nc)
         self.critic = mlp(nc, hidden, 1, activation, 1.0, generator)
 
@@ -112,6 +117,20 @@ class Policy(nn.Module):
         """(nu,) the floor is added, not clamped to: the gradient lives on, and no update can bring it to zero."""
         return self.floor + self.log_std.exp()
 
+    def act(self, obs: Tensor) -> Tensor:
+        """Mean action (…, nu) of the actor's view (…, no), while training."""
+        return self.mean(self.actor.normaliser(obs))
+
+    def mean(self, obs: Tensor) -> Tensor:
+        """Mean action (…, nu) of a normalised view (…, no)."""
+        with self._cast(obs):
+            return self.actor.net(obs).to(obs.dtype)
+
     def value(self, view: Tensor) -> Tensor:
-        """V (…) of the critic's view (…, nc)."""
-        return self.critic(self.seer(view)).squeeze(-1)
+        """V (…, 1) of the critic's normalised view (…, nc)."""
+        with self._cast(view):
+            return self.critic(view).to(view.dtype)
+
+    def _cast(self, like: Tensor) -> torch.autocast:
+        """Each weight is used once, and a captured graph must not depend on a cache: so none."""
+        return torch.autocast(like.device.type, torch.bfloat16, enabled=self.amp == "bf16", cache_enabled=False)

@@ -1,19 +1,23 @@
 """Proximal policy optimisation (arXiv:1707.06347) as robot learners expect it: loss, update and one iteration."""
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gpusim_rl.env import Env
+from gpusim_rl.fused import FusedLoss
+from gpusim_rl.graph import Phases, capture, fetch
 from gpusim_rl.maths import entropy, log_prob, total
 from gpusim_rl.policy import Policy
 from gpusim_rl.returns import gae
 from gpusim_rl.rollout import Rollout
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clipped", "actor_norm", "critic_norm")
+LINE = 32  # numbers: 128 bytes
 
 
 @dataclass(kw_only=True)
@@ -29,6 +33,7 @@ class Settings:
         learning_rate, lr_min, lr_max: of the actor; it adapts between the bounds. The critic keeps learning_rate.
         target_kl: the rate shrinks by lr_factor above twice this KL [nat] and grows below half of it.
         max_grad_norm: for the actor and for the critic.
+        fused: loss and gradient in Warp kernels (`gpusim_rl.fused`) instead of torch operations under autograd.
     """
 
     gamma: float = 0.99
@@ -44,6 +49,7 @@ class Settings:
     lr_factor: float = 1.2
     target_kl: float = 0.01
     max_grad_norm: float = 1.0
+    fused: bool = True
 
 
 class Batch:
@@ -60,11 +66,11 @@ def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings) -> tuple[
     L = Σ valid · [ max(-A ρ, -A clip(ρ, 1 ± ε)) + ½ max((V - R)², (V_clip - R)²) - c_H H ] / Σ valid
     """
     share = batch.valid / total(batch.valid.sum()).clamp(min=1)
-    mean, std = policy.actor.net(batch.obs), policy.std
+    mean, std = policy.mean(batch.obs), policy.std
     log_ratio = log_prob(batch.action, mean, std) - batch.logp
     ratio = log_ratio.exp()
     surrogate = torch.minimum(batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef))
-    value = policy.critic(batch.critic).squeeze(-1)
+    value = policy.value(batch.critic).squeeze(-1)
     near = batch.value + (value - batch.value).clamp(-cfg.clip_value, cfg.clip_value)
     value_loss = 0.5 * torch.maximum((value - batch.target) ** 2, (near - batch.target) ** 2)
     bonus = entropy(std)
@@ -89,119 +95,209 @@ def torch_threads(n: int):
         torch.set_num_threads(before)
 
 
+def flatten(params: list[nn.Parameter], flat: Tensor, grads: Tensor) -> list[Tensor]:
+    """Move parameters into a vector, each to a multiple of LINE numbers; the places of their gradients in another."""
+    at, places = 0, []
+    for p in params:
+        place = slice(at, at + p.numel())
+        flat[place].copy_(p.detach().flatten())
+        p.data = flat[place].view_as(p)
+        places.append(grads[place].view_as(p))
+        at += lines(p.numel())
+    return places
+
+
+def lines(n: int) -> int:
+    """n, rounded up to whole lines of memory: matrices that begin at one are read faster."""
+    return -(-n // LINE) * LINE
+
+
 class PPO:
     """Policy, optimiser and one training iteration: rollout → returns → update.
+
+    Every part of an iteration is a function of fixed tensors, so that it may be captured: the host counts, and on CUDA
+    replays few graphs: three for a control step (before the physics, the physics, after it), one for the returns, one for
+    a minibatch, one for the normalisers.
 
     Args:
         env: the environment; policy: on env's device.
         num_steps: T of a rollout.
         cfg: the numbers.
+        graph: "parts" captures these functions, "whole" an iteration in one graph, "off" nothing.
     """
 
-    def __init__(self, env: Env, policy: Policy, *, num_steps: int, cfg: Settings):
+    def __init__(self, env: Env, policy: Policy, *, num_steps: int, cfg: Settings, graph: str = "parts"):
+        if graph not in ("parts", "whole", "off"):
+            raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
         self.env, self.policy, self.cfg = env, policy, cfg
-        self.rollout = Rollout(env, num_steps)
+        self.rollout = Rollout(env, policy, num_steps)
         self.size = num_steps * env.num_envs
+        self.parts = cfg.update_epochs * cfg.num_minibatches
         if self.size % cfg.num_minibatches:
             raise ValueError(f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps × num_envs = {self.size}")
         device = env.device
-        self.iteration_count = torch.zeros((), dtype=torch.int64, device=device)
-        self.actor_rate = torch.tensor(cfg.learning_rate, device=device)
-        self.critic_rate = torch.tensor(cfg.learning_rate, device=device)
-        self.actor_params = [*policy.actor.parameters(), policy.log_std]
-        self.critic_params = list(policy.critic.parameters())
-        groups = [
-            {"params": self.actor_params, "lr": self.actor_rate},
-            {"params": self.critic_params, "lr": self.critic_rate},
-        ]
-        self.optimiser = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
-        self.stats = torch.zeros(len(STATS), device=device)
+        new = partial(torch.zeros, device=device)
+        self.iteration_count = new((), dtype=torch.int64)
+        self.actor_rate, self.critic_rate = (torch.full((), cfg.learning_rate, device=device) for _ in range(2))
+        self._allocate(device)
+        self.stats = new(len(STATS))
         self.iterations = 0  # the host's own count
-        self.seconds = {"rollout": 0.0, "update": 0.0}
+        self.logged = 0  # iterations at the last report
+        self.phases = Phases(device)
+        on = partial(capture, device=device, on=graph == "parts")
+        self._act, self._advance, self._settle = on(self.rollout.act), on(env.advance), on(self.rollout.settle)
+        self._prepare, self._minibatch, self._absorb = on(self.prepare), on(self.minibatch), on(self.absorb)
+        self._run = capture(self.run, device, on=graph == "whole")
+
+    def _allocate(self, device: torch.device) -> None:
+        """Everything an update writes: parameters and gradients as two vectors each, the minibatch, Adam's moments."""
+        cfg, policy, (no, nc, nu) = self.cfg, self.policy, self.env.sizes
+        actor, critic = [policy.log_std, *policy.actor.parameters()], list(policy.critic.parameters())
+        self.params = [*actor, *critic]
+        sizes = [sum(lines(p.numel()) for p in params) for params in (actor, critic)]
+        weights, self.grads = (torch.zeros(sum(sizes), device=device) for _ in range(2))
+        self.weights = [nn.Parameter(part) for part in weights.split(sizes)]
+        self.places: list[Tensor] = []
+        for params, flat, grad in zip((actor, critic), self.weights, self.grads.split(sizes), strict=True):
+            flat.grad = grad
+            self.places += flatten(params, flat.data, grad)
+        groups = [{"params": [w], "lr": r} for w, r in zip(self.weights, (self.actor_rate, self.critic_rate), strict=True)]
+        self.optimiser = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
+        for w in self.weights:  # as Adam would make it at its first step
+            moments = {"exp_avg": torch.zeros_like(w.data), "exp_avg_sq": torch.zeros_like(w.data)}
+            self.optimiser.state[w] = {"step": torch.zeros((), device=device), **moments}
+        self.packed = torch.zeros(self.size, no + nc + 2 * nu + 5, device=device)
+        self.rows = torch.zeros(self.size // cfg.num_minibatches, self.packed.shape[1], device=device)
+        self.batch = Batch(self.rows, no, nc, nu)
+        self.order = torch.zeros(self.parts, len(self.rows), dtype=torch.int64, device=device)
+        self.part = torch.zeros(1, dtype=torch.int64, device=device)
+        self.old_std = torch.zeros(nu, device=device)
+        self.fused = None
+        if cfg.fused:
+            self.fused = FusedLoss(
+                self.rows,
+                first=no + nc,
+                log_std=policy.log_std.detach(),
+                grad_log_std=self.places[0],
+                floor=policy.floor,
+                old_std=self.old_std,
+                clip_coef=cfg.clip_coef,
+                clip_value=cfg.clip_value,
+                ent_coef=cfg.ent_coef,
+            )
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
-        start = perf_counter()
-        with torch_threads(1):  # tiny tensors gain nothing from threads, and the engine's own need the cores
-            self.rollout.collect(self.env, self.policy)
-        middle = perf_counter()
-        # A team of OpenMP threads waits for its slowest: one on every core stalls whenever anything else runs.
-        with torch_threads(max(1, torch.get_num_threads() // 2)):
-            self.update()
-        self.iteration_count += 1
+        self._run()
+        self.phases.mark("")
         self.iterations += 1
-        self.seconds["rollout"] += middle - start
-        self.seconds["update"] += perf_counter() - middle
+
+    def run(self) -> None:
+        """An iteration in its parts. In place."""
+        mark = self.phases.mark
+        with torch_threads(1):  # tiny tensors gain nothing from threads, and the engine's own need the cores
+            for _ in range(self.rollout.num_steps):
+                mark("policy")
+                self._act()
+                mark("physics")
+                self._advance()
+                mark("policy")
+                self._settle()
+        mark("update")
+        self.update()
 
     def update(self) -> None:
         """All epochs over the rollout; then the normalisers absorb it. In place."""
-        packed = self.pack()
-        old_std = self.policy.std.detach().clone()
-        cfg, (no, nc, nu) = (
-            self.cfg,
-            (x.shape[-1] for x in (self.rollout.obs, self.rollout.critic, self.rollout.action)),
-        )
-        order = self.env.noise.permutations("ppo/order", self.iteration_count, cfg.update_epochs, self.size)
-        self.stats.zero_()
-        for part in order.view(cfg.update_epochs * cfg.num_minibatches, -1):
-            self.minibatch(Batch(packed.index_select(0, part), no, nc, nu), old_std)
-        self.stats /= cfg.update_epochs * cfg.num_minibatches
-        valid = ~self.rollout.fault.flatten()
-        self.policy.actor.normaliser.absorb(self.rollout.obs.flatten(0, 1), valid)
-        self.policy.seer.absorb(self.rollout.critic.flatten(0, 1), valid)
+        # A team of OpenMP threads waits for its slowest: one on every core stalls whenever anything else runs.
+        with torch_threads(max(1, torch.get_num_threads() // 2)):
+            self._prepare()
+            for _ in range(self.parts):
+                self._minibatch()
+            self._absorb()
 
     @torch.no_grad()
-    def pack(self) -> Tensor:
-        """(T B, …) the columns of `Batch`: advantages normalised over the global batch, views normalised as when acting."""
+    def prepare(self) -> None:
+        """Write what the minibatches are taken from: the columns of `Batch` (T B, …), and the order of the samples.
+
+        Advantages are normalised over the global batch, views normalised as when acting.
+        """
         r, policy, cfg = self.rollout, self.policy, self.cfg
+        self.old_std.copy_(policy.std)
         obs, critic = policy.actor.normaliser(r.obs), policy.seer(r.critic)
-        value = policy.critic(critic).squeeze(-1)
-        ends = (r.terminated, r.truncated, r.fault)
-        advantage = gae(r.reward, value, policy.value(r.end), *ends, gamma=cfg.gamma, lam=cfg.gae_lambda)
+        value, end_value = policy.value(critic).squeeze(-1), policy.value(policy.seer(r.end)).squeeze(-1)
+        fault = r.fault
+        advantage = gae(r.reward, value, end_value, r.terminated, r.truncated, fault, gamma=cfg.gamma, lam=cfg.gae_lambda)
         target = value + advantage
-        valid = (~r.fault).float()
+        valid = (~fault).float()
         count = total(valid.sum()).clamp(min=1)
         mean = total((advantage * valid).sum()) / count
         var = total(((advantage - mean) ** 2 * valid).sum()) / count
         advantage = (advantage - mean) / (var.sqrt() + 1e-8)
-        rest = torch.stack([r.logp, advantage, target, value, valid], dim=-1)
-        return torch.cat([obs, critic, r.action, r.mean, rest], dim=-1).flatten(0, 1)
+        rest = torch.stack([log_prob(r.action, r.mean, self.old_std), advantage, target, value, valid], dim=-1)
+        torch.cat([x.flatten(0, 1) for x in (obs, critic, r.action, r.mean, rest)], dim=-1, out=self.packed)
+        order = self.env.noise.permutations("ppo/order", self.iteration_count, cfg.update_epochs, self.size)
+        self.order.copy_(order.view_as(self.order))
+        self.part.zero_()
+        self.stats.zero_()
 
-    def minibatch(self, batch: Batch, old_std: Tensor) -> None:
-        """One step of the optimiser, and of the actor's learning rate. In place."""
-        cfg = self.cfg
-        self.optimiser.zero_grad(set_to_none=False)
-        objective, stats = loss(self.policy, batch, old_std, cfg)
-        objective.backward()
-        norms = []
-        for params in (self.actor_params, self.critic_params):
-            for p in params:
-                assert p.grad is not None
-                total(p.grad)
-            norms.append(nn.utils.clip_grad_norm_(params, cfg.max_grad_norm, foreach=True))
+    def minibatch(self) -> None:
+        """One step of the optimiser on the next minibatch, and of the actor's learning rate. In place."""
+        cfg, policy, batch = self.cfg, self.policy, self.batch
+        torch.index_select(self.packed, 0, self.order.index_select(0, self.part)[0], out=self.rows)
+        self.part += 1
+        if self.fused:
+            mean, value = policy.mean(batch.obs), policy.value(batch.critic)
+            with torch.no_grad():
+                self.fused.mean.copy_(mean)
+                self.fused.value.copy_(value)
+            self.fused()
+            found = torch.autograd.grad((mean, value), self.params[1:], (self.fused.grad_mean, self.fused.grad_value))
+            torch._foreach_copy_(self.places[1:], found)
+            stats = self.fused.stats
+            total(self.grads).mul_(self.fused.share)
+        else:
+            objective, stats = loss(policy, batch, self.old_std, cfg)
+            torch._foreach_copy_(self.places, torch.autograd.grad(objective, self.params))
+            total(self.grads)
+        grads = [w.grad for w in self.weights if w.grad is not None]
+        norms = torch.stack(torch._foreach_norm(grads))
+        torch._foreach_mul_(grads, list((cfg.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unbind()))
         kl = stats[3]
         factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
         self.actor_rate.mul_(factor).clamp_(cfg.lr_min, cfg.lr_max)
         self.optimiser.step()
-        self.stats += torch.cat([stats, torch.stack(norms)])
+        self.stats += torch.cat([stats, norms]) / self.parts
+
+    def absorb(self) -> None:
+        """The end of an iteration: the normalisers absorb the rollout. In place."""
+        r, policy = self.rollout, self.policy
+        valid = ~r.fault.flatten()
+        policy.actor.normaliser.absorb(r.obs.flatten(0, 1), valid)
+        policy.seer.absorb(r.critic.flatten(0, 1), valid)
+        self.iteration_count += 1
 
     # -- outside the iteration: what is logged, saved and shown --------------------------------------------------------
 
+    def report(self) -> Callable[[], dict[str, float]]:
+        """Begin to read the means since the last report; the function returned waits for them, and for no later work."""
+        env, steps = self.env, (self.iterations - self.logged) * self.size
+        self.logged = self.iterations
+        names, sums = env.tally()
+        rest = torch.stack([self.actor_rate, self.policy.std.detach().mean()])
+        values, spent = fetch(torch.cat([sums, self.stats, rest])), self.phases.take()
+
+        def read() -> dict[str, float]:
+            found, parts = values(), spent()
+            metrics = env.means(names, found) | dict(zip((*STATS, "learning_rate", "std"), found[len(names) :], strict=True))
+            seconds = max(sum(parts.values()), 1e-9)
+            metrics |= {"steps_per_s": steps / seconds}
+            return metrics | {f"share/{part}": parts.get(part, 0.0) / seconds for part in ("physics", "policy", "update")}
+
+        return read
+
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, read from the device once."""
-        rest = torch.cat([self.stats, torch.stack([self.actor_rate, self.policy.std.detach().mean()])]).tolist()
-        metrics = self.env.metrics() | dict(zip([*STATS, "learning_rate", "std"], rest, strict=True))
-        rollout, update, physics = self.seconds["rollout"], self.seconds["update"], self.env.physics_seconds
-        spent = max(rollout + update, 1e-9)
-        metrics |= {"steps_per_s": self.env.steps_taken * self.env.num_envs / spent}
-        metrics |= {
-            "share/physics": physics / spent,
-            "share/policy": (rollout - physics) / spent,
-            "share/update": update / spent,
-        }
-        self.seconds = {"rollout": 0.0, "update": 0.0}
-        self.env.physics_seconds, self.env.steps_taken = 0.0, 0
-        return metrics
+        """Means since the last report, at once."""
+        return self.report()()
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
@@ -237,11 +333,7 @@ class PPO:
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor of policy and optimiser."""
         own = {f"policy/{name}": value for name, value in self.policy.state_dict(keep_vars=True).items()}
-        for i, p in enumerate([*self.actor_params, *self.critic_params]):
-            slot = self.optimiser.state[p]
-            if not slot:  # as Adam would make it at its first step
-                slot |= {"step": torch.zeros((), device=p.device), "exp_avg": torch.zeros_like(p)}
-                slot["exp_avg_sq"] = torch.zeros_like(p)
-            own |= {f"adam/{i}/{key}": value for key, value in slot.items()}
+        for name, w in zip(("actor", "critic"), self.weights, strict=True):
+            own |= {f"adam/{name}/{key}": value for key, value in self.optimiser.state[w].items()}
         own |= {"ppo/actor_rate": self.actor_rate, "ppo/critic_rate": self.critic_rate, "ppo/stats": self.stats}
         return own | {"ppo/iteration": self.iteration_count}

@@ -1,17 +1,36 @@
 """One backward recurrence, A_t = δ_t + k_t A_{t+1}; an estimator is a choice of δ and k."""
 
+# The kernel is Warp's dialect of Python:
+# pyright: reportOperatorIssue=false, reportIndexIssue=false
+
+from typing import Any
+
 import torch
+import warp as wp
 from torch import Tensor
+
+from gpusim_rl.graph import warp_stream
 
 
 def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
-    """A_t = δ_t + k_t A_{t+1} with A_T = 0; δ, k and the result are (T, B)."""
+    """A_t = δ_t + k_t A_{t+1} with A_T = 0; δ, k and the result are (T, B) of one type. One kernel, a thread for each world."""
     out = torch.empty_like(delta) if out is None else out
-    a = torch.zeros_like(delta[0])
-    for t in range(len(delta) - 1, -1, -1):
-        a = delta[t] + k[t] * a
-        out[t] = a
+    arrays = [wp.from_torch(x) for x in (delta, k, out)]
+    stream, device = warp_stream(delta.device), wp.device_from_torch(delta.device)
+    wp.launch(backward, dim=delta.shape[1], inputs=arrays[:2], outputs=arrays[2:], stream=stream, device=device)
     return out
+
+
+@wp.kernel(enable_backward=False)
+def backward(delta: wp.array2d[Any], k: wp.array2d[Any], out: wp.array2d[Any]):
+    """`recurrence` in one world."""
+    i = wp.tid()
+    steps = delta.shape[0]
+    a = delta.dtype(0.0)
+    for s in range(steps):
+        t = steps - 1 - s
+        a = delta[t, i] + k[t, i] * a
+        out[t, i] = a
 
 
 def gae(

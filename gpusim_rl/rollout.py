@@ -1,55 +1,64 @@
 """The (T, B, …) record of a rollout and the loop that fills it."""
 
 import torch
+from torch import Tensor
 
 from gpusim_rl.env import Env
-from gpusim_rl.maths import log_prob
 from gpusim_rl.policy import Policy
 
 
 class Rollout:
-    """T control steps of B worlds; allocated once, written in place.
+    """T control steps of B worlds; allocated once, written in place, at a row that the device counts.
 
     `obs` (T, B, no), `critic` (T, B, nc) and `end` (T, B, nc) are views of the states before the action, and at the end of
-    the step before any restart; `mean` and `action` (T, B, nu); `logp`, `reward` (T, B); `terminated`, `truncated`, `fault`
+    the step before any restart; `mean` and `action` (T, B, nu); `reward` (T, B); `terminated`, `truncated`, `fault`
     (T, B) bool.
     """
 
-    def __init__(self, env: Env, num_steps: int):
+    def __init__(self, env: Env, policy: Policy, num_steps: int):
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
-        shape, device = (num_steps, env.num_envs), env.device
-        no, nc, nu = env.views.obs.shape[1], env.views.critic.shape[1], env.action.shape[1]
-        self.obs = torch.zeros(*shape, no, device=device)
-        self.critic = torch.zeros(*shape, nc, device=device)
-        self.end = torch.zeros(*shape, nc, device=device)
-        self.mean = torch.zeros(*shape, nu, device=device)
-        self.action = torch.zeros(*shape, nu, device=device)
-        self.logp, self.reward = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-        self.terminated, self.truncated, self.fault = (torch.zeros(shape, dtype=torch.bool, device=device) for _ in range(3))
+        self.env, self.policy, self.num_steps = env, policy, num_steps
+        no, nc, nu = env.sizes
+        self._before, self._after = (
+            torch.zeros(num_steps, env.num_envs, width, device=env.device) for width in (no + nc + 2 * nu, nc + 4)
+        )
+        self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
+        self.obs, self.critic, self.mean, self.action = self._before.split([no, nc, nu, nu], dim=2)
+        self.end, rest = self._after.split([nc, 4], dim=2)
+        self.reward, *self._flags = rest.unbind(2)
+
+    @property
+    def terminated(self) -> Tensor:
+        return self._flags[0] != 0
+
+    @property
+    def truncated(self) -> Tensor:
+        return self._flags[1] != 0
+
+    @property
+    def fault(self) -> Tensor:
+        return self._flags[2] != 0
 
     @torch.no_grad()
-    def collect(self, env: Env, policy: Policy) -> None:
-        """Act with the stochastic policy for T steps. In place."""
-        std = policy.std
-        for t in range(len(self.reward)):
-            views = env.views
-            mean = policy.actor(views.obs)
-            action = mean + std * env.noise.normal("policy/action", mean.shape[1])
-            for buffer, value in (
-                (self.obs, views.obs),
-                (self.critic, views.critic),
-                (self.mean, mean),
-                (self.action, action),
-            ):
-                buffer[t].copy_(value)
-            step = env.step(action)
-            for buffer, value in (
-                (self.end, step.end),
-                (self.reward, step.reward),
-                (self.terminated, step.terminated),
-                (self.truncated, step.truncated),
-                (self.fault, step.fault),
-            ):
-                buffer[t].copy_(value)
-        self.logp.copy_(log_prob(self.action, self.mean, std))
+    def act(self) -> None:
+        """The part of a step before the physics: the stochastic policy chooses."""
+        env, policy, views = self.env, self.policy, self.env.views
+        mean = policy.act(views.obs)
+        action = mean + policy.std * env.noise.normal("policy/action", mean.shape[1])
+        self._before.index_copy_(0, self._t, torch.cat([*views, mean, action], dim=1)[None])
+        env.act(action)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """The part after the physics."""
+        end, *rest = self.env.settle()
+        self._after.index_copy_(0, self._t, torch.cat([end, torch.stack(rest, 1)], dim=1)[None])
+        self._t.add_(1).remainder_(self.num_steps)
+
+    def collect(self) -> None:
+        """T steps. In place."""
+        for _ in range(self.num_steps):
+            self.act()
+            self.env.advance()
+            self.settle()

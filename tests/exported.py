@@ -38,7 +38,7 @@ def record(env: Env, actor: Actor, steps: int) -> Tensor:
     """(steps · B, no) observations along a rollout; the actor's normaliser takes them in on the way."""
     seen = []
     for _ in range(steps):
-        seen.append(env.views.obs)
+        seen.append(env.views.obs.clone())
         actor.normaliser.absorb(env.views.obs, torch.ones(env.num_envs, dtype=torch.bool))
         env.step(actor(env.views.obs))
     return torch.cat(seen)

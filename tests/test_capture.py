@@ -123,7 +123,7 @@ def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
     """So does one in the Sim outside step and reset, in the update, in the normaliser and in the optimiser."""
     owner, name = {
         "sim.fault": (ppo.env.sim, "fault"),
-        "minibatch": (ppo, "minibatch"),
+        "minibatch": (ppo, "_minibatch"),
         "normaliser": (ppo.policy.seer, "absorb"),
         "optimiser": (ppo.optimiser, "step"),
     }[where]

@@ -177,13 +177,15 @@ def test_quarantined_samples_do_not_teach():
     """The rollout marks the sample whose step went wrong, and no other; the loss does not see what stands in it."""
     ppo = make_ppo(make_env())
     ppo.env.sim.qvel[5, 3] = torch.inf
-    ppo.rollout.collect(ppo.env, ppo.policy)
+    ppo.rollout.collect()
     assert ppo.rollout.fault.nonzero().tolist() == [[0, 5]]
-    packed = ppo.pack()
+    ppo.prepare()
+    packed = ppo.packed.clone()
     assert torch.isfinite(packed).all()
     ppo.rollout.reward[0, 5] = 1e3
     ppo.rollout.end[0, 5] = 7.0
-    assert torch.equal(ppo.pack(), packed)
+    ppo.prepare()
+    assert torch.equal(ppo.packed, packed)
 
 
 @pytest.mark.parametrize("sim", SIMS)
@@ -366,7 +368,7 @@ def test_state_round_trip(sim):
     run(env, plan[:12])
     saved = env.state()
     frozen = {k: v.clone() for k, v in saved.items()}
-    views = env.views
+    views = type(env.views)(*(view.clone() for view in env.views))
     want = run(env, plan[12:])
     assert all(torch.equal(frozen[k], v) for k, v in saved.items())
     run(other, 3 * plan[:5])

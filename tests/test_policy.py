@@ -120,10 +120,16 @@ def test_actor_holds_its_normaliser():
     assert torch.equal(policy.actor(x), policy.actor.net(torch.zeros(1, 2)))
 
 
-def test_value_is_one_number_per_view():
-    """value gives one number for each view, at any rank of batch, from the normalised view."""
-    policy = Policy(2, 3, 1)
-    view = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
-    assert policy.value(view).shape == (4, 6)
-    policy.seer.mean.copy_(view[0, 0])
-    torch.testing.assert_close(policy.value(view)[0, 0], policy.critic(torch.zeros(3))[0])
+@pytest.mark.parametrize("name", ["mean", "value"])
+def test_bf16_multiplies_alone(name):
+    """With amp="bf16" weights, views and results stay float32 and the numbers are those of bfloat16 matrices; off is exact."""
+    plain, amp = (Policy(6, 6, 2, hidden=(64, 64), amp=amp) for amp in ("off", "bf16"))
+    view = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    a, b = (getattr(policy, name)(view) for policy in (plain, amp))
+    exact = (plain.actor.net if name == "mean" else plain.critic)(view)
+    assert a.dtype == b.dtype == torch.float32 and torch.equal(a, exact)
+    scale = a.abs().max()
+    assert 1e-5 * scale < (a - b).abs().max() < 2e-2 * scale
+    b.square().sum().backward()
+    assert all(p.dtype == torch.float32 for p in amp.parameters())
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in amp.parameters())

@@ -22,9 +22,15 @@ def collected(tmp_path_factory) -> PPO:
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
-        ppo.rollout.collect(ppo.env, ppo.policy)
+        ppo.rollout.collect()
     assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
     return ppo
+
+
+def packed_of(ppo: PPO) -> torch.Tensor:
+    """The rollout as minibatches are taken from it."""
+    ppo.prepare()
+    return ppo.packed.clone()
 
 
 def widths(ppo: PPO) -> tuple[int, int, int]:
@@ -44,7 +50,7 @@ def moved(policy: Policy) -> Policy:
 
 def double_batch(ppo: PPO, policy: Policy) -> Batch:
     """The rollout as one float64 Batch, without samples so near a kink that a finite difference could step over it."""
-    packed = ppo.pack().double()
+    packed = packed_of(ppo).double()
     b = Batch(packed, *widths(ppo))
     with torch.no_grad():
         ratio = Normal(policy.actor.net(b.obs), policy.std).log_prob(b.action).sum(1).sub(b.logp).exp()
@@ -117,7 +123,7 @@ def test_statistics(collected):
 def test_masked_samples_contribute_nothing(collected):
     """Whatever stands in quarantined samples, loss, statistics and gradients are those of the others alone."""
     policy, old_std = moved(collected.policy), collected.policy.std.detach().double()
-    packed = collected.pack().double()
+    packed = packed_of(collected).double()
     packed[::7, -1] = 0  # valid is the last column
     packed[packed[:, -1] == 0, :-1] = 3.0
     packed[packed[:, -1] == 0, -4] = 1e6  # advantage
@@ -134,7 +140,7 @@ def test_masked_samples_contribute_nothing(collected):
 
 def test_all_masked_is_no_step(collected):
     """A batch without a valid sample gives zero loss and zero gradients, not NaN."""
-    packed = collected.pack()
+    packed = packed_of(collected)
     packed[:, -1] = 0
     collected.policy.zero_grad()
     objective, stats = loss(collected.policy, Batch(packed, *widths(collected)), collected.policy.std.detach(), CFG)
@@ -145,7 +151,7 @@ def test_all_masked_is_no_step(collected):
 
 def test_on_policy_ratio_is_one(collected):
     """Before any step the record reproduces what acted: no KL, nothing clipped, every ratio 1."""
-    batch = Batch(collected.pack(), *widths(collected))
+    batch = Batch(packed_of(collected), *widths(collected))
     _, stats = loss(collected.policy, batch, collected.policy.std.detach(), CFG)
     values = dict(zip(STATS, stats.tolist(), strict=False))
     assert abs(values["approx_kl"]) < 1e-6 and values["clipped"] == 0
@@ -156,9 +162,9 @@ def test_on_policy_ratio_is_one(collected):
 def test_pack_bootstraps_time_outs(collected):
     """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of the state it ended in."""
     r, policy, cfg = collected.rollout, collected.policy, collected.cfg
-    batch = Batch(collected.pack(), *widths(collected))
+    batch = Batch(packed_of(collected), *widths(collected))
     with torch.no_grad():
-        value, end = policy.value(r.critic), policy.value(r.end)
+        value, end = (policy.value(policy.seer(view))[..., 0] for view in (r.critic, r.end))
     shape = value.shape
     advantage, following = torch.zeros(shape), torch.zeros(shape[1])
     for t in reversed(range(shape[0])):
@@ -174,6 +180,7 @@ def test_pack_bootstraps_time_outs(collected):
     torch.testing.assert_close(batch.advantage.view(shape)[kept], scaled[kept], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     "kl, start, factor",
     [
@@ -187,28 +194,29 @@ def test_pack_bootstraps_time_outs(collected):
         (1.0, 1.1e-5, 1e-5 / 1.1e-5),
     ],
 )
-def test_learning_rate_follows_kl(kl, start, factor):
+def test_learning_rate_follows_kl(kl, start, factor, fused):
     """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within bounds; the critic's stays."""
-    ppo = make_ppo(make_env())
-    ppo.rollout.collect(ppo.env, ppo.policy)
-    batch, std = Batch(ppo.pack(), *widths(ppo)), ppo.policy.std.detach().clone()
+    ppo = make_ppo(make_env(), num_minibatches=1, update_epochs=1, fused=fused)
+    ppo.rollout.collect()
+    ppo.prepare()
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
-    batch.mean.add_(math.sqrt(2 * kl / len(std)) * std)
+    Batch(ppo.packed, *widths(ppo)).mean.add_(math.sqrt(2 * kl / len(ppo.old_std)) * ppo.old_std)
     ppo.actor_rate.fill_(start)
-    ppo.minibatch(batch, std)
+    ppo.minibatch()
     assert ppo.stats[STATS.index("approx_kl")].item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
     assert ppo.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
     assert ppo.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
 
 
-def test_gradients_are_clipped():
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_are_clipped(fused):
     """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms before."""
-    ppo = make_ppo(make_env(), max_grad_norm=1e-3)
-    ppo.rollout.collect(ppo.env, ppo.policy)
-    ppo.minibatch(Batch(ppo.pack(), *widths(ppo)), ppo.policy.std.detach().clone())
-    for params, name in ((ppo.actor_params, "actor_norm"), (ppo.critic_params, "critic_norm")):
-        norm = torch.cat([p.grad.flatten() for p in params]).norm().item()
-        assert norm == pytest.approx(1e-3, rel=1e-2)
+    ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
+    ppo.rollout.collect()
+    ppo.prepare()
+    ppo.minibatch()
+    for w, name in zip(ppo.weights, ("actor_norm", "critic_norm"), strict=True):
+        assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
         assert ppo.stats[STATS.index(name)] > 1e-2
 
 
@@ -270,7 +278,7 @@ def test_resume_is_exact():
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
     assert runs[1].iterations == 4
     changed = [k for k in a if not torch.equal(a[k], saved[k])]
-    assert {"policy/log_std", "adam/0/exp_avg", "ppo/iteration", "env/step_count", "sim/rows"} <= set(changed)
+    assert {"policy/log_std", "adam/actor/exp_avg", "ppo/iteration", "env/step_count", "sim/rows"} <= set(changed)
 
 
 def test_a_foreign_state_is_refused():
@@ -285,20 +293,19 @@ def test_a_foreign_state_is_refused():
 def test_every_sample_once_an_epoch():
     """Each epoch's minibatches together hold every sample once, in an order that changes with epoch and iteration."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
-    ppo.rollout.collect(ppo.env, ppo.policy)
+    ppo.rollout.collect()
     parts, step = [], ppo.minibatch
 
-    def watch(batch: Batch, old_std: torch.Tensor) -> None:
-        parts.append(batch.logp.clone())
-        step(batch, old_std)
+    def watch() -> None:
+        step()
+        parts.append(ppo.batch.action[:, 0].clone())
 
-    ppo.minibatch = watch
+    ppo._minibatch = watch
     for _ in range(2):
         ppo.update()
-        ppo.iteration_count += 1
     assert [len(p) for p in parts] == [32] * 24
     epochs = [torch.cat(parts[4 * i : 4 * i + 4]) for i in range(6)]
-    want = ppo.rollout.logp.flatten().sort().values
+    want = ppo.rollout.action[..., 0].flatten().sort().values
     assert all(torch.equal(e.sort().values, want) for e in epochs)
     assert all(not torch.equal(epochs[i], epochs[j]) for i in range(6) for j in range(i))
 

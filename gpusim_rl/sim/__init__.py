@@ -73,7 +73,7 @@ def choose(name: str, device: str) -> tuple[str, str]:
 def make(name: str, mjm: mujoco.MjModel, num_envs: int, *, device: str, fields: tuple[str, ...] = (), **options) -> Sim:
     """The Sim `name` over num_envs copies of mjm. `fields` are the model fields that get a value per world.
 
-    `options` are the backend's own: native takes `threads`; warp takes `naconmax`, `njmax`.
+    `options` are the backend's own: native takes `threads`; warp takes `naconmax`, `njmax`, `conditional`, `graph`.
     """
     name, device = choose(name, device)
     if num_envs < 1:
@@ -82,6 +82,8 @@ def make(name: str, mjm: mujoco.MjModel, num_envs: int, *, device: str, fields: 
         from gpusim_rl.sim.native import Native
 
         return Native(mjm, num_envs, fields=fields, **options)
+    from gpusim_rl.graph import one_stream
     from gpusim_rl.sim.warp import Warp
 
+    one_stream(device)
     return Warp(mjm, num_envs, device=device, fields=fields, **options)

@@ -1,7 +1,6 @@
 """MuJoCo Warp: every world on the GPU, or on the CPU for tests."""
 
 import copy
-import functools
 
 import mujoco
 import mujoco_warp as mjw
@@ -11,10 +10,8 @@ import warp as wp
 from mujoco.batch import Batch
 from torch import Tensor
 
-from gpusim_rl.noise import start_warp
+from gpusim_rl.graph import capture, warp_stream
 from gpusim_rl.sim import LIMIT
-
-start_warp()
 
 # What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from it.
 STATE = (
@@ -30,6 +27,14 @@ BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size; the broadphase 
 # A solver that stops at its iteration limit is normal at training settings; every other bit is lost physics.
 CAPACITY = int(mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS))
 MARGIN = 1.5  # times the largest count of the probe
+KINEMATIC = {  # sensors that need poses and velocities of bodies alone; any other needs all that comes before the dynamics
+    int(getattr(mujoco.mjtSensor, f"mjSENS_{name}"))
+    for name in (
+        *("GYRO", "VELOCIMETER", "MAGNETOMETER", "JOINTPOS", "JOINTVEL", "BALLQUAT", "BALLANGVEL", "CLOCK"),
+        *("FRAMEPOS", "FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMELINVEL", "FRAMEANGVEL"),
+        *("SUBTREECOM", "SUBTREELINVEL", "SUBTREEANGMOM"),
+    )
+}
 
 
 class Warp:
@@ -42,6 +47,9 @@ class Warp:
         fields: model fields with a value per world.
         naconmax: contacts that all worlds can hold together; the default comes from a probe of the model.
         njmax: constraint rows that each world can hold; likewise.
+        conditional: let the solver of a captured CUDA graph end when every world has converged, by a conditional node,
+            instead of launching all of its iterations; results are bit-identical.
+        graph: capture the kernels of `step` and `reset`.
 
     `overflow` (B,) bool says which worlds the last step took over a capacity; they are in `fault` too. The contact pool
     is shared and does not tell whose contacts were lost, so that a full pool marks every world.
@@ -58,6 +66,8 @@ class Warp:
         fields: tuple[str, ...] = (),
         naconmax: int | None = None,
         njmax: int | None = None,
+        conditional: bool = False,
+        graph: bool = True,
     ):
         if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
             raise ValueError("sim=warp runs neither flexes nor sleeping islands: use sim=native")
@@ -72,9 +82,9 @@ class Warp:
                 naconmax = self._pool(mjm, contacts, poses, num_envs) if naconmax is None else naconmax
                 njmax = rows if njmax is None else njmax
             self._d = mjw.make_data(mjm, num_envs, naconmax=naconmax, njmax=njmax)
-        # Outside a capture, capture_while copies a counter to the host before every solver iteration. A fixed number of
-        # launches gives the same bits (a converged world skips them) and reads nothing; training needs six.
-        self._m.opt.graph_conditional = False
+        # Outside a CUDA capture, capture_while copies a counter to the host before every solver iteration. A fixed number
+        # of launches gives the same bits (a converged world skips them) and reads nothing; training needs six.
+        self._m.opt.graph_conditional = conditional and not self._device.is_cpu
         self._m.opt.warn_overflow = 0  # a printf on the device serialises it
         self._state = {name: wp.to_torch(getattr(self._d, name)) for name in STATE}
         self._blank = {name: value[:1].clone() for name, value in self._state.items()}
@@ -84,12 +94,15 @@ class Warp:
         self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
         self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
         self._fault = torch.zeros_like(self.overflow)
+        sensors = zip(mjm.sensor_type, mjm.sensor_needstage, strict=True)
+        self._kinematic = all(kind in KINEMATIC or stage == mujoco.mjtStage.mjSTAGE_ACC for kind, stage in sensors)
+        self._advance, self._sense = (
+            capture(fn, self.qpos.device, kernels=True, on=graph) for fn in (self._advance_kernels, self._sense_kernels)
+        )
 
     def step(self, n: int) -> None:
         self._bits.zero_()  # sticky otherwise
-        with self._scope():
-            for _ in range(n):
-                mjw.step(self._m, self._d)
+        self._advance(n)
         torch.ne(self._bits & CAPACITY, 0, out=self.overflow)
         # A maximum is not finite if a term is not, and |x| ≤ LIMIT bounds the rest: one pass over the state.
         worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
@@ -104,12 +117,7 @@ class Warp:
         # The stages below run for every world. They write what the next step computes again, the sensors, and the
         # delay lines behind them.
         sensors, history = self.sensordata.clone(), self._state["history"].clone()
-        with self._scope():
-            self._d.sensordata.zero_()
-            mjw.fwd_position(self._m, self._d, factorize=False)
-            mjw.sensor_pos(self._m, self._d)
-            mjw.fwd_velocity(self._m, self._d)
-            mjw.sensor_vel(self._m, self._d)
+        self._sense()
         torch.where(_rows(mask, sensors), self.sensordata, sensors, out=self.sensordata)
         self._state["history"].copy_(history)
         self.overflow &= ~mask
@@ -132,6 +140,26 @@ class Warp:
         for name, value in self._tensors().items():
             value.copy_(state[name])
 
+    def _advance_kernels(self, n: int) -> None:
+        """n timesteps."""
+        with self._scope():
+            for _ in range(n):
+                mjw.step(self._m, self._d)
+
+    def _sense_kernels(self) -> None:
+        """Position and velocity sensors of the state as it is, in every world."""
+        m, d = self._m, self._d
+        with self._scope():
+            d.sensordata.zero_()
+            if self._kinematic:
+                mjw.fwd_kinematics(m, d)
+                mjw.com_vel(m, d)
+            else:
+                mjw.fwd_position(m, d, factorize=False)
+                mjw.fwd_velocity(m, d)
+            mjw.sensor_pos(m, d)
+            mjw.sensor_vel(m, d)
+
     def _pool(self, mjm: mujoco.MjModel, contacts: int, poses: np.ndarray, num_envs: int) -> int:
         """naconmax: the pool also holds the pairs that the broadphase lets through, which may be more than contacts."""
         d = mjw.make_data(mjm, len(poses), naconmax=1, njmax=1)  # counters go on counting where storage ends
@@ -152,7 +180,7 @@ class Warp:
         if self._device.is_cpu:
             return wp.ScopedDevice(self._device)
         # sync_enter would wait for Warp's own stream, which a torch capture forbids; nothing is queued there.
-        return wp.ScopedStream(_stream(torch.cuda.current_stream(wp.device_to_torch(self._device))), sync_enter=False)
+        return wp.ScopedStream(warp_stream(self.qpos.device), sync_enter=False)
 
 
 def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> tuple[int, int, np.ndarray]:
@@ -173,9 +201,6 @@ def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> t
     seen = batch.rollout(steps, control, record=("ncon", "nefc", "qpos"))
     contacts, rows = (int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
     return contacts, rows, seen["qpos"][:, ::hold].reshape(-1, mjm.nq)
-
-
-_stream = functools.cache(wp.stream_from_torch)
 
 
 def _rows(mask: Tensor, like: Tensor) -> Tensor:

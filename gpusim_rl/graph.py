@@ -1,0 +1,172 @@
+"""Graphs outside the algorithm: `capture(fn)` replays fixed work, `Phases` times it, `fetch` reads a result of it later.
+
+On CUDA a graph holds all that fn launched, torch's kernels and Warp's; on the CPU only Warp can record, so that there a
+function of Warp launches alone (`kernels=True`) is captured and every other one simply runs.
+"""
+
+import functools
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import warp as wp
+from torch import Tensor
+
+def start_warp() -> None:
+    """Initialise Warp without a word: no banner, no compile log, no warning from C that there is no CUDA driver."""
+    wp.config.log_level = wp.LOG_WARNING
+    if torch.cuda.is_available():
+        wp.init()
+        return
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            wp.init()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+start_warp()
+
+WARM = 3  # calls that simply run before one is captured: modules load, libraries choose, streams see their first work
+_recording = False
+
+
+def one_stream(device: torch.device | str) -> None:
+    """Send all further work of torch and of Warp on a CUDA device to one stream; nothing on the CPU.
+
+    It is torch's own and non-blocking: Warp's streams are blocking, and the default one cannot be captured.
+    """
+    device = torch.device(device)
+    if device.type != "cuda" or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+        return
+    torch.cuda.set_device(device)
+    stream = torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    torch.cuda.set_stream(stream)
+    wp.set_stream(_warp_stream(stream), wp.device_from_torch(stream.device))
+
+
+def warp_stream(device: torch.device) -> wp.Stream | None:
+    """torch's current stream on a CUDA device as Warp knows it; None on the CPU."""
+    return _warp_stream(torch.cuda.current_stream(device)) if device.type == "cuda" else None
+
+
+_warp_stream = functools.cache(wp.stream_from_torch)
+
+
+class Captured:
+    """What `capture` returns: fn, run as it is at first, then captured once and replayed.
+
+    `reason` says why fn is not captured, or is empty. A graph holds addresses, so that with other tensors or numbers as
+    arguments, or a tensor of another shape, fn is captured anew.
+    """
+
+    def __init__(self, fn: Callable[..., None], device: torch.device | str, *, kernels: bool = False, on: bool = True):
+        self.fn, self.device = fn, torch.device(device)
+        self.name = getattr(fn, "__qualname__", repr(fn))
+        self.graph: Callable[[], Any] | None = None
+        self.calls, self.key = 0, ()
+        self.reason = "" if on else "switched off"
+        if not kernels and self.device.type == "cpu":
+            self.reason = self.reason or "torch on the CPU has no graphs"
+
+    def __call__(self, *args: Any) -> None:
+        if self.reason or _recording:  # within another graph it is part of that one
+            return self.fn(*args)
+        key = tuple((x.data_ptr(), x.shape) if isinstance(x, Tensor) else x for x in args)
+        if key != self.key:
+            self.key, self.graph, self.calls = key, None, 0
+        self.calls += 1
+        if self.calls <= WARM:
+            return self.fn(*args)
+        if self.graph is None:
+            try:
+                self.graph = record(functools.partial(self.fn, *args), self.device)
+            except Exception as error:  # a driver, library or device that cannot: go on without, and say so
+                self.reason = " ".join(str(error).split()) or type(error).__name__
+                print(f"{self.name} runs without a graph: {self.reason}", file=sys.stderr, flush=True)
+                return self.fn(*args)
+        self.graph()
+
+
+capture = Captured
+
+
+def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
+    """A function that replays what fn launches, which is recorded and not run; RuntimeError if it cannot be."""
+    global _recording
+    collects = gc.isenabled()
+    gc.disable()  # an object that frees device memory in the midst would invalidate the capture
+    _recording = True
+    try:
+        if device.type == "cpu":
+            with wp.ScopedCapture(device="cpu") as captured:
+                fn()
+            return functools.partial(wp.capture_launch, captured.graph)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            ours = _warp_stream(stream)
+            wp.capture_begin(stream=ours, external=True, force_module_load=False)
+            try:
+                fn()
+            finally:
+                wp.capture_end(stream=ours)
+        return graph.replay
+    finally:
+        _recording = False
+        if collects:
+            gc.enable()
+
+
+class Phases:
+    """Seconds spent in the named parts of repeated work: by CUDA events, or on the CPU by the clock."""
+
+    def __init__(self, device: torch.device):
+        self.cuda = device.type == "cuda"
+        self.marks: list[tuple[str, Any]] = []
+
+    def mark(self, name: str) -> None:
+        """What follows belongs to `name`, until the next mark; to nothing if it is empty."""
+        if _recording:
+            return
+        if self.cuda:
+            stamp = torch.cuda.Event(enable_timing=True)
+            stamp.record()
+        else:
+            stamp = time.perf_counter()
+        self.marks.append((name, stamp))
+
+    def take(self) -> Callable[[], dict[str, float]]:
+        """A function that gives the seconds of each part up to now, once the device has come so far. Starts anew."""
+        marks, self.marks = self.marks, []
+
+        def seconds() -> dict[str, float]:
+            spent: dict[str, float] = {}
+            for (name, a), (_, b) in zip(marks, marks[1:], strict=False):
+                if name:
+                    spent[name] = spent.get(name, 0.0) + (a.elapsed_time(b) / 1e3 if self.cuda else b - a)
+            return spent
+
+        return seconds
+
+
+def fetch(values: Tensor) -> Callable[[], list[float]]:
+    """Begin to copy values (n,) to the host; the function returned waits for that copy alone, and gives the numbers."""
+    if values.device.type == "cpu":
+        found = values.tolist()
+        return lambda: found
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> list[float]:
+        arrived.synchronize()
+        return host.tolist()
+
+    return read
