@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import torch
 
 from gpusim_rl import config
 from gpusim_rl.env import Env
@@ -49,16 +50,22 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
-    known = {"native": ("threads",), "warp": ("naconmax", "njmax")}[sim_name]
+    known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional")}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
+    if sim_name == "warp":
+        options["graph"] = cfg["graph"] != "off"
     sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
     with fitting(cfg["task"]):
-        env = Env(task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+        env = Env(
+            task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"], compiled=cfg["compile"]
+        )
         sim.ctrl.copy_(task.control(env.now))  # as many as the model has
     algo = dict(cfg["algo"])
-    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor")}
+    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}
+    if algo.pop("tf32") and device != "cpu":
+        torch.set_float32_matmul_precision("high")
     policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
-    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo))
+    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"])
 
 
 def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:

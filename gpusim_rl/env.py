@@ -71,17 +71,23 @@ class Env:
             for i, (a, d) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
         }
         self.memory: dict[str, Tensor] = {}
-        fuse = functools.partial(torch.compile, dynamic=False) if compiled else lambda fn: fn
-        self._start, self._vary = fuse(task.start), fuse(task.vary)
-        self._control, self._update = fuse(task.control), fuse(task.update)
-        self._judge, self._critic = fuse(self._judge), fuse(self._critic)
+        self._bind(lambda fn: fn)
         self._begin()
         self._agree(weights, noise)
+        self._update(self.now, self.noise)  # every stream of the task joins the block now, before anything holds its address
+        if compiled:
+            self._bind(functools.partial(torch.compile, dynamic=False))
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
         self._term_sums = torch.zeros(len(self.terms), device=self.device)
         self._sums = torch.zeros(len(SUMS), device=self.device)
 
     # -- building ------------------------------------------------------------------------------------------------------
+
+    def _bind(self, fuse: Callable[[Any], Any]) -> None:
+        """Take the pure functions that make up a step, each as fuse returns it."""
+        self._start, self._vary = fuse(self.task.start), fuse(self.task.vary)
+        self._control, self._update = fuse(self.task.control), fuse(self.task.update)
+        self._critic, self._judge = fuse(self._views_of), fuse(self._judgement)
 
     def _begin(self) -> None:
         """Draw the worlds, start every episode and keep the first views."""
@@ -119,7 +125,8 @@ class Env:
         self._weights = self.task.tensor([weights[name] for name in rewards])
         spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
         self._spread = self.task.tensor(spread)
-        self.views = Views(*(torch.zeros(self.num_envs, n, device=self.device) for n in (len(spread), self._critic(state).shape[1])))
+        widths = len(spread), self._critic(state).shape[1]
+        self.views = Views(*(torch.zeros(self.num_envs, width, device=self.device) for width in widths))
         self._look()
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -172,7 +179,7 @@ class Env:
         self._look()
         return end, reward, terminated, truncated, fault
 
-    def _judge(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _judgement(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc) and whether the task ended (B,) bool."""
         # a sum over rows would add in an order that depends on B, and a world would know how many neighbours it has
         terms = torch.stack(list(self.task.reward(s).values()), 1) * self._weights
@@ -213,7 +220,7 @@ class Env:
         self.action.masked_fill_(mask[:, None], 0.0)
         self.previous.masked_fill_(mask[:, None], 0.0)
 
-    def _critic(self, s: State) -> Tensor:
+    def _views_of(self, s: State) -> Tensor:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 

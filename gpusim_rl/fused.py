@@ -3,6 +3,7 @@
 `ppo.loss` is the same in torch operations, differentiated by autograd: about 130 launches where these are three.
 """
 
+# ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportCallIssue=false

@@ -6,6 +6,7 @@ function of Warp launches alone (`kernels=True`) is captured and every other one
 
 import functools
 import gc
+import itertools
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import warp as wp
 from torch import Tensor
+
 
 def start_warp() -> None:
     """Initialise Warp without a word: no banner, no compile log, no warning from C that there is no CUDA driver."""
@@ -30,6 +32,8 @@ def start_warp() -> None:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
 start_warp()
 
 WARM = 3  # calls that simply run before one is captured: modules load, libraries choose, streams see their first work
@@ -147,7 +151,7 @@ class Phases:
 
         def seconds() -> dict[str, float]:
             spent: dict[str, float] = {}
-            for (name, a), (_, b) in zip(marks, marks[1:], strict=False):
+            for (name, a), (_, b) in itertools.pairwise(marks):
                 if name:
                     spent[name] = spent.get(name, 0.0) + (a.elapsed_time(b) / 1e3 if self.cuda else b - a)
             return spent

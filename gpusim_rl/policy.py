@@ -96,13 +96,13 @@ class Policy(nn.Module):
         activation: str = "elu",
         std: float = 1.0,
         floor: float = 0.05,
-        amp: str = "off",
+        amp: str | None = None,
         seed: int = 0,
     ):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        if amp not in ("off", "bf16"):
-            raise ValueError(f"algo.amp={amp!r}: choose one of off, bf16")
+        if amp not in (None, "bf16"):
+            raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
         self.floor = floor
         self.actor = Actor(no, nu, hidden, activation, generator)
         if not 0 < floor < std:

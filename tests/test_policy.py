@@ -123,7 +123,7 @@ def test_actor_holds_its_normaliser():
 @pytest.mark.parametrize("name", ["mean", "value"])
 def test_bf16_multiplies_alone(name):
     """With amp="bf16" weights, views and results stay float32 and the numbers are those of bfloat16 matrices; off is exact."""
-    plain, amp = (Policy(6, 6, 2, hidden=(64, 64), amp=amp) for amp in ("off", "bf16"))
+    plain, amp = (Policy(6, 6, 2, hidden=(64, 64), amp=amp) for amp in (None, "bf16"))
     view = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
     a, b = (getattr(policy, name)(view) for policy in (plain, amp))
     exact = (plain.actor.net if name == "mean" else plain.critic)(view)
