@@ -1,6 +1,8 @@
 """Train a policy: `python train.py task=quadruped`. See `python train.py --help`."""
 
+import math
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,20 +32,36 @@ def train(cfg: dict[str, Any]) -> Path:
         return evaluate(ppo.act, ppo.env.task, weights=weights, noise=noise, seed=seed, episodes=episodes)
 
     begun, watch = ppo.iterations, Stopwatch(before)
+    pending: list[tuple[int, Callable[[], dict[str, float]], dict[str, float]]] = []
+
+    def flush() -> None:
+        """Log what was begun to be read: waits for the device to have done that iteration, and for no later one."""
+        while pending:
+            i, read, success = pending.pop(0)
+            row = read()
+            row = {"iteration": i, "env_steps": i * ppo.size, "time_s": watch.seconds} | row | success
+            run.log(row)
+            write(row)
+            table.show(row, watch.seconds - before)
+            if not math.isfinite(row["policy_loss"] + row["value_loss"] + row["approx_kl"]):
+                kept = f"resume={run.path} continues from {run.saved()[-1].name}" if run.saved() else "nothing was saved"
+                config.fail(f"iteration {i}: the loss is not finite any more; {kept}, with a lower algo.lr_max perhaps")
+
     with board.Board(f"{name} · {ppo.env.num_envs} worlds · {run.path}", cfg["iterations"], begun) as table:
         table.say(f"run: {run.path}")
         for i in range(begun + 1, cfg["iterations"] + 1):
             ppo.iteration()
+            flush()  # the row of an earlier iteration, now that the device has this one to do
             last, success = i == cfg["iterations"], {}
             if cfg["stop_at"] and i % cfg["eval_every"] == 0:
                 success = {"success": judge(STOP_SEED, 128)["success"]}
                 last |= success["success"] >= cfg["stop_at"]
-            if i % cfg["log_every"] == 0 or success or last:
-                row = {"iteration": i, "env_steps": i * ppo.size, "time_s": watch.seconds} | ppo.metrics() | success
-                run.log(row)
-                write(row)
-                table.show(row, watch.seconds - before)
-            if i % cfg["save_every"] == 0 or last:
+            save = last or i % cfg["save_every"] == 0
+            if i % cfg["log_every"] == 0 or success or save:
+                pending.append((i, ppo.report(), success))
+            if save or ppo.env.device.type == "cpu":
+                flush()
+            if save:
                 run.save(i, ppo.state(), {"task": name})
             if last:
                 break

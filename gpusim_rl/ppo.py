@@ -17,6 +17,11 @@ from gpusim_rl.returns import gae
 from gpusim_rl.rollout import Rollout
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clipped", "actor_norm", "critic_norm")
+SHARES = {  # what the log shows of an iteration, of the parts that are timed
+    "physics": ("physics",),
+    "policy": ("act", "settle"),
+    "update": ("returns", "minibatches", "normalisers"),
+}
 LINE = 32  # numbers: 128 bytes
 
 
@@ -147,7 +152,8 @@ class PPO:
         on = partial(capture, device=device, on=graph == "parts")
         self._act, self._advance, self._settle = on(self.rollout.act), on(env.advance), on(self.rollout.settle)
         self._prepare, self._minibatch, self._absorb = on(self.prepare), on(self.minibatch), on(self.absorb)
-        self._run = capture(self.run, device, on=graph == "whole")
+        self.whole = graph == "whole"
+        self._run = capture(self.run, device, on=self.whole)
 
     def _allocate(self, device: torch.device) -> None:
         """Everything an update writes: parameters and gradients as two vectors each, the minibatch, Adam's moments."""
@@ -188,32 +194,41 @@ class PPO:
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
+        self.phases.mark("iteration" if self.whole else "")
         self._run()
         self.phases.mark("")
         self.iterations += 1
 
     def run(self) -> None:
         """An iteration in its parts. In place."""
+        self.collect()
+        self.update()
+
+    def collect(self) -> None:
+        """Fill the record: act with the stochastic policy for T steps. In place."""
         mark = self.phases.mark
         with torch_threads(1):  # tiny tensors gain nothing from threads, and the engine's own need the cores
             for _ in range(self.rollout.num_steps):
-                mark("policy")
+                mark("act")
                 self._act()
                 mark("physics")
                 self._advance()
-                mark("policy")
+                mark("settle")
                 self._settle()
-        mark("update")
-        self.update()
+        mark("")
 
     def update(self) -> None:
-        """All epochs over the rollout; then the normalisers absorb it. In place."""
+        """All epochs over the record; then the normalisers absorb it. In place."""
         # A team of OpenMP threads waits for its slowest: one on every core stalls whenever anything else runs.
         with torch_threads(max(1, torch.get_num_threads() // 2)):
+            self.phases.mark("returns")
             self._prepare()
+            self.phases.mark("minibatches")
             for _ in range(self.parts):
                 self._minibatch()
+            self.phases.mark("normalisers")
             self._absorb()
+        self.phases.mark("")
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -288,10 +303,11 @@ class PPO:
 
         def read() -> dict[str, float]:
             found, parts = values(), spent()
+            shares = {share: sum(parts.get(part, 0.0) for part in its) for share, its in SHARES.items()}
             metrics = env.means(names, found) | dict(zip((*STATS, "learning_rate", "std"), found[len(names) :], strict=True))
             seconds = max(sum(parts.values()), 1e-9)
             metrics |= {"steps_per_s": steps / seconds}
-            return metrics | {f"share/{part}": parts.get(part, 0.0) / seconds for part in ("physics", "policy", "update")}
+            return metrics | {f"share/{share}": value / seconds for share, value in shares.items()}
 
         return read
 

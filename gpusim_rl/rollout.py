@@ -1,4 +1,4 @@
-"""The (T, B, …) record of a rollout and the loop that fills it."""
+"""The (T, B, …) record of a rollout and the two halves of a step that fill it."""
 
 import torch
 from torch import Tensor
@@ -55,10 +55,3 @@ class Rollout:
         end, *rest = self.env.settle()
         self._after.index_copy_(0, self._t, torch.cat([end, torch.stack(rest, 1)], dim=1)[None])
         self._t.add_(1).remainder_(self.num_steps)
-
-    def collect(self) -> None:
-        """T steps. In place."""
-        for _ in range(self.num_steps):
-            self.act()
-            self.env.advance()
-            self.settle()

@@ -368,3 +368,14 @@ def test_interrupt(here):
     assert done % 2 == 0 and len(Run(here / "run").rows()) >= done
     succeed("train.py", "resume=run", f"iterations={done + 1}", cwd=here)
     assert [row["iteration"] for row in Run(here / "run").rows()] == list(range(1, done + 2))
+
+
+def test_a_diverged_training_stops(here):
+    """Once the loss is not finite a training ends in one line that names the last good checkpoint, which stays the last."""
+    words = ("task=quadruped", *TINY, "iterations=40", "save_every=2", "log=none", "run_dir=run")
+    done = command("train.py", *words, "algo.learning_rate=1e30", "algo.lr_max=1e30", cwd=here)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("error: iteration ") and "the loss is not finite" in error
+    for path in (here / "run" / "checkpoints").glob("*.safetensors"):
+        assert all(torch.isfinite(v).all() for k, v in load(path)[0].items() if k.startswith("policy/"))

@@ -177,7 +177,7 @@ def test_quarantined_samples_do_not_teach():
     """The rollout marks the sample whose step went wrong, and no other; the loss does not see what stands in it."""
     ppo = make_ppo(make_env())
     ppo.env.sim.qvel[5, 3] = torch.inf
-    ppo.rollout.collect()
+    ppo.collect()
     assert ppo.rollout.fault.nonzero().tolist() == [[0, 5]]
     ppo.prepare()
     packed = ppo.packed.clone()

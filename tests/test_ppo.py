@@ -22,7 +22,7 @@ def collected(tmp_path_factory) -> PPO:
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
-        ppo.rollout.collect()
+        ppo.collect()
     assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
     return ppo
 
@@ -197,7 +197,7 @@ def test_pack_bootstraps_time_outs(collected):
 def test_learning_rate_follows_kl(kl, start, factor, fused):
     """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within bounds; the critic's stays."""
     ppo = make_ppo(make_env(), num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.rollout.collect()
+    ppo.collect()
     ppo.prepare()
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
     Batch(ppo.packed, *widths(ppo)).mean.add_(math.sqrt(2 * kl / len(ppo.old_std)) * ppo.old_std)
@@ -212,7 +212,7 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
 def test_gradients_are_clipped(fused):
     """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms before."""
     ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.rollout.collect()
+    ppo.collect()
     ppo.prepare()
     ppo.minibatch()
     for w, name in zip(ppo.weights, ("actor_norm", "critic_norm"), strict=True):
@@ -293,7 +293,7 @@ def test_a_foreign_state_is_refused():
 def test_every_sample_once_an_epoch():
     """Each epoch's minibatches together hold every sample once, in an order that changes with epoch and iteration."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
-    ppo.rollout.collect()
+    ppo.collect()
     parts, step = [], ppo.minibatch
 
     def watch() -> None:
