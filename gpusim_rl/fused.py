@@ -186,7 +186,7 @@ class FusedLoss:
         total(self.all)
         self._conclude.launch(stream)
 
-    def _record(self, kernel: Any, dim: int, inputs: list[Any], outputs: list[Tensor]) -> wp.Launch:
+    def _record(self, kernel: Any, dim: int, inputs: list[Any], outputs: list[Tensor]) -> Any:
         """A launch to repeat on the same addresses."""
         inputs, out = ([wp.from_torch(x) if isinstance(x, Tensor) else x for x in xs] for xs in (inputs, outputs))
         device = wp.device_from_torch(self.device)

@@ -111,7 +111,7 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
         if device.type == "cpu":
             with wp.ScopedCapture(device="cpu") as captured:
                 fn()
-            return functools.partial(wp.capture_launch, captured.graph)
+            return functools.partial(wp.capture_launch, captured.graph)  # pyright: ignore[reportArgumentType]
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             ours = _warp_stream(stream)

@@ -100,6 +100,11 @@ def torch_threads(n: int):
         torch.set_num_threads(before)
 
 
+def write(places: list[Tensor], values: tuple[Tensor, ...]) -> None:
+    """Copy each value to its place, in as few kernels as can be."""
+    torch._foreach_copy_(places, values)  # pyright: ignore[reportPrivateImportUsage]
+
+
 def flatten(params: list[nn.Parameter], flat: Tensor, grads: Tensor) -> list[Tensor]:
     """Move parameters into a vector, each to a multiple of LINE numbers; the places of their gradients in another."""
     at, places = 0, []
@@ -152,8 +157,8 @@ class PPO:
         on = partial(capture, device=device, on=graph == "parts")
         self._act, self._advance, self._settle = on(self.rollout.act), on(env.advance), on(self.rollout.settle)
         self._prepare, self._minibatch, self._absorb = on(self.prepare), on(self.minibatch), on(self.absorb)
-        self.whole = graph == "whole"
-        self._run = capture(self.run, device, on=self.whole)
+        self.graph = graph
+        self._run = capture(self.run, device, on=graph == "whole")
 
     def _allocate(self, device: torch.device) -> None:
         """Everything an update writes: parameters and gradients as two vectors each, the minibatch, Adam's moments."""
@@ -194,7 +199,7 @@ class PPO:
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
-        self.phases.mark("iteration" if self.whole else "")
+        self.phases.mark("iteration" if self.graph == "whole" else "")
         self._run()
         self.phases.mark("")
         self.iterations += 1
@@ -267,16 +272,14 @@ class PPO:
                 self.fused.value.copy_(value)
             self.fused()
             found = torch.autograd.grad((mean, value), self.params[1:], (self.fused.grad_mean, self.fused.grad_value))
-            torch._foreach_copy_(self.places[1:], found)
+            write(self.places[1:], found)
             stats = self.fused.stats
             total(self.grads).mul_(self.fused.share)
         else:
             objective, stats = loss(policy, batch, self.old_std, cfg)
-            torch._foreach_copy_(self.places, torch.autograd.grad(objective, self.params))
+            write(self.places, torch.autograd.grad(objective, self.params))
             total(self.grads)
-        grads = [w.grad for w in self.weights if w.grad is not None]
-        norms = torch.stack(torch._foreach_norm(grads))
-        torch._foreach_mul_(grads, list((cfg.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unbind()))
+        norms = torch.stack([nn.utils.clip_grad_norm_(w, cfg.max_grad_norm) for w in self.weights])
         kl = stats[3]
         factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
         self.actor_rate.mul_(factor).clamp_(cfg.lr_min, cfg.lr_max)

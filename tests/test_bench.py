@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from gpusim_rl.bench import LEVELS, RATIOS, main
-from tests.worlds import ROOT
+from gpusim_rl.bench import LEVELS, PARTS, RATIOS, main
+from gpusim_rl.plain import Plain
+from tests.worlds import ROOT, make_env, make_ppo
 
 SMALL = {
     "native": ("num_envs=16", "num_steps=4"),
@@ -42,8 +43,15 @@ def test_it_measures_every_level(tmp_path, sim):
     for a, b in RATIOS:
         quotients = [x / y for x, y in zip(rates[a]["all"], rates[b]["all"], strict=True)]
         assert ratios[f"{a}/{b}"]["all"] == pytest.approx(quotients)
-    assert set(found["shares"]) == {"physics", "policy", "update"}
-    assert sum(found["shares"].values()) == pytest.approx(1)
+    spent, iterations = found["milliseconds"], found["steps"] / found["num_envs"] / found["num_steps"]
+    assert set(spent) == {*PARTS, "host", "update", "plain"} and all(x["min"] > 0 for x in spent.values())
+    # the parts are timed one after the other inside the iteration, so they nearly fill it
+    whole = [1e3 * found["steps"] / rate / iterations for rate in rates["training"]["all"]]
+    for i, ms in enumerate(whole):
+        assert 0.7 * ms < sum(spent[part]["all"][i] for part in PARTS) <= ms
+    speedups = [a / b for a, b in zip(spent["plain"]["all"], spent["update"]["all"], strict=True)]
+    assert found["update_speedup"]["all"] == pytest.approx(speedups)
+    assert found["an_iteration"]["operators"] > 1000 and found["memory"]["host"] > 1e8
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 100 + len(str(out)) and "\x1b" not in done.stdout
     assert [line.split()[0] for line in lines if line.split()[0] in LEVELS] == list(LEVELS)
@@ -67,3 +75,22 @@ def test_a_mistake_is_one_line(capsys, word, says):
     out, err = capsys.readouterr()
     assert stop.value.code == 2 and out == ""
     assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
+
+
+def test_the_plain_update_is_the_same_update():
+    """What the fused update is measured against does the same: after three epochs the weights agree to a few per mille of a step."""
+    steps = []
+    for plain in (True, False):
+        ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
+        ppo.iteration()
+        for w in ppo.weights:  # both begin with empty moments
+            for value in ppo.optimiser.state[w].values():
+                value.zero_()
+        ppo.actor_rate.fill_(ppo.cfg.learning_rate)
+        ppo.collect()
+        before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
+        (Plain(ppo) if plain else ppo).update()
+        steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})
+    for name, step in steps[0].items():
+        scale = step.abs().max()
+        assert scale > 0 and (step - steps[1][name]).abs().max() < 5e-3 * scale, name

@@ -71,8 +71,7 @@ class Warp:
     ):
         if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
             raise ValueError("sim=warp runs neither flexes nor sleeping islands: use sim=native")
-        mjm = copy.copy(mjm)
-        mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)  # refused, and Warp never resets by itself
+        mjm = accepted(mjm)
         derived = (*DERIVED, *(BOUNDS if "geom_size" in fields else ())) if fields else ()
         self._device = wp.get_device(device)
         with self._scope():
@@ -181,6 +180,13 @@ class Warp:
             return wp.ScopedDevice(self._device)
         # sync_enter would wait for Warp's own stream, which a torch capture forbids; nothing is queued there.
         return wp.ScopedStream(warp_stream(self.qpos.device), sync_enter=False)
+
+
+def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy of the model without the flag that mujoco_warp refuses, and that says nothing there: it never resets by itself."""
+    mjm = copy.copy(mjm)
+    mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    return mjm
 
 
 def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> tuple[int, int, np.ndarray]:
