@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
-from gpusim_rl.graph import capture
+from gpusim_rl.graph import WARM, capture
 from gpusim_rl.plain import Plain
 from gpusim_rl.ppo import PPO, torch_threads
 from gpusim_rl.run import versions, write_whole
@@ -204,14 +204,16 @@ def launches(ppo: PPO) -> dict[str, int]:
             ppo.iteration()
         return {"operators": seen.count}
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
-        timed(ppo.env.device, ppo.iteration)
+        ppo.iteration()
+        torch.cuda.synchronize()  # the one that is not counted below
     events = trace.events() or []
     names = [event.name for event in events]
     return {
         "kernels": sum(str(event.device_type).endswith("CUDA") for event in events),
         "kernel_launches": sum("LaunchKernel" in name for name in names),
         "graph_launches": sum("GraphLaunch" in name for name in names),
-        "synchronisations": sum("Synchronize" in name for name in names),
+        "synchronisations": sum("Synchronize" in name for name in names) - 1,
+        "copies_to_host": sum("DtoH" in name for name in names),
     }
 
 
@@ -236,9 +238,10 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def bench(ppo: PPO, cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure every level cfg["repeats"] times; all that `out` holds."""
+def bench(ppo: PPO, cfg: dict[str, Any], built: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure every level cfg["repeats"] times; all that `out` holds. `built`: seconds that making ppo took."""
     env, load = ppo.env, os.getloadavg()
+    first = timed(env.device, ppo.iteration)[0]
     times = [timed(env.device, ppo.iteration)[0] for _ in range(cfg["warmup"])]
     tape = record(ppo, math.ceil(cfg["seconds"] / min(times)))
     bare = bare_warp(env.task, env.sim) if isinstance(env.sim, Warp) else bare_native(env.task, env.num_envs)
@@ -269,6 +272,7 @@ def bench(ppo: PPO, cfg: dict[str, Any], say: Callable[[str], None]) -> dict[str
         "milliseconds": {name: spread(x) for name, x in parts.items()},
         "update_speedup": spread([x / y for x, y in zip(parts["plain"], parts["update"], strict=True)]),
         "an_iteration": launches(ppo),
+        "start_s": {"build": built, "first_iteration": first, "next": times[:WARM]},
         "memory": memory(env.device),
         "versions": versions() | {"cpu": processor(), "cores": os.cpu_count()},
         "load": {"before": load, "after": os.getloadavg()},
@@ -298,6 +302,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         "an iteration in ms: " + ", ".join(f"{part} {spent[part]:.4g}" for part in (*PARTS, "host")),
         f"update {spent['update']:.4g} ms, written plainly {spent['plain']:.4g} ms: x {found['update_speedup']['median']:.2f}",
         f"an iteration: {asked}; memory: {used}",
+        f"building took {found['start_s']['build']:.1f} s, the first iteration {found['start_s']['first_iteration']:.1f} s",
         f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}; load {load['before'][0]:.1f} to {load['after'][0]:.1f}",
         ", ".join(f"{key} {made[key]}" for key in ("python", "torch", "mujoco", "mujoco-warp", "warp-lang")),
         f"commit {made['commit']}",
@@ -324,8 +329,9 @@ def main(words: list[str]) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=100)
     with config.one_line():
         settle(cfg)
+        start = perf_counter()
         ppo = make_ppo(cfg)
-    found = bench(ppo, cfg, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    found = bench(ppo, cfg, perf_counter() - start, lambda line: console.print(line, highlight=False, soft_wrap=True))
     show(found, console)
     if cfg["out"]:
         write_whole(Path(cfg["out"]), (json.dumps(found, indent=1) + "\n").encode())

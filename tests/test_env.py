@@ -1,6 +1,7 @@
 """Env: time-outs, masked restarts, quarantine, independence of worlds, metrics, randomisation, resume."""
 
 import math
+import shutil
 
 import mujoco
 import pytest
@@ -398,3 +399,13 @@ def test_sims_draw_and_start_alike():
             assert torch.allclose(native.sim.model(field).float(), warp.sim.model(field), rtol=1e-6, atol=0), field
         for env in envs:
             env.step(torch.zeros_like(env.action))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_task_is_the_task():
+    """With torch.compile around the task's methods, twelve steps with restarts are those without it, but for rounding."""
+    plan = actions(12, 8)
+    plain, compiled = (run(make_env(num_envs=8, episode=0.1, compiled=on), plan) for on in (False, True))
+    for a, b in zip(plain, compiled, strict=True):
+        for x, y in zip(a, b, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)

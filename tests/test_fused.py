@@ -37,7 +37,7 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor, t
 
 def fused(policy: Policy, rows: torch.Tensor, old_std: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Batch]:
     """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and where d/d log_std goes."""
-    grad = torch.full((NU,), torch.nan)
+    grad = torch.full((NU,), torch.nan, device=rows.device)
     ours = FusedLoss(
         rows,
         first=NO + NC,

@@ -3,12 +3,16 @@
 import mujoco
 import pytest
 import torch
+import warp as wp
 
 from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
+from gpusim_rl.bench import launches
+from gpusim_rl.graph import one_stream, record, warp_stream
 from gpusim_rl.noise import Noise
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import converged
+from tests import graphs, test_fused
 from tests.worlds import TASKS, make_task
 
 pytestmark = pytest.mark.gpu
@@ -64,13 +68,81 @@ def test_a_control_step_is_that_of_mujoco_c():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_iteration_reads_nothing(task):
-    """After a warm-up an iteration on CUDA never waits for the device: torch raises at a synchronising call."""
-    ppo = trained(task, 2)
+    """While the device sleeps for three seconds a captured iteration is enqueued in 50 ms, and torch raises at any call that waits."""
+    graphs.an_iteration_reads_nothing("cuda", task)
+
+
+def test_a_hundred_iterations_read_nothing():
+    """torch raises at no call of a hundred iterations."""
+    ppo = graphs.build("cuda")
+    for _ in range(graphs.CALLS):
+        ppo.iteration()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        ppo.iteration()
+        for _ in range(100):
+            ppo.iteration()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert ppo.metrics()["fault"] == 0
+
+
+def test_the_profiler_sees_graphs_alone():
+    """An iteration is graph launches: no synchronising call, no copy to the host, no kernel launched by itself."""
+    ppo = graphs.build("cuda")
+    for _ in range(graphs.CALLS):
+        ppo.iteration()
+    seen = launches(ppo)
+    assert seen["synchronisations"] == seen["copies_to_host"] == 0
+    assert seen["graph_launches"] == 3 * ppo.rollout.num_steps + ppo.parts + 2
+    assert seen["kernel_launches"] == 0 and seen["kernels"] > 1000
+
+
+@pytest.mark.parametrize("words", [[], ["graph=whole"], ["sim.conditional=true"], ["compile=true"]], ids=str)
+def test_captured_is_eager(words):
+    """Ten captured iterations leave the state of ten eager ones; the solver's atomics add in any order, so not bit by bit."""
+    graphs.captured_is_eager("cuda", "quadruped", *words, exact=False)
+
+
+@pytest.mark.parametrize(
+    "body", [graphs.a_graph_is_replayed, graphs.another_shape_is_captured_anew, graphs.a_fetch_is_of_its_moment]
+)
+def test_graphs(body):
+    """Recording, capturing anew, fetching."""
+    body("cuda")
+
+
+def test_conditional_nodes_inside_a_graph_of_torch():
+    """`wp.capture_while` in a graph that torch began (registered with external=True) loops on the device, and torch's work after
+    it is in order."""
+    one_stream("cuda")
+    left, done = (wp.zeros(1, dtype=int, device="cuda") for _ in range(2))
+    twice = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def fn() -> None:
+        with wp.ScopedStream(warp_stream(twice.device), sync_enter=False):
+            wp.capture_while(left, lambda: wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda"))
+        torch.mul(wp.to_torch(done), 2, out=twice)
+
+    wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda")  # builds the kernel
+    replay = record(fn, torch.device("cuda"))
+    for n in (7, 3, 0):
+        left.fill_(n)
+        done.zero_()
+        replay()
+        assert done.numpy()[0] == n and twice.item() == 2 * n
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_fused_loss_is_that_of_the_cpu(seed):
+    """The update's kernels give on CUDA what they give on the CPU, where they are checked against autograd."""
+    found = {}
+    for device in ("cpu", "cuda"):
+        policy, rows, old_std = test_fused.minibatch(seed)
+        ours, grad, _ = test_fused.fused(policy.to(device), rows.to(device), old_std.to(device))
+        ours()
+        found[device] = [x.cpu() for x in (ours.stats, ours.share, ours.grad_mean, ours.grad_value, grad)]
+    for a, b in zip(found["cpu"], found["cuda"], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -36,6 +36,7 @@ def make_env(
     seed: int = 1,
     first: int = 0,
     stagger: bool = True,
+    compiled: bool = False,
     fields: tuple[str, ...] = (),
     **settings: Any,
 ) -> Env:
@@ -44,7 +45,8 @@ def make_env(
     options = {"threads": 1} if sim == "native" else {}
     engine = make(sim, task.mjm, num_envs, device="cpu", fields=(*task.fields, *fields), **options)
     yaml = numbers(name)
-    return Env(task, engine, seed=seed, weights=yaml["weights"], noise=yaml["noise"], first=first, stagger=stagger)
+    weights, noise = yaml["weights"], yaml["noise"]
+    return Env(task, engine, seed=seed, weights=weights, noise=noise, first=first, stagger=stagger, compiled=compiled)
 
 
 def make_ppo(env: Env, *, num_steps: int = 8, seed: int = 1, hidden: tuple[int, ...] = (32, 32), **numbers: Any) -> PPO:

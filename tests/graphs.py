@@ -1,0 +1,159 @@
+"""What a captured iteration must do, on any device: tests/test_graph.py runs it on Warp's CPU graphs, tests/test_gpu.py on CUDA."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import warp as wp
+
+from gpusim_rl import config
+from gpusim_rl.assemble import make_ppo
+from gpusim_rl.graph import WARM, Captured, capture, fetch, record
+from gpusim_rl.ppo import PPO
+from tests.guard import guard
+
+SLEEP = 3.0  # s that the device is kept busy before an iteration is enqueued
+CALLS = WARM + 3  # so many iterations run every captured function eagerly, captured and replayed
+
+
+def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) -> PPO:
+    """A PPO on MuJoCo Warp as train.py builds it, with short episodes, so that worlds restart in every rollout."""
+    small = ["num_steps=4", "algo.num_minibatches=2", "algo.update_epochs=2", "algo.hidden=[32,32]", "task.episode=0.2"]
+    cfg = config.compose_plain(
+        "config", [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", *small, *words]
+    )
+    return make_ppo(cfg)
+
+
+def captured(ppo: PPO) -> list[Captured]:
+    """All of its functions that may be captured, those of the Sim too."""
+    owners = (ppo, ppo.env.sim)
+    return [value for owner in owners for value in vars(owner).values() if isinstance(value, Captured)]
+
+
+def replays(ppo: PPO) -> bool:
+    """Whether everything that this device can capture is replayed, and something is."""
+    able = [fn for fn in captured(ppo) if not fn.reason]
+    live = [fn for fn in able if fn.calls]  # on CUDA what lies inside another graph is never called by itself
+    return bool(live) and all(fn.graph is not None for fn in live)
+
+
+def captured_is_eager(device: str, task: str, *words: str, exact: bool = True) -> None:
+    """Ten iterations with graphs and without give the same state: bit by bit, or close on a device that adds in any order."""
+    with_graphs, without = build(device, task, 8, *words), build(device, task, 8, "graph=off")
+    restarts = 0
+    for _ in range(10):
+        for ppo in (with_graphs, without):
+            ppo.iteration()
+        restarts += int(with_graphs.rollout.truncated.sum())
+    assert restarts >= 8
+    assert replays(with_graphs) and not any(fn.graph for fn in captured(without))
+    ours, theirs = with_graphs.state(), without.state()
+    for name, value in ours.items():
+        if exact:
+            assert torch.equal(value, theirs[name]), name
+        elif value.is_floating_point():
+            torch.testing.assert_close(value, theirs[name], rtol=1e-2, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+    ours, theirs = with_graphs.metrics(), without.metrics()
+    assert ours.keys() == theirs.keys() and ours["fault"] == theirs["fault"] == 0
+
+
+@contextmanager
+def never_reads(device: torch.device) -> Iterator[None]:
+    """Any host read inside raises: by the guard on the CPU, by torch's debug mode and a sleeping device on CUDA."""
+    if device.type == "cpu":
+        with guard():
+            yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda._sleep(int(SLEEP * 1e9 * clock_rate()))
+    torch.cuda.set_sync_debug_mode("error")
+    start = time.perf_counter()
+    try:
+        yield
+        spent = time.perf_counter() - start
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    asleep = not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
+    assert asleep, "the device woke before the work was enqueued: something waited, or the sleep was too short"
+    assert spent < 0.05, f"{spent:.3f} s to enqueue an iteration: something waits for the device"
+
+
+def clock_rate() -> float:
+    """Cycles of torch.cuda._sleep a nanosecond, measured."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    torch.cuda._sleep(10**8)
+    end.record()
+    end.synchronize()
+    return 1e8 / (begin.elapsed_time(end) * 1e6)
+
+
+def an_iteration_reads_nothing(device: str, task: str) -> None:
+    """Once everything is captured, iterations read nothing on the host and do not wait; nor does asking for a report."""
+    ppo = build(device, task)
+    for _ in range(CALLS):
+        ppo.iteration()
+    assert replays(ppo)
+    with never_reads(ppo.env.device):
+        ppo.iteration()
+    before = ppo.iteration_count.clone()
+    ppo.iteration()
+    ours = ppo.report()
+    ppo.iteration()  # work that the report must not wait for
+    assert ours()["fault"] == 0 and ppo.iteration_count == before + 2
+
+
+@wp.kernel(enable_backward=False)
+def count_down(left: wp.array[int], done: wp.array[int]):
+    """One turn of a loop."""
+    left[0] = left[0] - 1
+    done[0] = done[0] + 1
+
+
+def a_graph_is_replayed(device: str) -> None:
+    """A function of Warp launches is recorded without being run, and replayed as often as asked."""
+    left, done = (wp.zeros(1, dtype=int, device=device) for _ in range(2))
+    wp.launch(count_down, 1, inputs=[left, done], device=device)  # builds the kernel
+    done.zero_()
+    replay = record(lambda: wp.launch(count_down, 1, inputs=[left, done], device=device), torch.device(device))
+    assert done.numpy()[0] == 0
+    for _ in range(5):
+        replay()
+    assert done.numpy()[0] == 5
+
+
+def another_shape_is_captured_anew(device: str) -> None:
+    """Arguments at another address, or of another shape, are not those of the graph: the function is captured again."""
+    a, b = (torch.zeros(n, device=device) for n in (4, 6))
+
+    def add(x: torch.Tensor, n: int) -> None:
+        wp.launch(increment, len(x), inputs=[wp.from_torch(x), n], device=device)
+
+    fn = capture(add, device, kernels=True)
+    for _ in range(CALLS):
+        fn(a, 1)
+    first = fn.graph
+    assert first is not None and (a == CALLS).all()
+    fn(b, 1)
+    assert fn.graph is None and (b == 1).all() and (a == CALLS).all()
+    for _ in range(CALLS):
+        fn(b, 2)
+    assert fn.graph is not None and fn.graph is not first and (b == 1 + 2 * CALLS).all()
+
+
+@wp.kernel(enable_backward=False)
+def increment(x: wp.array[float], n: int):
+    """x + n"""
+    i = wp.tid()
+    x[i] = x[i] + float(n)
+
+
+def a_fetch_is_of_its_moment(device: str) -> None:
+    """What `fetch` reads is the value at the call, whatever is written after."""
+    x = torch.arange(5.0, device=device)
+    read = fetch(x)
+    x.zero_()
+    assert read() == [0, 1, 2, 3, 4] and read() == [0, 1, 2, 3, 4]

@@ -1,0 +1,76 @@
+"""Graphs on the CPU, where Warp's launches alone are captured: what tests/test_gpu.py runs on CUDA."""
+
+import time
+
+import pytest
+import torch
+
+from gpusim_rl.graph import Phases, capture
+from tests import graphs
+from tests.worlds import TASKS
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_captured_is_eager(task):
+    """Ten iterations of sim=warp with its kernels replayed leave the state of ten eager ones, bit by bit, restarts included."""
+    graphs.captured_is_eager("cpu", task)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_captured_iteration_reads_nothing(task):
+    """The guard of test_capture.py holds around an iteration whose physics is replayed."""
+    graphs.an_iteration_reads_nothing("cpu", task)
+
+
+@pytest.mark.parametrize(
+    "body", [graphs.a_graph_is_replayed, graphs.another_shape_is_captured_anew, graphs.a_fetch_is_of_its_moment]
+)
+def test_graphs(body):
+    """Recording, capturing anew, fetching."""
+    body("cpu")
+
+
+def test_a_function_that_cannot_be_captured_runs(capsys):
+    """It runs each time, its reason is kept, and said once in one line."""
+    calls = []
+
+    def fn() -> None:
+        calls.append(1)
+        if len(calls) == 4:
+            raise RuntimeError("no graph\nfor this")
+
+    captured = capture(fn, "cpu", kernels=True)
+    for _ in range(3):
+        captured()
+    captured()  # is recorded: fails, and runs
+    captured()
+    assert len(calls) == 6 and captured.reason == "no graph for this"
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "fn runs without a graph: no graph for this" in err
+
+
+def test_off_and_torch_on_the_cpu_simply_run():
+    """A function of torch operations is never captured on the CPU, and nothing is when switched off; both say why."""
+    x = torch.zeros(3)
+    plain, off = capture(lambda: x.add_(1), "cpu"), capture(lambda: x.add_(1), "cpu", kernels=True, on=False)
+    for _ in range(10):
+        plain()
+        off()
+    assert (x == 20).all() and plain.graph is None and off.graph is None
+    assert "torch on the CPU" in plain.reason and off.reason == "switched off"
+
+
+def test_phases_add_up():
+    """Times of the same name add up, what is marked with no name is left out, and taking begins anew."""
+    phases = Phases(torch.device("cpu"))
+    for _ in range(3):
+        phases.mark("work")
+        time.sleep(0.01)
+        phases.mark("")
+        time.sleep(0.01)
+        phases.mark("rest")
+    phases.mark("")
+    spent = phases.take()
+    phases.mark("later")
+    assert set(spent()) == {"work", "rest"} and spent()["work"] >= 0.03 > spent()["rest"]
+    assert phases.take()() == {}
