@@ -1,4 +1,4 @@
-"""What a captured iteration must do, on any device: tests/test_graph.py runs it on Warp's CPU graphs, tests/test_gpu.py on CUDA."""
+"""What a captured iteration must do: tests/test_graph.py runs it on Warp's CPU graphs, tests/test_gpu.py on CUDA."""
 
 import time
 from collections.abc import Iterator

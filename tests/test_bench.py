@@ -78,7 +78,7 @@ def test_a_mistake_is_one_line(capsys, word, says):
 
 
 def test_the_plain_update_is_the_same_update():
-    """What the fused update is measured against does the same: after three epochs the weights agree to a few per mille of a step."""
+    """What the fused update is measured against does the same: after three epochs weights agree to 0.5 % of their step."""
     steps = []
     for plain in (True, False):
         ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)

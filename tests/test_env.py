@@ -401,6 +401,7 @@ def test_sims_draw_and_start_alike():
             env.step(torch.zeros_like(env.action))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor imports what torch itself deprecates
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_task_is_the_task():
     """With torch.compile around the task's methods, twelve steps with restarts are those without it, but for rounding."""

@@ -68,7 +68,7 @@ def test_a_control_step_is_that_of_mujoco_c():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_iteration_reads_nothing(task):
-    """While the device sleeps for three seconds a captured iteration is enqueued in 50 ms, and torch raises at any call that waits."""
+    """While the device sleeps for three seconds an iteration is enqueued in 50 ms, and torch raises at any call that waits."""
     graphs.an_iteration_reads_nothing("cuda", task)
 
 
@@ -112,8 +112,7 @@ def test_graphs(body):
 
 
 def test_conditional_nodes_inside_a_graph_of_torch():
-    """`wp.capture_while` in a graph that torch began (registered with external=True) loops on the device, and torch's work after
-    it is in order."""
+    """`wp.capture_while` in a graph that torch began loops on the device, and torch's work after it is in order."""
     one_stream("cuda")
     left, done = (wp.zeros(1, dtype=int, device="cuda") for _ in range(2))
     twice = torch.zeros(1, dtype=torch.int32, device="cuda")
