@@ -49,7 +49,7 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
-    known = {"native": ("threads",), "warp": ("naconmax", "njmax")}[sim_name]
+    known = {"native": ("threads",), "warp": ("naconmax", "njmax"), "mjx": ()}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
     with fitting(cfg["task"]):
