@@ -13,6 +13,8 @@ from torch import Tensor
 from gpusim_rl.sim import LIMIT
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes three quarters of the GPU from torch
+# A pool of two threads waits for itself for ever: 512 quadrupeds on two cores did (docs/log.md).
+os.environ.setdefault("PJRT_NPROC", str(max(16, os.cpu_count() or 1)))
 
 import jax
 import jax.numpy as jnp
@@ -172,8 +174,10 @@ def put(mjm: mujoco.MjModel, device: jax.Device) -> tuple[mjx.Model, mjx.Data]:
         blank = mjx.make_data(mjm, device=device, impl="jax")
     except NotImplementedError as error:
         raise ValueError(f"sim=mjx cannot run this model ({error}): use sim=native") from None
-    if mjm.nhistory:
-        raise ValueError("sim=mjx ignores the delays of actuators and sensors: use sim=native")
+    asleep = mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP
+    ignored = {"delays": mjm.nhistory, "plugins": mjm.nplugin, "sleeping islands": asleep, "moving surfaces": mjm.flg_surfacevel}
+    if any(ignored.values()):
+        raise ValueError(f"sim=mjx ignores {', '.join(name for name in ignored if ignored[name])}: use sim=native")
     late = mjm.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC
     if late.any() and not blank._impl.efc_J.size:
         raise ValueError("sim=mjx computes no acceleration sensors in a model without any constraint: use sim=native")
