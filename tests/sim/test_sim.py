@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -356,6 +357,20 @@ def test_choices_are_explained():
         make("warp", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
 
 
+def test_mjx_explains(monkeypatch):
+    """What MJX has no value per world for, what it would ignore and JAX itself, where missing, are a ValueError of one line."""
+    if find_spec("jax"):
+        with pytest.raises(ValueError, match="body_nose"):
+            make("mjx", hopper(), 2, device="cpu", fields=("body_nose",))
+        asleep = HOPPER.replace('<flag autoreset="disable"/>', '<flag sleep="enable"/>')
+        with pytest.raises(ValueError, match="sleeping islands: use sim=native"):
+            make("mjx", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(sys.modules, "gpusim_rl.sim.mjx", raising=False)
+    with pytest.raises(ValueError, match=r"sim=mjx needs JAX: pip install 'gpusim_rl\[mjx\]'"):
+        make("mjx", hopper(), 2, device="cpu")
+
+
 @functools.cache
 def standing(count: int) -> dict[str, torch.Tensor]:
     """qpos, qvel, qacc_warmstart, ctrl (count, …) of quadrupeds in contact, moved by random targets near the stance."""
@@ -392,17 +407,19 @@ def control_step(backend: str, states: dict[str, torch.Tensor], **solver: int) -
 CONVERGED = {"iterations": 100, "ls_iterations": 50}
 
 
-def test_warp_is_mujoco_on_the_quadruped():
+@pytest.mark.parametrize("other", ["warp", MJX])
+def test_others_are_mujoco_on_the_quadruped(other):
     """With a converged solver 100 states in contact move alike: 1e-5 m or rad, 1e-3 m/s or rad/s per control step."""
     states = standing(100)
-    (qpos, qvel), (warp_qpos, warp_qvel) = (control_step(b, states, **CONVERGED) for b in ("native", "warp"))
-    dq, dv = (qpos - warp_qpos).abs().max().item(), (qvel - warp_qvel).abs().max().item()
-    print(f"warp against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
+    (qpos, qvel), (other_qpos, other_qvel) = (control_step(b, states, **CONVERGED) for b in ("native", other))
+    dq, dv = (qpos - other_qpos).abs().max().item(), (qvel - other_qvel).abs().max().item()
+    print(f"{other} against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
     assert dq <= 1e-5 and dv <= 1e-3
 
 
+@pytest.mark.parametrize("backend", ["native", "warp"])
 def test_training_solver_is_close_to_converged(backend):
-    """With the model's own few iterations at most 1 % of 512 states are off by more than 1e-3 in qpos."""
+    """With the model's own few iterations at most 1 % of 512 states are off by more than 1e-3 in qpos; MJX needs more."""
     states = standing(512)
     wanted, _ = control_step("native", states, **CONVERGED)
     off = (control_step(backend, states)[0] - wanted).abs().amax(1)
