@@ -41,7 +41,8 @@ class Mjx:
     reset compile, which takes half a minute for a quadruped; Sims of one model and size share what was compiled.
 
     Args:
-        mjm: the model. What MJX lacks is refused. Which dofs and tendons have dry friction is fixed by the model.
+        mjm: the model. What MJX lacks is refused. Which dofs and tendons have dry friction is fixed by the model. With
+            implicitfast, saturated actuators differ from MuJoCo C: MJX keeps the damping that C drops.
         num_envs: B.
         device: "cpu", "cuda" or "cuda:<i>"; JAX must have been installed for it.
         fields: model fields with a value per world: those that are arrays in mjx.Model.
@@ -175,7 +176,12 @@ def put(mjm: mujoco.MjModel, device: jax.Device) -> tuple[mjx.Model, mjx.Data]:
     except NotImplementedError as error:
         raise ValueError(f"sim=mjx cannot run this model ({error}): use sim=native") from None
     asleep = mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP
-    ignored = {"delays": mjm.nhistory, "plugins": mjm.nplugin, "sleeping islands": asleep, "moving surfaces": mjm.flg_surfacevel}
+    ignored = {
+        "delays": mjm.nhistory,
+        "plugins": mjm.nplugin,
+        "sleeping islands": asleep,
+        "moving surfaces": mjm.flg_surfacevel,
+    }
     if any(ignored.values()):
         raise ValueError(f"sim=mjx ignores {', '.join(name for name in ignored if ignored[name])}: use sim=native")
     late = mjm.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC
