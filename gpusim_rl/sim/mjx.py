@@ -1,8 +1,8 @@
 """MuJoCo XLA (JAX), for models made for MJX: slower than the other two, and the rollout stands outside CUDA graphs."""
 
 import os
-from dataclasses import fields as members
 from functools import partial
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -54,7 +54,7 @@ class Mjx:
 
     def __init__(self, mjm: mujoco.MjModel, num_envs: int, *, device: str = "cpu", fields: tuple[str, ...] = ()):
         self._mjm, self._m, blank = mjm, *put(mjm, find(device))
-        known = [f.name for f in members(self._m) if isinstance(getattr(self._m, f.name), jax.Array)]
+        known = [name for name, value in vars(self._m).items() if isinstance(value, jax.Array)]
         unknown = [name for name in fields if name not in known or name.startswith("_")]
         if unknown:
             raise ValueError(f"sim=mjx has no value per world for {', '.join(unknown)}")
@@ -159,7 +159,7 @@ def lend(tensors: dict[str, Tensor]) -> Arrays:
     return {name: jax.dlpack.from_dlpack(tensor.contiguous()) for name, tensor in tensors.items()}
 
 
-def find(device: str) -> jax.Device:
+def find(device: str) -> Any:
     """JAX's name of torch's device; ValueError if JAX was installed without it."""
     kind, _, index = device.partition(":")
     try:
@@ -168,7 +168,7 @@ def find(device: str) -> jax.Device:
         raise ValueError(f"device={device}: JAX sees no such device; pip install 'jax[cuda12]' or use device=cpu") from None
 
 
-def put(mjm: mujoco.MjModel, device: jax.Device) -> tuple[mjx.Model, mjx.Data]:
+def put(mjm: mujoco.MjModel, device: Any) -> tuple[mjx.Model, mjx.Data]:
     """The model and the Data that a world starts from, on the device; ValueError in one line for what MJX cannot do."""
     try:
         m = mjx.put_model(mjm, device=device, impl="jax")
