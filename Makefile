@@ -1,8 +1,10 @@
 # `make train` creates the environment, installs and trains; `make test` runs the tests. Both are all there is on a fresh machine.
 # TORCH chooses the torch to install, e.g. make train TORCH=torch==2.13.0; ARGS goes to the program, e.g. make train ARGS="seed=2".
+# EXTRAS are the optional parts to install, e.g. EXTRAS=dev,mjx.
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch
+EXTRAS ?= dev
 ARGS   ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -33,7 +35,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	touch $(READY)
 
 clean:

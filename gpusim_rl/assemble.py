@@ -50,15 +50,14 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
-    known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional")}[sim_name]
+    known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional"), "mjx": ()}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     if sim_name == "warp":
         options["graph"] = cfg["graph"] != "off"
     sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
     with fitting(cfg["task"]):
-        env = Env(
-            task, sim, seed=cfg["seed"], weights=cfg["task"]["weights"], noise=cfg["task"]["noise"], compiled=cfg["compile"]
-        )
+        weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
+        env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, compiled=cfg["compile"])
         sim.ctrl.copy_(task.control(env.now))  # as many as the model has
     algo = dict(cfg["algo"])
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}

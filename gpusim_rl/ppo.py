@@ -133,7 +133,8 @@ class PPO:
         env: the environment; policy: on env's device.
         num_steps: T of a rollout.
         cfg: the numbers.
-        graph: "parts" captures these functions, "whole" an iteration in one graph, "off" nothing.
+        graph: "parts" captures these functions, "whole" an iteration in one graph, "off" nothing. What a Sim that is not
+            capturable does stays outside.
     """
 
     def __init__(self, env: Env, policy: Policy, *, num_steps: int, cfg: Settings, graph: str = "parts"):
@@ -154,11 +155,12 @@ class PPO:
         self.iterations = 0  # the host's own count
         self.logged = 0  # iterations at the last report
         self.phases = Phases(device)
-        on = partial(capture, device=device, on=graph == "parts")
+        on = partial(capture, device=device, on=graph == "parts" and env.sim.capturable)
         self._act, self._advance, self._settle = on(self.rollout.act), on(env.advance), on(self.rollout.settle)
+        on = partial(capture, device=device, on=graph != "off")
         self._prepare, self._minibatch, self._absorb = on(self.prepare), on(self.minibatch), on(self.absorb)
         self.graph = graph
-        self._run = capture(self.run, device, on=graph == "whole")
+        self._run = capture(self.run, device, on=graph == "whole" and env.sim.capturable)
 
     def _allocate(self, device: torch.device) -> None:
         """Everything an update writes: parameters and gradients as two vectors each, the minibatch, Adam's moments."""

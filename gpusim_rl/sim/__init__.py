@@ -11,7 +11,7 @@ class Sim(Protocol):
     """B copies of one MuJoCo model, stepped together.
 
     The tensors are allocated once and written in place only, in the backend's own precision (native float64, warp
-    float32). After `step`, `sensordata` is as mj_step leaves it: one timestep older than `qpos`. After `reset` its
+    and mjx float32). After `step`, `sensordata` is as mj_step leaves it: one timestep older than `qpos`. After `reset` its
     position and velocity sensors are current in the worlds that restarted, and its acceleration sensors are zero there.
     """
 
@@ -52,7 +52,9 @@ class Sim(Protocol):
 
 
 LIMIT = 1e8  # m, rad, m/s, rad/s: a state beyond this is a fault, as MuJoCo's own mjMAXVAL is 1e10
-NAMES = ("auto", "warp", "native")
+NAMES = ("auto", "warp", "native", "mjx")
+
+NEEDS = "sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'"
 
 
 def choose(name: str, device: str) -> tuple[str, str]:
@@ -73,7 +75,7 @@ def choose(name: str, device: str) -> tuple[str, str]:
 def make(name: str, mjm: mujoco.MjModel, num_envs: int, *, device: str, fields: tuple[str, ...] = (), **options) -> Sim:
     """The Sim `name` over num_envs copies of mjm. `fields` are the model fields that get a value per world.
 
-    `options` are the backend's own: native takes `threads`; warp takes `naconmax`, `njmax`, `conditional`, `graph`.
+    `options` are the backend's own: native takes `threads`; warp `naconmax`, `njmax`, `conditional`, `graph`; mjx none.
     """
     name, device = choose(name, device)
     if num_envs < 1:
@@ -82,6 +84,13 @@ def make(name: str, mjm: mujoco.MjModel, num_envs: int, *, device: str, fields: 
         from gpusim_rl.sim.native import Native
 
         return Native(mjm, num_envs, fields=fields, **options)
+    if name == "mjx":
+        try:
+            from gpusim_rl.sim.mjx import Mjx
+        except ImportError as error:
+            raise ValueError(NEEDS) from error
+
+        return Mjx(mjm, num_envs, device=device, fields=fields, **options)
     from gpusim_rl.graph import one_stream
     from gpusim_rl.sim.warp import Warp
 
