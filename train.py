@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from omegaconf import DictConfig, OmegaConf
 from gpusim_rl import config
 
 
-def train(cfg: dict[str, Any]) -> Path:
-    """Train, evaluate and export as cfg says; the run's directory."""
+def train(cfg: dict[str, Any]) -> None:
+    """Train, evaluate and export as cfg says, or only plan the memory it takes."""
     from gpusim_rl import board
     from gpusim_rl.assemble import export_policy, make_ppo
     from gpusim_rl.evaluate import SEED, STOP_SEED, evaluate
+    from gpusim_rl.plan import measure, show
     from gpusim_rl.run import Stopwatch
 
     with config.one_line():
+        if cfg["plan"]:
+            build = partial(make_ppo, cfg)
+            return show(measure(build, cfg["num_steps"], cfg["algo"]["num_minibatches"]), cfg["num_envs"])
         ppo = make_ppo(cfg)
         run, before = begin(cfg, ppo)
         write, close = board.sink(cfg["log"]["name"], cfg["log"]["project"], run.path, cfg)
@@ -73,7 +78,6 @@ def train(cfg: dict[str, Any]) -> Path:
         export_policy(ppo, cfg, run.path / "policy.onnx")
     table.say("  ".join(f"{k} {v:.4g}" for k, v in scores.items()))
     table.say(f"wrote {run.path}/eval.json and {run.path}/policy.onnx; see it: python play.py run={run.path}")
-    return run.path
 
 
 def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:

@@ -8,7 +8,7 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths graph < noise < sim < task < env < policy returns fused < rollout < ppo < plain run board
+    maths graph < noise < sim < task < env < policy returns fused < rollout < ppo < plain plan run board
     < evaluate export < config < assemble < bench train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}

@@ -1,5 +1,7 @@
 """MuJoCo XLA (JAX), for models made for MJX: slower than the other two, and the rollout stands outside CUDA graphs."""
 
+# pyright: reportMissingImports=false
+
 import os
 from functools import partial
 from typing import Any

@@ -1,0 +1,138 @@
+"""How much memory a training takes, and how many worlds fit: measured on two small ones, and extrapolated."""
+
+import gc
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import warp as wp
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from gpusim_rl.graph import WARM
+from gpusim_rl.ppo import PPO
+
+SPARE = 0.1  # of the free memory is left alone
+PARTS = ("physics", "environment", "rollout", "networks", "optimiser", "update")
+
+
+class Plan(NamedTuple):
+    """Bytes of each part: constant[part] + slope[part] · worlds."""
+
+    constant: dict[str, float]
+    slope: dict[str, float]
+    free: int  # bytes of the device (of the machine, on the CPU) before anything is built
+    step: int  # worlds come in multiples of this, so that minibatches are of one size
+
+    def bytes(self, worlds: int) -> dict[str, float]:
+        """Of each part."""
+        return {part: self.constant[part] + self.slope[part] * worlds for part in PARTS}
+
+    @property
+    def largest(self) -> int:
+        """Worlds that fit."""
+        room = (1 - SPARE) * self.free - sum(self.constant.values())
+        return max(0, int(room / sum(self.slope.values())) // self.step * self.step)
+
+
+def measure(build: Callable[[int], PPO], num_steps: int, num_minibatches: int) -> Plan:
+    """The plan, from what build(worlds) holds after an iteration at two sizes: it is linear in worlds, but for constants."""
+    step = num_minibatches // math.gcd(num_minibatches, num_steps)
+    few, many = (-(-n // step) * step for n in (32, 64))
+    weigh(build(few))  # loads modules, libraries and kernels: not part of what is measured
+    free = free_bytes(build(few).env.device)
+    a, b = weigh(build(few)), weigh(build(many))
+    slope = {part: max(0.0, (b[part] - a[part]) / (many - few)) for part in PARTS}
+    return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free, step)
+
+
+def weigh(ppo: PPO) -> dict[str, int]:
+    """Bytes of each part once every function has run, and on CUDA has been captured."""
+    device = ppo.env.device
+    cuda = device.type == "cuda"
+    for _ in range(WARM + 2 if cuda else 1):
+        ppo.iteration()
+    seen: set[int] = set()
+    found = {
+        "physics": held(ppo.env.sim, seen),
+        "environment": held(ppo.env, seen),
+        "rollout": held(ppo.rollout, seen, skip=(ppo.policy,)),
+        "networks": held(ppo.policy.state_dict(), seen),
+        "optimiser": held(list(ppo.optimiser.state.values()), seen) + held(ppo.grads, seen),
+        "update": held(ppo, seen),
+    }
+    if cuda:  # graphs and allocators keep what passes through them
+        torch.cuda.synchronize(device)
+        found["update"] += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    else:  # a minibatch's activations, and while the record is packed two more copies of it
+        kept: dict[int, int] = {}
+
+        def pack(x: Tensor) -> Tensor:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            ppo.prepare()
+            ppo.minibatch()
+        found["update"] += sum(n for place, n in kept.items() if place not in seen) + 2 * held(ppo.packed, set())
+    return found
+
+
+def show(plan: Plan, worlds: int) -> None:
+    """Print what each part takes with so many worlds, and how many fit; ValueError if these do not."""
+    console, found = Console() if sys.stdout.isatty() else Console(width=100), plan.bytes(worlds)
+    table = Table("MiB", f"{worlds:,} worlds", "each world", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for part, size in found.items():
+        table.add_row(part, f"{size / 2**20:,.1f}", f"{plan.slope[part] / 2**20:.4f}")
+    total = sum(found.values())
+    table.add_row("total", f"{total / 2**20:,.1f}", f"{sum(plan.slope.values()) / 2**20:.4f}")
+    console.print(table)
+    room = f"{plan.free / 2**30:.1f} GiB that are free, {SPARE:.0%} of them left alone"
+    if total > (1 - SPARE) * plan.free:
+        raise ValueError(f"num_envs={worlds} takes {total / 2**30:.1f} GiB: at most {plan.largest} fit in the {room}")
+    console.print(f"largest num_envs that fits in the {room}: {plan.largest:,}", highlight=False, soft_wrap=True)
+
+
+def held(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int:
+    """Bytes of all tensors and arrays that can be reached from a thing, each once over all calls with the same `seen`."""
+    stack, visited, size = [thing], {id(x) for x in skip}, 0
+    while stack:
+        x = stack.pop()
+        if id(x) in visited:
+            continue
+        visited.add(id(x))
+        if isinstance(x, Tensor):
+            place, n = x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()
+        elif isinstance(x, wp.array):
+            place, n = x.ptr or 0, x.capacity
+        elif isinstance(x, np.ndarray):
+            place, n = x.ctypes.data, x.nbytes
+        else:
+            place, n = 0, 0
+            inside = x if isinstance(x, dict) else getattr(x, "__dict__", {})
+            stack += [*(inside.values() if isinstance(inside, dict) else ()), *(x if isinstance(x, list | tuple) else ())]
+        if n and place not in seen:
+            seen.add(place)
+            size += n
+    return size
+
+
+def free_bytes(device: torch.device) -> int:
+    """What is left on a CUDA device, or on the machine within its control group's limit."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free, group = int(info["MemAvailable"].split()[0]) * 1024, Path("/sys/fs/cgroup")
+    limit, used = ((group / name) for name in ("memory.max", "memory.current"))
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free

@@ -1,0 +1,58 @@
+"""The memory plan: what it counts is what is there, it extrapolates, and says so in one line when it does not fit."""
+
+import numpy as np
+import pytest
+import torch
+import warp as wp
+
+from gpusim_rl.plan import PARTS, held, measure, weigh
+from tests.commands import command, refused, succeed
+from tests.worlds import make_env, make_ppo
+
+
+def build(worlds: int, sim: str = "native"):
+    """A small PPO."""
+    return make_ppo(make_env(num_envs=worlds, sim=sim), num_minibatches=6)
+
+
+def test_held_counts_each_byte_once():
+    """Tensors, arrays of Warp and of numpy at any depth; views and what was seen before are not counted again."""
+    x, y = torch.zeros(10), wp.zeros(6, dtype=wp.float32, device="cpu")
+    thing = {"a": [x, x[2:5], (x.view(2, 5),)], "b": {"c": y, "d": np.zeros(4)}, "e": build}
+    seen: set[int] = set()
+    assert held(thing, seen) == 40 + y.capacity + 32
+    assert held(x[1:], set()) == 40  # all that it keeps alive
+    assert held([y, x], seen) == 0 and held(thing, set(), skip=(y,)) == 72
+
+
+def test_the_plan_is_what_is_there():
+    """At a third number of worlds every part is what the plan says to 2 %; networks and optimiser do not grow."""
+    plan = measure(build, num_steps=8, num_minibatches=6)
+    found, said = weigh(build(192)), plan.bytes(192)
+    assert set(found) == set(said) == set(PARTS) and plan.step == 3
+    for part in PARTS:
+        assert said[part] == pytest.approx(found[part], rel=0.02), part
+    assert plan.slope["networks"] == plan.slope["optimiser"] == 0 < plan.constant["networks"]
+    r = build(192).rollout
+    floats = sum(x.shape[-1] for x in (r.obs, r.critic, r.mean, r.action, r.end)) + 4
+    assert found["rollout"] == 192 * 8 * floats * 4 + 8
+    assert plan.largest % 3 == 0 and sum(plan.bytes(plan.largest).values()) <= 0.9 * plan.free
+    assert sum(plan.bytes(plan.largest + 3).values()) > 0.9 * plan.free
+
+
+def test_warp_holds_its_capacities():
+    """With MuJoCo Warp physics holds the contact pool too: four times the contacts take more memory."""
+    few, many = (weigh(make_ppo(make_env(num_envs=4, sim="warp"), num_steps=2))["physics"] for _ in range(2))
+    assert few == many
+    sim = make_env(num_envs=4, sim="warp").sim
+    assert few >= held(sim._d.contact, set()) > 0
+
+
+def test_it_is_printed(tmp_path):
+    """train.py plan=true prints the parts and the largest num_envs, makes no run, and refuses in one line what does not fit."""
+    said = succeed("train.py", "plan=true", "num_envs=96", "sim=native", cwd=tmp_path)
+    assert all(part in said for part in (*PARTS, "total", "96 worlds", "largest num_envs that fits"))
+    assert list(tmp_path.iterdir()) == []
+    done = command("train.py", "plan=true", "num_envs=1000000000", "sim=native", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("error: num_envs=1000000000 takes ") and done.stderr.count("\n") == 1
+    assert "expected true or false" in refused("train.py", "plan=maybe", cwd=tmp_path)
