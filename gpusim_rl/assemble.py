@@ -11,8 +11,9 @@ from gpusim_rl import config
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
+from gpusim_rl.loss import Settings
 from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import PPO, Settings
+from gpusim_rl.ppo import PPO
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import Task, find_mjcf
 from tasks import load

@@ -1,6 +1,6 @@
 """The update's arithmetic between the networks and the optimiser in three Warp kernels, forward and gradient at once.
 
-`ppo.loss` is the same in torch operations, differentiated by autograd: about 130 launches where these are three.
+`loss.loss` is the same in torch operations, differentiated by autograd: about 130 launches where these are three.
 """
 
 # ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
@@ -128,15 +128,15 @@ class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size; every tensor stays where it is.
 
     Args:
-        rows: (n, …) the minibatch, as `ppo.Batch` reads it; written by the caller before each call.
+        rows: (n, …) the minibatch, as `loss.Batch` reads it; written by the caller before each call.
         first: column where the actions begin.
         log_std: (nu,); grad_log_std: (nu,) where its gradient goes; floor: added to exp(log_std).
         old_std: (nu,) of the policy that acted.
-        clip_coef, clip_value, ent_coef: of `ppo.Settings`.
+        clip_coef, clip_value, ent_coef: of `loss.Settings`.
 
     `mean` (n, nu) and `value` (n, 1) take what the networks gave; after a call `grad_mean` and `grad_value` hold the gradients
     by them and grad_log_std that by log_std, all of the *sum* over our samples; `share` (1,) is 1 / the global count, what to
-    multiply gradients with, and `stats` (5,) are the statistics of `ppo.loss`.
+    multiply gradients with, and `stats` (5,) are the statistics of `loss.loss`.
     """
 
     def __init__(

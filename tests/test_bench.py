@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from gpusim_rl.bench import LEVELS, PARTS, RATIOS, main
+from gpusim_rl import compare
+from gpusim_rl.bench import RATIOS, main
+from gpusim_rl.levels import LEVELS, PARTS
 from gpusim_rl.plain import Plain
 from tests.worlds import ROOT, make_env, make_ppo
 
@@ -66,6 +68,8 @@ def test_it_measures_every_level(tmp_path, sim):
         ("seconds=0", "seconds=0"),
         ("out=no/such/directory/bench.json", "a directory that exists"),
         ("num_envs=0", "num_envs=0"),
+        ("compare=isaac", "choose one of mjlab"),
+        ("compare=mjlab", "compare=mjlab needs"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, word, says):
@@ -94,3 +98,19 @@ def test_the_plain_update_is_the_same_update():
     for name, step in steps[0].items():
         scale = step.abs().max()
         assert scale > 0 and (step - steps[1][name]).abs().max() < 5e-3 * scale, name
+
+
+def test_rates_of_another_trainer():
+    """Both ways in which rsl_rl prints its speed are read, colours and commas aside, and nothing else is."""
+    old = "\x1b[1m Learning iteration 3/40 \x1b[0m\n     Computation: 98304 steps/s (collection: 0.9s, learning 0.1s)\n"
+    new = "      Steps per second: 101,250 \n      Total steps: 98304 \n"
+    assert compare.rates(old + new + "512 steps/s") == [98304, 101250]
+
+
+def test_a_comparison_that_fails_says_why(monkeypatch, tmp_path):
+    """What the other trainer said last is the one line."""
+    (tmp_path / "mjlab" / "scripts").mkdir(parents=True)
+    (tmp_path / "mjlab" / "scripts" / "train.py").write_text("raise SystemExit('no such robot')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ValueError, match="its training ended with 1 and said no such robot"):
+        compare.mjlab(4)

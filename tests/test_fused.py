@@ -6,8 +6,8 @@ import warp as wp
 
 from gpusim_rl.fused import FusedLoss
 from gpusim_rl.graph import record
+from gpusim_rl.loss import Batch, Settings, loss
 from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import Batch, Settings, loss
 from gpusim_rl.returns import backward
 
 NO, NC, NU, N = 6, 8, 5, 500
@@ -60,7 +60,7 @@ def fused(policy: Policy, rows: torch.Tensor, old_std: torch.Tensor) -> tuple[Fu
 
 
 def compare(policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Batch, old_std: torch.Tensor) -> None:
-    """Statistics and gradients by the networks' outputs and by log_std are those of autograd through `ppo.loss`."""
+    """Statistics and gradients by the networks' outputs and by log_std are those of autograd through `loss.loss`."""
     mean, value = policy.mean(batch.obs), policy.value(batch.critic)
     net, critic = policy.actor.net.forward, policy.critic.forward
     try:

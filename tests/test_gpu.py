@@ -7,8 +7,8 @@ import warp as wp
 
 from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
-from gpusim_rl.bench import launches
 from gpusim_rl.graph import one_stream, record, warp_stream
+from gpusim_rl.levels import launches
 from gpusim_rl.noise import Noise
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import converged

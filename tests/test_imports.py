@@ -8,8 +8,8 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths graph < noise < sim < task < env < policy returns fused < rollout < ppo < plain plan run board
-    < evaluate export < config < assemble < bench train play
+    maths graph < noise < sim < task < env < policy returns fused < loss rollout < ppo < plain plan compare run board
+    < evaluate export < config levels < assemble < bench train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it

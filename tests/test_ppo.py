@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
+from gpusim_rl.loss import STATS, Batch, Settings, loss
 from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import PPO, STATS, Batch, Settings, loss
+from gpusim_rl.ppo import PPO
 from tests.worlds import make_env, make_ppo
 
 CFG = Settings(ent_coef=0.01, clip_value=0.2)

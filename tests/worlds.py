@@ -7,8 +7,9 @@ from omegaconf import OmegaConf
 
 import tasks
 from gpusim_rl.env import Env
+from gpusim_rl.loss import Settings
 from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import PPO, Settings
+from gpusim_rl.ppo import PPO
 from gpusim_rl.sim import make
 from gpusim_rl.task import Task
 

@@ -1,0 +1,205 @@
+"""The levels that `bench` measures, from the bare engine to a training iteration, all on the same recorded states."""
+
+import resource
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import mujoco_warp as mjw
+import torch
+import warp as wp
+from mujoco.batch import Batch, SimulationError
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpusim_rl.graph import capture
+from gpusim_rl.plain import Plain
+from gpusim_rl.ppo import PPO, torch_threads
+from gpusim_rl.sim.warp import STATE, Warp, accepted
+from gpusim_rl.task import Task
+
+LEVELS = ("bare", "sim", "env", "rollout", "training")
+PARTS = ("act", "physics", "settle", "returns", "minibatches", "normalisers")  # of an iteration, in PPO's words
+
+State = dict[str, Tensor]  # PPO's, all of it
+Load = Callable[[State], None]  # puts an engine there
+Play = Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a control step
+
+
+class Tape(NamedTuple):
+    """K rollouts of T steps of a policy with its training noise. Every level begins each rollout as it began here: the
+    bare engine restarts nobody and its model is not randomised, but so its worlds stay like those on the tape."""
+
+    starts: list[State]
+    actions: Tensor  # (K, T, B, nu)
+    controls: Tensor  # (K, T, B, nu) in the engine's precision
+
+
+@torch.no_grad()
+def record(ppo: PPO, rollouts: int) -> Tape:
+    """K rollouts as PPO collects them."""
+    env, rollout, starts, actions, controls = ppo.env, ppo.rollout, [], [], []
+    for _ in range(rollouts):
+        starts.append(ppo.state())
+        for _ in range(rollout.num_steps):
+            rollout.act()
+            controls.append(env.sim.ctrl.clone())
+            env.advance()
+            rollout.settle()
+        actions.append(rollout.action.clone())
+    return Tape(starts, torch.stack(actions), torch.stack(controls).unflatten(0, (rollouts, -1)))
+
+
+def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
+    """A plain Batch on all cores; derived fields are computed by its steps alone."""
+    batch = Batch(task.mjm, num_envs)
+    ctrl = batch.bind("ctrl")
+
+    def load(state: State) -> None:
+        batch.state[:] = state["sim/rows"].numpy()
+
+    def play(controls: Tensor) -> None:
+        for row in controls.numpy():
+            ctrl[:] = row
+            with suppress(SimulationError):  # names the worlds that failed; the others went on
+                batch.step(nstep=task.substeps)
+
+    return load, play
+
+
+def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
+    """mujoco_warp.step in a graph, a control step each, over its own model and Data with our Sim's capacities."""
+    device = sim.qpos.device
+    mjm = accepted(task.mjm)
+    with wp.ScopedDevice(wp.device_from_torch(device)):
+        m = mjw.put_model(mjm)
+        d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim._d.naconmax, njmax=sim._d.njmax)
+    m.opt.graph_conditional = sim._m.opt.graph_conditional
+    m.opt.warn_overflow = 0
+    live = {name: wp.to_torch(getattr(d, name)) for name in STATE}
+
+    def advance() -> None:
+        with wp.ScopedDevice(wp.device_from_torch(device)):
+            for _ in range(task.substeps):
+                mjw.step(m, d)
+
+    graph = capture(advance, device, kernels=True)
+
+    def load(state: State) -> None:
+        for name, value in live.items():
+            value.copy_(state[f"sim/{name}"])
+
+    def play(controls: Tensor) -> None:
+        for row in controls:
+            live["ctrl"].copy_(row)
+            graph()
+
+    return load, play
+
+
+def timed(device: Any, act: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of act, all it queued included, and those after which the host was free again."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    wait(device)
+    start = perf_counter()
+    act()
+    host = perf_counter() - start
+    wait(device)
+    return perf_counter() - start, host
+
+
+class Levels:
+    """What is measured: each level plays one of the tape's rollouts."""
+
+    def __init__(self, ppo: PPO, bare: tuple[Load, Play]):
+        self.ppo, self.bare, self.plain = ppo, bare, Plain(ppo)
+        env = ppo.env
+        self.action = torch.zeros_like(env.action)
+        on = partial(capture, device=env.device, on=ppo.graph != "off")
+        self.act, self.advance, self.settle = on(lambda: env.act(self.action)), on(env.advance), on(lambda: void(env.settle()))
+
+    def sim(self, controls: Tensor) -> None:
+        """Physics of our Sim."""
+        for row in controls:
+            self.ppo.env.sim.ctrl.copy_(row)
+            self.advance()
+
+    def env(self, actions: Tensor) -> None:
+        """Whole control steps of our Env."""
+        for row in actions:
+            self.action.copy_(row)
+            self.act()
+            self.advance()
+            self.settle()
+
+    def measure(self, tape: Tape) -> dict[str, float]:
+        """Seconds of each level for the tape's steps, of the parts of an iteration, of a plain update, and of the host.
+
+        Rollout by rollout, level by level, that a disturbance meets all of them.
+        """
+        ppo, (load, play), spent = self.ppo, self.bare, defaultdict[str, float](float)
+        device, put = ppo.env.device, partial(ppo.load, where="the tape")
+        for start, actions, controls in zip(*tape, strict=True):
+            acts = {"bare": partial(play, controls), "sim": partial(self.sim, controls), "env": partial(self.env, actions)}
+            with torch_threads(1):  # as PPO collects
+                for level, act in acts.items():
+                    (load if level == "bare" else put)(start)
+                    spent[level] += timed(device, act)[0]
+            put(start)
+            spent["rollout"] += timed(device, ppo.collect)[0]
+            with torch_threads(max(1, torch.get_num_threads() // 2)):  # as PPO updates
+                spent["plain"] += timed(device, self.plain.update)[0]
+            put(start)
+            ppo.phases.take()
+            whole, host = timed(device, ppo.iteration)
+            for name, seconds in ({"training": whole, "host": host} | ppo.phases.take()()).items():
+                spent[name] += seconds
+        spent["update"] = spent["returns"] + spent["minibatches"] + spent["normalisers"]
+        return dict(spent)
+
+
+def void(_: object) -> None:
+    """What a captured function returns."""
+
+
+class Operators(TorchDispatchMode):
+    """Counts what reaches torch's kernels, backward included."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def launches(ppo: PPO) -> dict[str, int]:
+    """What one iteration asks of the machine: kernels and graph launches on CUDA, torch operators on the CPU."""
+    if ppo.env.device.type == "cpu":
+        with Operators() as seen:
+            ppo.iteration()
+        return {"operators": seen.count}
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+        ppo.iteration()
+        torch.cuda.synchronize()  # the one that is not counted below
+    events = trace.events() or []
+    names = [event.name for event in events]
+    return {
+        "kernels": sum(str(event.device_type).endswith("CUDA") for event in events),
+        "kernel_launches": sum("LaunchKernel" in name for name in names),
+        "graph_launches": sum("GraphLaunch" in name for name in names),
+        "synchronisations": sum("Synchronize" in name for name in names) - 1,
+        "copies_to_host": sum("DtoH" in name for name in names),
+    }
+
+
+def memory(device: torch.device) -> dict[str, int]:
+    """Highest use so far, in bytes."""
+    found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if device.type == "cuda":
+        found |= {"torch": torch.cuda.max_memory_reserved(device)}
+        found |= {"warp": wp.get_mempool_used_mem_high(wp.device_from_torch(device))}
+    return found
