@@ -16,6 +16,7 @@ from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
 from gpusim_rl.evaluate import evaluate
 from gpusim_rl.run import Run, load, newest
+from gpusim_rl.show import Keys, choose_gl, film, tour
 from tests.commands import TINY, refused, succeed
 from tests.worlds import make_task, numbers
 
@@ -94,6 +95,37 @@ def test_film_from_the_file_alone(here, trained):
     assert said == "wrote walk.mp4\n"
     assert sorted(p.name for p in here.iterdir()) == ["p.onnx", "walk.mp4"]
     check_film(here / "walk.mp4", 2)
+
+
+def test_a_film_runs_at_the_speed_of_the_robot(here):
+    """Control steps of 0.1 s: a film of two seconds shows twenty of them; also of a model that asks for no large frames."""
+    task, shown = make_task("cartpole"), 0
+
+    def frames():
+        nonlocal shown
+        for shown in range(1, 100):
+            yield shown / 10, np.array([0.01 * shown, 0.1 * shown])
+
+    assert task.mjm.vis.global_.offwidth < 720
+    choose_gl()
+    film(task.mjm, frames(), here / "pole.mp4", 2)
+    assert shown == 20
+    check_film(here / "pole.mp4", 2)
+
+
+def test_commands_stay_in_their_range():
+    """Tour and keyboard ask for what the policy was trained for, whatever the number of its commands."""
+    low, high = (-2.0, 0.0), (1.0, 0.5)
+    asked = tour(low, high, 10.0)
+    assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {(0, 0), (0.8, 0), (-1.6, 0), (0, 0.4)}
+    keys = Keys(low, high)
+    keys.press(265)
+    assert keys(0.0).tolist() == pytest.approx([0.3, 0])
+    for key in (*[264] * 20, *[44] * 20, 262, 999):
+        keys.press(key)
+    assert keys(0.0).tolist() == [-2, 0.5]
+    keys.press(32)
+    assert keys(0.0).tolist() == [0, 0]
 
 
 def test_command_of_another_width(here, trained):
