@@ -132,7 +132,7 @@ def test_command_of_another_width(here, trained):
     """A command of two numbers for a policy that follows three is refused in one line, from a run and from a file."""
     for source in (f"run={trained}", f"onnx={trained}/policy.onnx"):
         line = refused("play.py", source, "video=walk.mp4", "command=[0.5,0]", cwd=here)
-        assert "command=[0.5, 0.0]: this policy follows 3 numbers: forward, left, turn" in line
+        assert "command=[0.5, 0]: this policy follows 3 numbers: forward, left, turn" in line
 
 
 def test_evaluate(here, trained):
