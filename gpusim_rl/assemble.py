@@ -41,9 +41,10 @@ def fitting(task: dict[str, Any]):
 
 
 def names(mjcf: str) -> set[str]:
-    """Of a model's sensors, actuators, joints and bodies."""
+    """Of a model's sensors, actuators, joints and bodies, and whether it has a keyframe."""
     spec = mujoco.MjSpec.from_file(str(find_mjcf(mjcf)))
-    return {f"{x.name!r}" for x in (*spec.sensors, *spec.actuators, *spec.joints, *spec.bodies)}
+    found = {f"{x.name!r}" for x in (*spec.sensors, *spec.actuators, *spec.joints, *spec.bodies) if x.name}
+    return found | ({"a keyframe"} if spec.keys else set())
 
 
 def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
@@ -72,4 +73,4 @@ def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:
     """Export a PPO's actor, checked on observations of its own task; the largest difference from torch."""
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
     seen = observe(ppo.act, ppo.env.task, weights=weights, noise=noise)
-    return export(ppo.policy.actor, ppo.env.task, path, name=name, noise=noise, observations=seen)
+    return export(ppo.policy.actor, ppo.env.task, path, name=name, noise=noise, widths=ppo.env.widths, observations=seen)

@@ -167,6 +167,9 @@ def check_key(override: Override, base: dict[str, Any]) -> None:
         return
     if is_group(override):
         return
+    group, _, rest = key.partition(".")
+    if rest == "name" and (CONF / group).is_dir():
+        fail(f"{override.input_line}: choose with {group}=, one of {', '.join(choices(CONF / group))}")
     flat = flatten(base)
     if key not in flat:
         near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
@@ -181,7 +184,11 @@ def same_kind(key: str, old: Any, new: Any) -> None:
         return
     if type(old) is not type(new):
         raise ValueError(f"{key}={new!r}: expected {wanted.get(type(old), 'keys with values')}, such as {old!r}")
-    if isinstance(old, list) and old:
+    if isinstance(new, float) and not math.isfinite(new):
+        raise ValueError(f"{key}={new}: expected a finite number, such as {old}")
+    if isinstance(old, list) and isinstance(new, list) and old:
+        if key.startswith("task.") and len(new) != len(old):
+            raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
         for entry in new:
             same_kind(key, old[0], entry)
 
@@ -275,7 +282,11 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     if fixed:
         raise ValueError(f"resume= continues a run as it was: not {', '.join(fixed)}, only {', '.join(CHANGEABLE)} may change")
     before = trained(Run.open(Path(str(cfg["resume"]))))
-    return before | {key: cfg[key] for key in {key.split(".")[0] for key in keys} if key != "hydra"}
+    for key in keys:
+        group, _, rest = key.partition(".")
+        if group != "hydra":
+            before[group] = before[group] | {rest: cfg[group][rest]} if rest else cfg[group]
+    return before
 
 
 def trained(run: Any) -> dict[str, Any]:

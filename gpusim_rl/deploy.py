@@ -117,7 +117,8 @@ class Policy:
         if source == "command":
             if command is None:
                 raise ValueError(f"this policy follows a command of {term['width']} numbers [{term['unit']}], none was given")
-            return self._checked("command", np.broadcast_to(command, (len(self._phase), np.shape(command)[-1])), term["width"])
+            command = np.atleast_1d(command)
+            return self._checked("command", np.broadcast_to(command, (len(self._phase), command.shape[-1])), term["width"])
         name = term["names"][0] if source == "sensor" else source
         if name not in readings:
             raise ValueError(f"reading {name!r} is missing: this policy needs {', '.join(self.needs)}")

@@ -24,7 +24,16 @@ RECORDED = 1000  # observations at least
 KEY = "gpusim_rl"  # of the metadata
 
 
-def export(actor: Actor, task: Task, path: Path, *, name: str, noise: dict[str, float], observations: Tensor) -> float:
+def export(
+    actor: Actor,
+    task: Task,
+    path: Path,
+    *,
+    name: str,
+    noise: dict[str, float],
+    widths: dict[str, int],
+    observations: Tensor,
+) -> float:
     """Write path and return the largest difference from torch over the observations; on any failure, write nothing.
 
     Args:
@@ -32,6 +41,7 @@ def export(actor: Actor, task: Task, path: Path, *, name: str, noise: dict[str, 
         task: as trained; describes itself in the metadata.
         name: of the task.
         noise: observation term → half-width it was trained with.
+        widths: observation term → width, in the order in which the task observes.
         observations: (N, no), at least 1,000, recorded from the task.
 
     Raises:
@@ -41,7 +51,7 @@ def export(actor: Actor, task: Task, path: Path, *, name: str, noise: dict[str, 
     if finite < max(RECORDED, len(observations)):
         found = f"{len(observations)}, of which {finite} are finite"
         raise ValueError(f"export is checked on at least {RECORDED} recorded observations, all finite: got {found}")
-    about = describe(task, name, noise, observations.shape[1])
+    about = describe(task, name, noise, widths, observations.shape[1])
     model = trace(actor, observations[:2])
     onnx.helper.set_model_props(model, {KEY: json.dumps(about, ensure_ascii=False), "mjcf": task.mjcf_text()})
     onnx.checker.check_model(model, full_check=True)
@@ -87,12 +97,14 @@ def parity(data: bytes, actor: Actor, observations: Tensor) -> float:
     return float(max(np.abs(found - expected).max(), np.abs(single - expected[:8]).max()))
 
 
-def describe(task: Task, name: str, noise: dict[str, float], width: int) -> dict[str, Any]:
+def describe(task: Task, name: str, noise: dict[str, float], widths: dict[str, int], width: int) -> dict[str, Any]:
     """Everything a robot's program must know, in full precision: JSON keeps every bit of a float."""
     terms = [{"name": key, "noise": float(noise.get(key, 0.0)), **asdict(reading)} for key, reading in task.readings.items()]
-    found = sum(term["width"] for term in terms)
-    if found != width:
-        raise ValueError(f"export: the task's readings are {found} wide, its observation is {width}")
+    found = {key: reading.width for key, reading in task.readings.items()}
+    if sum(found.values()) != width:
+        raise ValueError(f"export: the task's readings are {sum(found.values())} wide, its observation is {width}")
+    if list(found.items()) != list(widths.items()):
+        raise ValueError(f"export: the task's readings are {found}, what it observes is {widths}")
     built = versions()
     return {
         "format": 1,

@@ -42,6 +42,16 @@ class Settings:
     max_grad_norm: float = 1.0
     fused: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)}: expected a number from 0 to 1")
+        for name in ("clip_coef", "clip_value", "learning_rate", "lr_min", "lr_max", "target_kl", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"algo.{name}={getattr(self, name)}: expected more than 0")
+        if not self.lr_factor >= 1:
+            raise ValueError(f"algo.lr_factor={self.lr_factor}: expected at least 1")
+
 
 class Batch:
     """A minibatch: columns (n,) or (n, width) of one packed tensor, so that one gather serves all. Views are normalised."""

@@ -51,6 +51,8 @@ def mlp(
     width: int, hidden: tuple[int, ...], out: int, activation: str, gain: float, generator: torch.Generator
 ) -> nn.Sequential:
     """Linear layers with orthogonal weights (gain √2, `gain` on the last) and zero biases."""
+    if any(n < 1 for n in hidden):
+        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at least 1")
     if activation not in LAYERS:
         raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
     sizes, layers = [width, *hidden, out], []

@@ -128,6 +128,8 @@ class Task:
         self._nominal: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
+        if not self.clip > 0:
+            raise ValueError(f"task.clip={self.clip}: expected more than 0")
         steps = self.dt / self.mjm.opt.timestep
         if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
             raise ValueError(f"task.dt={self.dt} s is not a whole number of the model's timestep {self.mjm.opt.timestep} s")

@@ -44,6 +44,11 @@ class Cartpole(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("sigma", "sigma_speed"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
+        if not 0 <= self.mass < 1:
+            raise ValueError(f"task.mass={self.mass}: expected a share, from 0 to below 1")
         self.rest = self.nominal("key_qpos")[0]  # hanging
         self.bounds = self.tensor([-1.0] * 4), self.tensor([1.0] * 4)
         self.slides = tuple(self.tensor([x]) for x in self.friction)

@@ -10,7 +10,6 @@ from gpusim_rl.task import Clock, Command, Drive, Reading, Task
 
 FEET = ("FL", "FR", "RL", "RR")
 GATE = 0.1  # a command of a smaller norm asks to stand
-GROUND = 0.022  # m, height of a foot's centre when it stands: its radius
 
 
 @dataclass(kw_only=True)
@@ -59,6 +58,9 @@ class Quadruped(Task):
         super().__post_init__()
         if self.delay not in (0, 1):
             raise ValueError(f"task.delay={self.delay}: 0 or 1 control steps")
+        for name in ("still", "mass", "gain"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"task.{name}={getattr(self, name)}: expected a share, from 0 to below 1")
         for name in ("redraw", "push_every", "sigma", "sigma_feet"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
@@ -66,6 +68,7 @@ class Quadruped(Task):
             raise ValueError(f"task.gait={self.gait} Hz: expected more than 0, and two control steps a turn at least")
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[7:]
+        self.ground = float(self.mjm.geom("FL").size[0])  # m, height of a foot's centre when it stands: its radius
         self.limit = self.tensor(self.fastest)
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
         self.bend = self.tensor(self.step)
@@ -190,7 +193,7 @@ class Quadruped(Task):
 
     def feet(self, s):
         """(B, 4) height of each foot's lowest point above the ground [m]."""
-        return s.span("FL_position", "RR_position")[:, 2::3] - GROUND
+        return s.span("FL_position", "RR_position")[:, 2::3] - self.ground
 
     def swing(self, s):
         """(B, 4) the clock's wish, in [0, 1]: 0 to stand, 1 at the top of a swing."""

@@ -22,6 +22,7 @@ class Exported(NamedTuple):
     observations: Tensor  # (N, no)
     error: float  # that export reports
     settings: dict[str, Any]  # of the task, beside its YAML
+    widths: dict[str, int]  # of its observation terms
 
 
 def make_actor(env: Env, push: float = 20.0) -> Actor:
@@ -49,5 +50,6 @@ def export_task(name: str, path: Path, **settings: Any) -> Exported:
     env = make_env(name, 64, **settings)
     actor = make_actor(env)
     observations = record(env, actor, 20)
-    error = export(actor, env.task, path, name=name, noise=numbers(name)["noise"], observations=observations)
-    return Exported(path, actor, env.task, observations, error, settings)
+    about = {"name": name, "noise": numbers(name)["noise"], "widths": env.widths}
+    error = export(actor, env.task, path, **about, observations=observations)
+    return Exported(path, actor, env.task, observations, error, settings, env.widths)

@@ -1,6 +1,7 @@
 """The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log= ends where it should."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from gpusim_rl import config
+from gpusim_rl import assemble, config
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import SEED, STOP_SEED
 from gpusim_rl.run import Run, load
@@ -37,15 +38,30 @@ TRAIN = {
     "stop_at=95": "stop_at=95: expected a share",
     "task.weights.jerk=-0.1": "task.weights.jerk=-0.1: expected a number of at least 0",
     "task.weights.jerk=null": "task.weights.jerk=None: expected a number",
-    "task.noise.gyro=nan": "task.noise.gyro=nan: expected a number of at least 0",
+    "task.noise.gyro=nan": "task.noise.gyro=nan: expected a finite number",
     "~task.weights.jerk": "'~task.weights.jerk': only KEY=VALUE is understood",
     "+task.weights.joy=1": "'+task.weights.joy=1': only KEY=VALUE is understood",
     "seed=1,2": "'seed=1,2' is a list of values: add -m",
     "-m seed=1,x": "seed='x': expected a whole number",
     "-m num_envs=8,0": "num_envs=0: expected",
+    "task.fastest=[1,0.5]": "task.fastest=[1, 0.5]: expected 3 numbers, such as [1.0, 0.5, 1.0]",
+    "task.clip=nan": "task.clip=nan: expected a finite number",
+    "task.episode=inf": "task.episode=inf: expected a finite number",
+    "task.name=cartpole": "task.name=cartpole: choose with task=, one of cartpole, quadruped",
     "fast": "'fast' is not KEY=VALUE",
     "--frobnicate": "unknown option --frobnicate",
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
+}
+BUILD = {  # answered by what the value is for, when it is built
+    "task.clip=-1": "task.clip=-1: expected more than 0",
+    "task.mass=1.5": "task.mass=1.5: expected a share",
+    "task=cartpole task.sigma=0": "task.sigma=0: expected more than 0",
+    "algo.gamma=3": "algo.gamma=3: expected a number from 0 to 1",
+    "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected at least 1",
+    "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
+    "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
+    "graph=some": "graph='some': choose one of parts, whole, off",
+    "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
 }
 PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, export",
@@ -77,6 +93,13 @@ def here(tmp_path) -> Path:
 def test_train_answers_a_mistake_at_once(here, line):
     """train.py answers a wrong key, value or option in one line, before torch and MuJoCo are loaded."""
     assert TRAIN[line] in refused("train.py", *line.split(), cwd=here, block="torch mujoco warp")
+
+
+@pytest.mark.parametrize("line", BUILD)
+def test_what_is_built_answers_for_its_numbers(line):
+    """A number out of its range is a ValueError with key, value and range where it is used; train.py makes it one line."""
+    with pytest.raises(ValueError, match=re.escape(BUILD[line])):
+        assemble.make_ppo(config.compose_plain("config", ["num_envs=4", *line.split()]))
 
 
 @pytest.mark.parametrize("line", PLAY)
@@ -121,7 +144,7 @@ def without(*parts: str) -> str:
         (without('"FR_position"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FR_position'"),
         (without('"RL_knee_torque"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'RL_knee_torque'"),
         (XML.replace('body name="trunk"', 'body name="base"'), "does not fit task=quadruped: it lacks 'trunk'"),
-        (without("<key name"), "does not fit task=quadruped: index 0 is out of bounds"),
+        (without("<key name"), "does not fit task=quadruped: it lacks a keyframe"),
     ],
     ids=["missing", "broken", "invalid", "empty", "no-gyro", "no-position", "no-torque", "no-trunk", "no-keyframe"],
 )

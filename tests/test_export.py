@@ -29,6 +29,11 @@ def one(tmp_path_factory) -> Exported:
     return export_task("quadruped", tmp_path_factory.mktemp("one") / "policy.onnx")
 
 
+def words(one: Exported) -> dict:
+    """The keywords of `export`."""
+    return {"name": "quadruped", "noise": {}, "widths": one.widths, "observations": one.observations}
+
+
 def about(path) -> dict:
     return json.loads({p.key: p.value for p in onnx.load(path).metadata_props}[KEY])
 
@@ -58,7 +63,15 @@ def test_export_leaves_the_actor_alone(one):
     """Exporting changes no weight, no statistic and no mode of the actor."""
     actor = copy.deepcopy(one.actor).train()
     before = copy.deepcopy(actor.state_dict())
-    export(actor, one.task, one.path.with_name("again.onnx"), name="quadruped", noise={}, observations=one.observations)
+    export(
+        actor,
+        one.task,
+        one.path.with_name("again.onnx"),
+        name="quadruped",
+        noise={},
+        widths=one.widths,
+        observations=one.observations,
+    )
     assert actor.training and all(torch.equal(v, before[k]) for k, v in actor.state_dict().items())
     assert all(p.requires_grad for p in actor.parameters())
     one.path.with_name("again.onnx").unlink()
@@ -79,7 +92,7 @@ def test_a_file_that_differs_from_torch_is_not_written(one, tmp_path):
         if old:
             path.write_bytes(old)
         with pytest.raises(ValueError, match=r"ONNX and torch differ by 1\.0.e-04"):
-            export(split, one.task, path, name="quadruped", noise={}, observations=one.observations)
+            export(split, one.task, path, **words(one))
         assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
 
 
@@ -88,7 +101,7 @@ def test_an_actor_that_is_not_finite_is_not_written(one, tmp_path):
     broken = copy.deepcopy(one.actor)
     broken.net[0].bias.data[3] = torch.nan
     with pytest.raises(ValueError, match="differ by nan"):
-        export(broken, one.task, tmp_path / "x.onnx", name="quadruped", noise={}, observations=one.observations)
+        export(broken, one.task, tmp_path / "x.onnx", **words(one))
     assert not list(tmp_path.iterdir())
 
 
@@ -105,7 +118,7 @@ def test_observations_are_checked(one, tmp_path, fault, says):
         obs = torch.cat([obs, obs[:, :1]], 1)
         actor = Actor(48, 12, (16,), "elu", torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match=says) as error:
-        export(actor, one.task, tmp_path / "x.onnx", name="quadruped", noise={}, observations=obs)
+        export(actor, one.task, tmp_path / "x.onnx", **(words(one) | {"observations": obs}))
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
@@ -203,3 +216,13 @@ def test_includes_are_resolved(tmp_path):
     assert not re.search("<include", text)
     model, direct = mujoco.MjModel.from_xml_string(text), mujoco.MjModel.from_xml_path(task.mjcf)
     assert model.geom_size[0, 0] == 0.123456789 and model.body_mass[1] == direct.body_mass[1] and model.names == direct.names
+
+
+def test_terms_must_be_described_in_their_order(one, tmp_path):
+    """Readings that name the observation's terms in another order, or of another width, are refused with both."""
+    swapped = dict(reversed(one.widths.items()))
+    wider = one.widths | {"gyro": one.widths["gyro"] + 1}
+    for widths in (swapped, wider):
+        with pytest.raises(ValueError, match="what it observes is"):
+            export(one.actor, one.task, tmp_path / "x.onnx", **(words(one) | {"widths": widths}))
+    assert list(tmp_path.iterdir()) == []

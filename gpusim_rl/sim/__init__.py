@@ -1,5 +1,6 @@
 """The Sim protocol: B copies of one MuJoCo model in live tensors, and `make`, which picks a backend."""
 
+import re
 from typing import Protocol
 
 import mujoco
@@ -63,8 +64,12 @@ def choose(name: str, device: str) -> tuple[str, str]:
         raise ValueError(f"unknown sim {name!r}: choose one of {', '.join(NAMES)}")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() and name != "native" else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"unknown device {device!r}: choose one of auto, cpu, cuda, cuda:1 …")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device={device}: torch sees no CUDA device here; use device=cpu")
+    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+        raise ValueError(f"device={device}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0 on")
     if name == "auto":
         name = "warp" if device.startswith("cuda") else "native"
     if name == "native" and device != "cpu":
