@@ -7,7 +7,7 @@ TORCH  ?= torch
 EXTRAS ?= dev
 ARGS   ?=
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+READY  := $(VENV)/.ready-$(TORCH)-$(EXTRAS)
 
 .PHONY: train play test gpu-test bench check clean
 

@@ -67,7 +67,7 @@ def train(cfg: dict[str, Any]) -> None:
             if save or ppo.env.device.type == "cpu":
                 flush()
             if save:
-                run.save(i, ppo.state(), {"task": name})
+                run.save(i, ppo.state(), {"task": name, "time_s": str(watch.seconds)})
             if last:
                 break
     close()
@@ -89,13 +89,13 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
         path = Path(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
         return Run.create(path, cfg), 0.0
     run = Run.open(Path(cfg["resume"]))
-    state, _ = load(run.latest())
+    state, note = load(run.latest())
     ppo.load(state, str(run.latest()))
     if ppo.iterations > cfg["iterations"]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
     run.configure(cfg | {"resume": None})
-    rows = run.rewind(ppo.iterations)
-    return run, rows[-1]["time_s"] if rows else 0.0
+    run.rewind(ppo.iterations)
+    return run, float(note.get("time_s", 0.0))
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")

@@ -1,4 +1,4 @@
-"""Where metrics go: metrics.jsonl always, a live table in a terminal, W&B or TensorBoard on request."""
+"""Where metrics go beside metrics.jsonl: a live table in a terminal, W&B or TensorBoard on request."""
 
 import os
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -51,6 +51,12 @@ def check(name: str, argv: list[str]) -> None:
         return
     words, options = split(argv)
     sweep = "-m" in options or "--multirun" in options
+    if sweep:
+        for o in parse(words):
+            if o.key_or_group in ("run_dir", "resume") and not o.is_sweep_override():
+                fail(f"{o.input_line}: each run of a multirun needs one of its own")
+            if o.value_type is ValueType.GLOB_CHOICE_SWEEP:
+                fail(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
     cfg = compose_plain(name, words, sweep=sweep)
     if name != "config":
         return

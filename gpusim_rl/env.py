@@ -78,6 +78,8 @@ class Env:
         if compiled:
             self._bind(functools.partial(torch.compile, dynamic=False))
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
+        self._lived = torch.zeros_like(self.time)  # control steps; `time` may have begun later
+        self._ended = {"return": 0.0, "length": 0.0, "terminated": 0.0}  # of the last episodes that ended, as last logged
         self._term_sums = torch.zeros(len(self.terms), device=self.device)
         self._sums = torch.zeros(len(SUMS), device=self.device)
 
@@ -237,10 +239,12 @@ class Env:
         """Add one step to the sums that `metrics` reads, on the device."""
         done = terminated | truncated
         self._episode_return += reward
+        self._lived += 1
         self._term_sums += torch.where(fault[:, None], 0.0, terms).sum(0)
-        columns = (~fault, fault, self.sim.overflow, done, terminated, done * self._episode_return, done * self.time)
+        columns = (~fault, fault, self.sim.overflow, done, terminated, done * self._episode_return, done * self._lived)
         self._sums += torch.stack([column.sum() for column in columns])
         self._episode_return.masked_fill_(done | fault, 0.0)
+        self._lived.masked_fill_(done | fault, 0)
 
     def tally(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last call, and the task's measures now. Clears the sums."""
@@ -251,12 +255,14 @@ class Env:
         return [*(f"reward/{name}" for name in self.terms), *SUMS, *measures], values
 
     def means(self, names: list[str], values: list[float]) -> dict[str, float]:
-        """What `tally` gave, read on the host, as means."""
+        """What `tally` gave, read on the host, as means; those of episodes are the last known if none has ended since."""
         sums = dict(zip(names, values, strict=False))
-        steps, episodes = max(sums["steps"], 1), max(sums["episodes"], 1)
+        steps, episodes = max(sums["steps"], 1), sums["episodes"]
         metrics = {name: value / steps for name, value in sums.items() if name.startswith("reward/")}
-        metrics |= {"return": sums["returns"] / episodes, "length": sums["lengths"] / episodes * self.task.dt}
-        metrics |= {"terminated": sums["terminations"] / episodes, "fault": sums["faults"], "overflow": sums["overflows"]}
+        if episodes:
+            found = (sums["returns"], sums["lengths"] * self.task.dt, sums["terminations"])
+            self._ended = dict(zip(self._ended, (value / episodes for value in found), strict=True))
+        metrics |= self._ended | {"fault": sums["faults"], "overflow": sums["overflows"]}
         return metrics | {name: value for name, value in sums.items() if name.startswith("measure/")}
 
     def metrics(self) -> dict[str, float]:
@@ -282,7 +288,7 @@ class Env:
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor but the Sim's."""
         own = {"step_count": self.step_count, "time": self.time, "action": self.action, "previous": self.previous}
-        own |= {"episode_return": self._episode_return, "term_sums": self._term_sums, "sums": self._sums}
+        own |= {"lived": self._lived, "episode_return": self._episode_return, "term_sums": self._term_sums, "sums": self._sums}
         own |= {f"memory/{name}": value for name, value in self.memory.items()}
         return {f"env/{name}": value for name, value in own.items()}
 

@@ -45,7 +45,8 @@ def evaluate(
 
     def note(values: dict[str, Tensor]) -> None:
         for name, value in values.items():
-            record.setdefault(name, []).append(torch.nan_to_num(value.float()))  # a quarantined world counts as failed
+            value = torch.nan_to_num(value.float(), posinf=0.0, neginf=0.0)  # a quarantined world counts as failed
+            record.setdefault(name, []).append(value.clamp(-1e6, 1e6))
 
     steps = track(range(task.horizon), "evaluating", disable=not (progress and sys.stdout.isatty()), transient=True)
     for _ in steps:

@@ -185,7 +185,7 @@ class Task:
 
     @property
     def asks(self) -> Command | None:
-        """The command, if the task has one."""
+        """The ranges of the memory entry `command`, if the task has one: what a user may ask for."""
         return None
 
     def start(self, n: int, noise: Noise) -> dict[str, Tensor]:

@@ -16,12 +16,10 @@ import yaml
 from safetensors.torch import save_file
 
 from gpusim_rl import assemble, config
-from gpusim_rl.env import Env
 from gpusim_rl.evaluate import SEED, STOP_SEED
 from gpusim_rl.run import Run, load
-from gpusim_rl.sim import make
 from tests.commands import SMALL, TINY, command, environment, refused, succeed
-from tests.worlds import ROOT, make_env, make_ppo, numbers
+from tests.worlds import ROOT, make_env, make_ppo
 
 TRAIN = {
     "task=walk": "unknown task 'walk': choose one of cartpole, quadruped",
@@ -48,6 +46,8 @@ TRAIN = {
     "task.clip=nan": "task.clip=nan: expected a finite number",
     "task.episode=inf": "task.episode=inf: expected a finite number",
     "task.name=cartpole": "task.name=cartpole: choose with task=, one of cartpole, quadruped",
+    "-m seed=1,2 run_dir=x": "run_dir=x: each run of a multirun needs one of its own",
+    "-m task=glob(*)": "task=glob(*): list the values, as in task=a,b",
     "fast": "'fast' is not KEY=VALUE",
     "--frobnicate": "unknown option --frobnicate",
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
@@ -242,26 +242,6 @@ def test_config_that_is_no_yaml(here, copy):
     for text in ("task: [", "task: !!python/object/apply:os.system ['touch evil']", "\x00"):
         (copy / "config.yaml").write_text(text)
         assert "run/config.yaml is not" in refused("play.py", "run=run", "mode=export", cwd=here, block="torch")
-
-
-def test_weights_and_terms_must_agree():
-    """Env names each reward term without a weight, each weight without a term, and each negative weight."""
-    weights = numbers("quadruped")["weights"]
-    task = make_env("quadruped", 2).task
-
-    def build(**change):
-        sim = make("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
-        given = {k: v for k, v in (weights | change).items() if v is not None}
-        return Env(task, sim, seed=1, weights=given, noise={})
-
-    for change, says in (
-        ({"jerk": None}, "'jerk' has no weight"),
-        ({"joy": 1.0}, "'joy' is no term"),
-        ({"jerk": -1.0}, "jerk"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            build(**change)
-    build()
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "foreign"])

@@ -125,7 +125,7 @@ def test_reward_is_weighted_terms():
     twin.step(action.clamp(-env.task.clip, env.task.clip))
     want = env.task.dt * sum(QUADRUPED["weights"][name] * term for name, term in seen[-1].items())
     torch.testing.assert_close(step.reward, want)
-    assert torch.equal(step.end, twin._critic(twin.look())) or step.terminated.any()
+    assert not step.terminated.any() and torch.equal(step.end, twin._critic(twin.look()))
     assert env.action.abs().max() <= env.task.clip
 
 
@@ -257,10 +257,21 @@ def test_metrics():
     assert {k.removeprefix("reward/") for k in metrics if k.startswith("reward/")} == set(QUADRUPED["weights"])
     assert metrics["return"] == pytest.approx(rewards.sum(0).mean().item(), rel=1e-4)
     assert metrics["length"] == pytest.approx(0.1) and metrics["terminated"] == 0 and metrics["fault"] == 0
-    assert {v for k, v in env.metrics().items() if not k.startswith("measure/")} == {0.0}
+    nothing = env.metrics()
+    assert all(nothing[k] == metrics[k] for k in ("return", "length", "terminated"))  # the last known: none has ended since
+    assert {v for k, v in nothing.items() if k.startswith("reward/") or k in ("fault", "overflow")} == {0.0}
     for a in 0.1 * actions(5, 16):
         env.step(a)
     assert env.metrics()["length"] == pytest.approx(0.1)
+
+
+def test_length_is_of_what_was_lived():
+    """Episodes that begin at a random time count their own steps alone, so none is longer than the simulation."""
+    env = make_env(num_envs=64, episode=1.0)
+    for _ in range(10):
+        env.step(torch.zeros(64, 12))
+    metrics = env.metrics()
+    assert 0 < metrics["length"] <= 10 * env.task.dt
 
 
 def test_return_is_of_whole_episodes():
