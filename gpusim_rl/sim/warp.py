@@ -27,6 +27,7 @@ BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size; the broadphase 
 # A solver that stops at its iteration limit is normal at training settings; every other bit is lost physics.
 CAPACITY = int(mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS))
 MARGIN = 1.5  # times the largest count of the probe
+FEW = 4  # contacts that every world has room for
 KINEMATIC = {  # sensors that need poses and velocities of bodies alone; any other needs all that comes before the dynamics
     int(getattr(mujoco.mjtSensor, f"mjSENS_{name}"))
     for name in (
@@ -190,7 +191,8 @@ def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
 
 
 def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> tuple[int, int, np.ndarray]:
-    """Contacts and constraint rows per world, MARGIN times the most seen in MuJoCo C, and the poses (P, nq) it saw.
+    """Contacts and constraint rows per world, MARGIN times the most seen in MuJoCo C, but no fewer than any model needs; and
+    the poses (P, nq) it saw.
 
     num_envs worlds start at the default pose and the keyframes in turn with random speeds, 1 m/s and 1 rad/s, and are
     thrown about by random controls, held for 0.1 s each: in their range, or ±1 about the keyframe's. Deterministic.
@@ -206,6 +208,15 @@ def probe(mjm: mujoco.MjModel, *, num_envs: int = 16, seconds: float = 2.0) -> t
     batch.bind("qvel")[:] += rng.standard_normal((num_envs, mjm.nv))
     seen = batch.rollout(steps, control, record=("ncon", "nefc", "qpos"))
     contacts, rows = (int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
+    # what a model can always come to, though it did not here: a few contacts, and each of its limits and frictions at once
+    contacts = max(contacts, FEW)
+    fixed = (
+        mjm.jnt_limited.sum()
+        + mjm.tendon_limited.sum()
+        + (mjm.dof_frictionloss > 0).sum()
+        + (mjm.tendon_frictionloss > 0).sum()
+    )
+    rows = max(rows, int(fixed) + 6 * mjm.neq + 4 * FEW)
     return contacts, rows, seen["qpos"][:, ::hold].reshape(-1, mjm.nq)
 
 
