@@ -14,6 +14,7 @@ import torch
 from gpusim_rl.sim import choose, make
 from gpusim_rl.sim.native import Native
 from gpusim_rl.sim.warp import Warp
+from tests.guard import guard
 
 # A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a mocap body, and
 # sensors of all three stages. The solver converges, so that float32 and float64 agree. The foot is a sphere: under a
