@@ -15,7 +15,7 @@ from torch import Tensor
 from gpusim_rl.sim import LIMIT
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes three quarters of the GPU from torch
-# A pool of two threads waits for itself for ever: 512 quadrupeds on two cores did (docs/log.md).
+# With a pool of two threads 512 quadrupeds hung on two cores, with sixteen they did not (docs/log.md).
 os.environ.setdefault("PJRT_NPROC", str(max(16, os.cpu_count() or 1)))
 
 import jax
