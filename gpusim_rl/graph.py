@@ -48,7 +48,8 @@ def one_stream(device: torch.device | str) -> None:
     device = torch.device(device)
     if device.type != "cuda" or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return
-    torch.cuda.set_device(device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
     stream = torch.cuda.Stream(device)
     torch.cuda.synchronize(device)
     torch.cuda.set_stream(stream)
@@ -71,6 +72,7 @@ class Captured:
     """
 
     def __init__(self, fn: Callable[..., None], device: torch.device | str, *, kernels: bool = False, on: bool = True):
+        one_stream(device)
         self.fn, self.device = fn, torch.device(device)
         self.name = getattr(fn, "__qualname__", repr(fn))
         self.graph: Callable[[], Any] | None = None
@@ -92,6 +94,8 @@ class Captured:
             try:
                 self.graph = record(functools.partial(self.fn, *args), self.device)
             except Exception as error:  # a driver, library or device that cannot: go on without, and say so
+                while error.__context__:  # ending a capture that broke raises too: the first error is the cause
+                    error = error.__context__
                 self.reason = " ".join(str(error).split()) or type(error).__name__
                 print(f"{self.name} runs without a graph: {self.reason}", file=sys.stderr, flush=True)
                 return self.fn(*args)

@@ -13,7 +13,7 @@ import torch
 import warp as wp
 from mujoco.batch import Batch, SimulationError
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpusim_rl.graph import capture
@@ -183,16 +183,18 @@ def launches(ppo: PPO) -> dict[str, int]:
             ppo.iteration()
         return {"operators": seen.count}
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
-        ppo.iteration()
-        torch.cuda.synchronize()  # the one that is not counted below
+        with record_function("iteration"):
+            ppo.iteration()
+        torch.cuda.synchronize()
     events = trace.events() or []
-    names = [event.name for event in events]
+    span = next(event.time_range for event in events if event.name == "iteration")
+    names = [event.name for event in events if span.start <= event.time_range.start <= span.end]  # what the host called
     return {
         "kernels": sum(str(event.device_type).endswith("CUDA") for event in events),
         "kernel_launches": sum("LaunchKernel" in name for name in names),
         "graph_launches": sum("GraphLaunch" in name for name in names),
-        "synchronisations": sum("Synchronize" in name for name in names) - 1,
-        "copies_to_host": sum("DtoH" in name for name in names),
+        "synchronisations": sum("Synchronize" in name for name in names),
+        "copies_to_host": sum("DtoH" in event.name for event in events),
     }
 
 

@@ -90,12 +90,13 @@ class PPO:
         self.iterations = 0  # the host's own count
         self.logged = 0  # iterations at the last report
         self.phases = Phases(device)
+        whole = graph == "whole" and env.sim.capturable
         on = partial(capture, device=device, on=graph == "parts" and env.sim.capturable)
         self._act, self._advance, self._settle = on(self.rollout.act), on(env.advance), on(self.rollout.settle)
-        on = partial(capture, device=device, on=graph != "off")
+        on = partial(capture, device=device, on=graph != "off" and not whole)
         self._prepare, self._minibatch, self._absorb = on(self.prepare), on(self.minibatch), on(self.absorb)
         self.graph = graph
-        self._run = capture(self.run, device, on=graph == "whole" and env.sim.capturable)
+        self._run = capture(self.run, device, on=whole)
 
     def _allocate(self, device: torch.device) -> None:
         """Everything an update writes: parameters and gradients as two vectors each, the minibatch, Adam's moments."""

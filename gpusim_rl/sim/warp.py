@@ -75,6 +75,7 @@ class Warp:
         mjm = accepted(mjm)
         derived = (*DERIVED, *(BOUNDS if "geom_size" in fields else ())) if fields else ()
         self._device = wp.get_device(device)
+        self._torch_device = torch.device(wp.device_to_torch(self._device))
         with self._scope():
             self._m = mjw.put_model(mjm, batch_sizes=dict.fromkeys((*fields, *derived), num_envs))
             if naconmax is None or njmax is None:
@@ -97,7 +98,7 @@ class Warp:
         sensors = zip(mjm.sensor_type, mjm.sensor_needstage, strict=True)
         self._kinematic = all(kind in KINEMATIC or stage == mujoco.mjtStage.mjSTAGE_ACC for kind, stage in sensors)
         self._advance, self._sense = (
-            capture(fn, self.qpos.device, kernels=True, on=graph) for fn in (self._advance_kernels, self._sense_kernels)
+            capture(fn, self._torch_device, kernels=True, on=graph) for fn in (self._advance_kernels, self._sense_kernels)
         )
 
     def step(self, n: int) -> None:
@@ -180,7 +181,7 @@ class Warp:
         if self._device.is_cpu:
             return wp.ScopedDevice(self._device)
         # sync_enter would wait for Warp's own stream, which a torch capture forbids; nothing is queued there.
-        return wp.ScopedStream(warp_stream(self.qpos.device), sync_enter=False)
+        return wp.ScopedStream(warp_stream(self._torch_device), sync_enter=False)
 
 
 def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
