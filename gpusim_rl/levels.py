@@ -119,7 +119,7 @@ class Levels:
         self.ppo, self.bare, self.plain = ppo, bare, Plain(ppo)
         env = ppo.env
         self.action = torch.zeros_like(env.action)
-        on = partial(capture, device=env.device, on=ppo.graph != "off")
+        on = partial(capture, device=env.device, on=ppo.graph != "off" and env.sim.capturable)
         self.act, self.advance, self.settle = on(lambda: env.act(self.action)), on(env.advance), on(lambda: void(env.settle()))
 
     def sim(self, controls: Tensor) -> None:

@@ -1,5 +1,7 @@
 """What needs CUDA: `pytest -m gpu`. Each has a twin on the CPU elsewhere in tests/."""
 
+import json
+
 import mujoco
 import pytest
 import torch
@@ -12,7 +14,8 @@ from gpusim_rl.levels import launches
 from gpusim_rl.noise import Noise
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import converged
-from tests import graphs, test_fused
+from tests import graphs, test_bench, test_fused
+from tests.commands import succeed
 from tests.worlds import TASKS, make_task
 
 pytestmark = pytest.mark.gpu
@@ -154,3 +157,22 @@ def test_training_stays_finite(task):
     for name, value in ppo.policy.named_parameters():
         assert torch.isfinite(value).all() and not torch.equal(value, before[name]), name
     assert ppo.metrics()["fault"] == 0
+
+
+@pytest.mark.parametrize("num_envs", [4096, 16384])
+def test_training_is_near_the_bare_engine(tmp_path, num_envs):
+    """Training steps/s are at least 0.7 of a captured mujoco_warp.step, with the same model and worlds, in one run."""
+    out = tmp_path / "bench.json"
+    words = ("device=cuda", f"num_envs={num_envs}", "num_steps=24", "repeats=3", "seconds=1", "warmup=8", f"out={out}")
+    done = test_bench.run("task=quadruped", *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.read_text())["ratios"]["training/bare"]["median"] >= 0.7
+
+
+def test_a_quadruped_walks_within_a_minute(tmp_path):
+    """`python train.py task=quadruped` reaches success 0.95 in less than 60 s of training after compilation."""
+    words = ("task=quadruped", "device=cuda", "log=none", "save_every=1000")
+    succeed("train.py", *words, "iterations=4", "run_dir=compiled", cwd=tmp_path)  # kernels are in the cache from here on
+    succeed("train.py", *words, "run_dir=run", cwd=tmp_path)
+    scores = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert scores["success"] >= 0.95 and scores["time_s"] < 60
