@@ -95,6 +95,7 @@ class Warp:
         self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
         self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
         self._fault = torch.zeros_like(self.overflow)
+        self._worst = torch.zeros(2, num_envs, device=self._torch_device).unbind(0)
         sensors = zip(mjm.sensor_type, mjm.sensor_needstage, strict=True)
         self._kinematic = all(kind in KINEMATIC or stage == mujoco.mjtStage.mjSTAGE_ACC for kind, stage in sensors)
         self._advance, self._sense = (
@@ -104,10 +105,14 @@ class Warp:
     def step(self, n: int) -> None:
         self._bits.zero_()  # sticky otherwise
         self._advance(n)
-        torch.ne(self._bits & CAPACITY, 0, out=self.overflow)
+        # Nothing is allocated from here on: a conditional node in the solver takes torch's capture from its memory pool.
+        self._bits &= CAPACITY
+        torch.ne(self._bits, 0, out=self.overflow)
         # A maximum is not finite if a term is not, and |x| ≤ LIMIT bounds the rest: one pass over the state.
-        worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
-        torch.logical_not(worst <= LIMIT, out=self._fault)
+        torch.linalg.vector_norm(self.qpos, torch.inf, dim=1, out=self._worst[0])
+        torch.linalg.vector_norm(self.qvel, torch.inf, dim=1, out=self._worst[1])
+        torch.maximum(*self._worst, out=self._worst[0])
+        torch.le(self._worst[0], LIMIT, out=self._fault).logical_not_()
         self._fault |= self.overflow
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
