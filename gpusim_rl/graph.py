@@ -37,7 +37,8 @@ def start_warp() -> None:
 start_warp()
 
 WARM = 3  # calls that simply run before one is captured: modules load, libraries choose, streams see their first work
-_recording = False
+_recording = False  # what is called now is being recorded, and not run
+_warming = False  # it belongs to a function that will be captured as a whole
 
 
 def one_stream(device: torch.device | str) -> None:
@@ -65,7 +66,8 @@ _warp_stream = functools.cache(wp.stream_from_torch)
 
 
 class Captured:
-    """What `capture` returns: fn, run as it is at first, then captured once and replayed.
+    """What `capture` returns: fn, run as it is at first, then captured once and replayed. Within another that is or will be
+    captured it is simply a part of that one.
 
     `reason` says why fn is not captured, or is empty. A graph holds addresses, so that with other tensors or numbers as
     arguments, or a tensor of another shape, fn is captured anew.
@@ -82,14 +84,19 @@ class Captured:
             self.reason = self.reason or "torch on the CPU has no graphs"
 
     def __call__(self, *args: Any) -> None:
-        if self.reason or _recording:  # within another graph it is part of that one
+        global _warming
+        if self.reason or _recording or _warming:
             return self.fn(*args)
         key = tuple((x.data_ptr(), x.shape) if isinstance(x, Tensor) else x for x in args)
         if key != self.key:
             self.key, self.graph, self.calls = key, None, 0
         self.calls += 1
         if self.calls <= WARM:
-            return self.fn(*args)
+            _warming = True
+            try:
+                return self.fn(*args)
+            finally:
+                _warming = False
         if self.graph is None:
             try:
                 self.graph = record(functools.partial(self.fn, *args), self.device)
@@ -123,8 +130,8 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
             try:
                 fn()
             finally:
-                wp.capture_end(stream=ours)
-        return graph.replay
+                kept = wp.capture_end(stream=ours)  # it keeps the modules of Warp's kernels loaded
+        return lambda kept=kept: graph.replay()
     finally:
         _recording = False
         if collects:

@@ -44,17 +44,18 @@ def measure(build: Callable[[int], PPO], num_steps: int, num_minibatches: int) -
     """The plan, from what build(worlds) holds after an iteration at two sizes: it is linear in worlds, but for constants."""
     step = num_minibatches // math.gcd(num_minibatches, num_steps)
     few, many = (-(-n // step) * step for n in (32, 64))
-    weigh(build(few))  # loads modules, libraries and kernels: not part of what is measured
-    free = free_bytes(build(few).env.device)
-    a, b = weigh(build(few)), weigh(build(many))
+    device = build(few).env.device  # also loads modules, libraries and kernels, which are not part of what is measured
+    weigh(build, few, device)
+    free = free_bytes(device)
+    a, b = (weigh(build, worlds, device) for worlds in (few, many))
     slope = {part: max(0.0, (b[part] - a[part]) / (many - few)) for part in PARTS}
     return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free, step)
 
 
-def weigh(ppo: PPO) -> dict[str, int]:
+def weigh(build: Callable[[int], PPO], worlds: int, device: torch.device) -> dict[str, int]:
     """Bytes of each part once every function has run, and on CUDA has been captured."""
-    device = ppo.env.device
-    cuda = device.type == "cuda"
+    cuda, before = device.type == "cuda", free_bytes(device)
+    ppo = build(worlds)
     for _ in range(WARM + 2 if cuda else 1):
         ppo.iteration()
     seen: set[int] = set()
@@ -66,9 +67,9 @@ def weigh(ppo: PPO) -> dict[str, int]:
         "optimiser": held(list(ppo.optimiser.state.values()), seen) + held(ppo.grads, seen),
         "update": held(ppo, seen),
     }
-    if cuda:  # graphs and allocators keep what passes through them
+    if cuda:  # allocators and graphs keep what passes through them: whatever the driver counts beside
         torch.cuda.synchronize(device)
-        found["update"] += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        found["update"] += max(0, before - free_bytes(device) - sum(found.values()))
     else:  # a minibatch's activations, and while the record is packed two more copies of it
         kept: dict[int, int] = {}
 

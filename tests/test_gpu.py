@@ -9,7 +9,7 @@ import warp as wp
 
 from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
-from gpusim_rl.graph import one_stream, record, warp_stream
+from gpusim_rl.graph import capture, one_stream, record, warp_stream
 from gpusim_rl.levels import launches
 from gpusim_rl.noise import Noise
 from gpusim_rl.sim import choose, make
@@ -118,20 +118,34 @@ def test_conditional_nodes_inside_a_graph_of_torch():
     """`wp.capture_while` in a graph that torch began loops on the device, and torch's work after it is in order."""
     one_stream("cuda")
     left, done = (wp.zeros(1, dtype=int, device="cuda") for _ in range(2))
-    twice = torch.zeros(1, dtype=torch.int32, device="cuda")
+    twice, room = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(1000, dtype=torch.int32, device="cuda")
 
     def fn() -> None:
         with wp.ScopedStream(warp_stream(twice.device), sync_enter=False):
             wp.capture_while(left, lambda: wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda"))
-        torch.mul(wp.to_torch(done), 2, out=twice)
+        torch.mul((room + wp.to_torch(done)).amax(0, keepdim=True), 2, out=twice)  # temporaries after the loop
 
     wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda")  # builds the kernel
     replay = record(fn, torch.device("cuda"))
+    others = [torch.full((1000,), 5, dtype=torch.int32, device="cuda") for _ in range(20)]  # where a stray temporary would be
     for n in (7, 3, 0):
         left.fill_(n)
         done.zero_()
         replay()
         assert done.numpy()[0] == n and twice.item() == 2 * n
+    assert all((x == 5).all() for x in others)
+
+
+def test_a_broken_capture_leaves_the_device_usable(capsys):
+    """A function that reads the host cannot be captured: it says so and runs, and the next one is captured."""
+    x = torch.ones(3, device="cuda")
+    bad, good = capture(lambda: x.mul_(x[0].item()), "cuda"), capture(lambda: x.add_(1), "cuda")
+    for _ in range(graphs.CALLS):
+        bad()
+    assert bad.reason and "runs without a graph" in capsys.readouterr().err
+    for _ in range(graphs.CALLS):
+        good()
+    assert good.graph is not None and x.tolist() == [1 + graphs.CALLS] * 3
 
 
 @pytest.mark.parametrize("seed", [0, 1])

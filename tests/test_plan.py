@@ -9,6 +9,8 @@ from gpusim_rl.plan import PARTS, held, measure, weigh
 from tests.commands import command, refused, succeed
 from tests.worlds import make_env, make_ppo
 
+CPU = torch.device("cpu")
+
 
 def build(worlds: int, sim: str = "native"):
     """A small PPO."""
@@ -28,7 +30,7 @@ def test_held_counts_each_byte_once():
 def test_the_plan_is_what_is_there():
     """At a third number of worlds every part is what the plan says to 2 %; networks and optimiser do not grow."""
     plan = measure(build, num_steps=8, num_minibatches=6)
-    found, said = weigh(build(192)), plan.bytes(192)
+    found, said = weigh(build, 192, CPU), plan.bytes(192)
     assert set(found) == set(said) == set(PARTS) and plan.step == 3
     for part in PARTS:
         assert said[part] == pytest.approx(found[part], rel=0.02), part
@@ -41,9 +43,8 @@ def test_the_plan_is_what_is_there():
 
 
 def test_warp_holds_its_capacities():
-    """With MuJoCo Warp physics holds the contact pool too: four times the contacts take more memory."""
-    few, many = (weigh(make_ppo(make_env(num_envs=4, sim="warp"), num_steps=2))["physics"] for _ in range(2))
-    assert few == many
+    """With MuJoCo Warp physics holds the contact pool too."""
+    few = weigh(lambda n: make_ppo(make_env(num_envs=n, sim="warp"), num_steps=2), 4, CPU)["physics"]
     sim = make_env(num_envs=4, sim="warp").sim
     assert few >= held(sim._d.contact, set()) > 0
 

@@ -7,6 +7,8 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.graph import one_stream
+
 
 class Sim(Protocol):
     """B copies of one MuJoCo model, stepped together.
@@ -89,6 +91,7 @@ def make(name: str, mjm: mujoco.MjModel, num_envs: int, *, device: str, fields: 
         from gpusim_rl.sim.native import Native
 
         return Native(mjm, num_envs, fields=fields, **options)
+    one_stream(device)
     if name == "mjx":
         try:
             from gpusim_rl.sim.mjx import Mjx
@@ -96,8 +99,6 @@ def make(name: str, mjm: mujoco.MjModel, num_envs: int, *, device: str, fields: 
             raise ValueError(NEEDS) from error
 
         return Mjx(mjm, num_envs, device=device, fields=fields, **options)
-    from gpusim_rl.graph import one_stream
     from gpusim_rl.sim.warp import Warp
 
-    one_stream(device)
     return Warp(mjm, num_envs, device=device, fields=fields, **options)
