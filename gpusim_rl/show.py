@@ -115,6 +115,9 @@ def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> Non
             config.fail(f"no window can be opened on the display {os.environ.get('DISPLAY', '')}: use video=walk.mp4")
     data = mujoco.MjData(model)
     with mujoco.viewer.launch_passive(model, data, key_callback=press, show_left_ui=False) as window:
+        if model.nbody > 1 and model.nq > model.nv:  # a robot that is free to leave
+            window.cam.type, window.cam.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
+            window.cam.distance, window.cam.elevation, window.cam.azimuth = 3 * model.stat.extent, -20, 135
         begun = time.perf_counter()
         for t, qpos in frames:
             data.qpos[:] = qpos
