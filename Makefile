@@ -7,7 +7,8 @@ TORCH  ?= torch
 EXTRAS ?= dev
 ARGS   ?=
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready-$(TORCH)-$(EXTRAS)
+# the environment is made anew for another TORCH or EXTRAS; a path or a range of versions is no name of a file
+READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
 
 .PHONY: train play test gpu-test bench check clean
 

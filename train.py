@@ -49,8 +49,8 @@ def train(cfg: dict[str, Any]) -> None:
             write(row)
             table.show(row, watch.seconds - before)
             if not math.isfinite(row["policy_loss"] + row["value_loss"] + row["approx_kl"]):
-                kept = f"resume={run.path} continues from {run.saved()[-1].name}" if run.saved() else "nothing was saved"
-                config.fail(f"iteration {i}: the loss is not finite any more; {kept}, with a lower algo.lr_max perhaps")
+                kept = f"the last checkpoint is {run.saved()[-1]}" if run.saved() else "nothing was saved"
+                config.fail(f"iteration {i}: the loss is not finite any more: train with a lower algo.lr_max; {kept}")
 
     with board.Board(f"{name} · {ppo.env.num_envs} worlds · {run.path}", cfg["iterations"], begun) as table:
         table.say(f"run: {run.path}")

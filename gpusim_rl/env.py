@@ -266,7 +266,7 @@ class Env:
         return metrics | {name: value for name, value in sums.items() if name.startswith("measure/")}
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, read at once."""
+        """Means since the last call, read at once: outside the iteration, for tests and tools; PPO reads through `report`."""
         names, values = self.tally()
         return self.means(names, values.tolist())
 
