@@ -65,6 +65,21 @@ def mlp(
     return nn.Sequential(*layers)
 
 
+def through(net: nn.Sequential, x: Tensor) -> Tensor:
+    """net(x); where a gradient will be taken, x (n, width) and the first layer's is xᵀ g.
+
+    Of a Linear it is (gᵀ x), which takes MKL 1.7 times as long if width is no multiple of 16, and a view seldom is.
+    """
+    if not torch.is_grad_enabled():
+        return net(x)
+    first, *rest = net
+    assert isinstance(first, nn.Linear)
+    x = torch.addmm(first.bias, x, first.weight.t().contiguous())
+    for layer in rest:
+        x = layer(x)
+    return x
+
+
 class Actor(nn.Module):
     """obs (B, no) → mean action (B, nu): the deterministic policy, normaliser included. This module is exported."""
 
@@ -126,12 +141,12 @@ class Policy(nn.Module):
     def mean(self, obs: Tensor) -> Tensor:
         """Mean action (…, nu) of a normalised view (…, no)."""
         with self._cast(obs):
-            return self.actor.net(obs).to(obs.dtype)
+            return through(self.actor.net, obs).to(obs.dtype)
 
     def value(self, view: Tensor) -> Tensor:
         """V (…, 1) of the critic's normalised view (…, nc)."""
         with self._cast(view):
-            return self.critic(view).to(view.dtype)
+            return through(self.critic, view).to(view.dtype)
 
     def _cast(self, like: Tensor) -> torch.autocast:
         """Each weight is used once, and a captured graph must not depend on a cache: so none."""

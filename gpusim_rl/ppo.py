@@ -182,9 +182,9 @@ class PPO:
         r, policy, cfg = self.rollout, self.policy, self.cfg
         self.old_std.copy_(policy.std)
         obs, critic = policy.actor.normaliser(r.obs), policy.seer(r.critic)
-        value, end_value = policy.value(critic).squeeze(-1), policy.value(policy.seer(r.end)).squeeze(-1)
-        fault = r.fault
-        advantage = gae(r.reward, value, end_value, r.terminated, r.truncated, fault, gamma=cfg.gamma, lam=cfg.gae_lambda)
+        value, fault, truncated = policy.value(critic).squeeze(-1), r.fault, r.truncated
+        ends = self.end_values(value, truncated)
+        advantage = gae(r.reward, value, ends, r.terminated, truncated, fault, gamma=cfg.gamma, lam=cfg.gae_lambda)
         target = value + advantage
         valid = (~fault).float()
         count = total(valid.sum()).clamp(min=1)
@@ -197,6 +197,20 @@ class PPO:
         self.order.copy_(order.view_as(self.order))
         self.part.zero_()
         self.stats.zero_()
+
+    def end_values(self, value: Tensor, truncated: Tensor) -> Tensor:
+        """V (T, B) of the states that steps ended in, from `value` (T, B) of those they began in.
+
+        A step ends where the next begins, unless the world was restarted: the critic is asked at the time-outs, of which
+        a world has few, and at the last step. Where a step terminated or is quarantined the number means nothing.
+        """
+        r, last = self.rollout, self.rollout.num_steps - 1
+        ends = value.roll(-1, 0)
+        few = min(last, -(-r.num_steps // self.env.task.horizon))  # time-outs of a world in a rollout, at most
+        rows = truncated[:-1].float().topk(few, 0).indices  # and other rows, where there are fewer
+        rows = torch.cat([rows, rows.new_full((1, value.shape[1]), last)])
+        views = r.end.gather(0, rows[:, :, None].expand(-1, -1, r.end.shape[2]))
+        return ends.scatter_(0, rows, self.policy.value(self.policy.seer(views)).squeeze(-1))
 
     def minibatch(self) -> None:
         """One step of the optimiser on the next minibatch, and of the actor's learning rate. In place."""

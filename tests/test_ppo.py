@@ -160,6 +160,21 @@ def test_on_policy_ratio_is_one(collected):
     assert values["policy_loss"] == pytest.approx(-advantage.mean().item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("steps, episode", [(8, 0.06), (8, 0.02), (1, 0.04), (3, 20.0)])
+def test_end_values(steps, episode):
+    """However many time-outs a rollout holds, every step that neither terminated nor failed has the value of its end."""
+    ppo = make_ppo(make_env(episode=episode), num_steps=steps, num_minibatches=1)
+    for _ in range(3):
+        ppo.collect()
+    r, policy = ppo.rollout, ppo.policy
+    with torch.no_grad():
+        value, want = (policy.value(policy.seer(view))[..., 0] for view in (r.critic, r.end))
+        found = ppo.end_values(value, r.truncated)
+    told = ~(r.terminated | r.fault)
+    torch.testing.assert_close(found[told], want[told], rtol=0, atol=1e-6)
+    assert r.truncated.sum() >= (steps * 16 // round(episode / 0.02)) * 0.8 and told.sum() > 0.9 * told.numel()
+
+
 def test_pack_bootstraps_time_outs(collected):
     """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of the state it ended in."""
     r, policy, cfg = collected.rollout, collected.policy, collected.cfg
