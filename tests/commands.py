@@ -32,13 +32,14 @@ def environment(home: Path, block: str = "", hide: str = "", **settings: str) ->
     (site / "sitecustomize.py").write_text(SITE)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE)}
     cache = os.environ.get("WARP_CACHE_PATH", str(Path.home() / ".cache" / "warp"))  # or every home compiles its kernels anew
-    kept |= {"HOME": str(home), "PYTHONPATH": str(site), "WARP_CACHE_PATH": cache, "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    kept |= {"HOME": str(home), "PYTHONPATH": path, "WARP_CACHE_PATH": cache, "OMP_NUM_THREADS": "1"}
     return kept | {"GPUSIM_BLOCK": block, "GPUSIM_HIDE": hide, "PYTHONWARNINGS": ""} | settings
 
 
 def command(script: str, *words: str, cwd: Path, timeout: float = 240, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run train.py or play.py in cwd with no terminal; `settings` are those of `environment`."""
-    line = [sys.executable, str(ROOT / script), *words]
+    """Run train.py, play.py or "-m a.module" in cwd with no terminal; `settings` are those of `environment`."""
+    line = [sys.executable, *(script.split() if script.startswith("-m ") else [str(ROOT / script)]), *words]
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
     return subprocess.run(
         line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False

@@ -1,8 +1,10 @@
 """What a captured iteration must do: tests/test_graph.py runs it on Warp's CPU graphs, tests/test_gpu.py on CUDA."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import mujoco_warp as mjw
 import torch
@@ -12,6 +14,7 @@ from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
 from gpusim_rl.graph import WARM, Captured, capture, fetch, one_stream, record
 from gpusim_rl.ppo import PPO
+from tests.commands import succeed
 from tests.guard import guard
 
 SLEEP = 3.0  # s that the device is kept busy before an iteration is enqueued
@@ -161,3 +164,22 @@ def a_fetch_is_of_its_moment(device: str) -> None:
     read = fetch(x)
     x.zero_()
     assert read() == [0, 1, 2, 3, 4] and read() == [0, 1, 2, 3, 4]
+
+
+def starts_warm(device: str, folder: Path) -> None:
+    """The second start on a machine compiles nothing; what both took is printed."""
+    words = ("task=cartpole", "sim=warp", "num_envs=4", "num_steps=4", "repeats=1", "warmup=1", "seconds=1e-3")
+    built = []
+    for start in ("cold", "warm"):
+        succeed(
+            "-m gpusim_rl.bench",
+            *words,
+            f"device={device}",
+            "out=bench.json",
+            cwd=folder,
+            WARP_CACHE_PATH=str(folder / "cache"),
+        )
+        took = json.loads((folder / "bench.json").read_text())["start_s"]
+        print(f"{start} start on {device}: building {took['build']:.1f} s, first iteration {took['first_iteration']:.1f} s")
+        built.append({path: path.stat().st_mtime_ns for path in (folder / "cache").rglob("*") if path.is_file()})
+    assert built[0] and built[0] == built[1]

@@ -114,6 +114,11 @@ def test_graphs(body):
     body("cuda")
 
 
+def test_a_second_start_is_warm(tmp_path):
+    """Kernels are compiled once on a machine; `pytest -s` prints what a cold and a warm start took."""
+    graphs.starts_warm("cuda", tmp_path)
+
+
 def test_conditional_nodes_inside_a_graph_of_torch():
     """`wp.capture_while` in a graph that torch began loops on the device, and torch's work after it is in order."""
     one_stream("cuda")

@@ -37,7 +37,7 @@ Arrays = dict[str, jax.Array]
 
 
 class Mjx:
-    """`Sim` over MJX, in float32. A world's result is bit-identical whatever its neighbours do.
+    """`Sim` over MJX, in float32, or with JAX_ENABLE_X64=1 in float64. Neighbours change no bit of a world's result.
 
     JAX returns new buffers from each call, so the results are copied into tensors that stay. The first step and the first
     reset compile, which takes half a minute for a quadruped; Sims of one model and size share what was compiled.

@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +17,7 @@ from gpusim_rl.sim import choose, make
 from gpusim_rl.sim.native import Native
 from gpusim_rl.sim.warp import Warp
 from tests.guard import guard
+from tests.worlds import ROOT
 
 # A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a mocap body, and
 # sensors of all three stages. The solver converges, so that float32 and float64 agree. The foot is a sphere: under a
@@ -429,6 +432,23 @@ def test_others_are_mujoco_on_the_quadruped(other):
     dq, dv = (qpos - other_qpos).abs().max().item(), (qvel - other_qvel).abs().max().item()
     print(f"{other} against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
     assert dq <= (2e-5 if other == "mjx" else 1e-5) and dv <= 1e-3  # MJX: one state of 100 is off by 1.2e-5
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed")
+def test_mjx_in_float64_is_mujoco():
+    """With JAX in float64 the same step of the same 100 states agrees to rounding: what MJX is off by is float32's."""
+    program = """
+import tests.sim.test_sim as t
+states = t.unsaturated(t.standing(130), 100)
+(q, v), (other_q, other_v) = (t.control_step(b, states, **t.CONVERGED) for b in ("native", "mjx"))
+print((q - other_q).abs().max().item(), (v - other_v).abs().max().item())
+"""
+    env = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    dq, dv = map(float, done.stdout.split())
+    print(f"mjx in float64 against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
+    assert dq <= 1e-12 and dv <= 1e-10
 
 
 @pytest.mark.parametrize("backend", ["native", "warp"])
