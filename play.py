@@ -24,11 +24,14 @@ def find_run(cfg: dict[str, Any]) -> Any:
 
 def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """(PPO with the actor of the run, on the CPU, the run's configuration); checkpoint= may name another than the last."""
-    from gpusim_rl.run import load
+    from gpusim_rl.checkpoint import load
 
     trained = config.trained(run)
-    path = Path(cfg["checkpoint"]) if cfg["checkpoint"] else run.latest()
-    state, _ = load(path)
+    if cfg["checkpoint"]:
+        path = Path(cfg["checkpoint"])
+        state, _ = load(path)
+    else:
+        state, _, path = run.checkpoints.restore(lambda line: print(line, file=sys.stderr))
     from gpusim_rl.assemble import make_ppo  # mistakes are answered before torch is loaded
 
     here = {"sim": {"name": "native", "threads": 1}, "device": "cpu", "num_steps": trained["algo"]["num_minibatches"]}
@@ -91,12 +94,16 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(modes)}")
     if cfg["onnx"] and cfg["mode"] in ("evaluate", "export"):
         raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
+    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or cfg["mode"] in ("evaluate", "export")):
+        raise ValueError("repro= is shown by itself: not with run=, onnx=, mode=evaluate or mode=export")
     mode = cfg["mode"]
+    if cfg["repro"] and mode == "auto" and not cfg["video"] and not has_display():
+        return "print"
     if mode == "auto":
         mode = "video" if cfg["video"] or not has_display() else "viewer"
     if mode == "viewer" and not has_display():
         raise ValueError("mode=viewer needs a display; use video=walk.mp4")
-    for key in ("run", "checkpoint", "onnx", "video", "out"):
+    for key in ("run", "checkpoint", "onnx", "repro", "video", "out"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     config.positive(cfg, "seconds", "episodes")
@@ -118,8 +125,8 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
         run = find_run(cfg)
         config.writable("out", cfg["out"])
         ppo, trained = load_run(run, cfg)
+    from gpusim_rl.disk import write_whole
     from gpusim_rl.evaluate import evaluate  # loads torch: not before a mistake is answered
-    from gpusim_rl.run import write_whole
 
     task = trained["task"]
     scores = evaluate(
@@ -143,6 +150,23 @@ def export_run(cfg: dict[str, Any]) -> None:
 
         error = export_policy(ppo, trained, path)
     print(f"wrote {path}: within {error:.1e} of torch")
+
+
+def reproduce(cfg: dict[str, Any], mode: str) -> None:
+    """repro=: print what went wrong, timestep by timestep; then show it, ten times slower."""
+    path = Path(cfg["repro"])
+    if mode == "video":
+        choose_gl()
+    with config.one_line():
+        from gpusim_rl.repro import Repro  # loads torch
+
+        for line in Repro(path).steps():
+            print(line)
+        again = Repro(path)
+        if mode == "viewer":
+            view(again.model, again.frames(), None)
+        elif mode == "video":
+            film(again.model, again.frames(), Path(cfg["video"] or path.with_suffix(".mp4")), min(cfg["seconds"], 5))
 
 
 def show(cfg: dict[str, Any], mode: str) -> None:
@@ -185,7 +209,9 @@ def main(cfg: DictConfig) -> None:
     values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     with config.one_line():
         mode = choose_mode(values)
-    if mode == "evaluate":
+    if values["repro"]:
+        reproduce(values, mode)
+    elif mode == "evaluate":
         evaluate_run(values)
     elif mode == "export":
         export_run(values)

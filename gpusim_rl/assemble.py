@@ -52,7 +52,7 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
-    known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional"), "mjx": ()}[sim_name]
+    known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional", "deterministic"), "mjx": ()}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     if sim_name == "warp":
         options["graph"] = cfg["graph"] != "off"

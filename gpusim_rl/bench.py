@@ -24,10 +24,11 @@ from rich.table import Table
 
 from gpusim_rl import compare, config
 from gpusim_rl.assemble import make_ppo
+from gpusim_rl.disk import write_whole
 from gpusim_rl.graph import WARM
 from gpusim_rl.levels import LEVELS, PARTS, Levels, bare_native, bare_warp, launches, memory, record, timed
 from gpusim_rl.ppo import PPO
-from gpusim_rl.run import versions, write_whole
+from gpusim_rl.run import versions
 from gpusim_rl.sim.warp import Warp
 
 RATIOS = tuple((level, "bare") for level in LEVELS[1:]) + tuple(zip(LEVELS[2:], LEVELS[1:-1], strict=True))

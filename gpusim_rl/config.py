@@ -1,6 +1,7 @@
 """From the command line to plain data. A mistake of key or value is answered in one line, before torch is loaded."""
 
 import difflib
+import json
 import math
 import re
 import sys
@@ -19,7 +20,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-CHANGEABLE = ("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log")  # by resume=
+# What resume= may change without a word, and what it cannot change: the rest it changes with a warning.
+CHANGEABLE = (
+    *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log", "rollbacks"),
+    *("resume", "run_dir", "auto_resume", "plan", "hydra"),
+)
+FIXED = ("task", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor")
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
 HELP = ("--help", "-h", "--hydra-help", "--version")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -27,19 +33,19 @@ CFG = ("job", "hydra", "all")
 OPTIONS = {"-m": (), "--multirun": (), "--resolve": (), "--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 
 
-def fail(message: str) -> NoReturn:
-    """Say what is wrong in one line on stderr and exit with 2."""
+def fail(message: str, code: int = 2) -> NoReturn:
+    """Say what is wrong in one line on stderr and exit: with 2 for a mistake of the user's."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(code)
 
 
 @contextmanager
-def one_line():
+def one_line(code: int = 2):
     """Turn what a user can get wrong (ValueError, OSError) into one line. For building, not for running."""
     try:
         yield
     except (ValueError, OSError) as error:
-        fail(str(error))
+        fail(str(error), code)
 
 
 def check(name: str, argv: list[str]) -> None:
@@ -248,6 +254,8 @@ def task_name(name: str) -> str:
 def settle(cfg: dict[str, Any]) -> None:
     """Check the values that no constructor sees; ValueError names the first wrong one."""
     positive(cfg, "num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "episodes")
+    if type(cfg["rollbacks"]) is not int or cfg["rollbacks"] < 0:
+        raise ValueError(f"rollbacks={cfg['rollbacks']!r}: expected a whole number of at least 0")
     positive(cfg["algo"], "update_epochs", "num_minibatches", section="algo.")
     if not 0 <= cfg["seed"] < SEEDS:
         raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < {SEEDS}")
@@ -267,6 +275,10 @@ def settle(cfg: dict[str, Any]) -> None:
 
 def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """cfg of train.py, checked; with resume=, the configuration of that run and what of it `words` change."""
+    if cfg["auto_resume"] and cfg["resume"] is None:
+        cfg = cfg | {"run_dir": cfg["run_dir"] or f"runs/{cfg['task']['name']}/s{cfg['seed']}"}
+        if any(Path(str(cfg["run_dir"])).glob("checkpoints/*.safetensors")):
+            cfg["resume"] = cfg["run_dir"]
     if cfg["resume"] is not None:
         cfg = resumed(cfg, [o.key_or_group for o in parse(words)])
     settle(cfg)
@@ -274,25 +286,68 @@ def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
     if cfg["run_dir"] and cfg["resume"] is None:
         path = Path(cfg["run_dir"])
-        if path.is_dir() and any(path.iterdir()):
+        if path.is_dir() and any(path.iterdir()) and not (cfg["auto_resume"] and (path / "config.yaml").is_file()):
             raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
         probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     return cfg
 
 
 def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
-    """The configuration of the run cfg["resume"], with cfg's values of `keys`; ValueError if one may not change."""
+    """The configuration of the run cfg["resume"], with cfg's values of `keys`; ValueError lists those that may not change.
+
+    A group, such as task=quadruped, says which file it is, not what was in it when the run began.
+    """
     from gpusim_rl.run import Run
 
-    fixed = [key for key in keys if key.split(".")[0] not in ("resume", "hydra", *CHANGEABLE)]
-    if fixed:
-        raise ValueError(f"resume= continues a run as it was: not {', '.join(fixed)}, only {', '.join(CHANGEABLE)} may change")
     before = trained(Run.open(Path(str(cfg["resume"]))))
+    after = json.loads(json.dumps(before))
     for key in keys:
         group, _, rest = key.partition(".")
-        if group != "hydra":
-            before[group] = before[group] | {rest: cfg[group][rest]} if rest else cfg[group]
-    return before
+        if group == "hydra":
+            continue
+        if rest:
+            put(after, key, flatten(cfg)[key])
+        elif group == "log" or not (CONF / group).is_dir():
+            after[group] = cfg[group]
+        elif "name" in cfg[group]:
+            after[group]["name"] = cfg[group]["name"]
+    fixed = [line for key, line in changes(before, after).items() if within(key, FIXED) and not soft(key)]
+    if fixed:
+        raise ValueError(f"resume= continues a run as it was, which cannot change: {', '.join(fixed)}")
+    return after | {"resume": str(cfg["resume"])}
+
+
+def number(text: str) -> float:
+    """A finite number of at least 0 from a file; 0 if it is none."""
+    try:
+        return max(0.0, min(float(text), 1e12))
+    except ValueError:
+        return 0.0
+
+
+def put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set the entry of a dotted key. In place."""
+    *path, last = key.split(".")
+    for name in path:
+        tree = tree[name]
+    tree[last] = value
+
+
+def within(key: str, keys: tuple[str, ...]) -> bool:
+    """Whether a dotted key is one of keys, or lies below one."""
+    return any(key == other or key.startswith(f"{other}.") for other in keys)
+
+
+def soft(key: str) -> bool:
+    """Whether it is a weight or a noise of the task, which may change while it is learned."""
+    return key.startswith(("task.weights.", "task.noise."))
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    """Key → "key old → new" for every value that differs, but for those that any continuation may change."""
+    old, new = flatten(before), flatten(after)
+    keys = [key for key in new if not isinstance(new[key], dict) and not within(key, CHANGEABLE)]
+    return {key: f"{key} {old.get(key)} → {new[key]}" for key in keys if old.get(key) != new[key]}
 
 
 def trained(run: Any) -> dict[str, Any]:

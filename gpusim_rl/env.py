@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gpusim_rl.incident import Incident
 from gpusim_rl.noise import Noise
-from gpusim_rl.sim import Sim
+from gpusim_rl.sim import LIMIT, Sim
 from gpusim_rl.task import State, Task
 
 SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
@@ -29,7 +30,12 @@ class Step(NamedTuple):
     reward: Tensor  # (B,)
     terminated: Tensor  # (B,) bool  ended by the task
     truncated: Tensor  # (B,) bool  ended by the clock alone
-    fault: Tensor  # (B,) bool  quarantined: not finite or over a capacity; not to be learned from
+    fault: Tensor  # (B,) bool  quarantined: not finite, beyond LIMIT or over a capacity; not to be learned from
+
+
+def sound(x: Tensor) -> Tensor:
+    """(B, n) → (B,) bool: every entry is a number of at most LIMIT."""
+    return torch.linalg.vector_norm(x, torch.inf, dim=1) <= LIMIT  # of NaN it is NaN, which compares as false
 
 
 class Env:
@@ -77,6 +83,8 @@ class Env:
         self._update(self.now, self.noise)  # every stream of the task joins the block now, before anything holds its address
         if compiled:
             self._bind(functools.partial(torch.compile, dynamic=False))
+        self.incident = Incident(sim, task.fields, len(self.terms))
+        self._blind = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
         self._lived = torch.zeros_like(self.time)  # control steps; `time` may have begun later
         self._ended = {"return": 0.0, "length": 0.0, "terminated": 0.0}  # of the last episodes that ended, as last logged
@@ -153,6 +161,9 @@ class Env:
         """The first part of a step: the controls for action (B, nu)."""
         self.step_count += 1
         self.noise.draw(self.step_count)
+        self.incident.begin()
+        self._blind.copy_(~(sound(self.views.obs) & sound(self.views.critic) & sound(action)))
+        action = torch.where(self._blind[:, None], 0.0, action)
         self.previous.copy_(self.action)
         torch.clamp(action, -self.task.clip, self.task.clip, out=self.action)
         self.sim.ctrl.copy_(self._control(self.now))
@@ -169,13 +180,15 @@ class Env:
 
         s = self.look()
         terms, reward, end, failed = self._judge(s)
-        fault = self.sim.fault() | ~torch.isfinite(reward + end.sum(1))
+        why = torch.stack([self.sim.fault(), self.sim.overflow, self._blind | ~sound(end), ~sound(reward[:, None])], 1)
+        fault = why.any(1)
         terminated = failed & ~fault
         truncated = (self.time >= task.horizon) & ~terminated & ~fault
         reward = torch.where(fault, 0.0, reward)
         end = torch.where(fault[:, None], 0.0, end)
         if watch:
             watch(s)
+        self.incident.look(self.step_count, terms, why)
         self._tally(terms, reward, terminated, truncated, fault)
         self._restart(terminated | truncated | fault)
         self._look()

@@ -14,8 +14,9 @@ import onnx
 import torch
 from torch import Tensor
 
+from gpusim_rl.disk import write_whole
 from gpusim_rl.policy import Actor
-from gpusim_rl.run import versions, write_whole
+from gpusim_rl.run import versions
 from gpusim_rl.task import Task
 
 OPSET = 18

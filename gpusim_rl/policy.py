@@ -103,6 +103,8 @@ class Policy(nn.Module):
         seed: of the first weights.
     """
 
+    floor: Tensor
+
     def __init__(
         self,
         no: int,
@@ -120,10 +122,10 @@ class Policy(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         if amp not in (None, "bf16"):
             raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
-        self.floor = floor
         self.actor = Actor(no, nu, hidden, activation, generator)
         if not 0 < floor < std:
             raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
+        self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
         self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
         self.amp = amp
         self.seer = Normaliser(nc)

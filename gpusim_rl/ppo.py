@@ -21,6 +21,7 @@ SHARES = {  # what the log shows of an iteration, of the parts that are timed
     "policy": ("act", "settle"),
     "update": ("returns", "minibatches", "normalisers"),
 }
+REST = ("learning_rate", "std", "skipped", "bad")
 LINE = 32  # numbers: 128 bytes
 
 
@@ -87,6 +88,7 @@ class PPO:
         self.actor_rate, self.critic_rate = (torch.full((), cfg.learning_rate, device=device) for _ in range(2))
         self._allocate(device)
         self.stats = new(len(STATS))
+        self.skips = new(3)  # minibatches skipped since the last report, and of this iteration; bad iterations in a row
         self.iterations = 0  # the host's own count
         self.logged = 0  # iterations at the last report
         self.phases = Phases(device)
@@ -112,6 +114,8 @@ class PPO:
             self.places += flatten(params, flat.data, grad)
         groups = [{"params": [w], "lr": r} for w, r in zip(self.weights, (self.actor_rate, self.critic_rate), strict=True)]
         self.optimiser = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
+        self.bad = torch.zeros((), device=device)  # 1 where a minibatch is skipped
+        self.optimiser.found_inf = self.bad  # heeded by the fused kernel, as torch's GradScaler uses it
         for w in self.weights:  # as Adam would make it at its first step
             moments = {"exp_avg": torch.zeros_like(w.data), "exp_avg_sq": torch.zeros_like(w.data)}
             self.optimiser.state[w] = {"step": torch.zeros((), device=device), **moments}
@@ -128,7 +132,7 @@ class PPO:
                 first=no + nc,
                 log_std=policy.log_std.detach(),
                 grad_log_std=self.places[0],
-                floor=policy.floor,
+                floor=float(policy.floor),
                 old_std=self.old_std,
                 clip_coef=cfg.clip_coef,
                 clip_value=cfg.clip_value,
@@ -180,6 +184,7 @@ class PPO:
         Advantages are normalised over the global batch, views normalised as when acting.
         """
         r, policy, cfg = self.rollout, self.policy, self.cfg
+        r.blank()
         self.old_std.copy_(policy.std)
         obs, critic = policy.actor.normaliser(r.obs), policy.seer(r.critic)
         value, fault, truncated = policy.value(critic).squeeze(-1), r.fault, r.truncated
@@ -197,6 +202,7 @@ class PPO:
         self.order.copy_(order.view_as(self.order))
         self.part.zero_()
         self.stats.zero_()
+        self.skips[1].zero_()
 
     def end_values(self, value: Tensor, truncated: Tensor) -> Tensor:
         """V (T, B) of the states that steps ended in, from `value` (T, B) of those they began in.
@@ -213,7 +219,10 @@ class PPO:
         return ends.scatter_(0, rows, self.policy.value(self.policy.seer(views)).squeeze(-1))
 
     def minibatch(self) -> None:
-        """One step of the optimiser on the next minibatch, and of the actor's learning rate. In place."""
+        """One step of the optimiser on the next minibatch, and of the actor's learning rate. In place.
+
+        If loss or gradient is not finite, nothing moves: the minibatch is skipped, and counted.
+        """
         cfg, policy, batch = self.cfg, self.policy, self.batch
         torch.index_select(self.packed, 0, self.order.index_select(0, self.part)[0], out=self.rows)
         self.part += 1
@@ -232,16 +241,25 @@ class PPO:
             write(self.places, torch.autograd.grad(objective, self.params))
             total(self.grads)
         norms = torch.stack([nn.utils.clip_grad_norm_(w, cfg.max_grad_norm) for w in self.weights])
+        bad = ~torch.isfinite(norms.sum() + stats.sum())
+        self.bad.copy_(bad)
+        self.grads.masked_fill_(bad, 0.0)  # between the parameters' lines nobody else would
         kl = stats[3]
         factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
         self.actor_rate.mul_(factor).clamp_(cfg.lr_min, cfg.lr_max)
         self.optimiser.step()
-        self.stats += torch.cat([stats, norms]) / self.parts
+        self.stats += torch.where(bad, 0.0, torch.cat([stats, norms]) / self.parts)
+        self.skips[:2] += self.bad
 
     def absorb(self) -> None:
-        """The end of an iteration: the normalisers absorb the rollout. In place."""
+        """The end of an iteration: the normalisers absorb the rollout. In place.
+
+        The iteration was a bad one if most of its minibatches were skipped, or most of its samples quarantined.
+        """
         r, policy = self.rollout, self.policy
         valid = ~r.fault.flatten()
+        bad = (2 * self.skips[1] > self.parts) | (total(2 * (~valid).sum() - len(valid)) > 0)
+        self.skips[2].copy_(torch.where(bad, self.skips[2] + 1, 0.0))
         policy.actor.normaliser.absorb(r.obs.flatten(0, 1), valid)
         policy.seer.absorb(r.critic.flatten(0, 1), valid)
         self.iteration_count += 1
@@ -253,13 +271,14 @@ class PPO:
         env, steps = self.env, (self.iterations - self.logged) * self.size
         self.logged = self.iterations
         names, sums = env.tally()
-        rest = torch.stack([self.actor_rate, self.policy.std.detach().mean()])
+        rest = torch.stack([self.actor_rate, self.policy.std.detach().mean(), self.skips[0], self.skips[2]])
         values, spent = fetch(torch.cat([sums, self.stats, rest])), self.phases.take()
+        self.skips[0].zero_()
 
         def read() -> dict[str, float]:
             found, parts = values(), spent()
             shares = {share: sum(parts.get(part, 0.0) for part in its) for share, its in SHARES.items()}
-            metrics = env.means(names, found) | dict(zip((*STATS, "learning_rate", "std"), found[len(names) :], strict=True))
+            metrics = env.means(names, found) | dict(zip((*STATS, *REST), found[len(names) :], strict=True))
             seconds = max(sum(parts.values()), 1e-9)
             metrics |= {"steps_per_s": steps / seconds}
             return metrics | {f"share/{share}": value / seconds for share, value in shares.items()}
@@ -291,7 +310,7 @@ class PPO:
         with torch.no_grad():
             for name, target in self._own().items():
                 target.copy_(state[name])
-        self.iterations = int(self.iteration_count)
+        self.iterations = self.logged = int(self.iteration_count)
 
     def load_policy(self, state: dict[str, Tensor], where: str) -> None:
         """Take the networks alone from a checkpoint of any number of worlds; ValueError if they do not fit."""
@@ -307,4 +326,4 @@ class PPO:
         for name, w in zip(("actor", "critic"), self.weights, strict=True):
             own |= {f"adam/{name}/{key}": value for key, value in self.optimiser.state[w].items()}
         own |= {"ppo/actor_rate": self.actor_rate, "ppo/critic_rate": self.critic_rate, "ppo/stats": self.stats}
-        return own | {"ppo/iteration": self.iteration_count}
+        return own | {"ppo/skips": self.skips, "ppo/iteration": self.iteration_count}

@@ -40,6 +40,10 @@ class Rollout:
     def fault(self) -> Tensor:
         return self._flags[2] != 0
 
+    def blank(self) -> None:
+        """Zeros in place of whatever a quarantined step holds: not even times zero may it be multiplied. In place."""
+        self._before.masked_fill_(self.fault[..., None], 0.0)
+
     @torch.no_grad()
     def act(self) -> None:
         """The part of a step before the physics: the stochastic policy chooses."""

@@ -1,35 +1,22 @@
-"""A run directory: config, versions, metrics, checkpoints. Files are written whole or not at all."""
+"""A run directory: config, versions, metrics, checkpoints. Files are written whole or not at all, and read with suspicion."""
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import time
+import weakref
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
-from safetensors import SafetensorError, safe_open
 
-if TYPE_CHECKING:  # torch is loaded where tensors are, so that a mistake in a path is answered at once
-    from torch import Tensor
+from gpusim_rl.checkpoint import Checkpoints
+from gpusim_rl.disk import read_text, write_whole
 
-KEEP = 3  # checkpoints
 PACKAGES = ("torch", "mujoco", "mujoco-warp", "warp-lang", "numpy", "onnx", "onnxruntime", "hydra-core", "safetensors")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds all of it or the one before."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, str]:
@@ -62,25 +49,60 @@ class Run:
 
     def __init__(self, path: Path):
         self.path = path
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = Checkpoints(path / "checkpoints")
+        self._text: str | None = None  # of config.yaml
+        self._unwritten: dict[str, list[str]] = {}
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any]) -> "Run":
-        """A new directory with its config.yaml and versions.json; OSError or ValueError if that cannot be."""
+    def create(cls, path: Path, config: dict[str, Any], *, again: bool = False) -> "Run":
+        """A new directory with its config.yaml and versions.json, locked; OSError or ValueError if that cannot be.
+
+        `again` also takes that of a run which ended before its first checkpoint.
+        """
         run = cls(path)
         try:
-            if path.exists() and any(path.iterdir()):
+            known = {
+                ".lock",
+                *(("config.yaml", "versions.json", "checkpoints") if again and not run.checkpoints.saved() else ()),
+            }
+            if path.exists() and {entry.name for entry in path.iterdir()} - known:
                 raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
-            run.checkpoints.mkdir(parents=True, exist_ok=True)
+            run.checkpoints.path.mkdir(parents=True, exist_ok=True)
+            run.lock()
             run.configure(config)
             run.json("versions.json", versions())
         except OSError as error:
             raise OSError(f"run_dir={path} cannot be written: {error.strerror}") from None
         return run
 
+    def lock(self) -> None:
+        """Keep other processes from writing here until this one ends; ValueError if one does already."""
+        file = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        weakref.finalize(self, os.close, file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.read(file, 20).decode(errors="replace") or "another"
+            raise ValueError(f"{self.path} is being written by process {other}: wait, or end it") from None
+        except OSError:
+            pass  # a file system without locks
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        for part in self.path.glob("**/.*.part"):  # of a process that was killed in the midst
+            part.unlink(missing_ok=True)
+
+    def mend(self) -> None:
+        """Make the directory anew if somebody removed it while the run goes on."""
+        if self._text and not (self.path / "config.yaml").exists():
+            self.checkpoints.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
+            write_whole(self.path / "config.yaml", self._text.encode())
+            self.json("versions.json", versions())
+
     def configure(self, config: dict[str, Any]) -> None:
         """Write config.yaml."""
-        write_whole(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
+        self._text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_whole(self.path / "config.yaml", self._text.encode())
 
     @classmethod
     def open(cls, path: Path) -> "Run":
@@ -91,70 +113,59 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The composed configuration, as plain data."""
+        """The composed configuration, as plain data: whatever it says, no object is made of it."""
+        file = self.path / "config.yaml"
         try:
-            config = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{self.path / 'config.yaml'} is not YAML: {error}") from None
+            config = yaml.safe_load(read_text(file))
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ValueError(f"{file} is not YAML: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
-            raise ValueError(f"{self.path / 'config.yaml'} is not the configuration of a run")
+            raise ValueError(f"{file} is not the configuration of a run")
         return config
 
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
-    def log(self, row: dict[str, float]) -> None:
-        """Append a row to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    def log(self, row: dict[str, Any], name: str = "metrics.jsonl") -> None:
+        """Append a row to a file of rows, with those that could not be written before; OSError if again it cannot be."""
+        rows = self._unwritten.setdefault(name, [])
+        rows.append(json.dumps(row) + "\n")
+        data = "".join(rows).encode()
+        with open(self.path / name, "ab", buffering=0) as file:
+            before = file.tell()
+            try:
+                written = file.write(data)
+                if written < len(data):
+                    raise OSError(28, "No space left on device")
+            except OSError:
+                file.truncate(before)  # half a row would join the next one
+                raise
+        rows.clear()
 
-    def rows(self) -> list[dict[str, float]]:
-        """The rows of metrics.jsonl; a last line cut short is left out."""
-        file = self.path / "metrics.jsonl"
-        lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
-        return [json.loads(line) for line in lines]
+    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        """The rows of a file, up to the first that is damaged or cut short."""
+        file, found = self.path / name, []
+        for line in file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if file.exists() else []:
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                break
+            if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
+                break
+            found.append(row)
+        return found
 
     def rewind(self, iteration: int) -> list[dict[str, float]]:
-        """Forget the rows after an iteration, which a continuation from its checkpoint writes again; those that remain."""
-        rows = [row for row in self.rows() if row["iteration"] <= iteration]
-        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-        return rows
-
-    def save(self, iteration: int, state: "dict[str, Tensor]", note: dict[str, str]) -> Path:
-        """Write a checkpoint and drop all but the last few."""
-        from safetensors.torch import save as to_bytes
-
-        tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-        path = self.checkpoints / f"{iteration:06d}.safetensors"
-        write_whole(path, to_bytes(tensors, metadata={"iteration": str(iteration), **note}))
-        for old in self.saved()[:-KEEP]:
-            old.unlink()
-        return path
-
-    def saved(self) -> list[Path]:
-        """The checkpoints, by iteration."""
-        return sorted(self.checkpoints.glob("*.safetensors"), key=lambda path: (len(path.name), path.name))
-
-    def latest(self) -> Path:
-        """The last checkpoint; FileNotFoundError if there is none."""
-        if not self.saved():
-            raise FileNotFoundError(f"{self.path} holds no checkpoint")
-        return self.saved()[-1]
-
-
-def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Tensors and notes of a checkpoint. FileNotFoundError, or ValueError if it is cut short or not one of ours."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors, note = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole checkpoint: {error}") from None
-    if "iteration" not in note:
-        raise ValueError(f"{path} is a safetensors file, but not a checkpoint of gpusim_rl")
-    return tensors, note
+        """Forget the rows after an iteration, which a continuation writes again; the metrics that remain."""
+        kept: list[dict[str, Any]] = []
+        for name in ("hashes.jsonl", "metrics.jsonl"):
+            kept = [row for row in self.rows(name) if row["iteration"] <= iteration]
+            if kept or (self.path / name).exists():
+                write_whole(self.path / name, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        return kept
 
 
 class Stopwatch:

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from gpusim_rl.assemble import make_ppo
+from gpusim_rl.checkpoint import load
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import EPISODES, SEED, evaluate, evaluation_env
-from gpusim_rl.run import Run, load
+from gpusim_rl.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = 0.03  # of success
@@ -71,7 +72,7 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
     ppo = make_ppo(settings | {"sim": {"name": "native"}, "device": "cpu"}, num_envs=1)
     task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}
     if expect is None:
-        ppo.load_policy(load(opened.latest())[0], str(opened.latest()))
+        ppo.load_policy(load(opened.checkpoints.latest())[0], str(opened.checkpoints.latest()))
         expect = evaluate(ppo.act, task, **numbers, episodes=count)["success"]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "episodes.npz", Path(folder) / "walked.npz"

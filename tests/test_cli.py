@@ -16,8 +16,9 @@ import yaml
 from safetensors.torch import save_file
 
 from gpusim_rl import assemble, config
+from gpusim_rl.checkpoint import load
 from gpusim_rl.evaluate import SEED, STOP_SEED
-from gpusim_rl.run import Run, load
+from gpusim_rl.run import Run
 from tests.commands import SMALL, TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
 
@@ -181,14 +182,14 @@ def both(here: Path, says: str) -> None:
 
 def test_checkpoint_that_is_cut_short(here, copy):
     """A truncated checkpoint is refused by play.py and by resume= in one line with its name."""
-    file = Run(copy).latest()
+    file = Run(copy).checkpoints.latest()
     file.write_bytes(file.read_bytes()[:-100])
     both(here, f"{file.relative_to(here)} is not a whole checkpoint")
 
 
 def test_checkpoint_of_another_program(here, copy):
     """A safetensors file of another program is refused by play.py and by resume= in one line with its name."""
-    file = Run(copy).latest()
+    file = Run(copy).checkpoints.latest()
     save_file({"weight": torch.zeros(3)}, file)
     both(here, f"{file.relative_to(here)} is a safetensors file, but not a checkpoint of gpusim_rl")
 
@@ -307,7 +308,7 @@ def test_multirun(here):
     assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(f"run: runs/cartpole/{p.name}" in said for p in runs)
     files = {"config.yaml", "versions.json", "metrics.jsonl", "checkpoints", "eval.json", "policy.onnx"}
     assert all({p.name for p in run.iterdir()} == files for run in runs)
-    one, two = (load(Run(run).latest())[0]["policy/actor.net.0.weight"] for run in runs)
+    one, two = (load(Run(run).checkpoints.latest())[0]["policy/actor.net.0.weight"] for run in runs)
     assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
 
 
@@ -359,7 +360,7 @@ def test_interrupt(here):
         os.kill(training.pid, signal.SIGINT)
         _, error = training.communicate(timeout=60)
     assert training.returncode == 130 and error.count("\n") == 1 and "resume=" in error
-    _, note = load(Run(here / "run").latest())
+    _, note = load(Run(here / "run").checkpoints.latest())
     done = int(note["iteration"])
     assert done % 2 == 0 and len(Run(here / "run").rows()) >= done
     succeed("train.py", "resume=run", f"iterations={done + 1}", cwd=here)

@@ -43,7 +43,7 @@ def fused(policy: Policy, rows: torch.Tensor, old_std: torch.Tensor) -> tuple[Fu
         first=NO + NC,
         log_std=policy.log_std.detach(),
         grad_log_std=grad,
-        floor=policy.floor,
+        floor=float(policy.floor),
         old_std=old_std,
         clip_coef=CFG.clip_coef,
         clip_value=CFG.clip_value,

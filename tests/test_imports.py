@@ -8,12 +8,13 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths graph < noise < sim < task < env < policy returns fused < loss rollout < ppo < plain plan compare run board
-    < evaluate export < config levels < show assemble < bench train play
+    maths graph disk < noise checkpoint < sim < incident task < env < policy returns fused < loss rollout
+    < ppo < plain plan compare run board < saver evaluate export < config levels loop < show assemble
+    < bench repro verify < train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it
-READERS = {"config", "assemble", "bench", "train", "play"}  # who may know Hydra and YAML
+READERS = {"config", "assemble", "bench", "repro", "verify", "train", "play"}  # who may know Hydra and YAML
 
 
 def imports(file: Path) -> set[str]:

@@ -14,8 +14,9 @@ import torch
 
 from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
+from gpusim_rl.checkpoint import load
 from gpusim_rl.evaluate import evaluate
-from gpusim_rl.run import Run, load, newest
+from gpusim_rl.run import Run, newest
 from gpusim_rl.show import Keys, choose_gl, film, tour
 from tests.commands import TINY, refused, succeed
 from tests.worlds import make_task, numbers
@@ -56,7 +57,7 @@ def test_run_directory_is_whole(trained):
     terms = {f"reward/{term}" for term in numbers("quadruped")["weights"]}
     assert all(terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys() for row in rows)
     assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows)
-    assert [p.name for p in run.checkpoints.iterdir()] == ["000002.safetensors"]
+    assert [p.name for p in run.checkpoints.path.iterdir()] == ["000002.safetensors"]
     scores = json.loads((trained / "eval.json").read_text())
     assert scores["episodes"] == 4 and scores["time_s"] >= rows[1]["time_s"]
 
@@ -143,7 +144,7 @@ def test_evaluate(here, trained):
     assert {"success", "return", "episodes", "velocity_rmse", "yaw_rmse", "falls_per_episode"} <= scores.keys()
     settings = config.trained(Run(trained))
     ppo = make_ppo(settings)
-    ppo.load(load(Run(trained).latest())[0], "the run")
+    ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings["task"]["weights"], settings["task"]["noise"]
     assert scores == evaluate(ppo.act, make_task(episode=2.0), weights=weights, noise=noise, episodes=4)
     at_the_end = json.loads((trained / "eval.json").read_text())
@@ -170,7 +171,7 @@ def test_resume_is_exact(here, copy):
         file.write(json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu')
     said = succeed("train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here)
     assert said.startswith("run: run\niteration 3/4") or said.startswith("run: run\niteration 4/4")
-    (mine, note), (whole, _) = load(Run(copy).latest()), load(Run(here / "whole").latest())
+    (mine, note), (whole, _) = load(Run(copy).checkpoints.latest()), load(Run(here / "whole").checkpoints.latest())
     assert note["iteration"] == "4" and mine.keys() == whole.keys()
     assert [name for name in whole if not torch.equal(mine[name], whole[name])] == []
     rows = Run(copy).rows()

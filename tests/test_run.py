@@ -8,7 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gpusim_rl.run import KEEP, Run, Stopwatch, load, newest, versions, write_whole
+from gpusim_rl.checkpoint import KEEP, load
+from gpusim_rl.disk import write_whole
+from gpusim_rl.run import Run, Stopwatch, newest, versions
 from tests.worlds import make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
@@ -21,7 +23,7 @@ def run(tmp_path) -> Run:
 
 def test_create(run):
     """A new run has its configuration as plain data, the versions, room for checkpoints, and nothing else."""
-    assert sorted(p.name for p in run.path.iterdir()) == ["checkpoints", "config.yaml", "versions.json"]
+    assert sorted(p.name for p in run.path.iterdir()) == [".lock", "checkpoints", "config.yaml", "versions.json"]
     assert Run.open(run.path).config == CONFIG
     assert json.loads((run.path / "versions.json").read_text()) == versions()
     assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
@@ -76,10 +78,10 @@ def test_checkpoints(run):
     state = {"a/b": torch.randn(3, 2), "n": torch.tensor(2**40), "mask": torch.tensor([True, False]), "x": torch.zeros(0)}
     state["view"] = torch.randn(4, 6)[:, ::2]
     for i in (1, 20, 300, 4000):
-        run.save(i, state | {"i": torch.tensor(i)}, {"task": "quadruped"})
-    names = sorted(p.name for p in run.checkpoints.iterdir())
-    assert KEEP == 3 and names == ["000020.safetensors", "000300.safetensors", "004000.safetensors"]
-    found, note = load(run.latest())
+        run.checkpoints.save(i, state | {"i": torch.tensor(i)}, {"task": "quadruped"})
+    names = sorted(p.name for p in run.checkpoints.path.iterdir())
+    assert KEEP == 3 and names == [*(f"{i:06d}.safetensors" for i in (20, 300, 4000)), "manifest.json"]
+    found, note = load(run.checkpoints.latest())
     assert note == {"iteration": "4000", "task": "quadruped"} and int(found.pop("i")) == 4000
     assert found.keys() == state.keys()
     assert all(torch.equal(found[k], v) and found[k].dtype == v.dtype for k, v in state.items())
@@ -88,13 +90,13 @@ def test_checkpoints(run):
 def test_more_than_a_million_iterations(run):
     """The last checkpoint is the last also where its number outgrows six digits."""
     for i in (999_998, 999_999, 1_000_000, 1_000_001):
-        run.save(i, {"i": torch.tensor(i)}, {})
-    assert int(load(run.latest())[0]["i"]) == 1_000_001
+        run.checkpoints.save(i, {"i": torch.tensor(i)}, {})
+    assert int(load(run.checkpoints.latest())[0]["i"]) == 1_000_001
 
 
 def test_load_refuses(run, tmp_path):
     """A checkpoint that is missing, empty, cut anywhere, not safetensors or not ours is an error of one line with its name."""
-    path = run.save(1, {"a": torch.arange(100.0)}, {})
+    path = run.checkpoints.save(1, {"a": torch.arange(100.0)}, {})
     data = path.read_bytes()
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*nowhere"):
         load(tmp_path / "nowhere")
@@ -112,7 +114,7 @@ def test_a_checkpoint_fits_or_changes_nothing(run):
     """PPO's whole state passes through a file; one that does not fit is refused with its name and changes nothing."""
     ppo = make_ppo(make_env("quadruped", 8))
     ppo.iteration()
-    state, _ = load(run.save(1, ppo.state(), {}))
+    state, _ = load(run.checkpoints.save(1, ppo.state(), {}))
     assert all(torch.equal(state[k], v) for k, v in ppo.state().items()) and state.keys() == ppo.state().keys()
     state["env/time"] = state["env/time"][:4]
     before = ppo.state()
@@ -150,7 +152,7 @@ def test_newest(tmp_path):
         newest(tmp_path)
     for name, time in (("a/x", 300), ("a/y", 500), ("b", 400), ("c", 900)):
         run = Run.create(tmp_path / name, CONFIG)
-        os.utime(run.save(1, {"a": torch.zeros(1)}, {}), (time, time))
+        os.utime(run.checkpoints.save(1, {"a": torch.zeros(1)}, {}), (time, time))
     (tmp_path / "c" / "config.yaml").unlink()
     assert newest(tmp_path) == tmp_path / "a" / "y"
 

@@ -24,6 +24,8 @@ DERIVED = (
     *("eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
 )
 BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size; the broadphase is compiled anew if they are per world
+POOL = mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD  # of naconmax
+ROWS = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ  # of njmax
 # A solver that stops at its iteration limit is normal at training settings; every other bit is lost physics.
 CAPACITY = int(mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS))
 MARGIN = 1.5  # times the largest count of the probe
@@ -48,6 +50,7 @@ class Warp:
         fields: model fields with a value per world.
         naconmax: contacts that all worlds can hold together; the default comes from a probe of the model.
         njmax: constraint rows that each world can hold; likewise.
+        deterministic: add in one order on CUDA, too, which is slower; on the CPU it always does.
         conditional: let the solver of a captured CUDA graph end when every world has converged, by a conditional node,
             instead of launching all of its iterations; results are bit-identical.
         graph: capture the kernels of `step` and `reset`.
@@ -68,6 +71,7 @@ class Warp:
         naconmax: int | None = None,
         njmax: int | None = None,
         conditional: bool = False,
+        deterministic: bool = False,
         graph: bool = True,
     ):
         if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
@@ -86,6 +90,8 @@ class Warp:
         # Outside a CUDA capture, capture_while copies a counter to the host before every solver iteration. A fixed number
         # of launches gives the same bits (a converged world skips them) and reads nothing; training needs six.
         self._m.opt.graph_conditional = conditional and not self._device.is_cpu
+        if deterministic:
+            self._m.opt.deterministic = mjw.DeterminismType.ALL
         self._m.opt.warn_overflow = 0  # a printf on the device serialises it
         self._state = {name: wp.to_torch(getattr(self._d, name)) for name in STATE}
         self._blank = {name: value[:1].clone() for name, value in self._state.items()}
@@ -94,6 +100,7 @@ class Warp:
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
         self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
         self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
+        self._lacked = torch.zeros(2, dtype=torch.bool, device=self._torch_device)  # of the pool and of the rows, ever
         self._fault = torch.zeros_like(self.overflow)
         self._worst = torch.zeros(2, num_envs, device=self._torch_device).unbind(0)
         sensors = zip(mjm.sensor_type, mjm.sensor_needstage, strict=True)
@@ -103,6 +110,7 @@ class Warp:
         )
 
     def step(self, n: int) -> None:
+        self._lacked |= self._lost()  # in the step before: after the solver nothing may be allocated
         self._bits.zero_()  # sticky otherwise
         self._advance(n)
         # Nothing is allocated from here on: a conditional node in the solver takes torch's capture from its memory pool.
@@ -128,6 +136,16 @@ class Warp:
         self._state["history"].copy_(history)
         self.overflow &= ~mask
         self._fault &= ~mask
+
+    def lacks(self) -> dict[str, int]:
+        """The capacities that some step went over, each with twice its size: what to set. Reads the device."""
+        now = {"naconmax": self._d.naconmax, "njmax": self._d.njmax}
+        lacked = (self._lacked | self._lost()).tolist()
+        return {name: 2 * size for (name, size), short in zip(now.items(), lacked, strict=True) if short}
+
+    def _lost(self) -> Tensor:
+        """(2,) bool: whether the last step went over the pool, and over the rows."""
+        return torch.stack([(self._bits & int(POOL)).any(), (self._bits & int(ROWS)).any()])
 
     def model(self, field: str) -> Tensor:
         return self._model[field]

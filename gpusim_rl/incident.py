@@ -1,0 +1,65 @@
+"""The worst control step since the last report, kept on the device: what to look at when a training goes wrong."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.sim import Sim
+
+WHY = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
+
+
+class Found(NamedTuple):
+    """An incident, read on the host."""
+
+    score: float  # largest |weighted reward term| of the step; infinite for a quarantined one
+    world: int
+    step: int  # of the Env's count
+    why: list[str]  # of WHY; empty if the step was not quarantined
+    terms: list[float]  # weighted reward terms [1/s]
+    tensors: dict[str, Tensor]  # qpos, qvel before the step, ctrl during it, and the world's model/<field>; float64
+
+
+class Incident:
+    """Keeps the step with the largest reward term of any world; a quarantined step counts as infinite.
+
+    Args:
+        sim: whose worlds; fields: names of its model fields with a value per world; terms: how many reward terms.
+    """
+
+    def __init__(self, sim: Sim, fields: tuple[str, ...], terms: int):
+        self.sim, self.num_terms = sim, terms
+        self.live = {"qpos": sim.qpos, "qvel": sim.qvel, "ctrl": sim.ctrl} | {f"model/{f}": sim.model(f) for f in fields}
+        self._before = [torch.zeros_like(x) for x in (sim.qpos, sim.qvel)]
+        widths = [3 + len(WHY) + terms, *(x[0].numel() for x in self.live.values())]
+        self.row = torch.zeros(sum(widths), dtype=torch.float64, device=sim.qpos.device)
+        self.row[0] = -1.0
+
+    def begin(self) -> None:
+        """Remember where every world was. In place."""
+        for before, now in zip(self._before, (self.sim.qpos, self.sim.qvel), strict=True):
+            before.copy_(now)
+
+    def look(self, step: Tensor, terms: Tensor, why: Tensor) -> None:
+        """Keep the worst of this step, if it is worse than what is kept: terms (B, R), why (B, 4) bool. In place."""
+        score = torch.where(why.any(1), torch.inf, terms.abs().amax(1)).double()
+        world = score.argmax(0, keepdim=True)
+        of_world = [
+            x.index_select(0, world).flatten().double() for x in (why, terms, *self._before, *list(self.live.values())[2:])
+        ]
+        row = torch.cat([score.index_select(0, world), world.double(), step.double()[None], *of_world])
+        self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
+
+    def clear(self) -> None:
+        """Begin anew. In place."""
+        self.row[0].fill_(-1.0)
+
+    def read(self, row: Tensor) -> Found:
+        """What a copy of `row` on the host says."""
+        head, why, terms, rest = row.split([3, len(WHY), self.num_terms, len(row) - 3 - len(WHY) - self.num_terms])
+        parts = rest.split([x[0].numel() for x in self.live.values()])
+        tensors = {name: part.view(x.shape[1:]) for (name, x), part in zip(self.live.items(), parts, strict=True)}
+        score, world, step = head.tolist()
+        reasons = [name for name, flag in zip(WHY, why.tolist(), strict=True) if flag]
+        return Found(score, int(world), int(step), reasons, terms.tolist(), tensors)

@@ -1,0 +1,205 @@
+"""The training loop: iterations, evaluations, checkpoints, and what happens when something goes wrong."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from safetensors.torch import save as to_bytes
+
+from gpusim_rl.board import Board
+from gpusim_rl.disk import write_whole
+from gpusim_rl.ppo import PPO
+from gpusim_rl.run import Run, Stopwatch
+from gpusim_rl.saver import HASHED, Saver
+from gpusim_rl.sim.warp import Warp
+
+BAD = 3  # iterations in a row that lost most of their samples or minibatches, before a roll-back
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+Row = dict[str, float]
+
+
+class GaveUp(RuntimeError):
+    """A training that went wrong again and again; says in one line what was found."""
+
+
+class Signals:
+    """While it is entered, SIGTERM, SIGINT and SIGHUP are noted in `caught`; the second one ends the program at once."""
+
+    caught = 0
+
+    def __enter__(self) -> "Signals":
+        self._before = {number: signal.signal(number, self._catch) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, _: object) -> None:
+        if self.caught:
+            if sys.stdout.isatty():
+                os.write(1, b"\x1b[?25h\n")  # the live table hid the cursor
+            os._exit(128 + number)
+        self.caught = number
+        name = signal.Signals(number).name
+        os.write(2, f"{name}: ends after this iteration and its checkpoint; a second one ends at once\n".encode())
+
+
+class Training:
+    """Iterates a PPO until its iterations are done, its success is reached or a signal comes, and keeps what it does in a run.
+
+    Args:
+        cfg: the configuration.
+        ppo: ready for its next iteration; `self.ppo` is the one to use afterwards.
+        run: where to keep.
+        before: seconds that were trained before.
+        build: makes a PPO of a configuration.
+        judge: success of a PPO, 0 to 1.
+        write: takes each row of metrics.
+        table: shows them.
+    """
+
+    def __init__(
+        self,
+        cfg: dict[str, Any],
+        ppo: PPO,
+        run: Run,
+        *,
+        before: float,
+        build: Callable[[dict[str, Any]], PPO],
+        judge: Callable[[PPO], float],
+        write: Callable[[Row], None],
+        table: Board,
+    ):
+        self.cfg, self.ppo, self.run, self.before = cfg, ppo, run, before
+        self.build, self.judge, self.write, self.table = build, judge, write, table
+        self.saver = Saver(run, table.say)
+        self.watch = Stopwatch(before)
+        self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
+        self.bad = self.rollbacks = 0
+        self.mute = False  # metrics.jsonl cannot be written, and that was said
+
+    def __call__(self) -> int:
+        """Train; the number of the signal that ended it, or 0. GaveUp if it went wrong too often."""
+        with Signals() as signals:
+            if self.ppo.iterations == 0:
+                self.save()
+            last = self.ppo.iterations >= self.cfg["iterations"]
+            try:
+                while not last and not signals.caught:
+                    last = self.step(signals)
+            finally:
+                self.saver.close()
+        return signals.caught
+
+    def step(self, signals: Signals) -> bool:
+        """An iteration and all that is due after it; whether it was the last."""
+        cfg, ppo = self.cfg, self.ppo
+        ppo.iteration()
+        i = ppo.iterations
+        self.flush()  # the row of an earlier iteration, now that the device has this one to do
+        if self.ppo.iterations != i:
+            return False  # rolled back
+        if i <= HASHED:
+            self.saver.hash(i, ppo.state())
+        last, success = i == cfg["iterations"], {}
+        if cfg["stop_at"] and i % cfg["eval_every"] == 0:
+            success = {"success": self.judge(ppo)}
+            last |= success["success"] >= cfg["stop_at"]
+        save = last or i % cfg["save_every"] == 0 or bool(success) or bool(signals.caught)
+        if i % cfg["log_every"] == 0 or save:
+            self.pending.append((i, ppo.report(), success, ppo.env.incident.row.clone()))
+            ppo.env.incident.clear()
+        if save or ppo.env.device.type == "cpu":
+            self.flush()
+            if self.ppo.iterations != i:
+                return False
+        if save and not self.bad:  # what a roll-back returns to is good
+            self.save(success.get("success"))
+        return last
+
+    def save(self, success: float | None = None) -> None:
+        """Keep a checkpoint; waits neither for the device nor for the disk."""
+        note = {"task": self.cfg["task"]["name"], "time_s": str(self.watch.seconds)}
+        self.saver.save(self.ppo.iterations, self.ppo.state(), note, success=success)
+
+    def flush(self) -> None:
+        """Log what was begun to be read: waits for the device to have done that iteration, and for no later one."""
+        while self.pending:
+            i, read, success, worst = self.pending.pop(0)
+            row = read()
+            row = {"iteration": i, "env_steps": i * self.ppo.size, "time_s": self.watch.seconds} | row | success
+            row["rollbacks"] = self.rollbacks
+            self.log(row)
+            self.write(row)
+            self.table.show(row, self.watch.seconds - self.before)
+            self.bad = int(row["bad"])
+            if row["overflow"]:
+                self.enlarge(row)
+            if self.bad >= BAD:
+                self.roll_back(i, worst)
+
+    def log(self, row: Row) -> None:
+        """Append a row; a disk that is full does not end the training, the row waits."""
+        try:
+            self.run.log(row)
+            self.mute = False
+        except OSError as error:
+            if not self.mute:
+                self.table.say(f"{self.run.path}/metrics.jsonl cannot be written ({error.strerror}): its rows wait")
+            self.mute = True
+
+    def roll_back(self, i: int, worst: torch.Tensor) -> None:
+        """Go on from the last checkpoint with half the learning rates; GaveUp if that was done often enough."""
+        says = self.report(i, worst)
+        if self.rollbacks >= self.cfg["rollbacks"]:
+            raise GaveUp(f"{BAD} bad iterations in a row, after {self.rollbacks} roll-backs: {says}")
+        self.rollbacks += 1
+        self.saver.wait()
+        state, _, path = self.run.checkpoints.restore(self.table.say)
+        self.ppo.load(state, str(path))
+        for rate in (self.ppo.actor_rate, self.ppo.critic_rate):
+            rate.mul_(0.5**self.rollbacks)
+        self.run.rewind(self.ppo.iterations)
+        self.pending.clear()
+        self.bad = 0
+        self.table.say(f"iteration {i}: {BAD} bad iterations in a row ({says}); back to {path} with lower learning rates")
+
+    def report(self, i: int, worst: torch.Tensor) -> str:
+        """Write report.json and repro.safetensors about the worst step; what they say, in a few words."""
+        env = self.ppo.env
+        found = env.incident.read(worst.cpu())
+        terms = dict(zip(env.terms, found.terms, strict=True))
+        finite = [name for name, value in terms.items() if not abs(value) < 1e8]
+        term = finite[0] if finite else max(terms, key=lambda name: abs(terms[name]))
+        why = " and ".join(found.why) or "no step was quarantined"
+        says = f"world {found.world}, step {found.step}: {why}; largest reward term {term} = {terms[term]:.4g}"
+        about = {"iteration": i, "world": found.world, "step": found.step, "why": found.why, "term": term, "terms": terms}
+        try:
+            self.run.json("report.json", about)
+            data = to_bytes(found.tensors, metadata={"gpusim_rl": json.dumps(about | {"task": self.cfg["task"]})})
+            write_whole(self.run.path / "repro.safetensors", data)
+        except OSError as error:
+            return f"{says}; the report cannot be written: {error.strerror}"
+        return f"{says}; see it: python play.py repro={self.run.path}/repro.safetensors"
+
+    def enlarge(self, row: Row) -> None:
+        """Say which capacity was exceeded, and double it if that is wanted: the PPO is built anew and goes on exactly."""
+        sim, what = self.ppo.env.sim, f"iteration {int(row['iteration'])}: {int(row['overflow'])} steps went over a capacity"
+        lacks = sim.lacks() if isinstance(sim, Warp) else {}
+        sizes = " ".join(f"sim.{name}={size}" for name, size in lacks.items())
+        if not lacks:
+            return self.table.say(f"{what}, and were left out: give the model more room with <size memory=…> in its MJCF")
+        if not self.cfg["sim"]["grow"]:
+            return self.table.say(f"{what}, and were left out: set {sizes}")
+        self.table.say(f"{what}, and were left out: going on with {sizes}")
+        self.cfg = self.cfg | {"sim": self.cfg["sim"] | lacks}
+        state, logged = self.ppo.state(), self.ppo.logged
+        self.ppo = self.build(self.cfg)
+        self.ppo.load(state, "the state")
+        self.ppo.logged = logged
+        self.run.configure(self.cfg | {"resume": None})
