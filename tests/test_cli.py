@@ -1,5 +1,6 @@
 """The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log= ends where it should."""
 
+import json
 import os
 import re
 import shutil
@@ -81,6 +82,8 @@ PLAY = {
     "run=nowhere": "nowhere is not a run directory: it has no config.yaml",
     "mode=evaluate": "no run with a checkpoint under runs/: train one",
 }
+
+FILES = {".lock", "config.yaml", "versions.json", "metrics.jsonl", "hashes.jsonl", "checkpoints", "eval.json", "policy.onnx"}
 
 
 @pytest.fixture
@@ -181,27 +184,30 @@ def both(here: Path, says: str) -> None:
 
 
 def test_checkpoint_that_is_cut_short(here, copy):
-    """A truncated checkpoint is refused by play.py and by resume= in one line with its name."""
-    file = Run(copy).checkpoints.latest()
-    file.write_bytes(file.read_bytes()[:-100])
-    both(here, f"{file.relative_to(here)} is not a whole checkpoint")
+    """Truncated checkpoints are refused by play.py and by resume= in one line; of one alone the one before takes the place."""
+    for file in Run(copy).checkpoints.saved()[::-1]:
+        done = command("play.py", "run=run", "mode=export", "out=p.onnx", cwd=here)
+        assert done.returncode == 0 and done.stderr.count("\n") == (file != Run(copy).checkpoints.latest())
+        file.write_bytes(file.read_bytes()[:-100])
+    assert f"cut short; going on from {file.relative_to(here)}" in done.stderr
+    (here / "p.onnx").unlink()
+    both(here, f"{file.relative_to(here)} is not a whole checkpoint: cut short; none in run/checkpoints is whole")
 
 
 def test_checkpoint_of_another_program(here, copy):
     """A safetensors file of another program is refused by play.py and by resume= in one line with its name."""
-    file = Run(copy).checkpoints.latest()
-    save_file({"weight": torch.zeros(3)}, file)
-    both(here, f"{file.relative_to(here)} is a safetensors file, but not a checkpoint of gpusim_rl")
+    (copy / "checkpoints" / "manifest.json").unlink()
+    for file in Run(copy).checkpoints.saved():
+        save_file({"weight": torch.zeros(3)}, file)
+    both(here, "000000.safetensors is a safetensors file, but not a checkpoint of gpusim_rl")
 
 
 def test_checkpoint_of_another_task_or_network(here, copy):
     """A checkpoint of another task or of another network is refused in one line with its name."""
-    other = Run(here / "other")
-    other.checkpoints.mkdir(parents=True)
-    file = other.save(9, make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,)).state(), {})
+    file = Run(here / "other").checkpoints.save(9, make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,)).state(), {})
     line = ("run=run", f"checkpoint={file.relative_to(here)}", "mode=export")
     assert f"{file.relative_to(here)} does not fit this task and network" in refused("play.py", *line, cwd=here)
-    file = Run(copy).save(9, make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(24,)).state(), {})
+    file = Run(copy).checkpoints.save(9, make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(24,)).state(), {})
     both(here, f"{file.relative_to(here)} does not fit")
 
 
@@ -306,16 +312,34 @@ def test_multirun(here):
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
     runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
     assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(f"run: runs/cartpole/{p.name}" in said for p in runs)
-    files = {"config.yaml", "versions.json", "metrics.jsonl", "checkpoints", "eval.json", "policy.onnx"}
-    assert all({p.name for p in run.iterdir()} == files for run in runs)
+    files = {
+        ".lock",
+        "config.yaml",
+        "versions.json",
+        "metrics.jsonl",
+        "hashes.jsonl",
+        "checkpoints",
+        "eval.json",
+        "policy.onnx",
+    }
+    assert all({p.name for p in run.iterdir()} == FILES for run in runs)
     one, two = (load(Run(run).checkpoints.latest())[0]["policy/actor.net.0.weight"] for run in runs)
     assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
 
 
 def test_no_login_needs_no_wandb(trained):
     """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run directory holds and no more."""
-    files = {"config.yaml", "versions.json", "metrics.jsonl", "checkpoints", "eval.json", "policy.onnx"}
-    assert {p.name for p in trained.iterdir()} == files
+    files = {
+        ".lock",
+        "config.yaml",
+        "versions.json",
+        "metrics.jsonl",
+        "hashes.jsonl",
+        "checkpoints",
+        "eval.json",
+        "policy.onnx",
+    }
+    assert {p.name for p in trained.iterdir()} == FILES
     assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
     assert Run(trained).config["log"]["name"] == "auto"
 
@@ -338,7 +362,7 @@ def test_seeds_of_evaluation_are_apart():
 
 
 def test_interrupt(here):
-    """Ctrl-C ends a training with one line on how to go on; its files are whole, and resume= goes on."""
+    """Ctrl-C ends a training after its iteration and a checkpoint, says how to go on, and resume= goes on."""
     line = [
         sys.executable,
         str(ROOT / "train.py"),
@@ -359,20 +383,27 @@ def test_interrupt(here):
             assert training.poll() is None
         os.kill(training.pid, signal.SIGINT)
         _, error = training.communicate(timeout=60)
-    assert training.returncode == 130 and error.count("\n") == 1 and "resume=" in error
+    assert training.returncode == 130 and error.count("\n") == 2 and error.startswith("SIGINT: ends after this iteration")
+    assert error.endswith("python train.py resume=run continues\n")
     _, note = load(Run(here / "run").checkpoints.latest())
     done = int(note["iteration"])
-    assert done % 2 == 0 and len(Run(here / "run").rows()) >= done
+    assert len(Run(here / "run").rows()) == done > 0
     succeed("train.py", "resume=run", f"iterations={done + 1}", cwd=here)
     assert [row["iteration"] for row in Run(here / "run").rows()] == list(range(1, done + 2))
 
 
 def test_a_diverged_training_stops(here):
-    """Once the loss is not finite a training ends in one line that names the last good checkpoint, which stays the last."""
+    """A training that only gets worse goes back three times, then ends in one line; play.py shows what went wrong."""
     words = ("task=quadruped", *TINY, "iterations=40", "save_every=2", "log=none", "run_dir=run")
     done = command("train.py", *words, "algo.learning_rate=1e30", "algo.lr_max=1e30", cwd=here)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.returncode == 1 and "Traceback" not in done.stderr
     error = done.stderr.splitlines()[-1]
-    assert error.startswith("error: iteration ") and "the loss is not finite" in error
+    assert error.startswith("error: 3 bad iterations in a row, after 3 roll-backs: world ")
+    assert done.stdout.count("bad iterations in a row (world") == 3
     for path in (here / "run" / "checkpoints").glob("*.safetensors"):
         assert all(torch.isfinite(v).all() for k, v in load(path)[0].items() if k.startswith("policy/"))
+    about = json.loads((here / "run" / "report.json").read_text())
+    assert about["term"] in about["terms"] and 0 <= about["world"] < 16
+    said = succeed("play.py", "repro=run/repro.safetensors", cwd=here).splitlines()
+    assert said[0].startswith(f"world {about['world']}  step {about['step']}") and said[-1].startswith("recorded: ")
+    assert [line.split(":")[0] for line in said[1:-1]] == [f"timestep {i}" for i in range(5)]

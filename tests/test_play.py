@@ -18,7 +18,7 @@ from gpusim_rl.checkpoint import load
 from gpusim_rl.evaluate import evaluate
 from gpusim_rl.run import Run, newest
 from gpusim_rl.show import Keys, choose_gl, film, tour
-from tests.commands import TINY, refused, succeed
+from tests.commands import TINY, command, refused, succeed
 from tests.worlds import make_task, numbers
 
 
@@ -57,7 +57,8 @@ def test_run_directory_is_whole(trained):
     terms = {f"reward/{term}" for term in numbers("quadruped")["weights"]}
     assert all(terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys() for row in rows)
     assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows)
-    assert [p.name for p in run.checkpoints.path.iterdir()] == ["000002.safetensors"]
+    assert [p.name for p in run.checkpoints.saved()] == ["000000.safetensors", "000002.safetensors"]
+    assert [row["iteration"] for row in run.rows("hashes.jsonl")] == [1, 2]
     scores = json.loads((trained / "eval.json").read_text())
     assert scores["episodes"] == 4 and scores["time_s"] >= rows[1]["time_s"]
 
@@ -184,14 +185,21 @@ def test_resume_is_exact(here, copy):
 
 
 def test_resume_changes_little(here, copy):
-    """resume= refuses every key that would make it another run in one line that lists those that may change."""
-    may = "only iterations, stop_at, eval_every, save_every, log_every, episodes, log may change"
-    for word in ("seed=2", "task=quadruped", "task.weights.jerk=1", "num_envs=16", "algo.gamma=0.9", "run_dir=x"):
-        line = refused("train.py", "resume=run", "iterations=3", word, cwd=here, block="torch")
-        assert f"not {word.partition('=')[0]}, {may}" in line
+    """resume= refuses what would make it another run in one line that lists the differences; of other changes it warns."""
+    line = refused(
+        "train.py", "resume=run", "seed=2", "task=cartpole", "num_envs=17", "algo.hidden=[8]", cwd=here, block="torch"
+    )
+    for difference in ("seed 1 → 2", "task.name quadruped → cartpole", "num_envs 16 → 17", "algo.hidden [16] → [8]"):
+        assert difference in line
     before = (copy / "config.yaml").read_bytes()
     assert "iterations=1: run has done 2 already" in refused("train.py", "resume=run", "iterations=1", cwd=here)
     assert (copy / "config.yaml").read_bytes() == before
+    words = ("task=quadruped", "num_envs=16", "iterations=3", "algo.gamma=0.9", "task.weights.jerk=1")
+    done = command("train.py", "resume=run", *words, cwd=here)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("warning: ") and "from iteration 2 on this is not the run" in done.stderr
+    assert "task.weights.jerk 0.01 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
+    assert Run(copy).config["algo"]["gamma"] == 0.9
 
 
 def test_a_run_may_be_older_than_a_key(trained):
