@@ -312,16 +312,6 @@ def test_multirun(here):
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
     runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
     assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(f"run: runs/cartpole/{p.name}" in said for p in runs)
-    files = {
-        ".lock",
-        "config.yaml",
-        "versions.json",
-        "metrics.jsonl",
-        "hashes.jsonl",
-        "checkpoints",
-        "eval.json",
-        "policy.onnx",
-    }
     assert all({p.name for p in run.iterdir()} == FILES for run in runs)
     one, two = (load(Run(run).checkpoints.latest())[0]["policy/actor.net.0.weight"] for run in runs)
     assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
@@ -329,16 +319,6 @@ def test_multirun(here):
 
 def test_no_login_needs_no_wandb(trained):
     """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run directory holds and no more."""
-    files = {
-        ".lock",
-        "config.yaml",
-        "versions.json",
-        "metrics.jsonl",
-        "hashes.jsonl",
-        "checkpoints",
-        "eval.json",
-        "policy.onnx",
-    }
     assert {p.name for p in trained.iterdir()} == FILES
     assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
     assert Run(trained).config["log"]["name"] == "auto"

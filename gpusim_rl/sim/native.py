@@ -10,6 +10,7 @@ from gpusim_rl.sim import LIMIT
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
+mujoco.set_mju_user_warning(lambda _: None)  # they are counted as faults; said aloud they tear the live table, or fill a file
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
