@@ -65,8 +65,10 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
     import mujoco
 
     from gpusim_rl import deploy
+    from gpusim_rl.bundle import confined
 
     policy = deploy.Policy(path)
+    confined(policy.mjcf, None, str(path))
     asks = policy.about["command"]
     command = choose(asks["names"], asks["low"], asks["high"]) if asks else None
     model = mujoco.MjModel.from_xml_string(policy.mjcf)

@@ -66,7 +66,9 @@ def train(cfg: dict[str, Any]) -> None:
 
 def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
     """(run, seconds trained before): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
+    from gpusim_rl.bundle import keep
     from gpusim_rl.run import Run
+    from gpusim_rl.task import ASSETS, find_mjcf
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -74,7 +76,11 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
     if not cfg["resume"]:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         path = Path(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
-        return Run.create(path, cfg, again=cfg["auto_resume"]), 0.0
+        run = Run.create(path, cfg, again=cfg["auto_resume"])
+        model = find_mjcf(cfg["task"]["mjcf"])
+        if model.parent != ASSETS:  # not one of ours: the run keeps it
+            run.configure(cfg | {"task": cfg["task"] | {"mjcf": str(keep(model, run.path / "model"))}})
+        return run, 0.0
     run = Run.open(Path(cfg["resume"]))
     run.lock()
     state, note, path = run.checkpoints.restore(say)

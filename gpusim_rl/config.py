@@ -19,6 +19,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gpusim_rl.bundle import confined
+from gpusim_rl.disk import read_text
+
+MODEL = 1 << 26  # bytes of a stranger's MJCF
 CONF = Path(__file__).resolve().parent.parent / "conf"
 # What resume= may change without a word, and what it cannot change: the rest it changes with a warning.
 CHANGEABLE = (
@@ -359,9 +363,21 @@ def trained(run: Any) -> dict[str, Any]:
     try:
         cfg = merge(base, found)
         settle(cfg)
-    except ValueError as error:
+        cfg["task"]["mjcf"] = inside(run.path, cfg["task"]["mjcf"])
+    except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{where}: {error}") from None
     return cfg
+
+
+def inside(folder: Path, name: str) -> str:
+    """A model of a run: the name of one of ours, or a file in the run; ValueError for a path out of it."""
+    if Path(name).name == name and not (folder / name).exists():
+        return name
+    if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"task.mjcf={name!r} lies outside of the run")
+    model = folder / name
+    confined(read_text(model, MODEL), model.parent, str(model))
+    return str(model)
 
 
 def merge(base: dict[str, Any], found: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+LARGEST = 1 << 28  # bytes of a policy
 Array = np.ndarray
 Readings = Mapping[str, Any]
 
@@ -40,24 +41,29 @@ class Policy:
         options.intra_op_num_threads = 1  # a small network gains nothing from more
         options.log_severity_level = 3
         try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            data = Path(path).read_bytes() if Path(path).stat().st_size <= LARGEST else b""
+            # from bytes: a file that names others for its weights, anywhere on this machine, is refused
+            self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has a class for each failure and no common one of its own
             raise ValueError(f"{path} is not an ONNX file that onnxruntime can load: {' '.join(str(error).split())}") from None
         notes = self.session.get_modelmeta().custom_metadata_map
         try:
             self.about: dict[str, Any] = json.loads(notes["gpusim_rl"])
             self.mjcf: str = notes["mjcf"]
-        except (KeyError, json.JSONDecodeError):
+        except (KeyError, ValueError, RecursionError):
             raise ValueError(f"{path} was not exported by gpusim_rl: it has no description of its task") from None
         found = self.about.get("format") if isinstance(self.about, dict) else None
         if found != 1:
             raise ValueError(f"{path} has format {found!r}, this program reads format 1")
-        action = self.about["action"]
-        self.dt: float = self.about["dt"]  # s, control period
-        self.joints: list[str] = list(action["names"])
-        self.reads = {source: self._joints(source) for source in ("joint_pos", "joint_vel")}
-        self._offset, self._scale = (np.asarray(action[k], np.float32) for k in ("offset", "scale"))
-        self._bend, self._lag = (np.asarray(action[k] or np.zeros(len(self.joints)), np.float32) for k in ("bend", "lag"))
+        try:
+            action = self.about["action"]
+            self.dt: float = self.about["dt"]  # s, control period
+            self.joints: list[str] = list(action["names"])
+            self.reads = {source: self._joints(source) for source in ("joint_pos", "joint_vel")}
+            self._offset, self._scale = (np.asarray(action[k], np.float32) for k in ("offset", "scale"))
+            self._bend, self._lag = (np.asarray(action[k] or np.zeros(len(self.joints)), np.float32) for k in ("bend", "lag"))
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path} describes itself wrongly: {type(error).__name__} {error}") from None
         self.reset()
 
     def reset(self, phase: float | Array = 0.0) -> None:

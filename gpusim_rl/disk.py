@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-LARGEST = 1 << 20  # bytes of a text file that is read whole
+LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -24,12 +24,12 @@ def write_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def read_text(path: Path) -> str:
-    """A small text file; ValueError if it is none, OSError if it cannot be read."""
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """A text file of at most so many bytes; ValueError if it is none, OSError if it cannot be read."""
     with open(path, "rb") as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ValueError(f"{path} is larger than {LARGEST} bytes: not a file of a run")
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"{path} is larger than {largest} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -100,7 +100,10 @@ class Run:
             self.json("versions.json", versions())
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write config.yaml."""
+        """Write config.yaml; a model in the run is named as seen from there."""
+        mjcf = config["task"].get("mjcf", "")
+        if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(self.path.resolve()):
+            config = config | {"task": config["task"] | {"mjcf": str(Path(mjcf).resolve().relative_to(self.path.resolve()))}}
         self._text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_whole(self.path / "config.yaml", self._text.encode())
 

@@ -9,6 +9,7 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.bundle import include
 from gpusim_rl.noise import Noise
 
 ASSETS = Path(__file__).parent.parent / "tasks" / "assets"
@@ -245,17 +246,6 @@ def find_mjcf(path: str) -> Path:
         known = ", ".join(sorted(p.name for p in ASSETS.glob("*.xml")))
         raise FileNotFoundError(f"task.mjcf: no file {path!r}, here or among {known}")
     return file
-
-
-def include(element: ElementTree.Element, folder: Path) -> None:
-    """Put what each `<include file="…"/>` below an element names in its place. In place; paths are relative to folder."""
-    for i, child in reversed(list(enumerate(element))):
-        if child.tag == "include":
-            whole = ElementTree.parse(folder / child.attrib["file"]).getroot()
-            include(whole, folder)
-            element[i : i + 1] = list(whole)
-        else:
-            include(child, folder)
 
 
 def compile_mjcf(path: str) -> mujoco.MjModel:

@@ -1,0 +1,237 @@
+"""What comes from strangers or from a broken disk: refused in one line, nothing executed, the checkpoint before used."""
+
+import os
+import pickle
+import random
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from gpusim_rl import config, deploy
+from gpusim_rl.bundle import confined, keep
+from gpusim_rl.run import Run
+from gpusim_rl.task import compile_mjcf
+from tests.commands import command, refused
+
+
+@pytest.fixture
+def run(tmp_path, trained) -> Run:
+    """A copy of the trained run, with two checkpoints."""
+    return Run(shutil.copytree(trained, tmp_path / "run"))
+
+
+def falls_back(run: Run) -> bool:
+    """Whether the last checkpoint is refused in one line and the one before it used."""
+    said: list[str] = []
+    _, note, path = run.checkpoints.restore(said.append)
+    assert len(said) == 1 and "\n" not in said[0] and f"going on from {path}" in said[0], said
+    return note["iteration"] == "0" and path == run.checkpoints.saved()[-2]
+
+
+def test_cuts_and_flips(run):
+    """A checkpoint cut at every 1,000th byte or with one bit flipped, at 200 places, is never taken for whole."""
+    path = run.checkpoints.latest()
+    data, rng = path.read_bytes(), random.Random(0)
+    tried = right = 0
+    for size in range(0, len(data), 1000):
+        path.write_bytes(data[:size])
+        tried, right = tried + 1, right + falls_back(run)
+    for place in [*range(40), *rng.sample(range(len(data)), 160)]:
+        broken = bytearray(data)
+        broken[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(broken)
+        tried, right = tried + 1, right + falls_back(run)
+    print(f"{tried} cases, {right} right")
+    assert tried == right > 300
+    path.write_bytes(data)
+    said: list[str] = []
+    assert run.checkpoints.restore(said.append)[1]["iteration"] == "2" and not said
+
+
+class Evil:
+    """Makes a directory when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["manifest", "no manifest"])
+def test_what_is_no_checkpoint(run, monkeypatch, checked):
+    """A pickle, torch's pickle, a zip bomb, a directory, a link out of the run: refused, with and without a manifest."""
+    monkeypatch.chdir(run.path)
+    path = run.checkpoints.latest()
+    outside = run.path.parent / "outside.safetensors"
+    shutil.copy(path, outside)
+    if not checked:
+        (run.checkpoints.path / "manifest.json").unlink()
+
+    def bomb() -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("data.pkl", b"\0" * 50_000_000)
+
+    makers = [
+        lambda: path.write_bytes(pickle.dumps(Evil())),
+        lambda: torch.save({"policy": Evil()}, path),
+        bomb,
+        lambda: path.mkdir(),
+        lambda: path.symlink_to(outside),
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: os.mkfifo(path),
+        lambda: path.write_bytes((2**62).to_bytes(8, "little") + b"{}"),
+        lambda: path.write_bytes((1 << 20).to_bytes(8, "little") + b"[" * (1 << 20)),
+    ]
+    for make in makers:
+        path.unlink() if not path.is_dir() else path.rmdir()
+        make()
+        assert falls_back(run)
+    assert not Path("executed").exists()
+
+
+def test_a_damaged_manifest(run):
+    """Whatever the manifest holds, it is refused in one line that says what to do, or read as what it should be."""
+    file = run.checkpoints.path / "manifest.json"
+    for text in (
+        "",
+        "{",
+        "[]",
+        "3",
+        "null",
+        '{"a": 1}',
+        '{"a": {}}',
+        '{"a": {"sha256": 1, "bytes": 2}}',
+        "[" * 100_000,
+        "\0" * 100,
+    ):
+        file.write_text(text)
+        if text != "[]":
+            with pytest.raises(ValueError, match=r"manifest\.json is damaged: remove it") as error:
+                run.checkpoints.restore(print)
+            assert "\n" not in str(error.value)
+    file.write_bytes(b"x" * (1 << 21))
+    with pytest.raises(ValueError, match="is damaged"):
+        run.checkpoints.restore(print)
+
+
+HOSTILE = {
+    "_target_": lambda c: c | {"_target_": "os.system"},
+    "_target_ deep": lambda c: c | {"task": c["task"] | {"_target_": "os.system", "_args_": ["touch executed"]}},
+    "interpolated number": lambda c: c | {"num_envs": "${oc.env:HOME}"},
+    "interpolated model": lambda c: c | {"task": c["task"] | {"mjcf": "${oc.env:HOME}/x.xml"}},
+    "model out of the run": lambda c: c | {"task": c["task"] | {"mjcf": "/etc/passwd"}},
+    "model above the run": lambda c: c | {"task": c["task"] | {"mjcf": "../../secret.xml"}},
+    "task by path": lambda c: c | {"task": c["task"] | {"name": "../../evil"}},
+    "task by module": lambda c: c | {"task": c["task"] | {"name": "os.path"}},
+    "endless worlds": lambda c: c | {"num_envs": float("inf")},
+    "no worlds": lambda c: c | {"num_envs": -5},
+    "list for a key": lambda c: [c],
+    "nested deep": lambda c: c | {"algo": {"gamma": [[[[[[1]]]]]]}},
+    "long list": lambda c: c | {"algo": c["algo"] | {"hidden": ["a"] * 1000}},
+    "not finite": lambda c: c | {"algo": c["algo"] | {"gamma": float("nan")}},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_config(run, monkeypatch, what):
+    """A configuration that names code, reaches out of the run or is no configuration is refused in one line of its file."""
+    monkeypatch.chdir(run.path)
+    (run.path / "config.yaml").write_text(yaml.safe_dump(HOSTILE[what](run.config)))
+    with pytest.raises((ValueError, OSError), match=r"config\.yaml|unknown task") as error:
+        config.trained(Run.open(run.path))
+    assert "\n" not in str(error.value) and not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!python/object/apply:os.system ['touch executed']",
+        "a: &a [x, x]\nb: &b [*a, *a]\ntask: [*b, *b]",
+        "[" * 50_000,
+        "task: {name: " + "9" * 10_000 + "}",
+        "x" * (1 << 21),
+        "\ud7ff\x00",
+    ],
+    ids=["object", "anchors", "deep", "digits", "long", "bytes"],
+)
+def test_config_that_is_none(run, monkeypatch, text):
+    """Text that builds objects, nests without end or is too long is refused in one line."""
+    monkeypatch.chdir(run.path)
+    (run.path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError) as error:
+        config.trained(Run.open(run.path))
+    assert str(error.value) and not Path("executed").exists()
+
+
+def test_hostile_runs_by_command(tmp_path, run):
+    """train.py and play.py refuse such runs in one line, before torch is loaded."""
+    here = run.path.parent
+    (run.path / "config.yaml").write_text(yaml.safe_dump(HOSTILE["model out of the run"](run.config)))
+    for script, word in (("train.py", "resume=run"), ("play.py", "run=run")):
+        line = refused(script, word, *(["mode=export"] if script == "play.py" else []), cwd=here, block="torch")
+        assert "task.mjcf='/etc/passwd' lies outside of the run" in line
+
+
+def test_a_model_is_kept_whole(tmp_path):
+    """The copy of a model holds its includes and assets by the names they had, and compiles where nothing else is left."""
+    far, near = tmp_path / "far", tmp_path / "near"
+    (far / "meshes").mkdir(parents=True)
+    (far / "meshes" / "rock.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n")
+    (far / "part.xml").write_text('<mujoco><asset><mesh file="rock.obj"/></asset></mujoco>')
+    (far / "robot.xml").write_text(
+        '<mujoco><compiler meshdir="meshes"/><include file="part.xml"/>'
+        '<worldbody><geom type="mesh" mesh="rock" pos="0.123456789 0 0"/></worldbody></mujoco>'
+    )
+    before = compile_mjcf(str(far / "robot.xml"))
+    copy = keep(far / "robot.xml", near)
+    shutil.rmtree(far)
+    after = compile_mjcf(str(copy))
+    assert (before.geom_pos == after.geom_pos).all() and after.nmesh == 1
+    confined(copy.read_text(), near, "it")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<mujoco><include file="/etc/passwd"/></mujoco>',
+        '<mujoco><asset><mesh file="../secret.obj"/></asset></mujoco>',
+        '<mujoco><compiler meshdir="/etc"/><asset><mesh file="passwd"/></asset></mujoco>',
+        '<mujoco><asset><texture fileup="/etc/passwd"/></asset></mujoco>',
+        '<!DOCTYPE m [<!ENTITY a "b">]><mujoco>&a;</mujoco>',
+        "<mujoco",
+    ],
+)
+def test_models_stay_where_they_are(tmp_path, text):
+    """A stranger's model that names files out of its folder, or expands entities, is refused in one line."""
+    for folder in (tmp_path, None):
+        with pytest.raises(ValueError) as error:
+            confined(text, folder, "model.xml")
+        assert str(error.value).startswith("model.xml: ") and "\n" not in str(error.value)
+
+
+def test_hostile_policies(tmp_path, trained):
+    """An ONNX file with another's description, weights elsewhere or a model that reads files is refused in one line."""
+    import onnx
+
+    whole = onnx.load(trained / "policy.onnx")
+    notes = {prop.key: prop.value for prop in whole.metadata_props}
+    changes = [
+        {"gpusim_rl": "{}"},
+        {"gpusim_rl": "[]"},
+        {"gpusim_rl": '{"format": 1}'},
+        {"gpusim_rl": '{"format": 1, "action": 3, "dt": "x"}'},
+        {"gpusim_rl": "[" * 100_000},
+        {"mjcf": '<mujoco><include file="/etc/passwd"/></mujoco>'},
+    ]
+    for i, change in enumerate(changes):
+        onnx.helper.set_model_props(whole, notes | change)
+        onnx.save(whole, tmp_path / f"{i}.onnx")
+        line = refused("play.py", f"onnx={i}.onnx", "video=x.mp4", cwd=tmp_path)
+        assert f"{i}.onnx" in line
+    onnx.helper.set_model_props(whole, notes)
+    onnx.save(whole, tmp_path / "far.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    with pytest.raises(ValueError, match="is not an ONNX file that onnxruntime can load"):
+        deploy.Policy(tmp_path / "far.onnx")
+    assert command("play.py", "onnx=far.onnx", "video=x.mp4", cwd=tmp_path).returncode == 2
