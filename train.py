@@ -24,6 +24,7 @@ def train(cfg: dict[str, Any]) -> None:
     from gpusim_rl.evaluate import SEED, STOP_SEED, evaluate
     from gpusim_rl.loop import GaveUp, Training
     from gpusim_rl.plan import measure, show
+    from gpusim_rl.ranks import leave, rank
 
     with config.one_line():
         if cfg["plan"]:
@@ -31,14 +32,16 @@ def train(cfg: dict[str, Any]) -> None:
             return show(measure(build, cfg["num_steps"], cfg["algo"]["num_minibatches"]), cfg["num_envs"])
         ppo = make_ppo(cfg)
         run, before = begin(cfg, ppo)
-        write, close = board.sink(cfg["log"]["name"], cfg["log"]["project"], run.path, cfg)
+        sink = cfg["log"]["name"] if rank() == 0 else "none"
+        write, close = board.sink(sink, cfg["log"]["project"], run.path, cfg)
     name, task_cfg = cfg["task"]["name"], cfg["task"]
 
     def judge(ppo: Any, seed: int, episodes: int) -> dict[str, float]:
         weights, noise = task_cfg["weights"], task_cfg["noise"]
         return evaluate(ppo.act, ppo.env.task, weights=weights, noise=noise, seed=seed, episodes=episodes)
 
-    with board.Board(f"{name} · {ppo.env.num_envs} worlds · {run.path}", cfg["iterations"], ppo.iterations) as table:
+    title = f"{name} · {cfg['num_envs']} worlds · {run.path}"
+    with board.Board(title, cfg["iterations"], ppo.iterations, quiet=rank() > 0) as table:
         table.say(f"run: {run.path}")
         success = lambda ppo: judge(ppo, STOP_SEED, 128)["success"]  # noqa: E731
         training = Training(cfg, ppo, run, before=before, build=make_ppo, judge=success, write=write, table=table)
@@ -48,10 +51,11 @@ def train(cfg: dict[str, Any]) -> None:
             close()
             config.fail(str(error), 1)
         close()
-    again = f"python train.py resume={run.path}"
     if number:
-        print(f"stopped after iteration {training.ppo.iterations}; {again} continues", file=sys.stderr)
+        table.say(f"stopped after iteration {training.ppo.iterations}; python train.py resume={run.path} continues")
         raise SystemExit(128 + number)
+    if rank() > 0:
+        return leave()
     ppo, spent = training.ppo, training.watch.seconds
     scores = judge(ppo, SEED, cfg["episodes"]) | {"time_s": spent}
     table.say("  ".join(f"{k} {v:.4g}" for k, v in scores.items()))
@@ -61,12 +65,14 @@ def train(cfg: dict[str, Any]) -> None:
         export_policy(ppo, cfg, run.path / "policy.onnx")
         if training.saver.failed:
             raise OSError(f"the last checkpoint of {run.path} could not be written: {training.saver.failed}")
+    leave()
     table.say(f"wrote {run.path}/eval.json and {run.path}/policy.onnx; see it: python play.py run={run.path}")
 
 
 def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
     """(run, seconds trained before): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
     from gpusim_rl.bundle import keep
+    from gpusim_rl.ranks import agreed, rank
     from gpusim_rl.run import Run
     from gpusim_rl.task import ASSETS, find_mjcf
 
@@ -75,18 +81,24 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
 
     if not cfg["resume"]:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        path = Path(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
+        path = Path(agreed(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}"))
+        if rank() > 0:
+            return Run(path), 0.0
         run = Run.create(path, cfg, again=cfg["auto_resume"])
         model = find_mjcf(cfg["task"]["mjcf"])
         if model.parent != ASSETS:  # not one of ours: the run keeps it
             run.configure(cfg | {"task": cfg["task"] | {"mjcf": str(keep(model, run.path / "model"))}})
         return run, 0.0
     run = Run.open(Path(cfg["resume"]))
-    run.lock()
+    if rank() == 0:
+        run.lock()
     state, note, path = run.checkpoints.restore(say)
     ppo.load(state, str(path))
     if ppo.iterations > cfg["iterations"]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
+    agreed(0)  # all have read
+    if rank() > 0:
+        return run, 0.0
     changed = config.changes(config.trained(run), cfg)
     if changed:
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")

@@ -14,6 +14,7 @@ from gpusim_rl.export import export
 from gpusim_rl.loss import Settings
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
+from gpusim_rl.ranks import join, rank, ranks
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import Task, find_mjcf
 from tasks import load
@@ -50,16 +51,20 @@ def names(mjcf: str) -> set[str]:
 def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
     """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
+    device, worlds = join(device), (num_envs or cfg["num_envs"]) // ranks()
+    if worlds * ranks() != (num_envs or cfg["num_envs"]):
+        raise ValueError(f"num_envs={cfg['num_envs']} does not divide into {ranks()} ranks")
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
     known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional", "deterministic"), "mjx": ()}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     if sim_name == "warp":
         options["graph"] = cfg["graph"] != "off"
-    sim = make(sim_name, task.mjm, num_envs or cfg["num_envs"], device=device, fields=task.fields, **options)
+    sim = make(sim_name, task.mjm, worlds, device=device, fields=task.fields, **options)
     with fitting(cfg["task"]):
         weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
-        env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, compiled=cfg["compile"])
+        first = rank() * worlds
+        env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, first=first, compiled=cfg["compile"])
         sim.ctrl.copy_(task.control(env.now))  # as many as the model has
     algo = dict(cfg["algo"])
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}

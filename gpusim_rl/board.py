@@ -76,11 +76,12 @@ class Board:
         title: shown above the table.
         iterations: in all.
         done: of them, before this process.
+        quiet: say and show nothing.
     """
 
-    def __init__(self, title: str, iterations: int, done: int = 0):
+    def __init__(self, title: str, iterations: int, done: int = 0, *, quiet: bool = False):
         self.title, self.iterations, self.done = title, iterations, done
-        self.console = Console(stderr=False)
+        self.console = Console(stderr=False, quiet=quiet)
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
         self.success: dict[str, float] = {}  # of the last evaluation
         self.quiet_until = 0.0  # s of training before the next plain line
@@ -128,7 +129,7 @@ class Board:
             ("update", f"{row['share/update']:.0%}"),
             ("return", f"{row['return']:.2f}"),
             ("episode", f"{row['length']:.1f} s"),
-            ("faults", f"{row['fault']:.2g}"),
+            ("faults", f"{row['fault']:.2g}, {row['skipped']:.2g} skipped"),
             ("success", f"{row['success']:.3f}" if "success" in row else "at the end"),
             ("KL", f"{row['approx_kl']:.4f}"),
             ("rate", f"{row['learning_rate']:.1e}"),

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.incident import Incident
+from gpusim_rl.maths import total
 from gpusim_rl.noise import Noise
+from gpusim_rl.ranks import gather, ranks, share
 from gpusim_rl.sim import LIMIT, Sim
 from gpusim_rl.task import State, Task
 
@@ -262,7 +264,8 @@ class Env:
     def tally(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last call, and the task's measures now. Clears the sums."""
         measures = {f"measure/{name}": value.mean() for name, value in self.task.measure(self.look()).items()}
-        values = torch.cat([self._term_sums, self._sums, *(value[None] for value in measures.values())])
+        means = [total(value[None]) / ranks() for value in measures.values()]
+        values = torch.cat([total(self._term_sums.clone()), total(self._sums.clone()), *means])
         self._term_sums.zero_()
         self._sums.zero_()
         return [*(f"reward/{name}" for name in self.terms), *SUMS, *measures], values
@@ -286,17 +289,24 @@ class Env:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        """All that changes, by name, as copies."""
-        sim = {f"sim/{name}": value for name, value in self.sim.state().items()}
-        return sim | {name: value.clone() for name, value in self._own().items()}
+        """All that changes, by name, as copies; worlds of all ranks."""
+        sim = {f"sim/{name}": gather(value) for name, value in self.sim.state().items()}
+        own = {name: gather(value) if name in self._per_world else value for name, value in self._own().items()}
+        return sim | {name: value.clone() for name, value in own.items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from what `state` returned. In place."""
-        self.sim.load({name[4:]: value for name, value in state.items() if name.startswith("sim/")})
+        n = self.num_envs
+        self.sim.load({name[4:]: share(value, n) for name, value in state.items() if name.startswith("sim/")})
         for name, target in self._own().items():
-            target.copy_(state[name])
+            target.copy_(share(state[name], n) if name in self._per_world else state[name])
         self.noise.draw(self.step_count)
         self._look()
+
+    @property
+    def _per_world(self) -> set[str]:
+        """The names in `_own` that have a row for each world."""
+        return self._own().keys() - {"env/step_count", "env/term_sums", "env/sums"}
 
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor but the Sim's."""

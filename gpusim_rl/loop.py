@@ -13,6 +13,7 @@ from safetensors.torch import save as to_bytes
 from gpusim_rl.board import Board
 from gpusim_rl.disk import write_whole
 from gpusim_rl.ppo import PPO
+from gpusim_rl.ranks import agreed, largest, rank, ranks
 from gpusim_rl.run import Run, Stopwatch
 from gpusim_rl.saver import HASHED, Saver
 from gpusim_rl.sim.warp import Warp
@@ -90,7 +91,7 @@ class Training:
                 self.save()
             last = self.ppo.iterations >= self.cfg["iterations"]
             try:
-                while not last and not signals.caught:
+                while not last and not largest(signals.caught):
                     last = self.step(signals)
             finally:
                 self.saver.close()
@@ -105,12 +106,14 @@ class Training:
         if self.ppo.iterations != i:
             return False  # rolled back
         if i <= HASHED:
-            self.saver.hash(i, ppo.state())
+            state = ppo.state()
+            if rank() == 0:
+                self.saver.hash(i, state)
         last, success = i == cfg["iterations"], {}
         if cfg["stop_at"] and i % cfg["eval_every"] == 0:
-            success = {"success": self.judge(ppo)}
+            success = {"success": agreed(self.judge(ppo) if rank() == 0 else 0.0)}
             last |= success["success"] >= cfg["stop_at"]
-        save = last or i % cfg["save_every"] == 0 or bool(success) or bool(signals.caught)
+        save = last or i % cfg["save_every"] == 0 or bool(success) or bool(largest(signals.caught))
         if i % cfg["log_every"] == 0 or save:
             self.pending.append((i, ppo.report(), success, ppo.env.incident.row.clone()))
             ppo.env.incident.clear()
@@ -125,18 +128,21 @@ class Training:
     def save(self, success: float | None = None) -> None:
         """Keep a checkpoint; waits neither for the device nor for the disk."""
         note = {"task": self.cfg["task"]["name"], "time_s": str(self.watch.seconds)}
-        self.saver.save(self.ppo.iterations, self.ppo.state(), note, success=success)
+        state = self.ppo.state()
+        if rank() == 0:
+            self.saver.save(self.ppo.iterations, state, note, success=success)
 
     def flush(self) -> None:
         """Log what was begun to be read: waits for the device to have done that iteration, and for no later one."""
         while self.pending:
             i, read, success, worst = self.pending.pop(0)
             row = read()
-            row = {"iteration": i, "env_steps": i * self.ppo.size, "time_s": self.watch.seconds} | row | success
+            row = {"iteration": i, "env_steps": i * self.ppo.size * ranks(), "time_s": self.watch.seconds} | row | success
             row["rollbacks"] = self.rollbacks
-            self.log(row)
-            self.write(row)
-            self.table.show(row, self.watch.seconds - self.before)
+            if rank() == 0:
+                self.log(row)
+                self.write(row)
+                self.table.show(row, self.watch.seconds - self.before)
             self.bad = int(row["bad"])
             if row["overflow"]:
                 self.enlarge(row)
@@ -160,11 +166,13 @@ class Training:
             raise GaveUp(f"{BAD} bad iterations in a row, after {self.rollbacks} roll-backs: {says}")
         self.rollbacks += 1
         self.saver.wait()
+        agreed(0)  # the others read what rank 0 has written
         state, _, path = self.run.checkpoints.restore(self.table.say)
         self.ppo.load(state, str(path))
         for rate in (self.ppo.actor_rate, self.ppo.critic_rate):
             rate.mul_(0.5**self.rollbacks)
-        self.run.rewind(self.ppo.iterations)
+        if rank() == 0:
+            self.run.rewind(self.ppo.iterations)
         self.pending.clear()
         self.bad = 0
         self.table.say(f"iteration {i}: {BAD} bad iterations in a row ({says}); back to {path} with lower learning rates")
@@ -179,6 +187,8 @@ class Training:
         why = " and ".join(found.why) or "no step was quarantined"
         says = f"world {found.world}, step {found.step}: {why}; largest reward term {term} = {terms[term]:.4g}"
         about = {"iteration": i, "world": found.world, "step": found.step, "why": found.why, "term": term, "terms": terms}
+        if rank():
+            return says
         try:
             self.run.json("report.json", about)
             data = to_bytes(found.tensors, metadata={"gpusim_rl": json.dumps(about | {"task": self.cfg["task"]})})
@@ -194,7 +204,7 @@ class Training:
         sizes = " ".join(f"sim.{name}={size}" for name, size in lacks.items())
         if not lacks:
             return self.table.say(f"{what}, and were left out: give the model more room with <size memory=…> in its MJCF")
-        if not self.cfg["sim"]["grow"]:
+        if not self.cfg["sim"]["grow"] or ranks() > 1:
             return self.table.say(f"{what}, and were left out: set {sizes}")
         self.table.say(f"{what}, and were left out: going on with {sizes}")
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | lacks}

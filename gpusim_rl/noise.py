@@ -124,12 +124,11 @@ class Noise:
         return (self._take(name, width)[0] * high) >> 32
 
     def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
-        """(count, n) int64, each row a permutation of 0 … n-1: a stable sort of 63-bit keys, a function of step and row."""
+        """(count, B, n) int64, rows that are permutations of 0 … n-1: a stable sort of 63-bit keys, by step, row and world."""
         key = (torch.full((), self.seed, device=self.device), torch.full((), stream_id(name), device=self.device))
-        item = torch.arange(n, device=self.device)
-        row = torch.arange(count, device=self.device)[:, None]
-        words = philox((item, row, step & LOW, (step >> 32) & LOW), key)
-        return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=1, stable=True)
+        item = torch.arange(count * n, device=self.device).view(count, 1, n)
+        words = philox((item, self.worlds[:, None], step & LOW, (step >> 32) & LOW), key)
+        return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
         """(B, width) of a stream at the current step: int64 words, and as float32 in [0, 1), exact multiples of 2⁻²⁴."""

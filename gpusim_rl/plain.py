@@ -32,8 +32,8 @@ class Plain:
             logp = old.log_prob(r.action).sum(-1)
         columns = r.obs, r.critic, r.action, r.mean, old.stddev, logp, advantage, target, value
         columns = [x.flatten(0, 1) for x in columns]
-        order = ppo.env.noise.permutations("ppo/order", ppo.iteration_count, cfg.update_epochs, ppo.size)
-        for rows in order.view(ppo.parts, -1):
+        order = ppo.shuffle()
+        for rows in order:
             obs, critic, action, mean, std, logp, advantage, target, value = (x[rows] for x in columns)
             new = Normal(policy.actor(obs), policy.std, validate_args=False)
             ratio = (new.log_prob(action).sum(-1) - logp).exp()

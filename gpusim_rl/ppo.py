@@ -13,6 +13,7 @@ from gpusim_rl.graph import Phases, capture, fetch
 from gpusim_rl.loss import STATS, Batch, Settings, loss
 from gpusim_rl.maths import log_prob, total
 from gpusim_rl.policy import Policy
+from gpusim_rl.ranks import ranks
 from gpusim_rl.returns import gae
 from gpusim_rl.rollout import Rollout
 
@@ -80,8 +81,8 @@ class PPO:
         self.rollout = Rollout(env, policy, num_steps)
         self.size = num_steps * env.num_envs
         self.parts = cfg.update_epochs * cfg.num_minibatches
-        if self.size % cfg.num_minibatches:
-            raise ValueError(f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps × num_envs = {self.size}")
+        if num_steps % cfg.num_minibatches:
+            raise ValueError(f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps={num_steps}")
         device = env.device
         new = partial(torch.zeros, device=device)
         self.iteration_count = new((), dtype=torch.int64)
@@ -198,11 +199,20 @@ class PPO:
         advantage = (advantage - mean) / (var.sqrt() + 1e-8)
         rest = torch.stack([log_prob(r.action, r.mean, self.old_std), advantage, target, value, valid], dim=-1)
         torch.cat([x.flatten(0, 1) for x in (obs, critic, r.action, r.mean, rest)], dim=-1, out=self.packed)
-        order = self.env.noise.permutations("ppo/order", self.iteration_count, cfg.update_epochs, self.size)
-        self.order.copy_(order.view_as(self.order))
+        self.order.copy_(self.shuffle())
         self.part.zero_()
         self.stats.zero_()
         self.skips[1].zero_()
+
+    def shuffle(self) -> Tensor:
+        """(parts, size / num_minibatches) int64: the rows of each minibatch, of every world as many, whoever simulates it.
+
+        A sample is in one minibatch of each epoch, drawn anew for its world in each.
+        """
+        n, worlds, epochs = self.rollout.num_steps, self.env.num_envs, self.cfg.update_epochs
+        steps = self.env.noise.permutations("ppo/order", self.iteration_count, epochs, n)  # (epochs, B, T)
+        rows = steps * worlds + torch.arange(worlds, device=steps.device)[:, None]
+        return rows.view(epochs, worlds, self.cfg.num_minibatches, -1).transpose(1, 2).reshape(self.parts, -1)
 
     def end_values(self, value: Tensor, truncated: Tensor) -> Tensor:
         """V (T, B) of the states that steps ended in, from `value` (T, B) of those they began in.
@@ -280,7 +290,7 @@ class PPO:
             shares = {share: sum(parts.get(part, 0.0) for part in its) for share, its in SHARES.items()}
             metrics = env.means(names, found) | dict(zip((*STATS, *REST), found[len(names) :], strict=True))
             seconds = max(sum(parts.values()), 1e-9)
-            metrics |= {"steps_per_s": steps / seconds}
+            metrics |= {"steps_per_s": ranks() * steps / seconds}
             return metrics | {f"share/{share}": value / seconds for share, value in shares.items()}
 
         return read

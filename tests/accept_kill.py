@@ -77,9 +77,8 @@ def main() -> None:
     rows = [[{k: v for k, v in row.items() if k in SAME} for row in Run(run).rows()] for run in runs]
     good = not differ and whole.keys() == killed.keys() and rows[0] == rows[1] and len(rows[0]) == ITERATIONS
     saves, late = sum("a save" in what for what in met), sum("the end" in what for what in met)
-    print(
-        f"{args.kills - late} kills, {saves} of them inside a save: {len(whole)} tensors, {len(differ)} differ {differ[:3]}; rows equal: {rows[0] == rows[1]}"
-    )
+    print(f"{args.kills - late} kills, {saves} of them inside a save; rows equal: {rows[0] == rows[1]}")
+    print(f"of {len(whole)} tensors {len(differ)} differ: {differ[:3]}")
     shutil.rmtree(folder)
     raise SystemExit(not good)
 

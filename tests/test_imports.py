@@ -8,7 +8,7 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths graph disk bundle < noise checkpoint < sim < incident task < env < policy returns fused < loss rollout
+    maths graph disk bundle ranks < noise checkpoint < sim < incident task < env < policy returns fused < loss rollout
     < ppo < plain plan compare run board < saver evaluate export < config levels loop < show assemble
     < bench repro verify < train play
 """

@@ -1,5 +1,6 @@
 """The counter-based generator: published answers, purity, distributions, permutations."""
 
+import itertools
 import math
 
 import pytest
@@ -192,13 +193,14 @@ def test_integers(high):
 
 
 def test_permutations_sort_63_bit_keys():
-    """Row r of step s is the stable argsort of the keys of counters (item, r, step), so the first 63 bits of Philox."""
+    """Row r of world w is the stable argsort of the keys of counters (n r + item, w, step), so the first 63 bits of Philox."""
     step = 2**33 + 5
-    got = make(1, seed=3).permutations("order", torch.tensor(step), 3, 50)
-    for row in range(3):
-        block = [plain_philox((i, row, 5, 2), (3, stream_id("order"))) for i in range(50)]
+    got = make(4, seed=3).permutations("order", torch.tensor(step), 3, 50)
+    assert got.shape == (3, 4, 50)
+    for row, world in itertools.product(range(3), range(4)):
+        block = [plain_philox((50 * row + i, world, 5, 2), (3, stream_id("order"))) for i in range(50)]
         keys = [((w[0] << 32) | w[1]) >> 1 for w in block]
-        assert got[row].tolist() == sorted(range(50), key=keys.__getitem__)
+        assert got[row, world].tolist() == sorted(range(50), key=keys.__getitem__)
 
 
 def test_permutations_use_all_63_bits():
@@ -208,18 +210,20 @@ def test_permutations_use_all_63_bits():
     words = block[0]
     assert len(words.unique()) < n
     keys = (words << 31) | (block[1] >> 1)
-    order = make(1, seed=3).permutations("o", torch.tensor(0), 1, n)[0]
+    order = make(1, seed=3).permutations("o", torch.tensor(0), 1, n)[0, 0]
     assert (keys[order].diff() > 0).all() and not torch.equal(order, words.argsort(stable=True))
 
 
 def test_permutations_differ():
-    """Every row is a permutation; rows, steps, seeds and names give different ones, worlds do not matter."""
+    """Every row is a permutation; rows, worlds, steps, seeds and names give different ones, neighbours do not matter."""
     n = 1000
 
-    def order(seed=3, step=0, name="order", worlds=1):
-        return make(worlds, seed=seed).permutations(name, torch.tensor(step), 4, n)
+    def order(seed=3, step=0, name="order", worlds=2):
+        return make(worlds, seed=seed).permutations(name, torch.tensor(step), 2, n)[:, :2].flatten(0, 1)
 
-    rows = torch.cat([order(), order(step=1), order(step=2**32), order(seed=4), order(name="other")])
+    rows = torch.cat(
+        [order(worlds=2), *(order(worlds=2, **o) for o in ({"step": 1}, {"step": 2**32}, {"seed": 4}, {"name": "x"}))]
+    )
     assert torch.equal(rows.sort(1).values, torch.arange(n).expand(20, n))
     same = (rows[:, None] == rows[None]).sum(-1)  # two random permutations agree in one place on average
     assert (same - n * torch.eye(20, dtype=torch.int64)).max() < 10

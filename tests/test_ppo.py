@@ -328,7 +328,7 @@ def test_every_sample_once_an_epoch():
 
 def test_minibatches_must_divide():
     """A number of minibatches that does not divide the rollout is refused with both numbers."""
-    with pytest.raises(ValueError, match="num_minibatches=5 does not divide num_steps × num_envs = 128"):
+    with pytest.raises(ValueError, match="num_minibatches=5 does not divide num_steps=8"):
         make_ppo(make_env(), num_minibatches=5)
 
 
