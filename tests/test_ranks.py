@@ -12,7 +12,7 @@ from tests.worlds import ROOT
 
 
 def test_two_ranks_are_one(tmp_path):
-    """Two gloo ranks of 32 worlds leave the weights of one process with 64 after 5 iterations, to 1e-5; either goes on from it."""
+    """Two gloo ranks of 32 worlds leave the weights of one process with 64 after 5 iterations, to 1e-5; both go on."""
     words = ["task=quadruped", *TINY, "num_envs=64", "num_steps=8", "iterations=5", "log=none"]
     succeed("train.py", *words, "run_dir=one", cwd=tmp_path)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(ROOT / "train.py")]
