@@ -31,7 +31,7 @@ def train(cfg: dict[str, Any]) -> None:
             build = partial(make_ppo, cfg)
             return show(measure(build, cfg["num_steps"], cfg["algo"]["num_minibatches"]), cfg["num_envs"])
         ppo = make_ppo(cfg)
-        run, before = begin(cfg, ppo)
+        run, note = begin(cfg, ppo)
         sink = cfg["log"]["name"] if rank() == 0 else "none"
         write, close = board.sink(sink, cfg["log"]["project"], run.path, cfg)
     name, task_cfg = cfg["task"]["name"], cfg["task"]
@@ -44,7 +44,7 @@ def train(cfg: dict[str, Any]) -> None:
     with board.Board(title, cfg["iterations"], ppo.iterations, quiet=rank() > 0) as table:
         table.say(f"run: {run.path}")
         success = lambda ppo: judge(ppo, STOP_SEED, 128)["success"]  # noqa: E731
-        training = Training(cfg, ppo, run, before=before, build=make_ppo, judge=success, write=write, table=table)
+        training = Training(cfg, ppo, run, note=note, build=make_ppo, judge=success, write=write, table=table)
         try:
             number = training()
         except GaveUp as error:
@@ -69,8 +69,8 @@ def train(cfg: dict[str, Any]) -> None:
     table.say(f"wrote {run.path}/eval.json and {run.path}/policy.onnx; see it: python play.py run={run.path}")
 
 
-def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
-    """(run, seconds trained before): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
+def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
+    """(run, note of the checkpoint it goes on from): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
     from gpusim_rl.bundle import keep
     from gpusim_rl.ranks import agreed, rank
     from gpusim_rl.run import Run
@@ -83,12 +83,12 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         path = Path(agreed(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}"))
         if rank() > 0:
-            return Run(path), 0.0
+            return Run(path), {}
         run = Run.create(path, cfg, again=cfg["auto_resume"])
         model = find_mjcf(cfg["task"]["mjcf"])
         if model.parent != ASSETS:  # not one of ours: the run keeps it
             run.configure(cfg | {"task": cfg["task"] | {"mjcf": str(keep(model, run.path / "model"))}})
-        return run, 0.0
+        return run, {}
     run = Run.open(Path(cfg["resume"]))
     if rank() == 0:
         run.lock()
@@ -98,14 +98,14 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
     agreed(0)  # all have read
     if rank() > 0:
-        return run, 0.0
+        return run, note
     changed = config.changes(config.trained(run), cfg)
     if changed:
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
     run.checkpoints.forget(path)
     run.configure(cfg | {"resume": None})
     run.rewind(ppo.iterations)
-    return run, config.number(note.get("time_s", "0"))
+    return run, note
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")

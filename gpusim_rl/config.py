@@ -321,14 +321,6 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return after | {"resume": str(cfg["resume"])}
 
 
-def number(text: str) -> float:
-    """A finite number of at least 0 from a file; 0 if it is none."""
-    try:
-        return max(0.0, min(float(text), 1e12))
-    except ValueError:
-        return 0.0
-
-
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set the entry of a dotted key. In place."""
     *path, last = key.split(".")

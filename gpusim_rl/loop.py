@@ -23,6 +23,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Row = dict[str, float]
 
 
+def number(text: str | None) -> float:
+    """A number of at least 0 from a file; 0 if it is none."""
+    try:
+        return max(0.0, min(float(text or 0), 1e12))
+    except ValueError:
+        return 0.0
+
+
 class GaveUp(RuntimeError):
     """A training that went wrong again and again; says in one line what was found."""
 
@@ -57,7 +65,7 @@ class Training:
         cfg: the configuration.
         ppo: ready for its next iteration; `self.ppo` is the one to use afterwards.
         run: where to keep.
-        before: seconds that were trained before.
+        note: of the checkpoint that ppo comes from: seconds that were trained before, roll-backs.
         build: makes a PPO of a configuration.
         judge: success of a PPO, 0 to 1.
         write: takes each row of metrics.
@@ -70,18 +78,18 @@ class Training:
         ppo: PPO,
         run: Run,
         *,
-        before: float,
+        note: dict[str, str],
         build: Callable[[dict[str, Any]], PPO],
         judge: Callable[[PPO], float],
         write: Callable[[Row], None],
         table: Board,
     ):
-        self.cfg, self.ppo, self.run, self.before = cfg, ppo, run, before
+        self.cfg, self.ppo, self.run, self.before = cfg, ppo, run, number(note.get("time_s"))
         self.build, self.judge, self.write, self.table = build, judge, write, table
         self.saver = Saver(run, table.say)
-        self.watch = Stopwatch(before)
+        self.watch = Stopwatch(self.before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
-        self.bad = self.rollbacks = 0
+        self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
         self.mute = False  # metrics.jsonl cannot be written, and that was said
 
     def __call__(self) -> int:
@@ -127,7 +135,7 @@ class Training:
 
     def save(self, success: float | None = None) -> None:
         """Keep a checkpoint; waits neither for the device nor for the disk."""
-        note = {"task": self.cfg["task"]["name"], "time_s": str(self.watch.seconds)}
+        note = {"task": self.cfg["task"]["name"], "time_s": str(self.watch.seconds), "rollbacks": str(self.rollbacks)}
         state = self.ppo.state()
         if rank() == 0:
             self.saver.save(self.ppo.iterations, state, note, success=success)
@@ -167,10 +175,10 @@ class Training:
         self.rollbacks += 1
         self.saver.wait()
         agreed(0)  # the others read what rank 0 has written
-        state, _, path = self.run.checkpoints.restore(self.table.say)
+        state, note, path = self.run.checkpoints.restore(self.table.say)
         self.ppo.load(state, str(path))
         for rate in (self.ppo.actor_rate, self.ppo.critic_rate):
-            rate.mul_(0.5**self.rollbacks)
+            rate.mul_(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if rank() == 0:
             self.run.rewind(self.ppo.iterations)
         self.pending.clear()
