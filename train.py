@@ -70,7 +70,7 @@ def train(cfg: dict[str, Any]) -> None:
 
 
 def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
-    """(run, note of the checkpoint it goes on from): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
+    """(run, note of its checkpoint): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
     from gpusim_rl.bundle import keep
     from gpusim_rl.ranks import agreed, rank
     from gpusim_rl.run import Run

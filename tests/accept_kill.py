@@ -2,12 +2,13 @@
 
     python -m tests.accept_kill [--kills 50]
 
-One run saves at every iteration; again and again it is killed at a drawn moment and started with the same line
-(auto_resume=true). Its last checkpoint must be, bit by bit, that of a run that nobody disturbed, and its rows those.
+One run saves at every iteration; again and again it is killed at a drawn moment, every other time in the next save after it,
+and started with the same line (auto_resume=true). Its last checkpoint must be, bit by bit, that of a run that nobody disturbed, and its rows those.
 Exits with 1 unless it is.
 """
 
 import argparse
+import os
 import random
 import shutil
 import subprocess
@@ -44,19 +45,26 @@ def line(run: Path) -> list[str]:
     return [sys.executable, str(ROOT / "train.py"), *WORDS, f"run_dir={run}"]
 
 
-def kill(run: Path, env: dict[str, str], wait: float) -> str:
-    """Start the run, kill it some seconds after its first new row or in its start; what the kill met."""
+def parts(run: Path) -> list[str]:
+    """Files that are being written, of checkpoints."""
+    folder = run / "checkpoints"
+    return [name for name in os.listdir(folder) if name.endswith(".part")] if folder.exists() else []
+
+
+def kill(run: Path, env: dict[str, str], wait: float, in_a_save: bool) -> str:
+    """Start the run, kill it some seconds after its first new row, in its start, or in a save; what the kill met."""
     quiet = {"env": env, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(line(run), **quiet) as process:
         before = len(Run(run).rows())
         while wait > 0.2 and len(Run(run).rows()) == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(wait)
+        while in_a_save and not parts(run) and process.poll() is None:
+            pass
         process.kill()
     if process.returncode != -9:
         return f"the end: it had ended with {process.returncode}"
-    parts = [path.name for path in run.glob("**/.*.part")]
-    return f"a save ({parts[0]})" if parts else f"iteration {len(Run(run).rows())}"
+    return f"a save ({parts(run)[0]})" if parts(run) else f"iteration {len(Run(run).rows())}"
 
 
 def main() -> None:
@@ -68,7 +76,7 @@ def main() -> None:
     env, runs = environment(folder / "home"), [folder / "whole", folder / "killed"]
     met = []
     for i in range(args.kills):
-        met.append(kill(runs[1], env, rng.uniform(0, 1.5)))
+        met.append(kill(runs[1], env, rng.uniform(0, 1.5), i % 2 == 1))
         print(f"kill {i + 1} met {met[-1]}", flush=True)
     for run in runs:
         subprocess.run(line(run), env=env, stdout=subprocess.DEVNULL, check=True)
