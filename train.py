@@ -107,7 +107,7 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    config.check("config", sys.argv[1:])
+    sys.argv[1:] = config.check("config", sys.argv[1:])
     try:
         main()
     except KeyboardInterrupt:

@@ -94,7 +94,7 @@ class Run:
         """The composed configuration, as plain data."""
         try:
             config = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.path / 'config.yaml'} is not YAML: {error}") from None
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
             raise ValueError(f"{self.path / 'config.yaml'} is not the configuration of a run")
@@ -110,10 +110,16 @@ class Run:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, float]]:
-        """The rows of metrics.jsonl; a last line cut short is left out."""
+        """The rows of metrics.jsonl; a last line cut short is left out. ValueError at a line that is no row."""
         file = self.path / "metrics.jsonl"
         lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
-        return [json.loads(line) for line in lines]
+        try:
+            rows = [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise ValueError(f"{file} is not what a run writes: {error}") from None
+        if not all(isinstance(row, dict) and isinstance(row.get("iteration"), int) for row in rows):
+            raise ValueError(f"{file} is not what a run writes: a row without iteration")
+        return rows
 
     def rewind(self, iteration: int) -> list[dict[str, float]]:
         """Forget the rows after an iteration, which a continuation from its checkpoint writes again; those that remain."""
