@@ -93,8 +93,8 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
     ppo.load(state, str(run.latest()))
     if ppo.iterations > cfg["iterations"]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
-    run.configure(cfg | {"resume": None})
     run.rewind(ppo.iterations)
+    run.configure(cfg | {"resume": None})
     return run, float(note.get("time_s", 0.0))
 
 

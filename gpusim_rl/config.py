@@ -194,7 +194,7 @@ def check_choice(override: Override) -> None:
 def check_key(override: Override, base: dict[str, Any]) -> None:
     """Exit if the key of an override does not exist."""
     key = override.key_or_group
-    if override.is_add() or override.is_delete():
+    if override.is_add() or override.is_force_add() or override.is_delete():
         fail(f"{override.input_line!r}: only KEY=VALUE is understood")
     if is_group(override):
         return

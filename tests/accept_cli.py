@@ -47,42 +47,9 @@ SHORT = {  # before the words that are drawn, so that what is right ends soon; a
     "gpusim_rl/bench.py": (*BASE, "repeats=1", "warmup=1", "seconds=0.001"),
 }
 FILES = {"config.yaml", "versions.json", "checkpoints", "metrics.jsonl"}  # the least that a run directory holds once it trains
-NUMBERS = (
-    "0",
-    "-1",
-    "-0.0",
-    "1e308",
-    "-1e308",
-    "1e-308",
-    "nan",
-    "inf",
-    "-inf",
-    str(10**9),
-    str(10**30),
-    str(2**63),
-    "9" * 5000,
-)
-WORDS = (
-    "",
-    "''",
-    "x" * 5000,
-    "a b",
-    "ünï",
-    "机器人",
-    "🤖",
-    "a/b",
-    "-",
-    "\\",
-    "a\nb",
-    "%s",
-    "{}",
-    "[]",
-    "$HOME",
-    "a:b",
-    "#",
-    "\udcff",
-)
-SWAPS = {"e": "е", "o": "о", "a": "а", "_": "-", "i": "ı"}  # noqa: RUF001 their doubles in other alphabets
+NUMBERS = (*"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(), str(10**9), str(2**63), str(10**30), "9" * 5000)
+WORDS = ("", "''", "a b", "a\nb", "\udcff", "x" * 5000, *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split())
+SWAPS = {"e": "е", "o": "о", "a": "а", "_": "-", "i": "ı"}  # their doubles in other alphabets
 
 
 class Line(NamedTuple):
@@ -108,10 +75,11 @@ class Draw:
 
     Args:
         seed: of all of them.
+        scripts: whose.
     """
 
-    def __init__(self, seed: int):
-        self.random = random.Random(seed)
+    def __init__(self, seed: int, scripts: tuple[str, ...] = tuple(SCRIPTS)):
+        self.random, self.scripts = random.Random(seed), scripts
         self.trees = {
             (script, task): config.build(name, [f"task={task}"] if name != "play" else [])
             for script, name in SCRIPTS.items()
@@ -128,7 +96,7 @@ class Draw:
     def line(self, kind: str) -> Line:
         """One line of a kind."""
         pick = self.random
-        self.script = pick.choices(list(SCRIPTS), [7, 2, 1])[0]
+        self.script = pick.choices(self.scripts, [7, 2, 1][: len(self.scripts)])[0]
         self.task = pick.choice(["cartpole", "cartpole", "quadruped"])
         tree = self.trees[self.script, self.task]
         self.flat = {key: value for key, value in config.flatten(tree).items() if not key.startswith("hydra")}
@@ -171,6 +139,10 @@ class Draw:
         """Any value."""
         return self.random.choice([*NUMBERS, *WORDS, "true", "null", "1", "0.5", "[1,2]", "{a:1}", "auto"])
 
+    def one(self, text: str) -> str:
+        """One word of a text."""
+        return self.random.choice(text.split())
+
     # each returns (words, right, early)
 
     def draw_misspelt(self):
@@ -182,324 +154,127 @@ class Draw:
     def draw_type(self):
         key = self.leaf(int, float, bool, list, str)
         wrong = {
-            int: ["1.5", "abc", "true", "[1]", "{a:1}", "'3'", "null", "1e3", "nan", "", "½", "0x10"],
-            float: ["abc", "true", "[1.0]", "null", "'0.5'", "{}", "", "1,5.0.0", "0.5m"],
-            bool: ["1", "0", "'true'", "null", "[]", "maybe", "1.0", ""],
-            list: ["5", "a", "{}", "null", "[a]", "[null]", "[[1]]", "[true]", "[{}]", "", "[1e400]"],
-            str: ["5", "true", "[a]", "{a:b}", "null", "1.5"],
+            int: "1.5 abc true [1] {a:1} '3' null 1e3 nan ½ 0x10 ''",
+            float: "abc true [1.0] null '0.5' {} 1,5.0.0 0.5m ''",
+            bool: "1 0 'true' null [] maybe 1.0 ''",
+            list: "5 a {} null [a] [null] [[1]] [true] [{}] [1e400] ''",
+            str: "5 true [a] {a:b} null 1.5",
         }
-        value = self.random.choice(wrong[type(self.flat[key])])
-        return [f"{key}={value}"], False, True
+        return [f"{key}={self.one(wrong[type(self.flat[key])])}"], False, True
 
     def draw_choice(self):
-        key, wrong = self.random.choice(
-            [("task", "walk"), ("sim", "bullet"), ("log", "disk"), ("algo", "sac"), ("graph", "some"), ("device", "tpu:0")]
-            + [("algo.activation", "swish"), ("algo.amp", "fp8"), ("stop_at", "95"), ("device", "cuda:99999999999999999999")]
-            if self.script != "play.py"
-            else [("mode", "fly"), ("video", "walk.txt"), ("command", "[fast]"), ("command", "{a:1}"), ("out", "no/x")]
-        )
-        if self.script == "play.py" and key == "video":
-            return [f"{key}={wrong}", "mode=video"], False, True
-        return [f"{key}={wrong}"], False, key in ("task", "sim", "log", "algo", "stop_at") or self.script == "play.py"
+        late = "graph=some device=tpu:0 algo.activation=swish algo.amp=fp8 device=cuda:99999999999 task.mjcf=none.xml"
+        soon = "task=walk sim=bullet log=disk algo=sac stop_at=95 stop_at=true"
+        play = "mode=fly mode=viewer command=[fast] command={a:1} out=no/x checkpoint=5 onnx=[a]"
+        early = self.script == "play.py" or self.random.random() < 0.5
+        return [self.one(play if self.script == "play.py" else soon if early else late)], False, early
 
     def draw_extreme(self):
         return [f"{self.leaf(int, float)}={self.random.choice(NUMBERS)}"], None, False
 
-    def draw_extreme_entry(self):
+    def draw_entries(self):
         key = self.leaf(list)
         n = len(self.flat[key]) if isinstance(self.flat[key], list) else 3
-        return [f"{key}=[{','.join(self.random.choices(NUMBERS, k=self.random.choice([n, n, 0, 1, 1000])))}]"], None, False
+        entries = self.random.choices(NUMBERS, k=self.random.choice([n, n, 0, 1, 100]))
+        return [f"{key}=[{','.join(entries)}]"], None, False
 
     def draw_null(self):
-        key = self.leaf(type(None))
-        return [f"{key}={self.word()}"], None, False
+        return [f"{self.leaf(type(None))}={self.word()}"], None, False
 
     def draw_word(self):
         return [f"{self.leaf(str, type(None))}={self.random.choice(WORDS)}"], None, False
 
-    def draw_unicode_key(self):
-        key = self.random.choice(
-            ["ключ", "任务", "tâche", "🤖", "task.🤖", "num_envs\u200b", "\ufeffseed", "se ed", "\udcff", "seed\t"]
-        )
-        return [f"{key}={self.word()}"], False, True
+    def draw_unicode(self):
+        keys = ["ключ", "任务", "tâche", "🤖", "task.🤖", "num_envs\u200b", "\ufeffseed", "se ed", "\udcff", "seed\t"]
+        return [f"{self.random.choice(keys)}={self.word()}"], False, True
 
     def draw_nested(self):
-        value = self.random.choice(
-            [
-                *(
-                    "task={name:cartpole}",
-                    "task={}",
-                    "algo={gamma:0.9}",
-                    "algo={}",
-                    "task.weights={upright:1}",
-                    "task.noise={}",
-                ),
-                *("task.weights.upright={a:1}", "algo.hidden=[[8]]", "algo.hidden=[8,[8]]", "algo={gamma:{a:{b:1}}}", "sim={}"),
-                *("task.weights=[1,2]", "task.friction=[[0,1],[0,1]]", "task=[cartpole]", "log={name:none}", "sim={threads:1}"),
-                *(f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)),
-                *(f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)),
-                *(
-                    "seed={a:1,a:2}",
-                    "seed=[1,2,3]",
-                    "task.weights={upright:[1,{b:2}]}",
-                    "task.weights.a.b.c=1",
-                    "algo.gamma.x=1",
-                ),
-            ]
-        )
-        return [value], None, False
+        text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1} task.noise={}
+            task=[cartpole]
+            task.weights.upright={a:1} algo.hidden=[[8]] algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} sim={} task.weights=[1,2]
+            task.friction=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3] task.weights.a.b.c=1
+            task.weights={upright:[1,{b:2}]} algo.gamma.x=1"""
+        deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
+        deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]
+        return [self.random.choice([*text.split(), *deep])], None, False
 
     def draw_prefix(self):
-        sign = self.random.choice(["+", "~", "++", "+++", "~~", "+~"])
         key = self.random.choice([*self.leaves, "new", "task", "task.weights.joy", "hydra.x"])
-        return [f"{sign}{key}{self.random.choice(['', '=1', '=' + self.word()])}"], False, True
+        return [f"{self.one('+ ~ ++ +++ ~~ +~')}{key}{self.random.choice(['', '=1', '=' + self.word()])}"], False, True
 
     def draw_quotes(self):
-        value = self.random.choice(
-            ["'", '"', "'a", '"a', "a'", "[", "]", "[1", "{", "{a", "{a:", "(", ")", "a'b'", "[1,", "'a''", "f(", "f(1"]
-        )
+        value = self.one("""' " 'a "a a' [ ] [1 { {a {a: ( ) a'b' [1, 'a'' f( f(1""")
         return [f"{self.random.choice(self.leaves)}={value}"], False, True
 
-    def draw_interpolation(self):
-        value = self.random.choice(
-            [
-                "${seed}",
-                "${nope}",
-                "${",
-                "$",
-                "${}",
-                "${oc.env:HOME}",
-                "${oc.env:NOPE}",
-                "${oc.decode:1}",
-                "${num_envs}",
-                "${.x}",
-            ]
-            + [
-                "${..seed}",
-                "${hydra:run.dir}",
-                "${now:%Y}",
-                "${task}",
-                "${task.weights}",
-                "${oc.env:}",
-                "${a:b:c}",
-                "${${seed}}",
-            ]
-        )
+    def draw_variable(self):
+        text = """${seed} ${nope} ${ $ ${} ${oc.env:HOME} ${oc.env:NOPE} ${oc.decode:1} ${num_envs} ${.x} ${..seed}
+            ${hydra:run.dir} ${now:%Y} ${task} ${task.weights} ${oc.env:} ${a:b:c} ${${seed}}"""
         key = self.random.choice(self.leaves)
-        return [f"{key}={value}", *([f"seed=${{{key}}}"] if self.random.random() < 0.2 else [])], None, False
+        return [f"{key}={self.one(text)}", *([f"seed=${{{key}}}"] if self.random.random() < 0.2 else [])], None, False
 
     def draw_path(self):
-        key = self.random.choice(
-            ["run_dir", "resume"] if self.script != "play.py" else ["run", "checkpoint", "onnx", "out", "video"]
-        )
-        key = "out" if self.script == "gpusim_rl/bench.py" and self.random.random() < 0.5 else key
-        path = self.random.choice(
-            [
-                *WORDS,
-                "/",
-                "..",
-                ".",
-                "../x",
-                "/proc/x",
-                "/dev/null",
-                "/dev/zero",
-                "/dev/stdin",
-                "file",
-                "file/x",
-                "folder",
-                "~/x",
-                "run",
-            ]
-            + ["x/" * 2000, "run/config.yaml", "run/checkpoints", "/etc/passwd", "a/../../b", "./././x", "//", "runs", "/sys/x"]
-        )
-        return [f"{key}={path}", *(["mode=video"] if key == "video" else [])], None, False
-
-    def draw_mjcf(self):
-        self.script = "train.py"
+        keys = {"train.py": "run_dir resume", "play.py": "run checkpoint onnx out video", "gpusim_rl/bench.py": "out run_dir"}
+        key = self.one(keys[self.script])
+        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder ~/x run run/config.yaml runs
+            run/checkpoints /etc/passwd a/../../b ./././x // {"x/" * 2000}"""
         return (
-            [f"task.mjcf={self.random.choice(['', '.', '/', 'file', 'folder', '/dev/zero', '/etc/passwd', *WORDS])}"],
-            False,
-            False,
-        )
-
-    def draw_sweep(self):
-        key = self.random.choice(
-            ["seed", "num_envs", "algo.gamma", "task", "run_dir"] if self.script == "train.py" else self.leaves
-        )
-        values = self.random.choice(
-            [
-                "1,2",
-                "1,x",
-                "x,y",
-                "range(1,3)",
-                "choice(1,2)",
-                "range(0,1000000000)",
-                "glob(*)",
-                "interval(0,1)",
-                "1,",
-                ",",
-                "sort(2,1)",
-            ]
-        )
-        return [f"{key}={values}"], False, True
-
-    def draw_multirun(self):
-        self.script = "train.py"
-        option = self.random.choice(["-m", "--multirun"])
-        words, right = self.random.choice(
-            [
-                (["seed=1,2"], True),
-                (["task=cartpole,quadruped"], True),
-                (["seed=range(1,3)"], True),
-                (["seed=choice(1,2)", "algo.gamma=0.9"], True),
-                (["seed=1"], True),
-                (["seed=1,x"], False),
-                (["seed=1,-1"], False),
-                (["seed=range(0,1000000000)"], None),
-                (["seed=interval(0,1)"], False),
-                (["seed=1,2", "run_dir=x"], False),
-                (["task=cartpole,walk"], False),
-                (["task=glob(*)"], False),
-                (["nun_envs=1,2"], False),
-                (["algo.hidden=[8],[4]"], True),
-                (["num_envs=4,1000000000"], False),
-                (["resume=run,nowhere"], False),
-                (["run_dir=a,a"], False),
-                (["seed=1,2", "algo.gamma=0.9,3"], False),
-            ]
-        )
-        return [option, *words], right, False
-
-    def draw_option(self):
-        if self.random.random() < 0.3:
-            return (
-                self.random.choice([["--resolve"], ["--cfg", "job", "--info"], ["--info", "--cfg=hydra"], ["--cfg"], ["-c=x"]]),
-                None,
-                False,
-            )
-        option = self.random.choice(
-            [
-                "--hepl",
-                "--mult",
-                "-x",
-                "--",
-                "-",
-                "--config-dir=x",
-                "--config-name",
-                "-cd",
-                "-cn=x",
-                "--package=x",
-                "-p",
-                "--seed=1",
-                "-seed",
-            ]
-            + [
-                "--cfg=nope",
-                "--cfg",
-                "--info=nope",
-                "--experimental-rerun=x",
-                "--run",
-                "-r",
-                "--shell-completion",
-                "-sc",
-                "—multirun",
-                "-h=",
-            ]
-        )
-        return [option], False, True
-
-    def draw_information(self):
-        words = self.random.choice(
-            [
-                ["--help"],
-                ["-h"],
-                ["-h", "--cfg", "job"],
-                ["--cfg", "job"],
-                ["--cfg=job"],
-                ["--cfg", "job", "--resolve"],
-                ["--info"],
-                ["--info", "config"],
-                ["--version"],
-                ["--hydra-help"],
-                ["-c", "all"],
-                ["--info", "defaults-tree"],
-            ]
-        )
-        if self.script == "gpusim_rl/bench.py":
-            words = ["--help"]
-        return words, True, False
-
-    def draw_bare(self):
-        return (
-            [
-                self.random.choice(
-                    [
-                        "fast",
-                        "",
-                        " ",
-                        "=",
-                        "=1",
-                        "==",
-                        "seed",
-                        "seed:1",
-                        "seed 1",
-                        ".=1",
-                        "task.",
-                        "@",
-                        "task=",
-                        "\udcff",
-                        "seed=1=2",
-                        "ü",
-                        "x" * 9000,
-                    ]
-                )
-            ],
+            [f"{key}={self.random.choice([*WORDS, *paths.split()])}", *(["mode=video"] if key == "video" else [])],
             None,
             False,
         )
 
-    def draw_repeated(self):
-        words = self.random.choice(
-            [
-                ["seed=1", "seed=2"],
-                ["seed=1", "seed=x"],
-                ["task=cartpole", "task=quadruped"],
-                ["sim=native", "sim=native"],
-                ["algo=ppo", "algo=ppo"],
-            ]
-            + [
-                ["algo.gamma=0.9", "algo.gamma=nan"],
-                ["seed=x", "seed=1"],
-                ["task=walk", "task=cartpole"],
-                ["algo.hidden=[4]", "algo={hidden:[4]}"],
-            ]
+    def draw_model(self):
+        self.script = "train.py"
+        return [f"task.mjcf={self.random.choice([*WORDS, *'. / file folder /dev/zero /etc/passwd'.split()])}"], False, False
+
+    def draw_sweep(self):
+        key = (
+            self.one("seed num_envs algo.gamma task run_dir") if self.script == "train.py" else self.random.choice(self.leaves)
         )
-        return words, None, False
+        values = "1,2 1,x x,y range(1,3) choice(1,2) range(0,1000000000) glob(*) interval(0,1) 1, , sort(2,1)"
+        return [f"{key}={self.one(values)}"], False, True
+
+    def draw_multirun(self):
+        self.script = "train.py"
+        right = "seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1 algo.hidden=[8],[4]"
+        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1) seed=1,2;run_dir=x task=cartpole,walk
+            task=glob(*) nun_envs=1,2 num_envs=4,1000000000 resume=run,nowhere run_dir=a,a
+            run_dir=a,b;seed=1,2 seed=1,2;algo.gamma=0.9,3"""
+        is_right = self.random.random() < 0.3
+        words = self.one(right if is_right else wrong).split(";")
+        option = self.one("-m --multirun")
+        return [option, *words] if self.random.random() < 0.5 else [*words, option], is_right, False
+
+    def draw_option(self):
+        options = """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p --seed=1 -seed
+            --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r --shell-completion -sc —multirun -h=
+            --resolve --cfg=job;--info -m;-m;--info"""
+        return self.one(options).split(";"), False, True
+
+    def draw_help(self):
+        options = (
+            "--help -h --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all --info;defaults-tree --cfg=hydra"
+        )
+        return self.one(options if self.script != "gpusim_rl/bench.py" else "--help -h").split(";"), True, False
+
+    def draw_bare(self):
+        words = ["", " ", "seed 1", "x" * 9000, "\udcff"]
+        words += "fast = =1 == seed seed:1 .=1 task. @ task= seed=1=2 ü ../conf=1".split()
+        return [self.random.choice(words)], False, True
+
+    def draw_repeated(self):
+        text = """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native algo=ppo;algo=ppo seed=x;seed=1
+            algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole algo.hidden=[4];algo={hidden:[4]}"""
+        return self.one(text).split(";"), None, False
 
     def draw_hydra(self):
-        word = self.random.choice(
-            [
-                "hydra.run.dir=x",
-                "hydra.job.chdir=true",
-                "hydra.foo=1",
-                "hydra.output_subdir=.hydra",
-                "hydra.mode=MULTIRUN",
-                "hydra.verbose=true",
-            ]
-            + [
-                "hydra={}",
-                "hydra=null",
-                "hydra/launcher=joblib",
-                "hydra.sweep.dir=x",
-                "hydra.job.name=a",
-                "hydra.searchpath=[x]",
-                "hydra.run=1",
-            ]
-        )
-        return [word], None, False
+        text = """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra hydra.mode=MULTIRUN
+            hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib hydra.sweep.dir=x hydra.job.name=a
+            hydra.searchpath=[x] hydra.run=1"""
+        return [self.one(text)], False, True
 
     def draw_resume(self):
-        self.script = self.random.choice(["train.py", "play.py"])
+        self.script = self.one("train.py play.py")
         key = {"train.py": "resume", "play.py": "run"}[self.script]
         where = self.random.choice(["nowhere", "file", "folder", "run/config.yaml", *["run"] * 12])
         if where == "run":
@@ -511,48 +286,12 @@ class Draw:
 
     def draw_right(self):
         if self.script == "play.py":
-            words = self.random.choice(
-                [["seed=3"], ["mode=export", "out=p.onnx"], ["out=scores.json"], ["episodes=3"], ["run=./run"]]
-            )
-            return words, True, False
-        pick = self.random
-        words = pick.sample(
-            [
-                *(
-                    "seed=0",
-                    f"seed={config.SEEDS - 1}",
-                    "num_steps=1",
-                    "num_envs=8",
-                    "algo.hidden=[4,4]",
-                    "algo.hidden=[]",
-                    "graph=off",
-                ),
-                *(
-                    "stop_at=1",
-                    "stop_at=0.5",
-                    "eval_every=1",
-                    "log_every=3",
-                    "algo.gamma=0",
-                    "algo.gamma=1",
-                    "algo.fused=false",
-                ),
-                *(
-                    "algo.learning_rate=1e-3",
-                    "algo.std=2",
-                    "algo.amp=bf16",
-                    "algo.activation=tanh",
-                    "task.clip=2",
-                    "graph=whole",
-                ),
-                *("algo.num_minibatches=1", "task.episode=1", "plan=true", "save_every=1", "device=auto", "sim.threads=0"),
-                *(("run_dir=here/deep", "run_dir='ünï/机'", "run_dir=' '") if self.script == "train.py" else ("out=b.json",)),
-            ],
-            k=pick.randrange(1, 4),
-        )
-        words = [
-            w for w in words if not w.startswith(("num_steps", "num_envs")) or "algo.num_minibatches=1" in words or "8" in w
-        ]
-        return words, True, False
+            return self.one("seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run").split(";"), True, False
+        text = f"""seed=0 seed={config.SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4] algo.hidden=[] graph=off graph=whole
+            stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1 algo.fused=false
+            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1 task.episode=1 plan=true
+            save_every=1 device=auto sim.threads=0 {"run_dir=a/b run_dir='ünï/机'" if self.script == "train.py" else "out=b.json"}"""
+        return self.random.sample(text.split(), k=self.random.randrange(1, 4)), True, False
 
 
 SPOIL: dict[str, Callable[[dict[str, Any]], object]] = {  # what is done to the config.yaml of a run; a string replaces it
@@ -707,9 +446,8 @@ def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str, str]], 
 
 def accounted(path: Path, whole: list[Path]) -> bool:
     """Whether a file or directory belongs to a run that is whole."""
-    return any(path.is_relative_to(run) or run.is_relative_to(path) for run in whole) or bool(
-        whole and path.name == "multirun.yaml"
-    )
+    inside = any(path.is_relative_to(run) or run.is_relative_to(path) for run in whole)
+    return inside or (bool(whole) and path.name in ("multirun.yaml", "MUJOCO_LOG.TXT"))
 
 
 def make_run(folder: Path) -> Path:
@@ -731,8 +469,10 @@ def main() -> None:
     ended, wrong = Counter(), Counter()
     with tempfile.TemporaryDirectory() as folder:
         trained = make_run(Path(folder))
-        draw = Draw(args.seed)
-        for run, n in ((inside, args.inside), (outside, args.outside)):
+        for run, n, draw in (
+            (inside, args.inside, Draw(args.seed)),
+            (outside, args.outside, Draw(args.seed + 1, ("train.py", "play.py"))),
+        ):
             for i, line in enumerate(draw.lines(n, args.only)):
                 how, complaint = judge(line, run, trained)
                 ended[line.kind, how] += 1
