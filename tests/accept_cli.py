@@ -289,8 +289,9 @@ class Draw:
             return self.one("seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run").split(";"), True, False
         text = f"""seed=0 seed={config.SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4] algo.hidden=[] graph=off graph=whole
             stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1 algo.fused=false
-            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1 task.episode=1 plan=true
-            save_every=1 device=auto sim.threads=0 {"run_dir=a/b run_dir='ünï/机'" if self.script == "train.py" else "out=b.json"}"""
+            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1
+            task.episode=1 plan=true save_every=1 device=auto sim.threads=0
+            {"run_dir=a/b run_dir='ünï/机'" if self.script == "train.py" else "out=b.json"}"""
         return self.random.sample(text.split(), k=self.random.randrange(1, 4)), True, False
 
 
