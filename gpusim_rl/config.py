@@ -5,6 +5,7 @@ import re
 import sys
 import tempfile
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -137,7 +138,7 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
         groups = [o for o in parsed if is_group(o)]
         for override in groups:
             check_choice(override)
-        base = build(name, [first(o) for o in groups])
+        base = build_base(name, tuple(first(o) for o in groups))
         for override in parsed:
             check_key(override, base)
         cfg = build(name, [first(o) for o in parsed])
@@ -162,6 +163,12 @@ def build(name: str, overrides: list[str]) -> dict[str, Any]:
             return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
     finally:
         GlobalHydra.instance().hydra = outer
+
+
+@cache
+def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:
+    """`build`, kept: the lines of a multirun share it. Not to be changed."""
+    return build(name, list(groups))
 
 
 def first(override: Override) -> str:

@@ -468,31 +468,25 @@ def main() -> None:
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ended, wrong = Counter(), Counter()
+    lines = [(inside, line) for line in Draw(args.seed).lines(args.inside, args.only)]
+    lines += [(outside, line) for line in Draw(args.seed, ("train.py", "play.py")).lines(args.outside, args.only)]
     with tempfile.TemporaryDirectory() as folder:
         trained = make_run(Path(folder))
-        for run, n, draw in (
-            (inside, args.inside, Draw(args.seed)),
-            (outside, args.outside, Draw(args.seed + 1, ("train.py", "play.py"))),
-        ):
-            for i, line in enumerate(draw.lines(n, args.only)):
-                how, complaint = judge(line, run, trained)
-                ended[line.kind, how] += 1
-                if complaint:
-                    wrong[line.kind] += 1
-                    shown = [
-                        word if len(word) < 80 else word[:60] + f"… ({len(word)})" for word in line.words if word not in BASE
-                    ]
-                    print(
-                        f"{run.__name__} {i} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}: {complaint}",
-                        flush=True,
-                    )
-    kinds = list(draw.kinds)
+        for run, line in lines:
+            how, complaint = judge(line, run, trained)
+            ended[line.kind, how] += 1
+            if complaint:
+                wrong[line.kind] += 1
+                shown = [word if len(word) < 80 else f"{word[:60]}… ({len(word)})" for word in line.words if word not in BASE]
+                print(f"{run.__name__} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}: {complaint}", flush=True)
+            if ended.total() % 50 == 0:
+                print(f"{ended.total()} of {len(lines)}: {wrong.total()} wrong", flush=True)
     print(f"{'kind':14}{'lines':>7}{'right':>7}{'wrong':>7}{'succeeded':>11}{'refused':>9}")
-    for kind in kinds:
+    for kind in sorted({kind for kind, _ in ended}):
         n = sum(ended[kind, how] for how in ("succeeded", "refused", "failed"))
         print(f"{kind:14}{n:7}{n - wrong[kind]:7}{wrong[kind]:7}{ended[kind, 'succeeded']:11}{ended[kind, 'refused']:9}")
-    n = sum(ended.values())
-    print(f"{n} lines from seed {args.seed}: {n - sum(wrong.values())} right, {sum(wrong.values())} wrong")
+    n, bad = ended.total(), wrong.total()
+    print(f"{n} lines of {len(lines)} from seed {args.seed}: {n - bad} right, {bad} wrong")
     raise SystemExit(bool(wrong))
 
 
