@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,9 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, float]:
 
     if not cfg["resume"]:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        path = Path(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
-        return Run.create(path, cfg), 0.0
+        own = Path(f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
+        paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))  # of a multirun, in the same second
+        return Run.create(Path(cfg["run_dir"] or next(p for p in paths if not p.exists())), cfg), 0.0
     run = Run.open(Path(cfg["resume"]))
     state, note = load(run.latest())
     ppo.load(state, str(run.latest()))

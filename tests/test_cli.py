@@ -59,7 +59,7 @@ TRAIN = {
     f"num_envs={2**31}": f"num_envs={2**31}: expected a whole number below {2**31}",
     f"algo.lr_min={10**30}": f"algo.lr_min={10**30}: expected a number below 2**63",
     "sim.threads=-1": "sim.threads=-1: expected a whole number from 0",
-    "-m seed=range(0,1000000000)": "a multirun has at most 1000 runs",
+    "-m seed=range(0,1000000000)": "a multirun has at most 200 runs",
     "-m run_dir=a,b seed=1,2": "each run of a multirun needs one of its own",
     "--cfg": "--cfg: choose one of job, hydra, all",
     "--cfg job --info": "one option at a time",
