@@ -26,7 +26,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """(PPO with the actor of the run, on the CPU, the run's configuration); checkpoint= may name another than the last."""
     from gpusim_rl.checkpoint import load
 
-    trained = config.trained(run)
+    trained = config.trained(run) | {"episodes": cfg["episodes"]}
     if cfg["checkpoint"]:
         path = Path(cfg["checkpoint"])
         state, _ = load(path)
@@ -222,7 +222,7 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    config.check("play", sys.argv[1:])
+    sys.argv[1:] = config.check("play", sys.argv[1:])
     try:
         main()
     except KeyboardInterrupt:

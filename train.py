@@ -3,6 +3,7 @@
 import sys
 from datetime import datetime
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
 
     if not cfg["resume"]:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        path = Path(agreed(cfg["run_dir"] or f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}"))
+        own = Path(f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
+        paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))  # of a multirun, in the same second
+        path = Path(agreed(cfg["run_dir"] or str(next(p for p in paths if not p.exists()))))
         if rank() > 0:
             return Run(path), {}
         run = Run.create(path, cfg, again=cfg["auto_resume"])
@@ -117,7 +120,7 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    config.check("config", sys.argv[1:])
+    sys.argv[1:] = config.check("config", sys.argv[1:])
     try:
         main()
     except KeyboardInterrupt:

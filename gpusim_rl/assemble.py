@@ -12,6 +12,7 @@ from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
 from gpusim_rl.loss import Settings
+from gpusim_rl.plan import room
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
 from gpusim_rl.ranks import join, rank, ranks
@@ -48,14 +49,53 @@ def names(mjcf: str) -> set[str]:
     return found | ({"a keyframe"} if spec.keys else set())
 
 
+@contextmanager
+def remembered(worlds: int):
+    """ValueError where memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "alloc" not in str(error):
+            raise
+        raise ValueError(f"out of memory with num_envs={worlds}: plan=true says how many worlds fit") from None
+
+
+def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.device) -> None:
+    """ValueError if so many worlds do not fit, nor the record of an evaluation; about what `plan.measure` finds, at once."""
+    m, episodes = task.mjm, cfg["episodes"]
+    state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
+    world = 1000 + 16 * (state + m.nsensordata + sum(getattr(m, name).size for name in task.fields))  # bytes
+    sample = 40 * (m.nq + m.nv + m.nu)  # of a rollout, at least
+    room(f"num_envs={worlds} × num_steps={cfg['num_steps']}", worlds * (world + cfg["num_steps"] * sample), device)
+    lasts = f"episodes={episodes} of task.episode={task.episode} s"
+    room(lasts, episodes * (world + 40 * task.horizon), torch.device("cpu"))  # five measures, twice while they are stacked
+
+
+def check_rollout(env: Env, cfg: dict[str, Any], worlds: int) -> None:
+    """ValueError if a rollout and its update do not fit: record, packed record with two copies, order and activations."""
+    (no, nc, nu), samples, algo = env.sizes, worlds * cfg["num_steps"], cfg["algo"]
+    record, packed = 4 * (no + 2 * nc + 2 * nu + 4), 4 * (no + nc + 2 * nu + 5)
+    size = record + 3 * packed + 8 * algo["update_epochs"] + 16 * sum(algo["hidden"]) / algo["num_minibatches"]  # bytes
+    says = f"num_envs={worlds} × num_steps={cfg['num_steps']}, with algo.update_epochs={algo['update_epochs']},"
+    room(says, samples * size, env.device)
+
+
 def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
     """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
+    worlds = num_envs or cfg["num_envs"]
+    with remembered(worlds):
+        return build_ppo(cfg, worlds)
+
+
+def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
+    """`make_ppo`, with as many worlds; ValueError if they are too many."""
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
-    device, worlds = join(device), (num_envs or cfg["num_envs"]) // ranks()
-    if worlds * ranks() != (num_envs or cfg["num_envs"]):
-        raise ValueError(f"num_envs={cfg['num_envs']} does not divide into {ranks()} ranks")
+    if worlds % ranks():
+        raise ValueError(f"num_envs={worlds} does not divide into {ranks()} ranks")
+    device, worlds = join(device), worlds // ranks()
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
+    check_worlds(task, cfg, worlds, torch.device(device))
     known = {"native": ("threads",), "warp": ("naconmax", "njmax", "conditional", "deterministic"), "mjx": ()}[sim_name]
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     if sim_name == "warp":
@@ -66,6 +106,7 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
         first = rank() * worlds
         env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, first=first, compiled=cfg["compile"])
         sim.ctrl.copy_(task.control(env.now))  # as many as the model has
+    check_rollout(env, cfg, worlds)
     algo = dict(cfg["algo"])
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}
     if algo.pop("tf32") and device != "cpu":

@@ -122,12 +122,11 @@ def settle(cfg: dict[str, Any]) -> None:
     """Check what no constructor sees; ValueError names the first wrong value."""
     config.settle(cfg)
     config.positive(cfg, "repeats", "warmup")
-    if not 0 < cfg["seconds"] < math.inf:
-        raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0")
+    if not 0 < cfg["seconds"] <= 3600:
+        raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
     if cfg["compare"] is not None:
         compare.available(cfg["compare"])
-    if cfg["out"] is not None and (not isinstance(cfg["out"], str) or not Path(cfg["out"]).parent.is_dir()):
-        raise ValueError(f"out={cfg['out']!r}: expected a file to write, in a directory that exists")
+    config.writable("out", cfg["out"])
 
 
 def main(words: list[str]) -> None:

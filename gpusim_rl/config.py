@@ -2,12 +2,13 @@
 
 import difflib
 import json
-import math
 import re
 import sys
 import tempfile
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,15 +32,19 @@ CHANGEABLE = (
 )
 FIXED = ("task", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor")
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
+LARGEST = 3.4e38  # of float32
+RUNS = 200  # of a multirun: each value is checked before the first run, in a tenth of a second
 HELP = ("--help", "-h", "--hydra-help", "--version")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 CFG = ("job", "hydra", "all")
-OPTIONS = {"-m": (), "--multirun": (), "--resolve": (), "--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
+OPTIONS = {"-m": (), "--multirun": (), "--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
+OPTIONS |= dict.fromkeys(HELP, ())
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """Say what is wrong in one line on stderr and exit: with 2 for a mistake of the user's."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    print(f"error: {line if len(line) < 1000 else f'{line[:500]} … {line[-400:]}'}", file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -52,64 +57,83 @@ def one_line(code: int = 2):
         fail(str(error), code)
 
 
-def check(name: str, argv: list[str]) -> None:
-    """Exit in one line if the command line does not compose with conf/<name>.yaml; say nothing if it does.
+def check(name: str, argv: list[str]) -> list[str]:
+    """The command line as Hydra takes it, options last; exits in one line if it does not compose with conf/<name>.yaml.
 
     Hydra then composes the same line itself, with its multirun, `--help` and `--cfg`.
     """
-    if any(word in HELP for word in argv):
-        return
     words, options = split(argv)
+    if any(option in HELP for option in options):
+        return options
     sweep = "-m" in options or "--multirun" in options
+    if sweep and name != "config":
+        fail("-m runs trainings: one at a time is played")
     if sweep:
-        for o in parse(words):
-            if o.key_or_group in ("run_dir", "resume") and not o.is_sweep_override():
+        parsed = parse(words)
+        sweeps = [o.key_or_group for o in parsed if o.is_sweep_override()]
+        for o in parsed:
+            if o.key_or_group in ("run_dir", "resume") and (sweeps != [o.key_or_group] or not distinct(o)):
                 fail(f"{o.input_line}: each run of a multirun needs one of its own")
-            if o.value_type is ValueType.GLOB_CHOICE_SWEEP:
+            if o.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
                 fail(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
     cfg = compose_plain(name, words, sweep=sweep)
-    if name != "config":
-        return
-    with one_line():
-        for line in lines(words) if sweep else [words]:
-            settled(compose_plain(name, line) if sweep else cfg, line)
+    if name == "config":
+        with one_line():
+            for line in lines(words) if sweep else [words]:
+                settled(compose_plain(name, line) if sweep else cfg, line)
+    return words + options
+
+
+def distinct(sweep: Override) -> bool:
+    """Whether no value of a sweep comes twice."""
+    values = list(islice(sweep.sweep_string_iterator(), RUNS))
+    return len(values) == len(set(values))
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """(overrides, options) of a command line; exits in one line at an option that is none."""
+    """(overrides, options with their values) of a command line; exits in one line at an option that is none."""
     words, options, values = [], [], ()
     for word in argv:
-        option = word.partition("=")[0] if word.startswith("-") else ""
-        if option and option not in OPTIONS:
-            fail(f"unknown option {option}: choose one of --help, --multirun (-m), --cfg, --info")
-        if option:
-            options.append(option)
-        elif word not in values:
-            words.append(word)
-        values = OPTIONS[option] if option and "=" not in word else ()
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", "")
+        if option and (option not in OPTIONS or (equals and value not in OPTIONS[option])):
+            fail(f"unknown option {word}: choose one of --help, --multirun (-m), --cfg {'|'.join(CFG)}, --info")
+        (options if option or word in values else words).append(word)
+        values = OPTIONS[option] if option and not equals else ()
+    if options and options[-1] in ("--cfg", "-c"):
+        fail(f"{options[-1]}: choose one of {', '.join(CFG)}")
+    if sum(word.startswith("-") for word in options) > 1:
+        fail(f"one option at a time, not {' '.join(options)}")
     return words, options
 
 
 def parse(words: list[str]) -> list[Override]:
     """The overrides; exits in one line at what is none."""
+    found = []
     for word in words:
         if "=" not in word and not word.startswith("~"):
             fail(f"{word!r} is not KEY=VALUE")
-    try:
-        return OverridesParser.create().parse_overrides(words)
-    except HydraException as error:
-        fail(str(error).splitlines()[0])
+        try:
+            found += OverridesParser.create().parse_overrides([word])
+        except (HydraException, ValueError, RecursionError) as error:
+            says = str(error).splitlines()[0]
+            if "NoViableAlt" in says:
+                says = "such characters stand in quotes, KEY=\"'VALUE'\""
+            fail(f"{word!r}: {says}")
+    return found
 
 
 def lines(words: list[str]) -> list[list[str]]:
     """Single command lines in which every value of a sweep comes up, the other keys at their first."""
     parsed = parse(words)
     firsts = [first(o) for o in parsed]
-    found = [firsts]
+    found, runs = [firsts], 1
     for i, o in enumerate(parsed):
         if o.is_sweep_override():
-            values = list(o.sweep_string_iterator())[1:]
-            found += [[*firsts[:i], f"{o.get_key_element()}={value}", *firsts[i + 1 :]] for value in values]
+            values = list(islice(o.sweep_string_iterator(), RUNS + 1))
+            found += [[*firsts[:i], f"{o.get_key_element()}={value}", *firsts[i + 1 :]] for value in values[1:]]
+            runs *= len(values)
+            if runs > RUNS:
+                raise ValueError(f"{o.input_line}: a multirun has at most {RUNS} runs")
     return found
 
 
@@ -122,15 +146,17 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
         groups = [o for o in parsed if is_group(o)]
         for override in groups:
             check_choice(override)
-        base = build(name, [first(o) for o in groups])
+        base = build_base(name, tuple(first(o) for o in groups))
         for override in parsed:
             check_key(override, base)
         cfg = build(name, [first(o) for o in parsed])
     except (HydraException, OmegaConfBaseException) as error:
         fail(str(error).splitlines()[0])
+    except RecursionError:
+        fail("these values are nested too deeply")
     before, after = flatten(base), flatten(cfg)
     with one_line():
-        for key in [o.key_or_group for o in parsed if not is_group(o) and not o.key_or_group.startswith("hydra")]:
+        for key in [o.key_or_group for o in parsed if not is_group(o)]:
             same_kind(key, before[key], after[key])
     return cfg
 
@@ -147,6 +173,12 @@ def build(name: str, overrides: list[str]) -> dict[str, Any]:
         GlobalHydra.instance().hydra = outer
 
 
+@cache
+def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:
+    """`build`, kept: the lines of a multirun share it. Not to be changed."""
+    return build(name, list(groups))
+
+
 def first(override: Override) -> str:
     """The override with one value: a sweep's first."""
     if override.is_sweep_override():
@@ -157,7 +189,7 @@ def first(override: Override) -> str:
 
 def is_group(override: Override) -> bool:
     """Whether it chooses a file of a group, such as task=quadruped."""
-    return (CONF / override.key_or_group).is_dir()
+    return override.key_or_group in [path.name for path in CONF.iterdir() if path.is_dir()]
 
 
 def choices(folder: Path) -> list[str]:
@@ -177,10 +209,8 @@ def check_choice(override: Override) -> None:
 def check_key(override: Override, base: dict[str, Any]) -> None:
     """Exit if the key of an override does not exist."""
     key = override.key_or_group
-    if override.is_add() or override.is_delete():
+    if override.is_add() or override.is_force_add() or override.is_delete():
         fail(f"{override.input_line!r}: only KEY=VALUE is understood")
-    if key == "hydra" or key.startswith("hydra."):
-        return
     if is_group(override):
         return
     group, _, rest = key.partition(".")
@@ -189,19 +219,21 @@ def check_key(override: Override, base: dict[str, Any]) -> None:
     flat = flatten(base)
     if key not in flat:
         near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
-        section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]]
+        section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
         fail(f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?")
 
 
 def same_kind(key: str, old: Any, new: Any) -> None:
     """ValueError if a value is of another kind than the one it replaces (a null may become anything)."""
     wanted = {int: "a whole number", float: "a number", str: "a word", list: "a list", bool: "true or false"}
+    if isinstance(new, float) and not abs(new) <= LARGEST:
+        raise ValueError(f"{key}={new}: expected a finite number{'' if old is None else f', such as {old}'}")
+    if isinstance(new, int) and not abs(new) < 2**63:
+        raise ValueError(f"{key}={new}: expected a number below 2**63")
     if old is None or (isinstance(old, float) and type(new) is int):
         return
     if type(old) is not type(new):
         raise ValueError(f"{key}={new!r}: expected {wanted.get(type(old), 'keys with values')}, such as {old!r}")
-    if isinstance(new, float) and not math.isfinite(new):
-        raise ValueError(f"{key}={new}: expected a finite number, such as {old}")
     if isinstance(old, list) and isinstance(new, list) and old:
         if key.startswith("task.") and len(new) != len(old):
             raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
@@ -220,16 +252,20 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def positive(cfg: dict[str, Any], *keys: str, section: str = "") -> None:
-    """ValueError unless each key holds a whole number of at least one."""
+    """ValueError unless each key holds a whole number of at least one, which 32 bits hold."""
     for key in keys:
         if type(cfg[key]) is not int or cfg[key] < 1:
             raise ValueError(f"{section}{key}={cfg[key]!r}: expected a whole number of at least 1")
+        if cfg[key] >= 2**31:
+            raise ValueError(f"{section}{key}={cfg[key]}: expected a whole number below {2**31}")
 
 
 def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
     """ValueError or OSError in one line unless a file can be written there: said before the work, not after it."""
     if value is None:
         return
+    if not isinstance(value, str):
+        raise ValueError(f"{key}={value!r}: expected a file to write")
     path = Path(value)
     if suffixes and path.suffix not in suffixes:
         raise ValueError(f"{key}={value}: expected a name that ends in {', '.join(suffixes)}")
@@ -269,9 +305,13 @@ def settle(cfg: dict[str, Any]) -> None:
     for key in ("run_dir", "resume"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a directory")
+    for key in ("threads", "naconmax", "njmax"):
+        value = cfg["sim"].get(key)
+        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
+            raise ValueError(f"sim.{key}={value!r}: expected a whole number from 0 to {2**31 - 1}")
     for section in ("weights", "noise"):
         for term, value in cfg["task"][section].items():
-            if type(value) not in (int, float) or not 0 <= value < math.inf:
+            if type(value) not in (int, float) or not 0 <= value <= LARGEST:
                 raise ValueError(f"task.{section}.{term}={value!r}: expected a number of at least 0, signs live in the task")
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
@@ -307,8 +347,6 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     after = json.loads(json.dumps(before))
     for key in keys:
         group, _, rest = key.partition(".")
-        if group == "hydra":
-            continue
         if rest:
             put(after, key, flatten(cfg)[key])
         elif group == "log" or not (CONF / group).is_dir():

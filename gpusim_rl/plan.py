@@ -125,12 +125,23 @@ def held(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int:
     return size
 
 
+def room(what: str, size: float, device: torch.device) -> None:
+    """ValueError, naming what takes it, unless so many bytes are free on the device; less than 1 GiB is taken for granted."""
+    if size < 2**30:
+        return
+    free = free_bytes(device)
+    if size > free:
+        raise ValueError(f"{what} takes more than {size / 2**30:,.0f} GiB, and {free / 2**30:.1f} GiB are free")
+
+
 def free_bytes(device: torch.device) -> int:
     """What is left on a CUDA device, or on the machine within its control group's limit."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
+    if not Path("/proc/meminfo").exists():
+        return sys.maxsize
     info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free, group = int(info["MemAvailable"].split()[0]) * 1024, Path("/sys/fs/cgroup")
     limit, used = ((group / name) for name in ("memory.max", "memory.current"))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gpusim_rl.maths import total
 
 LAYERS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
+WIDEST = 8192  # of a hidden layer: orthogonal weights take n³ operations
 
 
 class Normaliser(nn.Module):
@@ -53,6 +54,8 @@ def mlp(
     """Linear layers with orthogonal weights (gain √2, `gain` on the last) and zero biases."""
     if any(n < 1 for n in hidden):
         raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at least 1")
+    if any(n > WIDEST for n in hidden):
+        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at most {WIDEST}")
     if activation not in LAYERS:
         raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
     sizes, layers = [width, *hidden, out], []

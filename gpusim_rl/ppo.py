@@ -86,7 +86,7 @@ class PPO:
         device = env.device
         new = partial(torch.zeros, device=device)
         self.iteration_count = new((), dtype=torch.int64)
-        self.actor_rate, self.critic_rate = (torch.full((), cfg.learning_rate, device=device) for _ in range(2))
+        self.actor_rate, self.critic_rate = (torch.full((), float(cfg.learning_rate), device=device) for _ in range(2))
         self._allocate(device)
         self.stats = new(len(STATS))
         self.skips = new(3)  # minibatches skipped since the last report, and of this iteration; bad iterations in a row

@@ -132,10 +132,11 @@ class Task:
         if not self.clip > 0:
             raise ValueError(f"task.clip={self.clip}: expected more than 0")
         steps = self.dt / self.mjm.opt.timestep
-        if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
-            raise ValueError(f"task.dt={self.dt} s is not a whole number of the model's timestep {self.mjm.opt.timestep} s")
-        if round(self.episode / self.dt) < 1:
-            raise ValueError(f"task.episode={self.episode} s is shorter than one control step of {self.dt} s")
+        if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
+            says = f"is not a whole number, from 1 to 1000, of the model's timestep {self.mjm.opt.timestep} s"
+            raise ValueError(f"task.dt={self.dt} s {says}")
+        if not 0.5 < self.episode / self.dt < 2**31:
+            raise ValueError(f"task.episode={self.episode} s: expected 1 to 2³¹ control steps of {self.dt} s")
 
     @property
     def substeps(self) -> int:

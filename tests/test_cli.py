@@ -51,6 +51,20 @@ TRAIN = {
     "-m seed=1,2 run_dir=x": "run_dir=x: each run of a multirun needs one of its own",
     "-m task=glob(*)": "task=glob(*): list the values, as in task=a,b",
     "fast": "'fast' is not KEY=VALUE",
+    "++seed=1": "'++seed=1': only KEY=VALUE is understood",
+    "=1": "unknown key ''",
+    "hydra.run.dir=x": "unknown key 'hydra.run.dir'",
+    f"seed={'9' * 5000}": "Exceeds the limit (4300 digits)",
+    f"algo.hidden={'[' * 400}8{']' * 400}": "nested too deeply",
+    "run_dir=机": "such characters stand in quotes",
+    "algo.gamma=1e39": "algo.gamma=1e+39: expected a finite number",
+    f"num_envs={2**31}": f"num_envs={2**31}: expected a whole number below {2**31}",
+    f"algo.lr_min={10**30}": f"algo.lr_min={10**30}: expected a number below 2**63",
+    "sim.threads=-1": "sim.threads=-1: expected a whole number from 0",
+    "-m seed=range(0,1000000000)": "a multirun has at most 200 runs",
+    "-m run_dir=a,b seed=1,2": "each run of a multirun needs one of its own",
+    "--cfg": "--cfg: choose one of job, hydra, all",
+    "--cfg job --info": "one option at a time",
     "--frobnicate": "unknown option --frobnicate",
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
@@ -64,6 +78,13 @@ BUILD = {  # answered by what the value is for, when it is built
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
     "graph=some": "graph='some': choose one of parts, whole, off",
     "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
+    "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers of at most 8192",
+    "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's timestep",
+    "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 2³¹ control steps",
+    "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
+    "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
+    "num_steps=2000000000": "num_steps=2000000000 takes more than",
+    "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, export",
@@ -307,7 +328,7 @@ def test_cfg_prints_the_configuration(here):
 
 def test_multirun(here):
     """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/."""
-    said = succeed("train.py", "-m", "seed=1,2", "task=cartpole", *SMALL, "iterations=1", "log=none", cwd=here)
+    said = succeed("train.py", "task=cartpole", "-m", "seed=1,2", *SMALL, "iterations=1", "log=none", cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
     runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])

@@ -1,10 +1,13 @@
 """The memory plan: what it counts is what is there, it extrapolates, and says so in one line when it does not fit."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import warp as wp
 
+from gpusim_rl import assemble, config
 from gpusim_rl.plan import PARTS, held, measure, weigh
 from tests.commands import command, refused, succeed
 from tests.worlds import make_env, make_ppo
@@ -40,6 +43,16 @@ def test_the_plan_is_what_is_there():
     assert found["rollout"] == 192 * 8 * floats * 4 + 8
     assert plan.largest % 3 == 0 and sum(plan.bytes(plan.largest).values()) <= 0.9 * plan.free
     assert sum(plan.bytes(plan.largest + 3).values()) > 0.9 * plan.free
+
+
+@pytest.mark.parametrize("task", ["cartpole", "quadruped"])
+def test_what_is_refused_at_once(monkeypatch, task):
+    """What many worlds are said to take before they are built is at least half of what they take, and no more than it."""
+    cfg, sizes = config.compose_plain("config", [f"task={task}", "sim=native", "device=cpu"]), []
+    monkeypatch.setattr(assemble, "room", lambda what, size, device: sizes.append(size))
+    found = sum(weigh(partial(assemble.make_ppo, cfg), 1024, CPU).values())
+    worlds, _, rollout = sizes[:3]
+    assert 0.5 * found < max(worlds, rollout) <= found
 
 
 def test_warp_holds_its_capacities():

@@ -343,3 +343,11 @@ def test_settings_change_the_loss(collected):
     free = 0.5 * ((policy.critic(batch.critic)[:, 0] - batch.target) ** 2)[batch.valid == 1].mean()
     assert loss(policy, batch, old_std, replace(CFG, clip_value=1e9))[1][1].item() == pytest.approx(free.item())
     assert free < stats[1]
+
+
+def test_a_whole_number_is_a_rate():
+    """algo.learning_rate=1, a whole number as YAML reads it, adapts as 1.0 does."""
+    one, other = (make_ppo(make_env("cartpole", 4), num_steps=2, learning_rate=rate, lr_max=2) for rate in (1, 1.0))
+    for ppo in (one, other):
+        ppo.iteration()
+    assert one.actor_rate == other.actor_rate and one.actor_rate.dtype == torch.float32

@@ -1,0 +1,494 @@
+"""Acceptance: whatever the command line, success or one clear line.
+
+    python -m tests.accept_cli [--seed 1] [--inside 900] [--outside 100] [--only KIND]
+
+Command lines of train.py, play.py and gpusim_rl.bench are drawn from a seed: right ones, and ones with mistakes of every
+kind. Most run inside this process, the rest as a user runs them. Each must end within 60 s with 0 and nothing on stderr, or
+with 2 and one line `error: …` on stderr and nothing left behind; a line with a mistake of key or value must end so before torch
+is loaded. Prints what went wrong, then how many of each kind were right. Exits with 1 if one was wrong.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import resource
+import runpy
+import shutil
+import signal
+import string
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from gpusim_rl import assemble, config
+from tests.commands import command
+from tests.worlds import ROOT
+
+LIMIT = 60  # s a line may take
+MEMORY = 16 << 30  # bytes of addresses, of this process and of each of its children: what takes more must say so in a line
+SCRIPTS = {"train.py": "config", "play.py": "play", "gpusim_rl/bench.py": "bench"}
+BASE = (
+    *("num_envs=4", "num_steps=4", "episodes=2", "iterations=1", "task.episode=0.5", "algo.hidden=[8]", "algo.update_epochs=1"),
+    *("device=cpu", "sim.threads=1", "log=none"),
+)
+SHORT = {  # before the words that are drawn, so that what is right ends soon; a later word wins
+    "train.py": BASE,
+    "play.py": ("mode=evaluate", "run=run", "episodes=2"),
+    "gpusim_rl/bench.py": (*BASE, "repeats=1", "warmup=1", "seconds=0.001"),
+}
+FILES = {"config.yaml", "versions.json", "checkpoints", "metrics.jsonl"}  # the least that a run directory holds once it trains
+NUMBERS = (*"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(), str(10**9), str(2**63), str(10**30), "9" * 5000)
+WORDS = ("", "''", "a b", "a\nb", "\udcff", "x" * 5000, *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split())
+SWAPS = {"e": "е", "o": "о", "a": "а", "_": "-", "i": "ı"}  # their doubles in other alphabets
+
+
+class Line(NamedTuple):
+    """A command line and what it deserves."""
+
+    kind: str
+    script: str
+    words: tuple[str, ...]
+    right: bool | None = None  # True: it must succeed; False: it must be refused; None: either
+    early: bool = False  # it must be refused before torch is loaded
+    spoil: str = ""  # what is done to the run directory `run` before
+
+    @property
+    def needs_run(self) -> bool:
+        return "=run" in " ".join(self.words)
+
+
+# -- the generator -------------------------------------------------------------------------------------------------------
+
+
+class Draw:
+    """Draws command lines. The same seed gives the same lines.
+
+    Args:
+        seed: of all of them.
+        scripts: whose.
+    """
+
+    def __init__(self, seed: int, scripts: tuple[str, ...] = tuple(SCRIPTS)):
+        self.random, self.scripts = random.Random(seed), scripts
+        self.trees = {
+            (script, task): config.build(name, [f"task={task}"] if name != "play" else [])
+            for script, name in SCRIPTS.items()
+            for task in ("cartpole", "quadruped")
+        }
+        self.kinds = {name[5:]: getattr(self, name) for name in dir(self) if name.startswith("draw_")}
+
+    def lines(self, n: int, only: str = "") -> Iterator[Line]:
+        """n lines, of every kind in turn."""
+        kinds = [only] if only else list(self.kinds)
+        for i in range(n):
+            yield self.line(kinds[i % len(kinds)])
+
+    def line(self, kind: str) -> Line:
+        """One line of a kind."""
+        pick = self.random
+        self.script = pick.choices(self.scripts, [7, 2, 1][: len(self.scripts)])[0]
+        self.task = pick.choice(["cartpole", "cartpole", "quadruped"])
+        tree = self.trees[self.script, self.task]
+        self.flat = {key: value for key, value in config.flatten(tree).items() if not key.startswith("hydra")}
+        self.leaves = [k for k, v in self.flat.items() if not isinstance(v, dict) and not k.endswith(".name")]
+        self.spoil, self.bare = "", False
+        words, right, early = self.kinds[kind]()
+        start = () if self.script == "play.py" else (f"task={self.task}", "sim=native") if self.pure(words) else ()
+        start = () if self.bare else (*start, *SHORT[self.script])
+        early = early and self.script != "gpusim_rl/bench.py"
+        return Line(kind, self.script, (*start, *words), right, early, self.spoil)
+
+    def pure(self, words: list[str]) -> bool:
+        """Whether the words leave the groups as they are."""
+        return not any(word.startswith(("task=", "sim=", "sim.n", "sim.c")) for word in words)
+
+    def leaf(self, *kinds: type) -> str:
+        """A key whose value is of one of the kinds."""
+        found = [key for key in self.leaves if type(self.flat[key]) in kinds]
+        return self.random.choice(found or self.leaves)
+
+    def misspell(self, key: str) -> str:
+        """The key with a slip of the finger."""
+        pick, at = self.random, self.random.randrange(len(key))
+        letter = key[at]
+        return pick.choice(
+            [
+                key[:at] + key[at + 1 :],
+                key[:at] + letter + key[at:],
+                key[:at] + pick.choice(string.ascii_lowercase) + key[at:],
+                key[:at] + key[at + 1 : at + 2] + letter + key[at + 2 :],
+                key[:at] + SWAPS.get(letter, letter.upper()) + key[at + 1 :],
+                key + pick.choice([".", ".x", "s", " ", ".0", "[0]", "@x", "/x", "é"]),
+                key.rpartition(".")[2] + "_",
+                f"x.{key}",
+                key.upper(),
+            ]
+        )
+
+    def word(self) -> str:
+        """Any value."""
+        return self.random.choice([*NUMBERS, *WORDS, "true", "null", "1", "0.5", "[1,2]", "{a:1}", "auto"])
+
+    def one(self, text: str) -> str:
+        """One word of a text."""
+        return self.random.choice(text.split())
+
+    # each returns (words, right, early)
+
+    def draw_misspelt(self):
+        key = self.misspell(self.random.choice(list(self.flat)))
+        while key in self.flat:
+            key = self.misspell(key)
+        return [f"{key}={self.word()}"], False, True
+
+    def draw_type(self):
+        key = self.leaf(int, float, bool, list, str)
+        wrong = {
+            int: "1.5 abc true [1] {a:1} '3' null 1e3 nan ½ 0x10 ''",
+            float: "abc true [1.0] null '0.5' {} 1,5.0.0 0.5m ''",
+            bool: "1 0 'true' null [] maybe 1.0 ''",
+            list: "5 a {} null [a] [null] [[1]] [true] [{}] [1e400] ''",
+            str: "5 true [a] {a:b} null 1.5",
+        }
+        return [f"{key}={self.one(wrong[type(self.flat[key])])}"], False, True
+
+    def draw_choice(self):
+        late = "graph=some device=tpu:0 algo.activation=swish algo.amp=fp8 device=cuda:99999999999 task.mjcf=none.xml"
+        soon = "task=walk sim=bullet log=disk algo=sac stop_at=95 stop_at=true"
+        play = "mode=fly mode=viewer command=[fast] command={a:1} out=no/x checkpoint=5 onnx=[a]"
+        early = self.script == "play.py" or self.random.random() < 0.5
+        return [self.one(play if self.script == "play.py" else soon if early else late)], False, early
+
+    def draw_extreme(self):
+        return [f"{self.leaf(int, float)}={self.random.choice(NUMBERS)}"], None, False
+
+    def draw_entries(self):
+        key = self.leaf(list)
+        n = len(self.flat[key]) if isinstance(self.flat[key], list) else 3
+        entries = self.random.choices(NUMBERS, k=self.random.choice([n, n, 0, 1, 100]))
+        return [f"{key}=[{','.join(entries)}]"], None, False
+
+    def draw_null(self):
+        return [f"{self.leaf(type(None))}={self.word()}"], None, False
+
+    def draw_word(self):
+        return [f"{self.leaf(str, type(None))}={self.random.choice(WORDS)}"], None, False
+
+    def draw_unicode(self):
+        keys = ["ключ", "任务", "tâche", "🤖", "task.🤖", "num_envs\u200b", "\ufeffseed", "se ed", "\udcff", "seed\t"]
+        return [f"{self.random.choice(keys)}={self.word()}"], False, True
+
+    def draw_nested(self):
+        text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1} task.noise={}
+            task=[cartpole]
+            task.weights.upright={a:1} algo.hidden=[[8]] algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} sim={} task.weights=[1,2]
+            task.friction=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3] task.weights.a.b.c=1
+            task.weights={upright:[1,{b:2}]} algo.gamma.x=1"""
+        deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
+        deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]
+        return [self.random.choice([*text.split(), *deep])], None, False
+
+    def draw_prefix(self):
+        key = self.random.choice([*self.leaves, "new", "task", "task.weights.joy", "hydra.x"])
+        return [f"{self.one('+ ~ ++ +++ ~~ +~')}{key}{self.random.choice(['', '=1', '=' + self.word()])}"], False, True
+
+    def draw_quotes(self):
+        value = self.one("""' " 'a "a a' [ ] [1 { {a {a: ( ) a'b' [1, 'a'' f( f(1""")
+        return [f"{self.random.choice(self.leaves)}={value}"], False, True
+
+    def draw_variable(self):
+        text = """${seed} ${nope} ${ $ ${} ${oc.env:HOME} ${oc.env:NOPE} ${oc.decode:1} ${num_envs} ${.x} ${..seed}
+            ${hydra:run.dir} ${now:%Y} ${task} ${task.weights} ${oc.env:} ${a:b:c} ${${seed}}"""
+        key = self.random.choice(self.leaves)
+        return [f"{key}={self.one(text)}", *([f"seed=${{{key}}}"] if self.random.random() < 0.2 else [])], None, False
+
+    def draw_path(self):
+        keys = {"train.py": "run_dir resume", "play.py": "run checkpoint onnx out video", "gpusim_rl/bench.py": "out run_dir"}
+        key = self.one(keys[self.script])
+        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder ~/x run run/config.yaml runs
+            run/checkpoints /etc/passwd a/../../b ./././x // {"x/" * 2000}"""
+        return (
+            [f"{key}={self.random.choice([*WORDS, *paths.split()])}", *(["mode=video"] if key == "video" else [])],
+            None,
+            False,
+        )
+
+    def draw_model(self):
+        self.script = "train.py"
+        return [f"task.mjcf={self.random.choice([*WORDS, *'. / file folder /dev/zero /etc/passwd'.split()])}"], False, False
+
+    def draw_sweep(self):
+        key = (
+            self.one("seed num_envs algo.gamma task run_dir") if self.script == "train.py" else self.random.choice(self.leaves)
+        )
+        values = "1,2 1,x x,y range(1,3) choice(1,2) range(0,1000000000) glob(*) interval(0,1) 1, , sort(2,1)"
+        return [f"{key}={self.one(values)}"], False, True
+
+    def draw_multirun(self):
+        self.script = "train.py"
+        right = "seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1 algo.hidden=[8],[4]"
+        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1) seed=1,2;run_dir=x task=cartpole,walk
+            task=glob(*) nun_envs=1,2 num_envs=4,1000000000 resume=run,nowhere run_dir=a,a
+            run_dir=a,b;seed=1,2 seed=1,2;algo.gamma=0.9,3"""
+        is_right = self.random.random() < 0.3
+        words = self.one(right if is_right else wrong).split(";")
+        option = self.one("-m --multirun")
+        return [option, *words] if self.random.random() < 0.5 else [*words, option], is_right, False
+
+    def draw_option(self):
+        options = """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p --seed=1 -seed
+            --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r --shell-completion -sc —multirun -h=
+            --resolve --cfg=job;--info -m;-m;--info"""
+        return self.one(options).split(";"), False, True
+
+    def draw_help(self):
+        options = (
+            "--help -h --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all --info;defaults-tree --cfg=hydra"
+        )
+        return self.one(options if self.script != "gpusim_rl/bench.py" else "--help -h").split(";"), True, False
+
+    def draw_bare(self):
+        words = ["", " ", "seed 1", "x" * 9000, "\udcff"]
+        words += "fast = =1 == seed seed:1 .=1 task. @ task= seed=1=2 ü ../conf=1".split()
+        return [self.random.choice(words)], False, True
+
+    def draw_repeated(self):
+        text = """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native algo=ppo;algo=ppo seed=x;seed=1
+            algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole algo.hidden=[4];algo={hidden:[4]}"""
+        return self.one(text).split(";"), None, False
+
+    def draw_hydra(self):
+        text = """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra hydra.mode=MULTIRUN
+            hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib hydra.sweep.dir=x hydra.job.name=a
+            hydra.searchpath=[x] hydra.run=1"""
+        return [self.one(text)], False, True
+
+    def draw_resume(self):
+        self.script = self.one("train.py play.py")
+        key = {"train.py": "resume", "play.py": "run"}[self.script]
+        where = self.random.choice(["nowhere", "file", "folder", "run/config.yaml", *["run"] * 12])
+        if where == "run":
+            self.spoil = self.random.choice(list(SPOIL))
+            where += "/." * self.random.randrange(2)
+        self.bare = self.script == "train.py"
+        more = ["iterations=2", "log=none"] if self.bare else []
+        return [f"{key}={where}", *more], None if self.spoil else False, False
+
+    def draw_right(self):
+        if self.script == "play.py":
+            return self.one("seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run").split(";"), True, False
+        text = f"""seed=0 seed={config.SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4] algo.hidden=[] graph=off graph=whole
+            stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1 algo.fused=false
+            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1
+            task.episode=1 plan=true save_every=1 device=auto sim.threads=0
+            {"run_dir=a/b run_dir='ünï/机'" if self.script == "train.py" else "out=b.json"}"""
+        return self.random.sample(text.split(), k=self.random.randrange(1, 4)), True, False
+
+
+SPOIL: dict[str, Callable[[dict[str, Any]], object]] = {  # what is done to the config.yaml of a run; a string replaces it
+    "empty": lambda tree: "",
+    "list": lambda tree: "[1, 2]",
+    "broken": lambda tree: "task: [",
+    "binary": lambda tree: "\x00\x01",
+    "object": lambda tree: "task: !!python/object/apply:os.system ['touch evil']",
+    "alias": lambda tree: "task: &a\n  name: cartpole\n  x: *a\n",
+    "laughs": lambda tree: "a: &a [x,x]\nb: &b [*a,*a]\ntask: {name: *b}\n",
+    "no-task": lambda tree: tree.pop("task"),
+    "no-seed": lambda tree: tree.pop("seed") and None,
+    "no-algo": lambda tree: tree.pop("algo"),
+    "other-task": lambda tree: tree["task"].update(name="walk"),
+    "path-task": lambda tree: tree["task"].update(name="../../evil"),
+    "list-task": lambda tree: tree["task"].update(name=["cartpole"]),
+    "dict-sim": lambda tree: tree["sim"].update(name={"a": 1}),
+    "number-sim": lambda tree: tree.update(sim=3),
+    "null-log": lambda tree: tree.update(log=None),
+    "number-key": lambda tree: tree.update({5: 6}),
+    "no-key": lambda tree: tree.update({None: 6}),
+    "unknown": lambda tree: tree["algo"].update(speed=3),
+    "huge": lambda tree: tree.update(num_envs=10**12),
+    "nan": lambda tree: tree["algo"].update(gamma=float("nan")),
+    "weights": lambda tree: tree["task"].update(weights=[1]),
+    "weight": lambda tree: tree["task"]["weights"].update(upright="x"),
+    "term": lambda tree: tree["task"]["weights"].update({7: 1}),
+    "noise": lambda tree: tree["task"].update(noise=None),
+    "hidden": lambda tree: tree["algo"].update(hidden=[8, "x"]),
+    "hidden-null": lambda tree: tree["algo"].update(hidden=None),
+    "friction": lambda tree: tree["task"].update(friction=[0.0]),
+    "mjcf": lambda tree: tree["task"].update(mjcf="/dev/zero"),
+    "mjcf-null-byte": lambda tree: tree["task"].update(mjcf="a\0b"),
+    "no-checkpoint": lambda tree: shutil.rmtree("run/checkpoints"),
+    "file-checkpoint": lambda tree: [p.write_bytes(b"x") for p in Path("run/checkpoints").glob("*")] and None,
+    "no-metrics": lambda tree: Path("run/metrics.jsonl").unlink(),
+    "broken-metrics": lambda tree: Path("run/metrics.jsonl").write_text("{\n") and None,
+    "list-metrics": lambda tree: Path("run/metrics.jsonl").write_text("[]\n{}\n") and None,
+    "deep": lambda tree: "task: " + "[" * 5000,
+    "mjcf-list": lambda tree: tree["task"].update(mjcf=[1]),
+    "dt": lambda tree: tree["task"].update(dt=0.0),
+    "name-null": lambda tree: tree["log"].pop("name"),
+    "stop": lambda tree: tree.update(stop_at="x"),
+    "run-dir": lambda tree: tree.update(run_dir=[1]),
+    "device": lambda tree: tree.update(device=3),
+    "graph": lambda tree: tree.update(graph="x"),
+    "amp": lambda tree: tree["algo"].update(amp=[1]),
+    "surrogate": lambda tree: tree["task"].update(mjcf="\udcff"),
+    "date": lambda tree: "task: 2020-13-45\n",
+    "iterations": lambda tree: tree.update(iterations="many"),
+}
+
+
+# -- running a line, and judging it --------------------------------------------------------------------------------------
+
+
+def prepare(line: Line, here: Path, trained: Path) -> None:
+    """What the line may find in its directory."""
+    text = " ".join(line.words)
+    if line.needs_run:
+        shutil.copytree(trained, here / "run")
+    if "=file" in text:
+        (here / "file").write_text("x")
+    if "=folder" in text:
+        (here / "folder").mkdir()
+    if line.spoil:
+        import yaml
+
+        file, before = here / "run" / "config.yaml", Path.cwd()
+        tree = yaml.safe_load(file.read_text())
+        os.chdir(here)
+        try:
+            said = SPOIL[line.spoil](tree)
+        finally:
+            os.chdir(before)
+        file.write_text(said if isinstance(said, str) else yaml.safe_dump(tree))
+
+
+def contents(here: Path) -> dict[str, bytes | None]:
+    """Every file below a directory, and the directories."""
+    return {str(p.relative_to(here)): p.read_bytes() if p.is_file() else None for p in here.rglob("*")}
+
+
+class Reached(Exception):
+    """Torch was needed by a line that should have been refused before."""
+
+
+def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
+    """(exit status, stdout, stderr) of a line in this process; status None: it took too long. Nothing is exported."""
+
+    def late(*_: object) -> None:
+        raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
+
+    out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+    made = mock.patch.object(assemble, "make_ppo", late) if line.early else contextlib.nullcontext()
+    exported = mock.patch.object(assemble, "export_policy", lambda ppo, cfg, path: path.write_bytes(b"") * 0.0)
+    handler = signal.signal(signal.SIGALRM, late)
+    os.chdir(here)
+    signal.alarm(LIMIT)
+    status: int | None = 0
+    try:
+        argv = mock.patch.object(sys, "argv", [line.script, *line.words])
+        with argv, made, exported, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            warnings.simplefilter("always")
+            runpy.run_path(str(ROOT / line.script), run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        status = 1
+        err.write(traceback.format_exc())
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        os.chdir(before)
+    return status, out.getvalue(), err.getvalue()
+
+
+def outside(line: Line, here: Path) -> tuple[int | None, str, str]:
+    """(exit status, stdout, stderr) of a line as a user runs it; where it must be refused early, torch cannot be imported."""
+    block = "torch mujoco warp" if line.early else ""
+    try:
+        done = command(line.script, *line.words, cwd=here, timeout=LIMIT, block=block)
+    except subprocess.TimeoutExpired:
+        return None, "", f"not done after {LIMIT} s"
+    return done.returncode, done.stdout, done.stderr
+
+
+def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str, str]], trained: Path) -> tuple[str, str]:
+    """(how it ended, what was wrong with that or "") of a line in a directory of its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        here = Path(folder) / "here"
+        here.mkdir()
+        prepare(line, here, trained)
+        before = contents(here)
+        status, _, error = run(line, here)
+        after = contents(here)
+        if status == 0:
+            wrong = "it succeeded" if line.right is False else "it succeeded, but said: " + error if error else ""
+            return "succeeded", wrong
+        if status != 2 or "Traceback" in error:
+            return "failed", f"it ended with {status}: {error[-1500:]}"
+        if not (error.startswith("error: ") and error.endswith("\n") and error.count("\n") == 1 and len(error) > 12):
+            return "refused", f"not one line: {error[-1500:]!r}"
+        if line.right:
+            return "refused", f"it was refused: {error}"
+        runs = {p.parent for p in here.rglob("config.yaml")}
+        whole = [p for p in runs if {q.name for q in p.iterdir()} >= FILES]
+        left = [name for name in after.keys() ^ before.keys() if not accounted(here / name, whole)]
+        left += [name for name in after.keys() & before.keys() if after[name] != before[name]]
+        return "refused", f"left behind {left}: {error}" if left else ""
+
+
+def accounted(path: Path, whole: list[Path]) -> bool:
+    """Whether a file or directory belongs to a run that is whole."""
+    inside = any(path.is_relative_to(run) or run.is_relative_to(path) for run in whole)
+    return inside or (bool(whole) and path.name in ("multirun.yaml", "MUJOCO_LOG.TXT"))
+
+
+def make_run(folder: Path) -> Path:
+    """A small trained run."""
+    done = command("train.py", "task=cartpole", "sim=native", *BASE, "run_dir=run", cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def main() -> None:
+    """Draw, run, judge, count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--inside", type=int, default=900)
+    parser.add_argument("--outside", type=int, default=100)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    ended, wrong = Counter(), Counter()
+    lines = [(inside, line) for line in Draw(args.seed).lines(args.inside, args.only)]
+    lines += [(outside, line) for line in Draw(args.seed, ("train.py", "play.py")).lines(args.outside, args.only)]
+    with tempfile.TemporaryDirectory() as folder:
+        trained = make_run(Path(folder))
+        for run, line in lines:
+            how, complaint = judge(line, run, trained)
+            ended[line.kind, how] += 1
+            if complaint:
+                wrong[line.kind] += 1
+                shown = [word if len(word) < 80 else f"{word[:60]}… ({len(word)})" for word in line.words if word not in BASE]
+                print(f"{run.__name__} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}: {complaint}", flush=True)
+            if ended.total() % 50 == 0:
+                print(f"{ended.total()} of {len(lines)}: {wrong.total()} wrong", flush=True)
+    print(f"{'kind':14}{'lines':>7}{'right':>7}{'wrong':>7}{'succeeded':>11}{'refused':>9}")
+    for kind in sorted({kind for kind, _ in ended}):
+        n = sum(ended[kind, how] for how in ("succeeded", "refused", "failed"))
+        print(f"{kind:14}{n:7}{n - wrong[kind]:7}{wrong[kind]:7}{ended[kind, 'succeeded']:11}{ended[kind, 'refused']:9}")
+    n, bad = ended.total(), wrong.total()
+    print(f"{n} lines of {len(lines)} from seed {args.seed}: {n - bad} right, {bad} wrong")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

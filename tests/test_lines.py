@@ -1,0 +1,54 @@
+"""A sample of the acceptance of tests/accept_cli.py: whatever the command line, success or one clear line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.accept_cli import Draw, Line, inside, judge
+
+KINDS = [name.removeprefix("draw_") for name in dir(Draw) if name.startswith("draw_")]
+ROW = {"config.yaml", "versions.json", "metrics.jsonl"}
+
+
+@pytest.fixture(scope="module")
+def draw() -> Draw:
+    """The generator."""
+    return Draw(7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_ends_well_or_in_one_line(draw, trained, kind):
+    """Two drawn lines of every kind end with 0 and nothing on stderr, or with 2, one line and nothing left behind."""
+    draw.random.seed(kind)
+    for line in draw.lines(2, kind):
+        _, complaint = judge(line, inside, trained)
+        assert not complaint, line
+
+
+@pytest.mark.parametrize(
+    "right, status, error, left, says",
+    [
+        (None, 0, "", (), ""),
+        (None, 2, "error: seed=x\n", (), ""),
+        (None, 2, "error: iteration 3\n", (*ROW, "checkpoints/1"), ""),
+        (False, 0, "", (), "it succeeded"),
+        (None, 0, "warning: slow\n", (), "it succeeded, but said"),
+        (True, 2, "error: seed=x\n", (), "it was refused"),
+        (None, 1, "Traceback\n", (), "it ended with 1"),
+        (None, None, "", (), "it ended with None"),
+        (None, 2, "error: a\nb\n", (), "not one line"),
+        (None, 2, "usage: train.py\n", (), "not one line"),
+        (None, 2, "error: seed=x\n", ("config.yaml",), "left behind"),
+    ],
+)
+def test_judge(trained, right, status, error, left, says):
+    """The judge names what is wrong with an end, and nothing where nothing is."""
+
+    def run(line: Line, here: Path) -> tuple[int | None, str, str]:
+        for name in left:
+            (here / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / "run" / name).write_text("x")
+        return status, "", error
+
+    _, complaint = judge(Line("any", "train.py", (), right), run, trained)
+    assert complaint.startswith(says) and bool(complaint) == bool(says)
