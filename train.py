@@ -30,7 +30,7 @@ def train(cfg: dict[str, Any]) -> None:
     with config.one_line():
         if cfg["plan"]:
             build = partial(make_ppo, cfg)
-            return show(measure(build, cfg["num_steps"], cfg["algo"]["num_minibatches"]), cfg["num_envs"])
+            return show(measure(build), cfg["num_envs"])
         ppo = make_ppo(cfg)
         run, note = begin(cfg, ppo)
         sink = cfg["log"]["name"] if rank() == 0 else "none"
@@ -107,7 +107,8 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
     run.checkpoints.forget(path)
     run.configure(cfg | {"resume": None})
-    run.rewind(ppo.iterations)
+    for row in run.rewind(ppo.iterations)[-1:]:
+        ppo.env.recall(row)
     return run, note
 
 

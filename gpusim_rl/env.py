@@ -281,6 +281,10 @@ class Env:
         metrics |= self._ended | {"fault": sums["faults"], "overflow": sums["overflows"]}
         return metrics | {name: value for name, value in sums.items() if name.startswith("measure/")}
 
+    def recall(self, row: dict[str, float]) -> None:
+        """Take the means of the last episodes that ended from a row that was logged."""
+        self._ended = {name: row.get(name, value) for name, value in self._ended.items()}
+
     def metrics(self) -> dict[str, float]:
         """Means since the last call, read at once: outside the iteration, for tests and tools; PPO reads through `report`."""
         names, values = self.tally()

@@ -180,7 +180,8 @@ class Training:
         for rate in (self.ppo.actor_rate, self.ppo.critic_rate):
             rate.mul_(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if rank() == 0:
-            self.run.rewind(self.ppo.iterations)
+            for row in self.run.rewind(self.ppo.iterations)[-1:]:
+                self.ppo.env.recall(row)
         self.pending.clear()
         self.bad = 0
         self.table.say(f"iteration {i}: {BAD} bad iterations in a row ({says}); back to {path} with lower learning rates")

@@ -1,7 +1,6 @@
 """How much memory a training takes, and how many worlds fit: measured on two small ones, and extrapolated."""
 
 import gc
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ class Plan(NamedTuple):
     constant: dict[str, float]
     slope: dict[str, float]
     free: int  # bytes of the device (of the machine, on the CPU) before anything is built
-    step: int  # worlds come in multiples of this, so that minibatches are of one size
 
     def bytes(self, worlds: int) -> dict[str, float]:
         """Of each part."""
@@ -37,19 +35,18 @@ class Plan(NamedTuple):
     def largest(self) -> int:
         """Worlds that fit."""
         room = (1 - SPARE) * self.free - sum(self.constant.values())
-        return max(0, int(room / sum(self.slope.values())) // self.step * self.step)
+        return max(0, int(room / sum(self.slope.values())))
 
 
-def measure(build: Callable[[int], PPO], num_steps: int, num_minibatches: int) -> Plan:
+def measure(build: Callable[[int], PPO]) -> Plan:
     """The plan, from what build(worlds) holds after an iteration at two sizes: it is linear in worlds, but for constants."""
-    step = num_minibatches // math.gcd(num_minibatches, num_steps)
-    few, many = (-(-n // step) * step for n in (32, 64))
+    few, many = 32, 64
     device = build(few).env.device  # also loads modules, libraries and kernels, which are not part of what is measured
     weigh(build, few, device)
     free = free_bytes(device)
     a, b = (weigh(build, worlds, device) for worlds in (few, many))
     slope = {part: max(0.0, (b[part] - a[part]) / (many - few)) for part in PARTS}
-    return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free, step)
+    return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free)
 
 
 def weigh(build: Callable[[int], PPO], worlds: int, device: torch.device) -> dict[str, int]:

@@ -3,8 +3,8 @@
     python -m tests.accept_kill [--kills 50]
 
 One run saves at every iteration; again and again it is killed at a drawn moment, every other time in the next save after it,
-and started with the same line (auto_resume=true). Its last checkpoint must be, bit by bit, that of a run that nobody disturbed, and its rows those.
-Exits with 1 unless it is.
+and started with the same line (auto_resume=true). Its last checkpoint must be, bit by bit, that of a run that nobody
+disturbed, and its rows those. Exits with 1 unless it is.
 """
 
 import argparse

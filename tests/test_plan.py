@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def build(worlds: int, sim: str = "native"):
     """A small PPO."""
-    return make_ppo(make_env(num_envs=worlds, sim=sim), num_minibatches=6)
+    return make_ppo(make_env(num_envs=worlds, sim=sim), num_minibatches=4)
 
 
 def test_held_counts_each_byte_once():
@@ -32,17 +32,17 @@ def test_held_counts_each_byte_once():
 
 def test_the_plan_is_what_is_there():
     """At a third number of worlds every part is what the plan says to 2 %; networks and optimiser do not grow."""
-    plan = measure(build, num_steps=8, num_minibatches=6)
+    plan = measure(build)
     found, said = weigh(build, 192, CPU), plan.bytes(192)
-    assert set(found) == set(said) == set(PARTS) and plan.step == 3
+    assert set(found) == set(said) == set(PARTS)
     for part in PARTS:
         assert said[part] == pytest.approx(found[part], rel=0.02), part
     assert plan.slope["networks"] == plan.slope["optimiser"] == 0 < plan.constant["networks"]
     r = build(192).rollout
     floats = sum(x.shape[-1] for x in (r.obs, r.critic, r.mean, r.action, r.end)) + 4
     assert found["rollout"] == 192 * 8 * floats * 4 + 8
-    assert plan.largest % 3 == 0 and sum(plan.bytes(plan.largest).values()) <= 0.9 * plan.free
-    assert sum(plan.bytes(plan.largest + 3).values()) > 0.9 * plan.free
+    assert sum(plan.bytes(plan.largest).values()) <= 0.9 * plan.free
+    assert sum(plan.bytes(plan.largest + 1).values()) > 0.9 * plan.free
 
 
 @pytest.mark.parametrize("task", ["cartpole", "quadruped"])
@@ -57,7 +57,7 @@ def test_what_is_refused_at_once(monkeypatch, task):
 
 def test_warp_holds_its_capacities():
     """With MuJoCo Warp physics holds the contact pool too."""
-    few = weigh(lambda n: make_ppo(make_env(num_envs=n, sim="warp"), num_steps=2), 4, CPU)["physics"]
+    few = weigh(lambda n: make_ppo(make_env(num_envs=n, sim="warp"), num_steps=2, num_minibatches=2), 4, CPU)["physics"]
     sim = make_env(num_envs=4, sim="warp").sim
     assert few >= held(sim._d.contact, set()) > 0
 
