@@ -14,6 +14,7 @@ from gpusim_rl.export import export
 from gpusim_rl.loss import Settings
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
+from gpusim_rl.robot import bring
 from gpusim_rl.sim import choose, make
 from gpusim_rl.task import Task, find_mjcf
 from tasks import load
@@ -23,7 +24,18 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     """The task of a configuration, its constants on `device`."""
     numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
-    return load(config.task_name(cfg["task"]["name"]))(**numbers, device=device)
+    kind, robot = load(config.task_name(cfg["task"]["name"])), {k: v for k, v in cfg["robot"].items() if k != "name"}
+    said = sorted(f"robot.{key}" for key, value in robot.items() if value is not None and key != "collide")
+    if said and "balls" not in kind.__dataclass_fields__:
+        raise ValueError(f"{said[0]}: task={cfg['task']['name']} brings its own robot; task=quadruped takes another")
+    if robot["mjcf"] is None:
+        if said:
+            raise ValueError(f"{said[0]}: a description of a robot needs its robot.mjcf")
+        return kind(**numbers, device=device)
+    found = bring(**robot)
+    its = found.robot
+    numbers |= dict(mjcf=its.mjcf, mjm=found.mjm, text=found.text, height=its.height, base=its.base)
+    return kind(**numbers, balls=tuple(found.balls), flex=found.flex, scale=tuple(its.scale or ()), device=device)
 
 
 @contextmanager
