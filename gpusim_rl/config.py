@@ -299,7 +299,9 @@ def trained(run: Any) -> dict[str, Any]:
     """The configuration of a run, checked against this version's keys; a key that is newer than the run has its default."""
     found, where = run.config, run.path / "config.yaml"
     task_name(found["task"].get("name"))
-    chosen = {group: found[group].get("name") for group in ("task", "sim", "log", "robot") if isinstance(found.get(group), dict)}
+    chosen = {
+        group: found[group].get("name") for group in ("task", "sim", "log", "robot") if isinstance(found.get(group), dict)
+    }
     base = build("config", [f"{group}={name}" for group, name in chosen.items() if name in choices(CONF / group)])
     try:
         cfg = merge(base, found)

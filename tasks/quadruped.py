@@ -56,7 +56,9 @@ class Quadruped(Task):
     base: str = "trunk"  # body
     balls: tuple[str, ...] = FEET  # the feet's geoms, spheres
     scale: tuple[float, ...] = ()  # rad of each joint's target per unit of action; reach unless given
-    flex: tuple[float, ...] = ()  # direction of the joints that lifts each foot, times the knee's step; step itself unless given
+    flex: tuple[
+        float, ...
+    ] = ()  # direction of the joints that lifts each foot, times the knee's step; step itself unless given
 
     fields = ("body_mass", "body_inertia", "body_ipos", "geom_friction", "actuator_gainprm", "actuator_biasprm")
 
@@ -284,7 +286,7 @@ class Quadruped(Task):
 
 
 def joint_columns(m: Any, device: str) -> list[slice] | list[Tensor]:
-    """Columns of qpos and of qvel in the order of ctrl, and of (…, 12) angles in the model's order; slices where all are one."""
+    """Columns of qpos and of qvel in the order of ctrl, and of angles (…, 12) in the model's; slices where all are one."""
     joints = m.actuator_trnid[:, 0]
     angles, speeds = (torch.tensor(place[joints], dtype=torch.int64, device=device) for place in (m.jnt_qposadr, m.jnt_dofadr))
     if angles.tolist() == list(range(7, m.nq)):

@@ -9,7 +9,7 @@ from tests.worlds import ROOT
 
 ORDER = """
     maths graph < noise < sim < task < env < policy returns fused < loss rollout < ppo < plain plan compare run board
-    < evaluate export legs < robot < config levels < show assemble < bench train play
+    < evaluate export legs < stance < outfit < robot < config levels < show assemble < bench train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it
