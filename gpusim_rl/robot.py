@@ -30,9 +30,9 @@ class Robot:
     joints: Any = None  # four lists of abduction, thigh, knee; the three hinges above each foot
     stance: Any = None  # rad; the first keyframe in which it stands, else legs bent with the feet below the hips
     kp: Any = None  # N m/rad; the model's own servos', else weight times height
-    kd: Any = None  # N m s/rad; the model's own servos', else √(kp · inertia of the leg about the joint)
+    kd: Any = None  # N m s/rad; the model's own servos', else √(kp · inertia of the leg about its hip)
     torque: Any = None  # N m; the model's own limits, else weight times height
-    armature: Any = None  # kg m²; the model's own, else a fifth of the inertia of the leg about the joint
+    armature: Any = None  # kg m²; the model's own, else a fifth of the inertia of the leg about its hip
     scale: Any = None  # rad of joint target per unit of action; task.reach
     height: float | None = None  # m of the base; as it stands in simulation
     collide: str = "feet"  # with the ground: feet | all, as the model has it, meshes as boxes
@@ -125,6 +125,7 @@ def stand(robot: Robot, spec: mujoco.MjSpec, own: mujoco.MjModel) -> Brought:
 def complete(robot: Robot, own: mujoco.MjModel, four: Legs, stance: Array) -> Robot:
     """The description with its gains and limits, for a stance."""
     inertia, lever = four.inertia(stance), four.lever(stance)  # kg m², N m
+    stance = np.round(stance, 4) + 0.0  # no -0
 
     def known(key: str, guess: Array) -> list[float]:
         value = getattr(robot, key)
@@ -134,7 +135,7 @@ def complete(robot: Robot, own: mujoco.MjModel, four: Legs, stance: Array) -> Ro
             raise legs.Misfit(f"robot.{key}={value}: expected more than 0")
         return short(found)
 
-    armature = known("armature", 0.2 * inertia)
+    armature = known("armature", np.full(12, 0.2 * inertia))
     kp = known("kp", np.full(12, lever))
     kd = known("kd", np.sqrt(np.asarray(kp) * (inertia + armature)))
     scale = None if robot.scale is None else short(legs.twelve("scale", robot.scale))

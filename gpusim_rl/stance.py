@@ -98,13 +98,13 @@ class Legs:
         found = [np.linalg.lstsq(j[[0, 2], 1:], [0.0, 1.0], rcond=1e-3)[0] for j in self.jacobian()]
         return tuple(float(x) for step in found for x in (0.0, *(step / max(abs(step[1]), 0.25 * abs(step[0]), 1e-9))))
 
-    def inertia(self, angles: Array) -> Array:
-        """(12,) of what moves with each joint, about its axis, without armature [kg m²]."""
+    def inertia(self, angles: Array) -> float:
+        """The largest of a leg about one of its joints, without armature [kg m²]."""
         self.pose(angles)
         mujoco.mj_crb(self.m, self.d)
         full = np.zeros((self.m.nv, self.m.nv))
         mujoco.mj_fullM(self.m, self.d, full)
-        return full[self.dof, self.dof] - self.m.dof_armature[self.dof]
+        return float((full[self.dof, self.dof] - self.m.dof_armature[self.dof]).max())
 
     def lever(self, angles: Array) -> float:
         """Weight times height of the base [N m]: what a joint has to do with."""
