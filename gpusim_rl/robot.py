@@ -137,7 +137,7 @@ def complete(robot: Robot, own: mujoco.MjModel, four: Legs, stance: Array) -> Ro
 
     armature = known("armature", np.full(12, 0.2 * inertia))
     kp = known("kp", np.full(12, lever))
-    kd = known("kd", np.sqrt(np.asarray(kp) * (inertia + armature)))
+    kd = known("kd", np.sqrt(np.array(kp) * (inertia + np.array(armature))))
     scale = None if robot.scale is None else short(legs.twelve("scale", robot.scale))
     torque = known("torque", np.full(12, lever))
     return replace(robot, stance=short(stance), kp=kp, kd=kd, torque=torque, armature=armature, scale=scale)
