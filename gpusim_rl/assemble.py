@@ -24,18 +24,24 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     """The task of a configuration, its constants on `device`."""
     numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
-    kind, robot = load(config.task_name(cfg["task"]["name"])), {k: v for k, v in cfg["robot"].items() if k != "name"}
-    said = sorted(f"robot.{key}" for key, value in robot.items() if value is not None and key != "collide")
+    kind = load(config.task_name(cfg["task"]["name"]))
+    return kind(**(numbers | robot_numbers(kind, cfg["robot"])), device=device)
+
+
+def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
+    """What the robot= section of a configuration changes of a task: nothing, or its model and what is known of it."""
+    robot = {key: value for key, value in robot.items() if key != "name"}
+    said = [f"robot.{key}" for key, value in robot.items() if value is not None and key != "collide"]
     if said and "balls" not in kind.__dataclass_fields__:
-        raise ValueError(f"{said[0]}: task={cfg['task']['name']} brings its own robot; task=quadruped takes another")
+        raise ValueError(f"{said[0]}: this task has a robot of its own, only task=quadruped takes another")
     if robot["mjcf"] is None:
         if said:
-            raise ValueError(f"{said[0]}: a description of a robot needs its robot.mjcf")
-        return kind(**numbers, device=device)
+            raise ValueError(f"{said[0]} describes a robot: say which with robot.mjcf=FILE")
+        return {}
     found = bring(**robot)
-    its = found.robot
-    numbers |= dict(mjcf=its.mjcf, mjm=found.mjm, text=found.text, height=its.height, base=its.base)
-    return kind(**numbers, balls=tuple(found.balls), flex=found.flex, scale=tuple(its.scale or ()), device=device)
+    known = found.robot
+    numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, base=known.base, height=known.height)
+    return numbers | dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
 
 
 @contextmanager

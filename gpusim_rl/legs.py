@@ -57,6 +57,8 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
         return spec.body(choose("base", "body", name, [body.name for body in spec.bodies[1:]]))
     free = [joint.parent for joint in spec.joints if joint.type == FREE]
     roots = free or [body for body in spec.worldbody.bodies if body.find_all("joint")]
+    if len(free) > 1:
+        raise Misfit(f"robot.base: {', '.join(body.name for body in free)} are all free, one robot is wanted and nothing else")
     if len(roots) != 1:
         said = ", ".join(body.name for body in roots or spec.bodies[1:])
         raise Misfit(f"robot.base: {len(roots)} bodies could be the base, name one of {said}")
@@ -189,6 +191,7 @@ def tip(m: mujoco.MjModel, d: mujoco.MjData, g: int, anchor: Array) -> tuple[Arr
         points = d.geom_xpos[g] + m.mesh_vert[at : at + m.mesh_vertnum[m.geom_dataid[g]]] @ frame.T
     else:
         points = d.geom_xpos[g] + (m.geom_aabb[g, :3] + corner * m.geom_aabb[g, 3:]) @ frame.T
-    far = points[np.linalg.norm(points - anchor, axis=1).argmax()]
+    reach = np.linalg.norm(points - anchor, axis=1)
+    far = points[reach > 0.98 * reach.max()].mean(0)  # the middle of a sole
     thick = float(size[0]) if kind in (SPHERE, CAPSULE) else 0.0
     return far + thick * (far - anchor) / max(float(np.linalg.norm(far - anchor)), 1e-9), thick

@@ -10,6 +10,7 @@ from gpusim_rl.stance import Legs
 
 NAMES = [f"{leg}_{role}" for leg in LEGS for role in ROLES]  # of the servos and, with _torque, of their sensors
 SPHERE, PLANE, BOX = mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_BOX
+HIDDEN = 3  # the first group of geoms that a viewer does not show
 LIMITED, KIND, THING, TURN = mujoco.mjtLimited, mujoco.mjtSensor, mujoco.mjtObj, mujoco.mjtOrientation
 
 
@@ -22,18 +23,15 @@ def added(name: str) -> str:
 
 
 def lighten(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
-    """Do without files: a mesh goes, or becomes a box where its body has nothing else to be seen. In place.
+    """Do without files: boxes for meshes, out of sight where their body has something else to be seen. In place.
 
-    `own` is the compiled spec.
+    `own` is the compiled spec. The geoms stay as many as they are: what is set per geom fits both models.
     """
-    geoms = list(spec.geoms)
-    seen = {geom.parent.name for geom in geoms if geom.type != MESH}
-    for i, geom in enumerate(geoms):
-        geom.group = min(geom.group, 2)  # what the viewer shows
-        if geom.type == MESH and geom.parent.name in seen:
-            spec.delete(geom)
-        else:
-            plain(geom, own, i)
+    seen = {geom.parent.name for geom in spec.geoms if geom.type != MESH}
+    for i, geom in enumerate(spec.geoms):
+        hidden = geom.type == MESH and geom.parent.name in seen
+        geom.group = HIDDEN if hidden else min(geom.group, HIDDEN - 1)
+        plain(geom, own, i)
     for part in (*spec.meshes, *spec.skins):
         spec.delete(part)
     for material in spec.materials:
@@ -84,7 +82,7 @@ def prepare(spec: mujoco.MjSpec, own: mujoco.MjModel, base: str, joints: list[st
     for part in (*spec.tendons, *spec.equalities, *other) if other else ():
         spec.delete(part)
     stand_on(spec, feet, collide)
-    body.add_site(name=added("imu"), group=4)
+    body.add_site(name=added("imu"), group=HIDDEN)
     if not any(camera.name == "track" for camera in spec.cameras):
         camera = body.add_camera(name="track", pos=[0.4, -1.6, 0.6], mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
         camera.alt.type, camera.alt.xyaxes = TURN.mjORIENTATION_XYAXES, [0.97, 0.24, 0, -0.08, 0.31, 0.95]
@@ -106,9 +104,11 @@ def stand_on(spec: mujoco.MjSpec, feet: list[Foot], collide: str) -> None:
     for leg, foot in zip(LEGS, feet, strict=True):
         body, ball = spec.body(foot.body), spec.geom(foot.ball)
         if ball is None:
-            ball = body.add_geom(name=foot.ball, type=SPHERE, size=[foot.radius, 0, 0], pos=foot.place, mass=0, group=2)
+            ball = body.add_geom(
+                name=foot.ball, type=SPHERE, size=[foot.radius, 0, 0], pos=foot.place, mass=0, group=HIDDEN - 1
+            )
         ball.condim, ball.priority, ball.friction = 3, 1, [0.8, 0.005, 0.0001]
-        body.add_site(name=added(leg), pos=foot.place, group=4)
+        body.add_site(name=added(leg), pos=foot.place, group=HIDDEN)
     if not any(geom.type == PLANE for geom in spec.worldbody.geoms):
         look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1])
         spec.worldbody.add_geom(name=added("floor"), type=PLANE, contype=1, **look)

@@ -45,7 +45,7 @@ class Brought:
     robot: Robot  # complete
     mjm: mujoco.MjModel
     text: str  # its MJCF without files, for the ONNX file
-    balls: list[str]  # the geoms that are its feet
+    balls: tuple[str, ...]  # the geoms that are its feet
     flex: tuple[float, ...]  # (12,) direction of the joints that lifts each foot straight up, a knee's ±1
 
 
@@ -112,11 +112,8 @@ def stand(robot: Robot, spec: mujoco.MjSpec, own: mujoco.MjModel) -> Brought:
         height = outfit.settle(trial.compile(), four)
         if height is not None:
             outfit.drive(spec, four, stance, **servos)
-            for one in (spec, trial):
-                one.keys[0].qpos = four.qpos(stance, height)
-            trial.compile()  # or to_xml writes the old keyframe
             ready = replace(ready, height=robot.height or round(height, 4))
-            balls = [foot.ball for foot in feet]
+            balls = tuple(foot.ball for foot in feet)
             return Brought(robot=ready, mjm=spec.compile(), text=trial.to_xml(), balls=balls, flex=four.flex(stance))
     said = "" if robot.stance is None else f" in robot.stance={robot.stance}"
     raise legs.Misfit(f"it does not stand{said}: robot.stance (rad), robot.kp (N m/rad) or robot.torque (N m) may help")

@@ -39,10 +39,10 @@ class Legs:
         self.length = np.linalg.norm(knee - thigh, axis=1) + np.linalg.norm(foot - knee, axis=1)  # (4,) m
         self.wanted = thigh - [[0, 0, CROUCH]] * self.length[:, None]  # below the hips
 
-    def qpos(self, angles: Array, height: float | None = None) -> Array:
-        """(19,) in the model's order, the base at a height [m], or at that which puts the feet on the ground."""
+    def qpos(self, angles: Array) -> Array:
+        """(19,) in the model's order, the feet on the ground."""
         qpos = np.zeros(19)
-        qpos[2], qpos[3], qpos[self.at] = self.pose(angles) if height is None else height, 1, angles
+        qpos[2], qpos[3], qpos[self.at] = self.pose(angles), 1, angles
         return qpos
 
     def pose(self, angles: Array) -> float:
@@ -109,4 +109,4 @@ class Legs:
     def lever(self, angles: Array) -> float:
         """Weight times height of the base [N m]: what a joint has to do with."""
         weight = self.m.body_subtreemass[self.base] * float(np.linalg.norm(self.m.opt.gravity))
-        return weight * self.pose(angles)
+        return weight * max(self.pose(angles), 0.5 * float(self.length.mean()))
