@@ -60,8 +60,9 @@ def bring(**keys: Any) -> Brought:
     try:
         spec = mujoco.MjSpec.from_file(str(file))
         spec.compiler.fusestatic = spec.compiler.discardvisual = False  # else ids are not those of the spec
-        for joint in spec.joints:
-            joint.name = joint.name or f"{joint.parent.name}_joint"
+        for kind, parts in (("joint", spec.joints), ("body", spec.bodies)):
+            for i, part in enumerate(parts):
+                part.name = part.name or outfit.added(f"{kind}{i}")
         return stand(robot, spec, spec.compile())
     except (legs.Misfit, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
