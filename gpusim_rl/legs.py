@@ -35,7 +35,10 @@ class Foot(NamedTuple):
 
 def twelve(key: str, value: Any) -> Array:
     """(12,) from a number, three (abduction, thigh, knee), or twelve."""
-    numbers = np.asarray(value, dtype=float).ravel() if not isinstance(value, str | bool) else np.zeros(0)
+    try:
+        numbers = np.asarray(value, dtype=float).ravel()
+    except (TypeError, ValueError):
+        numbers = np.zeros(0)
     if len(numbers) not in (1, 3, 12) or not np.isfinite(numbers).all():
         raise Misfit(f"robot.{key}={value}: expected a number, three (abduction, thigh, knee) or twelve")
     return np.resize(numbers, 12)
