@@ -91,7 +91,7 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
 
 def choose_mode(cfg: dict[str, Any]) -> str:
     """The mode, with `auto` resolved; ValueError or OSError if the keys do not fit together or a file cannot be written."""
-    modes = ("auto", "viewer", "video", "evaluate", "export")
+    modes = ("auto", "viewer", "video", "evaluate", "export", "robot")
     if cfg["mode"] not in modes:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(modes)}")
     if cfg["onnx"] and cfg["mode"] in ("evaluate", "export"):
@@ -114,8 +114,10 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
     if mode == "video":
         config.writable("video", cfg["video"], FILMS)
-    elif mode in ("evaluate", "export"):
+    elif mode in ("evaluate", "export", "robot"):
         config.writable("out", cfg["out"])
+    if mode == "robot" and cfg["robot"]["mjcf"] is None:
+        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
     return mode
 
 
@@ -171,6 +173,19 @@ def reproduce(cfg: dict[str, Any], mode: str) -> None:
             film(again.model, again.frames(), Path(cfg["video"] or path.with_suffix(".mp4")), min(cfg["seconds"], 5))
 
 
+def describe_robot(cfg: dict[str, Any]) -> None:
+    """mode=robot: print what is said and guessed of a robot, as a file for conf/robot/."""
+    with config.one_line():
+        from gpusim_rl.robot import as_yaml, bring  # loads MuJoCo: not before a mistake is answered
+
+        said = {key: value for key, value in cfg["robot"].items() if key != "name"}
+        name = cfg["robot"]["name"] if cfg["robot"]["name"] != "own" else Path(said["mjcf"]).stem
+        text = as_yaml(bring(**said).robot, name)
+        print(text)
+        if cfg["out"]:
+            Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")
+
+
 def show(cfg: dict[str, Any], mode: str) -> None:
     """mode=viewer and mode=video."""
     with config.one_line():
@@ -217,6 +232,8 @@ def main(cfg: DictConfig) -> None:
         evaluate_run(values)
     elif mode == "export":
         export_run(values)
+    elif mode == "robot":
+        describe_robot(values)
     else:
         show(values, mode)
 

@@ -32,7 +32,7 @@ def train(cfg: dict[str, Any]) -> None:
             build = partial(make_ppo, cfg)
             return show(measure(build), cfg["num_envs"])
         ppo = make_ppo(cfg)
-        run, note = begin(cfg, ppo)
+        run, note, cfg = begin(cfg, ppo)
         sink = cfg["log"]["name"] if rank() == 0 else "none"
         write, close = board.sink(sink, cfg["log"]["project"], run.path, cfg)
     name, task_cfg = cfg["task"]["name"], cfg["task"]
@@ -70,12 +70,14 @@ def train(cfg: dict[str, Any]) -> None:
     table.say(f"wrote {run.path}/eval.json and {run.path}/policy.onnx; see it: python play.py run={run.path}")
 
 
-def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
-    """(run, note of its checkpoint): a new run, or the one that resume= names, with ppo as its last checkpoint left it."""
-    from gpusim_rl.bundle import keep
+def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str, Any]]:
+    """(run, note of its checkpoint, cfg): a new run, or that of resume=, with ppo as its last checkpoint left it.
+
+    A new run keeps the models that are not ours, and cfg names them there.
+    """
+    from gpusim_rl.assemble import keep_models
     from gpusim_rl.ranks import agreed, rank
     from gpusim_rl.run import Run
-    from gpusim_rl.task import ASSETS, find_mjcf
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -86,12 +88,11 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
         paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))  # of a multirun, in the same second
         path = Path(agreed(cfg["run_dir"] or str(next(p for p in paths if not p.exists()))))
         if rank() > 0:
-            return Run(path), {}
+            return Run(path), {}, cfg
         run = Run.create(path, cfg, again=cfg["auto_resume"])
-        model = find_mjcf(cfg["task"]["mjcf"])
-        if model.parent != ASSETS:  # not one of ours: the run keeps it
-            run.configure(cfg | {"task": cfg["task"] | {"mjcf": str(keep(model, run.path / "model"))}})
-        return run, {}
+        kept = keep_models(cfg, run.path)
+        run.configure(kept)
+        return run, {}, kept
     run = Run.open(Path(cfg["resume"]))
     if rank() == 0:
         run.lock()
@@ -101,7 +102,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
     agreed(0)  # all have read
     if rank() > 0:
-        return run, note
+        return run, note, cfg
     changed = config.changes(config.trained(run), cfg)
     if changed:
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
@@ -109,7 +110,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str]]:
     run.configure(cfg | {"resume": None})
     for row in run.rewind(ppo.iterations)[-1:]:
         ppo.env.recall(row)
-    return run, note
+    return run, note, cfg
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")

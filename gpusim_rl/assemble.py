@@ -8,6 +8,7 @@ import mujoco
 import torch
 
 from gpusim_rl import config
+from gpusim_rl.bundle import keep
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
@@ -16,8 +17,9 @@ from gpusim_rl.plan import room
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
 from gpusim_rl.ranks import join, rank, ranks
+from gpusim_rl.robot import bring, find
 from gpusim_rl.sim import choose, make
-from gpusim_rl.task import Task, find_mjcf
+from gpusim_rl.task import ASSETS, Task, find_mjcf
 from tasks import load
 
 
@@ -25,7 +27,34 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     """The task of a configuration, its constants on `device`."""
     numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
-    return load(config.task_name(cfg["task"]["name"]))(**numbers, device=device)
+    kind = load(config.task_name(cfg["task"]["name"]))
+    return kind(**(numbers | robot_numbers(kind, cfg["robot"])), device=device)
+
+
+def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
+    """What the robot= section of a configuration changes of a task: nothing, or its model and what is known of it."""
+    robot = {key: value for key, value in robot.items() if key != "name"}
+    said = [f"robot.{key}" for key, value in robot.items() if value is not None and key != "collide"]
+    if said and "balls" not in kind.__dataclass_fields__:
+        raise ValueError(f"{said[0]}: this task has a robot of its own, only task=quadruped takes another")
+    if robot["mjcf"] is None:
+        if said:
+            raise ValueError(f"{said[0]} describes a robot: say which with robot.mjcf=FILE")
+        return {}
+    found = bring(**robot)
+    known = found.robot
+    numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, base=known.base, height=known.height)
+    return numbers | dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
+
+
+def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Copy the models of a configuration that are not ours into folder/model; the configuration that names the copies."""
+    for section, look in (("task", find_mjcf), ("robot", find)):
+        mjcf = cfg[section]["mjcf"]
+        file = look(mjcf) if mjcf else None
+        if file and file.parent != ASSETS:
+            cfg = cfg | {section: cfg[section] | {"mjcf": str(keep(file, folder / "model" / section))}}
+    return cfg
 
 
 @contextmanager

@@ -8,25 +8,26 @@ FOLDERS = ("assetdir", "meshdir", "texturedir")  # attributes of <compiler>
 
 
 def keep(file: Path, folder: Path) -> Path:
-    """Copy an MJCF file and the meshes, textures and height fields that it names into a folder; the copy.
+    """Copy an MJCF or URDF file and the meshes, textures and height fields that it names into a folder; the copy.
 
     `<include>`s are resolved, paths rewritten; numbers stay as they are written.
     """
     root = ElementTree.parse(file).getroot()
     include(root, file.parent)
     folder.mkdir(parents=True, exist_ok=True)
-    compilers = list(root.iter("compiler"))
+    compilers, urdf = list(root.iter("compiler")), root.tag == "robot"
     places = {key: element.attrib[key] for element in compilers for key in FOLDERS if key in element.attrib}
-    bare = any(element.attrib.get("strippath") == "true" for element in compilers)
+    stripped = [element.attrib["strippath"] for element in compilers if "strippath" in element.attrib]
+    bare = stripped[-1] == "true" if stripped else urdf
     for i, (element, key) in enumerate(files(root)):
         place = places.get("texturedir" if element.tag == "texture" else "meshdir", places.get("assetdir", ""))
         named = Path(Path(element.attrib[key]).name if bare else element.attrib[key])
-        source, target = file.parent / place / named, folder / str(i) / named.name  # a mesh is called as its file is
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, target)
-        element.attrib[key] = f"{i}/{named.name}"
+        own = "" if bare else f"{i}/"  # a mesh is called as its file is
+        (folder / own).mkdir(exist_ok=True)
+        shutil.copyfile(file.parent / place / named, folder / own / named.name)
+        element.attrib[key] = f"{own}{named.name}"
     for element in compilers:
-        for key in (*FOLDERS, "strippath"):
+        for key in FOLDERS:
             element.attrib.pop(key, None)
     copy = folder / "model.xml"
     copy.write_text(ElementTree.tostring(root, encoding="unicode"), encoding="utf-8")

@@ -388,23 +388,26 @@ def trained(run: Any) -> dict[str, Any]:
     """The configuration of a run, checked against this version's keys; a key that is newer than the run has its default."""
     found, where = run.config, run.path / "config.yaml"
     task_name(found["task"].get("name"))
-    chosen = {group: found[group].get("name") for group in ("task", "sim", "log") if isinstance(found.get(group), dict)}
+    chosen = {
+        group: found[group].get("name") for group in ("task", "sim", "log", "robot") if isinstance(found.get(group), dict)
+    }
     base = build("config", [f"{group}={name}" for group, name in chosen.items() if name in choices(CONF / group)])
     try:
         cfg = merge(base, found)
         settle(cfg)
-        cfg["task"]["mjcf"] = inside(run.path, cfg["task"]["mjcf"])
+        for section in ("task", "robot"):
+            cfg[section]["mjcf"] = inside(run.path, f"{section}.mjcf", cfg[section]["mjcf"])
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{where}: {error}") from None
     return cfg
 
 
-def inside(folder: Path, name: str) -> str:
+def inside(folder: Path, key: str, name: str | None) -> str | None:
     """A model of a run: the name of one of ours, or a file in the run; ValueError for a path out of it."""
-    if Path(name).name == name and not (folder / name).exists():
+    if name is None or (Path(name).name == name and ":" not in name and not (folder / name).exists()):
         return name
-    if not (folder / name).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"task.mjcf={name!r} lies outside of the run")
+    if not (folder / name).resolve().is_relative_to(folder.resolve()) or ":" in name:
+        raise ValueError(f"{key}={name!r} lies outside of the run")
     model = folder / name
     confined(read_text(model, MODEL), model.parent, str(model))
     return str(model)

@@ -198,9 +198,12 @@ class Training:
         about = {"iteration": i, "world": found.world, "step": found.step, "why": found.why, "term": term, "terms": terms}
         if rank():
             return says
+        cfg = self.run.portable(self.cfg)
         try:
             self.run.json("report.json", about)
-            data = to_bytes(found.tensors, metadata={"gpusim_rl": json.dumps(about | {"task": self.cfg["task"]})})
+            data = to_bytes(
+                found.tensors, metadata={"gpusim_rl": json.dumps(about | {key: cfg[key] for key in ("task", "robot")})}
+            )
             write_whole(self.run.path / "repro.safetensors", data)
         except OSError as error:
             return f"{says}; the report cannot be written: {error.strerror}"

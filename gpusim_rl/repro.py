@@ -24,9 +24,10 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["gpusim_rl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        task = about["task"]
-        base = config.build("config", [f"task={config.task_name(task['name'])}"])
-        about["task"] = config.merge(base, {"task": task})["task"]
+        found = {key: about[key] for key in ("task", "robot")}
+        cfg = config.merge(config.build("config", [f"task={config.task_name(found['task']['name'])}"]), found)
+        for key in found:
+            about[key] = cfg[key] | {"mjcf": config.inside(path.parent, f"{key}.mjcf", cfg[key]["mjcf"])}
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no incident of a training: {error}") from None
     return about, tensors
@@ -41,7 +42,7 @@ class Repro:
 
     def __init__(self, path: Path):
         self.about, tensors = read(path)
-        self.task = make_task({"task": self.about["task"]}, "cpu")
+        self.task = make_task(self.about, "cpu")
         sim = make("native", self.task.mjm, 1, device="cpu", fields=self.task.fields, threads=1)
         assert isinstance(sim, Native)
         self.sim = sim

@@ -99,11 +99,18 @@ class Run:
             write_whole(self.path / "config.yaml", self._text.encode())
             self.json("versions.json", versions())
 
+    def portable(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with models in the run named as seen from there."""
+        home = self.path.resolve()
+        for section in ("task", "robot"):
+            mjcf = config.get(section, {}).get("mjcf") or ""
+            if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(home):
+                config = config | {section: config[section] | {"mjcf": str(Path(mjcf).resolve().relative_to(home))}}
+        return config
+
     def configure(self, config: dict[str, Any]) -> None:
-        """Write config.yaml; a model in the run is named as seen from there."""
-        mjcf = config["task"].get("mjcf", "")
-        if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(self.path.resolve()):
-            config = config | {"task": config["task"] | {"mjcf": str(Path(mjcf).resolve().relative_to(self.path.resolve()))}}
+        """Write config.yaml."""
+        config = self.portable(config)
         self._text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_whole(self.path / "config.yaml", self._text.encode())
 

@@ -114,6 +114,7 @@ class Task:
         dt: control period [s], a whole number of the model's timesteps.
         episode: time-out [s].
         device: where the task's constants live.
+        mjm, text: the compiled model and its MJCF; those of the file unless given.
     """
 
     mjcf: str
@@ -121,7 +122,8 @@ class Task:
     episode: float = 20.0
     device: str = "cpu"
     clip: float = 4.0  # actions are clamped to ± this before the task sees them
-    mjm: Any = field(default=None, repr=False)  # the compiled model; from mjcf unless given
+    mjm: Any = field(default=None, repr=False)
+    text: str = field(default="", repr=False)
 
     fields = ()  # model fields with a value per world
 
@@ -160,6 +162,8 @@ class Task:
 
     def mjcf_text(self) -> str:
         """The model's MJCF, whole: `<include>`s resolved."""
+        if self.text:
+            return self.text
         file = find_mjcf(self.mjcf)
         text = file.read_text(encoding="utf-8")
         if "<include" not in text:

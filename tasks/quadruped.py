@@ -2,8 +2,10 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpusim_rl.maths import from_euler, gauss, squared
 from gpusim_rl.task import Clock, Command, Drive, Reading, Task
@@ -51,6 +53,12 @@ class Quadruped(Task):
     gain: float = 0.1  # ± share of Kp and of Kd
     push: float = 0.5  # m/s, ± in x and y
     push_every: float = 8.0  # s, mean time between pushes
+    base: str = "trunk"  # body
+    balls: tuple[str, ...] = FEET  # the feet's geoms, spheres
+    scale: tuple[float, ...] = ()  # rad of each joint's target per unit of action; reach unless given
+    flex: tuple[
+        float, ...
+    ] = ()  # direction of the joints that lifts each foot, times the knee's step; step itself unless given
 
     fields = ("body_mass", "body_inertia", "body_ipos", "geom_friction", "actuator_gainprm", "actuator_biasprm")
 
@@ -67,11 +75,13 @@ class Quadruped(Task):
         if not 0 < self.gait <= 0.5 / self.dt:
             raise ValueError(f"task.gait={self.gait} Hz: expected more than 0, and two control steps a turn at least")
         key = self.nominal("key_qpos")[0]
-        self.rest, self.stance = key, key[7:]
-        self.ground = float(self.mjm.geom("FL").size[0])  # m, height of a foot's centre when it stands: its radius
+        self.angles, self.speeds, self.back = joint_columns(self.mjm, self.device)
+        self.rest, self.stance = key, key[self.angles]
+        self.ground = float(self.mjm.geom(self.balls[0]).size[0])  # m, height of a foot's centre when it stands: its radius
+        self.reaches = self.tensor(self.scale) if self.scale else self.reach
         self.limit = self.tensor(self.fastest)
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
-        self.bend = self.tensor(self.step)
+        self.bend = abs(self.step[2]) * self.tensor(self.flex).view(4, 3) if self.flex else self.tensor(self.step).expand(4, 3)
         self.kp, self.kd = self.nominal("actuator_gainprm")[:, 0], -self.nominal("actuator_biasprm")[:, 2]
         # bounds of what is drawn
         self.unit = self.tensor([-1.0] * 20), self.tensor([1.0] * 20)
@@ -108,11 +118,11 @@ class Quadruped(Task):
 
     @property
     def drive(self):
-        bend, lag = self.bend.repeat(4), self.offsets.repeat_interleave(3)
+        bend, lag = self.bend.flatten(), self.offsets.repeat_interleave(3)
         return Drive(
             names=self.joints,
             unit="rad",
-            scale=(self.reach,) * 12,
+            scale=tuple(self.scale) or (self.reach,) * 12,
             offset=tuple(self.stance.tolist()),
             delay=self.delay,
             bend=tuple(bend.tolist()),
@@ -127,7 +137,7 @@ class Quadruped(Task):
         turned = from_euler(0.1 * unit[:, 3], 0.1 * unit[:, 4], math.pi * unit[:, 5])
         base = torch.cat([0 * unit[:, :2], self.rest[2] + 0.02 * (1 + unit[:, 2:3]), turned], 1)
         return dict(
-            qpos=torch.cat([base, self.stance + 0.1 * unit[:, 6:18]], 1),
+            qpos=torch.cat([base, (self.stance + 0.1 * unit[:, 6:18])[:, self.back]], 1),
             qvel=torch.cat([0.3 * unit[:, :6], 0 * unit[:, 6:18]], 1),
             command=noise.uniform("command", -self.limit, self.limit) * (1 - still)[:, None],
             still=still,
@@ -139,7 +149,7 @@ class Quadruped(Task):
         scale = noise.uniform("mass", torch.full((m.nbody,), 1 - self.mass, device=self.device), 1 + self.mass)
         shift = noise.uniform("centre", -self.centre * torch.ones(3, device=self.device), self.centre)
         ipos = self.nominal("body_ipos").expand(n, -1, -1).clone()
-        ipos[:, self.mjm.body("trunk").id] += shift
+        ipos[:, self.mjm.body(self.base).id] += shift
         return dict(
             body_mass=self.nominal("body_mass") * scale,
             body_inertia=self.nominal("body_inertia") * scale[:, :, None],
@@ -170,7 +180,7 @@ class Quadruped(Task):
 
     def control(self, s):
         bend = (self.swing(s)[:, :, None] * self.bend).flatten(1)
-        return self.stance + self.reach * (s.previous if self.delay else s.action) + bend
+        return self.stance + self.reaches * (s.previous if self.delay else s.action) + bend
 
     def moving(self, s):
         """(B,) 1 where a motion is commanded, else 0."""
@@ -181,8 +191,8 @@ class Quadruped(Task):
         return dict(
             gyro=s.gyro,
             up=s.up,
-            joints=s.qpos[:, 7:] - self.stance,
-            speeds=s.qvel[:, 6:],
+            joints=s.qpos[:, self.angles] - self.stance,
+            speeds=s.qvel[:, self.speeds],
             action=s.action,
             command=s.command,
             clock=self.moving(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
@@ -201,7 +211,7 @@ class Quadruped(Task):
 
     def power(self, s):
         """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (s.span("FL_abduction_torque", "RR_knee_torque") * s.qvel[:, 6:]).abs().sum(1)
+        return (s.span("FL_abduction_torque", "RR_knee_torque") * s.qvel[:, self.speeds]).abs().sum(1)
 
     def reward(self, s):
         swing = self.swing(s)
@@ -216,12 +226,12 @@ class Quadruped(Task):
             height=-((s.qpos[:, 2] - self.height) ** 2),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
-            pose=-squared(s.qpos[:, 7:] - self.stance),
+            pose=-squared(s.qpos[:, self.angles] - self.stance),
             slip=-(slide * (swing == 0)).sum(1),
         )
 
     def terminated(self, s):
-        return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < 0.14)
+        return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < self.height / 2)
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
@@ -273,3 +283,12 @@ class Quadruped(Task):
             drift_still=drift[still].mean().item() if still.any() else 0.0,
             energy_per_metre=(record["power"][:, walking].sum() * self.dt / metres.clamp(min=1e-6)).item(),
         )
+
+
+def joint_columns(m: Any, device: str) -> list[slice] | list[Tensor]:
+    """Columns of qpos and of qvel in the order of ctrl, and of angles (…, 12) in the model's; slices where all are one."""
+    joints = m.actuator_trnid[:, 0]
+    angles, speeds = (torch.tensor(place[joints], dtype=torch.int64, device=device) for place in (m.jnt_qposadr, m.jnt_dofadr))
+    if angles.tolist() == list(range(7, m.nq)):
+        return [slice(7, None), slice(6, None), slice(None)]
+    return [angles, speeds, angles.argsort()]

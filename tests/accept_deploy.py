@@ -32,8 +32,8 @@ def episodes(env: Env, path: Path) -> None:
     """Write what happens to the worlds of a fresh evaluation Env whatever the robot does, as arrays, to path (.npz).
 
     `qpos`, `qvel`, `phase`: start states. `model/<field>`: the worlds. `command` (T+1, B, 3) and `noise/<term>` (T+1, B, …): at
-    each control step. `timing`: control steps between commands and ignored after one, timesteps in a control step. Advances
-    the Env's clock and memory, but not its physics.
+    each control step. `timing`: control steps between commands and ignored after one, timesteps in a control step.
+    `fallen`: height of the base that is a fall [m]. Advances the Env's clock and memory, but not its physics.
     """
     task = env.task
     given: dict[str, Any] = {"qpos": env.sim.qpos.clone(), "qvel": env.sim.qvel.clone(), "phase": env.memory["phase"].clone()}
@@ -51,6 +51,7 @@ def episodes(env: Env, path: Path) -> None:
     parts = torch.stack(noise).split(list(env.widths.values()), dim=2)
     given |= {f"noise/{term}": part for term, part in zip(env.widths, parts, strict=True) if part.any()}
     given["timing"] = torch.tensor([task.redraw_steps, round(1.0 / task.dt), task.substeps])  # pyright: ignore
+    given["fallen"] = torch.tensor(task.height / 2)
     np.savez(path, **{name: value.numpy() for name, value in given.items()})
 
 

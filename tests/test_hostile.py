@@ -123,6 +123,8 @@ HOSTILE = {
     "interpolated model": lambda c: c | {"task": c["task"] | {"mjcf": "${oc.env:HOME}/x.xml"}},
     "model out of the run": lambda c: c | {"task": c["task"] | {"mjcf": "/etc/passwd"}},
     "model above the run": lambda c: c | {"task": c["task"] | {"mjcf": "../../secret.xml"}},
+    "robot out of the run": lambda c: c | {"robot": c["robot"] | {"mjcf": "/etc/passwd"}},
+    "robot of a package": lambda c: c | {"robot": c["robot"] | {"mjcf": "os:../../../etc/passwd"}},
     "task by path": lambda c: c | {"task": c["task"] | {"name": "../../evil"}},
     "task by module": lambda c: c | {"task": c["task"] | {"name": "os.path"}},
     "endless worlds": lambda c: c | {"num_envs": float("inf")},

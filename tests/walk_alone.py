@@ -98,7 +98,7 @@ def walk(policy: Any, batch: Any, live: dict, given: dict) -> dict[str, Any]:
         sums[0] += settled * ((sensor["velocity"][:, :2] - command[:, :2]) ** 2).sum(1)
         sums[1] += settled * (sensor["gyro"][:, 2] - command[:, 2]) ** 2
         sums[2] += settled
-        down = ~((sensor["up"][:, 2] >= 0.3) & (live["qpos"][:, 2] >= 0.14))  # NaN is down, too
+        down = ~((sensor["up"][:, 2] >= 0.3) & (live["qpos"][:, 2] >= given["fallen"]))  # NaN is down, too
         fell |= down
         if down.any():  # it has failed; stand it up, so that its readings stay finite
             start(batch, live, given, np.flatnonzero(down))
