@@ -166,6 +166,18 @@ def a_fetch_is_of_its_moment(device: str) -> None:
     assert read() == [0, 1, 2, 3, 4] and read() == [0, 1, 2, 3, 4]
 
 
+def trains_their_robot(device: str, *robot: str) -> PPO:
+    """Another's robot with all of its collisions, control period and network sizes as mjlab trains its Go1: captured, finite."""
+    network = ("algo.hidden=[512,256,128]", "algo.activation=elu")
+    ppo = build(device, "quadruped", 8, *robot, "robot.collide=all", "task.dt=0.02", *network)
+    for _ in range(CALLS):
+        ppo.iteration()
+    assert replays(ppo) and ppo.env.task.substeps == round(0.02 / ppo.env.task.mjm.opt.timestep)
+    assert [layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)] == [512, 256, 128, 12]
+    assert all(torch.isfinite(weights).all() for weights in ppo.weights) and ppo.metrics()["overflow"] == 0
+    return ppo
+
+
 def starts_warm(device: str, folder: Path) -> None:
     """The second start on a machine compiles nothing; what both took is printed."""
     words = ("task=cartpole", "sim=warp", "num_envs=4", "num_steps=4", "repeats=1", "warmup=1", "seconds=1e-3")

@@ -66,7 +66,7 @@ def test_it_measures_every_level(tmp_path, sim):
         ("repeat=3", "did you mean repeats"),
         ("repeats=0", "at least 1"),
         ("seconds=0", "seconds=0"),
-        ("out=no/such/directory/bench.json", "a directory that exists"),
+        ("out=no/such/directory/bench.json", "no directory no/such/directory"),
         ("num_envs=0", "num_envs=0"),
         ("compare=isaac", "choose one of mjlab"),
         ("compare=mjlab", "compare=mjlab needs"),
@@ -96,6 +96,8 @@ def test_the_plain_update_is_the_same_update():
         (Plain(ppo) if plain else ppo).update()
         steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})
     for name, step in steps[0].items():
+        if name == "floor":
+            continue
         scale = step.abs().max()
         assert scale > 0 and (step - steps[1][name]).abs().max() < 5e-3 * scale, name
 

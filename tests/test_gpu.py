@@ -1,6 +1,7 @@
 """What needs CUDA: `pytest -m gpu`. Each has a twin on the CPU elsewhere in tests/."""
 
 import json
+from importlib.util import find_spec
 
 import mujoco
 import pytest
@@ -112,6 +113,18 @@ def test_captured_is_eager(words):
 def test_graphs(body):
     """Recording, capturing anew, fetching."""
     body("cuda")
+
+
+@pytest.mark.skipif(find_spec("mjlab") is None, reason="mjlab is not installed")
+def test_three_times_mjlab(tmp_path):
+    """On mjlab's Go1 with its collisions, control period and network sizes, training is three times as fast as mjlab's own."""
+    ppo = graphs.trains_their_robot("cuda", "robot=go1")
+    assert ppo.env.task.substeps == 4
+    network = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.update_epochs=5")
+    words = ("robot=go1", "robot.collide=all", *network, "num_envs=4096", "num_steps=24", "compare=mjlab", "out=bench.json")
+    print(succeed("-m gpusim_rl.bench", *words, cwd=tmp_path))
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["steps_per_s"]["training"]["median"] >= 3 * found["mjlab"]["steps_per_s"]
 
 
 def test_a_second_start_is_warm(tmp_path):

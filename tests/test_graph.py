@@ -7,6 +7,7 @@ import torch
 
 from gpusim_rl.graph import Phases, capture
 from tests import graphs
+from tests.robots import mjcf, write
 from tests.worlds import TASKS
 
 
@@ -28,6 +29,11 @@ def test_a_captured_iteration_reads_nothing(task):
 def test_graphs(body):
     """Recording, capturing anew, fetching."""
     body("cpu")
+
+
+def test_another_robot_is_captured(tmp_path):
+    """A stranger's robot trains through the same graphs, with the network sizes of mjlab."""
+    graphs.trains_their_robot("cpu", f"robot.mjcf={write(tmp_path, mjcf())}")
 
 
 def test_a_second_start_is_warm(tmp_path):
