@@ -34,6 +34,22 @@ def keep(file: Path, folder: Path) -> Path:
     return copy
 
 
+def kept(file: Path, copy: Path) -> bool:
+    """Whether a copy is what `keep` makes of the file, as far as the text tells."""
+
+    def text(path: Path) -> bytes:
+        root = ElementTree.parse(path).getroot()
+        include(root, path.parent)
+        for element, key in files(root):
+            element.attrib[key] = Path(element.attrib[key]).name
+        for element in root.iter("compiler"):
+            for key in FOLDERS:
+                element.attrib.pop(key, None)
+        return ElementTree.tostring(root)
+
+    return text(file) == text(copy)
+
+
 def include(element: ElementTree.Element, folder: Path) -> None:
     """Put what each `<include file="…"/>` below an element names in its place. In place; paths are relative to folder."""
     for i, child in reversed(list(enumerate(element))):

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gpusim_rl.bundle import confined
+from gpusim_rl.bundle import confined, kept
 from gpusim_rl.disk import read_text
 
 MODEL = 1 << 26  # bytes of a stranger's MJCF
@@ -30,7 +30,7 @@ CHANGEABLE = (
     *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log", "rollbacks"),
     *("resume", "run_dir", "auto_resume", "plan", "hydra"),
 )
-FIXED = ("task", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor")
+FIXED = ("task", "robot", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor")
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
 LARGEST = 3.4e38  # of float32
 RUNS = 200  # of a multirun: each value is checked before the first run, in a tenth of a second
@@ -347,6 +347,10 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     after = json.loads(json.dumps(before))
     for key in keys:
         group, _, rest = key.partition(".")
+        if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
+            file, copy = Path(cfg[group][rest]), Path(before[group][rest])
+            if file.is_file() and copy.is_file() and kept(file, copy):
+                continue  # the run has kept it
         if rest:
             put(after, key, flatten(cfg)[key])
         elif group == "log" or not (CONF / group).is_dir():

@@ -177,6 +177,22 @@ def test_auto_resume_begins_and_goes_on(here):
     assert note["iteration"] == "2" and all(torch.equal(weights[name], again[name]) for name in weights)
 
 
+def test_auto_resume_of_a_model_of_ones_own(here):
+    """The same line goes on where the run has kept the model, also when the file is gone; another model is refused."""
+    text = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
+    (here / "mine.xml").write_text(text)
+    (here / "other.xml").write_text(text.replace('mass="0.1"', 'mass="0.2"'))
+    tiny = [word for word in TINY if not word.startswith("task")]
+    words = ("task=cartpole", *tiny, "task.episode=2", "log=none", "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
+    for iterations in (1, 2):
+        succeed("train.py", *words, f"iterations={iterations}", cwd=here)
+    (here / "mine.xml").unlink()
+    succeed("train.py", "resume=run", "iterations=3", cwd=here)
+    assert "task.mjcf run/model/task/model.xml → other.xml" in refused(
+        "train.py", "resume=run", "task.mjcf=other.xml", cwd=here
+    )
+
+
 def test_the_best_is_kept(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
