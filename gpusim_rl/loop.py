@@ -41,7 +41,8 @@ class Signals:
     caught = 0
 
     def __enter__(self) -> "Signals":
-        self._before = {number: signal.signal(number, self._catch) for number in SIGNALS}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
+        self._before = {number: signal.signal(number, self._catch) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
