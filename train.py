@@ -53,7 +53,8 @@ def train(cfg: dict[str, Any]) -> None:
             config.fail(str(error), 1)
         close()
     if number:
-        table.say(f"stopped after iteration {training.ppo.iterations}; python train.py resume={run.path} continues")
+        wrong = f", but its checkpoint could not be written: {training.saver.failed}" if training.saver.failed else ""
+        table.say(f"stopped after iteration {training.ppo.iterations}; python train.py resume={run.path} continues{wrong}")
         raise SystemExit(128 + number)
     if rank() > 0:
         return leave()
@@ -108,6 +109,10 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
     run.checkpoints.forget(path)
     run.configure(cfg | {"resume": None})
+    lowered = run.rollbacks() - int(note.get("rollbacks") or 0)
+    for rate in (ppo.actor_rate, ppo.critic_rate) if lowered > 0 else ():
+        rate.mul_(0.5**lowered)  # rolled back, and ended before the next checkpoint
+    note["rollbacks"] = str(run.rollbacks())
     for row in run.rewind(ppo.iterations)[-1:]:
         ppo.env.recall(row)
     return run, note, cfg

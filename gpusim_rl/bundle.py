@@ -19,6 +19,8 @@ def keep(file: Path, folder: Path) -> Path:
     places = {key: element.attrib[key] for element in compilers for key in FOLDERS if key in element.attrib}
     stripped = [element.attrib["strippath"] for element in compilers if "strippath" in element.attrib]
     bare = stripped[-1] == "true" if stripped else urdf
+    if any(element.tag == "model" for element, _ in files(root)):
+        raise ValueError(f"{file}: a run keeps its model, and cannot keep one that attaches others by <model file=…>")
     for i, (element, key) in enumerate(files(root)):
         place = places.get("texturedir" if element.tag == "texture" else "meshdir", places.get("assetdir", ""))
         named = Path(Path(element.attrib[key]).name if bare else element.attrib[key])
@@ -75,6 +77,12 @@ def confined(text: str, folder: Path | None, where: str) -> None:
     except ElementTree.ParseError as error:
         raise ValueError(f"{where}: not XML: {error}") from None
     folders = [e.attrib[key] for e in root.iter("compiler") for key in FOLDERS if key in e.attrib]
-    for name in [*folders, *(e.attrib[key] for e, key in files(root))]:
+    others = [
+        e.attrib[key] for e, key in files(root) if e.tag in ("include", "model")
+    ]  # would name files in turn: `keep` has none
+    links = [str(file) for file in folder.rglob("*") if file.is_symlink()] if folder else []
+    if folders or others or links:
+        raise ValueError(f"{where}: the model reaches for {(folders + others + links)[0]!r}: only files beside it are read")
+    for name in [e.attrib[key] for e, key in files(root)]:
         if folder is None or not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{where}: the model names a file outside of {folder or 'itself'}: {name!r}")

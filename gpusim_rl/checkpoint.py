@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,12 @@ if TYPE_CHECKING:  # torch is loaded where tensors are, so that a mistake in a p
     from torch import Tensor
 
 KEEP = 3  # checkpoints, besides the best
+
+
+def sane(name: str, *, sha256: Any, bytes: Any, success: Any) -> bool:
+    """Whether an entry of a manifest is one of ours: a name here is a path that is read, and may be removed."""
+    fits = re.fullmatch(r"\d+\.safetensors", name) and isinstance(sha256, str) and type(bytes) is int
+    return bool(fits) and (success is None or (type(success) in (int, float) and 0 <= success <= 1))
 
 
 class Checkpoints:
@@ -33,7 +41,7 @@ class Checkpoints:
         path = self.path / f"{iteration:06d}.safetensors"
         manifest: dict[str, dict[str, Any]] = {}
         entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "success": success}
-        with suppress(ValueError):  # a damaged one is written anew
+        with suppress(ValueError, OSError):  # a damaged one is written anew
             manifest = {name: known for name, known in self.manifest().items() if (self.path / name).exists()}
         manifest[path.name] = entry
         last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
@@ -58,7 +66,7 @@ class Checkpoints:
             return {}
         try:
             found = json.loads(read_text(file))
-            if all(isinstance(entry["sha256"], str) and isinstance(entry["bytes"], int) for entry in found.values()):
+            if all(sane(name, **entry) for name, entry in found.items()):
                 return found
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
             pass
@@ -96,7 +104,10 @@ class Checkpoints:
     def forget(self, path: Path) -> None:
         """Remove the checkpoints after this one, which a continuation from it writes again."""
         for later in self.saved()[self.saved().index(path) + 1 :]:
-            later.unlink()
+            if later.is_dir() and not later.is_symlink():
+                shutil.rmtree(later)
+            else:
+                later.unlink()
 
     def check(self, path: Path, manifest: dict[str, dict[str, Any]]) -> None:
         """ValueError unless a checkpoint lies in this run and is, byte for byte, what the manifest, if there is one, says."""

@@ -1,7 +1,7 @@
 """From the command line to plain data. A mistake of key or value is answered in one line, before torch is loaded."""
 
+import copy
 import difflib
-import json
 import re
 import sys
 import tempfile
@@ -76,6 +76,8 @@ def check(name: str, argv: list[str]) -> list[str]:
                 fail(f"{o.input_line}: each run of a multirun needs one of its own")
             if o.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
                 fail(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
+            if o.key_or_group == "auto_resume" and "run_dir" not in sweeps and not set(sweeps) <= {"seed", "task"}:
+                fail(f"{o.input_line}: the runs of this multirun would share a directory: sweep over seed and task alone")
     cfg = compose_plain(name, words, sweep=sweep)
     if name == "config":
         with one_line():
@@ -330,7 +332,7 @@ def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
     if cfg["run_dir"] and cfg["resume"] is None:
         path = Path(cfg["run_dir"])
-        if path.is_dir() and any(path.iterdir()) and not (cfg["auto_resume"] and (path / "config.yaml").is_file()):
+        if path.is_dir() and any(path.iterdir()) and not cfg["auto_resume"]:  # else `Run.create` looks closer
             raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
         probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     return cfg
@@ -344,12 +346,12 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     from gpusim_rl.run import Run
 
     before = trained(Run.open(Path(str(cfg["resume"]))))
-    after = json.loads(json.dumps(before))
+    after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
         if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
-            file, copy = Path(cfg[group][rest]), Path(before[group][rest])
-            if file.is_file() and copy.is_file() and kept(file, copy):
+            file, own = Path(cfg[group][rest]), Path(before[group][rest])
+            if file.is_file() and own.is_file() and kept(file, own):
                 continue  # the run has kept it
         if rest:
             put(after, key, flatten(cfg)[key])

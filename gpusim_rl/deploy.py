@@ -57,7 +57,11 @@ class Policy:
             raise ValueError(f"{path} has format {found!r}, this program reads format 1")
         try:
             action = self.about["action"]
-            self.dt: float = self.about["dt"]  # s, control period
+            self.dt: float = float(self.about["dt"])  # s, control period
+            if not 0 < self.dt <= 10:
+                raise ValueError(f"dt {self.dt}")
+            if self.about["command"] is not None:
+                [list(map(float, self.about["command"][key])) for key in ("low", "high")]
             self.joints: list[str] = list(action["names"])
             self.reads = {source: self._joints(source) for source in ("joint_pos", "joint_vel")}
             self._offset, self._scale = (np.asarray(action[k], np.float32) for k in ("offset", "scale"))

@@ -1,6 +1,7 @@
 """Files written whole or not at all, and read with suspicion: a stranger may have made them."""
 
 import os
+import stat
 from pathlib import Path
 
 LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
@@ -26,7 +27,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def read_text(path: Path, largest: int = LARGEST) -> str:
     """A text file of at most so many bytes; ValueError if it is none, OSError if it cannot be read."""
-    with open(path, "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is no file")
         data = file.read(largest + 1)
     if len(data) > largest:
         raise ValueError(f"{path} is larger than {largest} bytes")

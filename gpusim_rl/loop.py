@@ -91,6 +91,8 @@ class Training:
         self.watch = Stopwatch(self.before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
+        self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
+        self.saved = ppo.iterations if note else -1  # the iteration of the last checkpoint
         self.mute = False  # metrics.jsonl cannot be written, and that was said
 
     def __call__(self) -> int:
@@ -98,13 +100,17 @@ class Training:
         with Signals() as signals:
             if self.ppo.iterations == 0:
                 self.save()
-            last = self.ppo.iterations >= self.cfg["iterations"]
+            last = self.reached or self.ppo.iterations >= self.cfg["iterations"]
             try:
-                while not last and not largest(signals.caught):
+                while not last and not (ended := largest(signals.caught)):
                     last = self.step(signals)
+                if self.saved != self.ppo.iterations:  # the signal came after what was due
+                    self.flush()
+                    if not self.bad:
+                        self.save()
             finally:
                 self.saver.close()
-        return signals.caught
+        return 0 if last else ended
 
     def step(self, signals: Signals) -> bool:
         """An iteration and all that is due after it; whether it was the last."""
@@ -114,6 +120,7 @@ class Training:
         self.flush()  # the row of an earlier iteration, now that the device has this one to do
         if self.ppo.iterations != i:
             return False  # rolled back
+        ppo = self.ppo  # another, if a capacity grew
         if i <= HASHED:
             state = ppo.state()
             if rank() == 0:
@@ -130,14 +137,16 @@ class Training:
             self.flush()
             if self.ppo.iterations != i:
                 return False
-        if save and not self.bad:  # what a roll-back returns to is good
+        if save and (last or not self.bad):  # what a roll-back returns to is good
             self.save(success.get("success"))
         return last
 
     def save(self, success: float | None = None) -> None:
         """Keep a checkpoint; waits neither for the device nor for the disk."""
         note = {"task": self.cfg["task"]["name"], "time_s": str(self.watch.seconds), "rollbacks": str(self.rollbacks)}
-        state = self.ppo.state()
+        if success is not None:
+            note["success"] = str(success)
+        self.saved, state = self.ppo.iterations, self.ppo.state()
         if rank() == 0:
             self.saver.save(self.ppo.iterations, state, note, success=success)
 
@@ -176,16 +185,32 @@ class Training:
         self.rollbacks += 1
         self.saver.wait()
         agreed(0)  # the others read what rank 0 has written
-        state, note, path = self.run.checkpoints.restore(self.table.say)
+        try:
+            state, note, path = self.run.checkpoints.restore(self.table.say)
+        except (OSError, ValueError) as error:
+            raise GaveUp(f"{BAD} bad iterations in a row, and no way back: {error}; {says}") from None
         self.ppo.load(state, str(path))
+        self.ppo.env.incident.clear()
         for rate in (self.ppo.actor_rate, self.ppo.critic_rate):
             rate.mul_(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if rank() == 0:
-            for row in self.run.rewind(self.ppo.iterations)[-1:]:
-                self.ppo.env.recall(row)
+            self.attempt(self.rewind)
         self.pending.clear()
         self.bad = 0
         self.table.say(f"iteration {i}: {BAD} bad iterations in a row ({says}); back to {path} with lower learning rates")
+
+    def rewind(self) -> None:
+        """Forget the rows that are written again, and keep the count of roll-backs, which no restart may forget."""
+        self.run.json("rollbacks.json", self.rollbacks)
+        for row in self.run.rewind(self.ppo.iterations)[-1:]:
+            self.ppo.env.recall(row)
+
+    def attempt(self, write: Callable[[], None]) -> None:
+        """Write to the run; a disk that is full or gone is said, and ends nothing."""
+        try:
+            write()
+        except OSError as error:
+            self.table.say(f"{self.run.path} cannot be written ({error.strerror})")
 
     def report(self, i: int, worst: torch.Tensor) -> str:
         """Write report.json and repro.safetensors about the worst step; what they say, in a few words."""
@@ -221,8 +246,10 @@ class Training:
             return self.table.say(f"{what}, and were left out: set {sizes}")
         self.table.say(f"{what}, and were left out: going on with {sizes}")
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | lacks}
-        state, logged = self.ppo.state(), self.ppo.logged
+        state = {name: value.cpu() for name, value in self.ppo.state().items()}
+        logged, iteration = self.ppo.logged, self.ppo.iterations
+        del self.ppo  # its memory, before another takes as much
         self.ppo = self.build(self.cfg)
-        self.ppo.load(state, "the state")
+        self.ppo.load(state, f"iteration {iteration}")
         self.ppo.logged = logged
-        self.run.configure(self.cfg | {"resume": None})
+        self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))

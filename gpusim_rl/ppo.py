@@ -256,7 +256,7 @@ class PPO:
         self.grads.masked_fill_(bad, 0.0)  # between the parameters' lines nobody else would
         kl = stats[3]
         factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
-        self.actor_rate.mul_(factor).clamp_(cfg.lr_min, cfg.lr_max)
+        self.actor_rate.mul_(torch.where(bad, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
         self.optimiser.step()
         self.stats += torch.where(bad, 0.0, torch.cat([stats, norms]) / self.parts)
         self.skips[:2] += self.bad

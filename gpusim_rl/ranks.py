@@ -29,6 +29,7 @@ def join(device: str) -> str:
         return device
     if device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     return device
@@ -44,6 +45,8 @@ def gather(x: Tensor) -> Tensor:
     """The rows of all ranks, in their order: (B, …) → (ranks B, …)."""
     if ranks() == 1:
         return x
+    if not x.numel():
+        return x.new_empty(ranks() * len(x), *x.shape[1:])
     # bytes: every type passes, and a mask too
     rows = x.contiguous().view(len(x), -1).view(torch.uint8)
     parts = [torch.empty_like(rows) for _ in range(ranks())]

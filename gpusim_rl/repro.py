@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpusim_rl import config
-from gpusim_rl.assemble import make_task
+from gpusim_rl.assemble import fitting, make_task
 from gpusim_rl.sim import make
 from gpusim_rl.sim.native import Native
 
@@ -42,7 +42,8 @@ class Repro:
 
     def __init__(self, path: Path):
         self.about, tensors = read(path)
-        self.task = make_task(self.about, "cpu")
+        with fitting(self.about["task"]):
+            self.task = make_task(self.about, "cpu")
         sim = make("native", self.task.mjm, 1, device="cpu", fields=self.task.fields, threads=1)
         assert isinstance(sim, Native)
         self.sim = sim
@@ -64,8 +65,9 @@ class Repro:
             qpos, qvel = (x.abs().max().item() for x in (self.sim.qpos, self.sim.qvel))
             fault = "  fault" if i and self.sim.fault()[0] else ""
             yield f"timestep {i}: max |qpos| {qpos:.4g}  max |qvel| {qvel:.4g}{fault}"
-        why = ", ".join(map(str, self.about.get("why") or ["no fault"]))
-        terms = "  ".join(f"{name} {value:.4g}" for name, value in self.about.get("terms", {}).items())
+        why, terms = self.about.get("why"), self.about.get("terms")
+        why = ", ".join(map(str, why)) if isinstance(why, list) and why else "no fault"
+        terms = "  ".join(f"{name} {value}" for name, value in terms.items()) if isinstance(terms, dict) else ""
         yield f"recorded: {why}; reward terms {terms}"
 
     @property

@@ -16,6 +16,10 @@ import yaml
 from gpusim_rl.checkpoint import Checkpoints
 from gpusim_rl.disk import read_text, write_whole
 
+FILES = {  # that a run may hold
+    *(".lock", "config.yaml", "versions.json", "metrics.jsonl", "hashes.jsonl", "checkpoints", "model", "rollbacks.json"),
+    *("eval.json", "policy.onnx", "report.json", "repro.safetensors", "wandb", "tensorboard", "play.mp4"),
+}
 PACKAGES = ("torch", "mujoco", "mujoco-warp", "warp-lang", "numpy", "onnx", "onnxruntime", "hydra-core", "safetensors")
 
 
@@ -40,6 +44,22 @@ def newest(root: Path = Path("runs")) -> Path:
     return max(found, key=lambda p: p.stat().st_mtime).parent.parent
 
 
+class NoAliases(yaml.SafeLoader):
+    """YAML of plain values, none of which is said to be another: aliases of aliases would be billions."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def plain(value: Any) -> bool:
+    """Whether it is made of words, numbers, lists and keys alone: YAML also knows dates and sets."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and plain(entry) for key, entry in value.items())
+    return all(map(plain, value)) if isinstance(value, list) else value is None or isinstance(value, str | int | float)
+
+
 class Run:
     """One run's directory.
 
@@ -51,6 +71,7 @@ class Run:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
         self._text: str | None = None  # of config.yaml
+        self._model: dict[str, bytes] = {}  # and the files of model/, to make them anew
         self._unwritten: dict[str, list[str]] = {}
 
     @classmethod
@@ -67,8 +88,9 @@ class Run:
             }
             if path.exists() and {entry.name for entry in path.iterdir()} - known:
                 raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
-            run.checkpoints.path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             run.lock()
+            run.checkpoints.path.mkdir(exist_ok=True)
             run.configure(config)
             run.json("versions.json", versions())
         except OSError as error:
@@ -77,7 +99,7 @@ class Run:
 
     def lock(self) -> None:
         """Keep other processes from writing here until this one ends; ValueError if one does already."""
-        file = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         weakref.finalize(self, os.close, file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,6 +118,9 @@ class Run:
         if self._text and not (self.path / "config.yaml").exists():
             self.checkpoints.path.mkdir(parents=True, exist_ok=True)
             self.lock()
+            for name, data in self._model.items():
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.path / name, data)
             write_whole(self.path / "config.yaml", self._text.encode())
             self.json("versions.json", versions())
 
@@ -111,6 +136,8 @@ class Run:
     def configure(self, config: dict[str, Any]) -> None:
         """Write config.yaml."""
         config = self.portable(config)
+        files = [file for file in (self.path / "model").rglob("*") if file.is_file()]
+        self._model = {str(file.relative_to(self.path)): file.read_bytes() for file in files}
         self._text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_whole(self.path / "config.yaml", self._text.encode())
 
@@ -119,6 +146,10 @@ class Run:
         """An existing run; FileNotFoundError if it is none."""
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"{path} is not a run directory: it has no config.yaml")
+        for name in (*FILES, "checkpoints/manifest.json"):
+            file = path / name
+            if file.is_symlink() or (file.exists() and not file.is_file() and not file.is_dir()):
+                raise ValueError(f"{file} is no file of a run, but a link or a pipe")
         return cls(path)
 
     @property
@@ -126,14 +157,21 @@ class Run:
         """The composed configuration, as plain data: whatever it says, no object is made of it."""
         file = self.path / "config.yaml"
         try:
-            config = yaml.safe_load(read_text(file))
+            config = yaml.load(read_text(file), NoAliases)  # a SafeLoader
         except (yaml.YAMLError, RecursionError) as error:
             raise ValueError(f"{file} is not YAML: {error}") from None
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
-        if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
+        if not isinstance(config, dict) or not isinstance(config.get("task"), dict) or not plain(config):
             raise ValueError(f"{file} is not the configuration of a run")
         return config
+
+    def rollbacks(self) -> int:
+        """How often the training was rolled back."""
+        try:
+            return max(0, min(int(read_text(self.path / "rollbacks.json")), 1000))
+        except (OSError, ValueError):
+            return 0
 
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run."""
@@ -158,7 +196,7 @@ class Run:
     def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
         """The rows of a file, up to the first that is damaged or cut short."""
         file, found = self.path / name, []
-        for line in file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if file.exists() else []:
+        for line in file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if file.is_file() else []:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):

@@ -81,7 +81,9 @@ class Saver:
     def _submit(self, **job: Any) -> None:
         with self._change:
             if job["note"] is not None:  # a newer checkpoint takes the place of one that waits
-                self._jobs = [other for other in self._jobs if other["note"] is None]
+                self._jobs = [
+                    other for other in self._jobs if other["note"] is None or other["more"].get("success") is not None
+                ]
             self._jobs.append(job)
             self._change.notify_all()
 

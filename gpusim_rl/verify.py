@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpusim_rl import config
 from gpusim_rl.assemble import make_ppo
+from gpusim_rl.disk import read_text
 from gpusim_rl.run import Run, versions
 from gpusim_rl.saver import HASHED, digests
 
@@ -48,7 +49,7 @@ def main(words: list[str]) -> None:
 def differences(run: Run) -> list[str]:
     """What of this machine and its packages is not that of the run."""
     try:
-        then = json.loads((run.path / "versions.json").read_text())
+        then = json.loads(read_text(run.path / "versions.json"))
         return [f"{key}: {then.get(key)} there, {now} here" for key, now in versions().items() if then.get(key) != now]
     except (OSError, ValueError, AttributeError):
         return ["versions.json cannot be read"]
