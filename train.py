@@ -101,6 +101,10 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     ppo.load(state, str(path))
     if ppo.iterations > cfg["iterations"]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
+    lowered = run.rollbacks() - int(note.get("rollbacks") or 0)
+    for rate in (ppo.actor_rate, ppo.critic_rate) if lowered > 0 else ():
+        rate.mul_(0.5**lowered)  # rolled back, and ended before the next checkpoint
+    note["rollbacks"] = str(run.rollbacks())
     agreed(0)  # all have read
     if rank() > 0:
         return run, note, cfg
@@ -109,10 +113,6 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
     run.checkpoints.forget(path)
     run.configure(cfg | {"resume": None})
-    lowered = run.rollbacks() - int(note.get("rollbacks") or 0)
-    for rate in (ppo.actor_rate, ppo.critic_rate) if lowered > 0 else ():
-        rate.mul_(0.5**lowered)  # rolled back, and ended before the next checkpoint
-    note["rollbacks"] = str(run.rollbacks())
     for row in run.rewind(ppo.iterations)[-1:]:
         ppo.env.recall(row)
     return run, note, cfg

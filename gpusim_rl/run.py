@@ -82,11 +82,9 @@ class Run:
         """
         run = cls(path)
         try:
-            known = {
-                ".lock",
-                *(("config.yaml", "versions.json", "checkpoints") if again and not run.checkpoints.saved() else ()),
-            }
-            if path.exists() and {entry.name for entry in path.iterdir()} - known:
+            known = FILES if again and not run.checkpoints.saved() else {".lock"}
+            found = {entry.name for entry in path.iterdir() if not entry.name.endswith(".part")} if path.exists() else set()
+            if found - known:
                 raise ValueError(f"run_dir={path} is not empty: name another, or continue it with resume={path}")
             path.mkdir(parents=True, exist_ok=True)
             run.lock()

@@ -1,5 +1,7 @@
 """What comes from strangers or from a broken disk: refused in one line, nothing executed, the checkpoint before used."""
 
+import datetime
+import json
 import os
 import pickle
 import random
@@ -111,6 +113,7 @@ def test_a_damaged_manifest(run):
             with pytest.raises(ValueError, match=r"manifest\.json is damaged: remove it") as error:
                 run.checkpoints.restore(print)
             assert "\n" not in str(error.value)
+    assert victim.read_text() == "mine"
     file.write_bytes(b"x" * (1 << 21))
     with pytest.raises(ValueError, match="is damaged"):
         run.checkpoints.restore(print)
@@ -132,6 +135,8 @@ HOSTILE = {
     "list for a key": lambda c: [c],
     "nested deep": lambda c: c | {"algo": {"gamma": [[[[[[1]]]]]]}},
     "long list": lambda c: c | {"algo": c["algo"] | {"hidden": ["a"] * 1000}},
+    "a date": lambda c: c | {"algo": c["algo"] | {"amp": datetime.date(2020, 1, 1)}},
+    "a set": lambda c: c | {"run_dir": {"a"}},
     "not finite": lambda c: c | {"algo": c["algo"] | {"gamma": float("nan")}},
 }
 
@@ -167,6 +172,33 @@ def test_config_that_is_none(run, monkeypatch, text):
     assert str(error.value) and not Path("executed").exists()
 
 
+@pytest.mark.parametrize(
+    "name", [".lock", "metrics.jsonl", "hashes.jsonl", "checkpoints", "model", "checkpoints/manifest.json"]
+)
+def test_links_out_of_a_run(run, name):
+    """A file of a run that is a link, dangling or not, or a pipe, is refused before anything is read or written."""
+    file, outside = run.path / name, run.path.parent / "outside"
+    if file.is_dir():
+        shutil.rmtree(file)
+    file.unlink(missing_ok=True)
+    file.parent.mkdir(exist_ok=True)
+    for make in (lambda: file.symlink_to(outside), lambda: os.mkfifo(file)):
+        make()
+        with pytest.raises(ValueError, match="is no file of a run, but a link or a pipe"):
+            Run.open(run.path)
+        file.unlink()
+    assert not outside.exists()
+
+
+def test_a_directory_for_a_checkpoint(run):
+    """Where the newest checkpoint is a directory a resume goes on from the one before."""
+    path = run.checkpoints.latest()
+    path.unlink()
+    path.mkdir()
+    done = command("train.py", "resume=run", "iterations=3", cwd=run.path.parent)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1 and "going on from run/checkpoints/000000" in done.stderr
+
+
 def test_hostile_runs_by_command(tmp_path, run):
     """train.py and play.py refuse such runs in one line, before torch is loaded."""
     here = run.path.parent
@@ -199,6 +231,8 @@ def test_a_model_is_kept_whole(tmp_path):
     [
         '<mujoco><include file="/etc/passwd"/></mujoco>',
         '<mujoco><asset><mesh file="../secret.obj"/></asset></mujoco>',
+        '<mujoco><include file="part.xml"/></mujoco>',
+        '<mujoco><asset><model file="part.xml"/></asset></mujoco>',
         '<mujoco><compiler meshdir="/etc"/><asset><mesh file="passwd"/></asset></mujoco>',
         '<mujoco><asset><texture fileup="/etc/passwd"/></asset></mujoco>',
         '<!DOCTYPE m [<!ENTITY a "b">]><mujoco>&a;</mujoco>',
@@ -225,6 +259,7 @@ def test_hostile_policies(tmp_path, trained):
         {"gpusim_rl": '{"format": 1}'},
         {"gpusim_rl": '{"format": 1, "action": 3, "dt": "x"}'},
         {"gpusim_rl": "[" * 100_000},
+        *({"gpusim_rl": json.dumps(json.loads(notes["gpusim_rl"]) | wrong)} for wrong in ({"dt": 1e9}, {"command": 5})),
         {"mjcf": '<mujoco><include file="/etc/passwd"/></mujoco>'},
     ]
     for i, change in enumerate(changes):

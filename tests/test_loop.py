@@ -193,6 +193,44 @@ def test_auto_resume_of_a_model_of_ones_own(here):
     )
 
 
+def test_a_late_signal(here, monkeypatch):
+    """A signal that comes after an iteration's saves are decided still leaves a checkpoint of that iteration."""
+    log = loop.Training.log
+
+    def late(self, row):
+        log(self, row)
+        if row["iteration"] == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop.Training, "log", late)
+    with pytest.raises(SystemExit) as ended:
+        train.train(configured("iterations=50", "save_every=100", "run_dir=run"))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == str(len(Run(Path("run")).rows()))
+
+
+def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
+    """A run that gave up gives up again after a restart, at once, instead of beginning to count anew."""
+    words = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "rollbacks=1", "iterations=20", "run_dir=run")
+    for resumed in (False, True):
+        cfg = configured(*words)
+        if resumed:
+            cfg = config.settled(configured("resume=run"), ["resume=run"])
+        with pytest.raises(SystemExit) as ended:
+            train.train(cfg)
+        assert ended.value.code == 1
+        out, err = capsys.readouterr()
+        assert "after 1 roll-backs" in err and out.count("back to") == (not resumed)
+
+
+def test_a_reached_success_is_remembered(here, monkeypatch):
+    """A run that reached stop_at trains no further when it is resumed."""
+    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
+    train.train(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
+    train.train(config.settled(configured("resume=run"), ["resume=run"]))
+    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2" and len(Run(Path("run")).rows()) == 2
+
+
 def test_the_best_is_kept(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))

@@ -22,6 +22,9 @@ def test_two_ranks_are_one(tmp_path):
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("run: ") == 1 and "wrote two/policy.onnx" in done.stdout.replace("two/eval.json and ", "")
     succeed("train.py", "resume=one", "iterations=6", cwd=tmp_path)
+    pole = ["task=cartpole", "num_envs=8", "num_steps=4", "iterations=1", "episodes=2", "sim=native", "device=cpu", "log=none"]
+    done = subprocess.run([*launch, *pole, "run_dir=pole"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     for iteration in (5, 6):
         one, two = (load(Run(tmp_path / name).checkpoints.path / f"{iteration:06d}.safetensors")[0] for name in ("one", "two"))
         assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in two.items()}
