@@ -96,23 +96,28 @@ def test_what_is_no_checkpoint(run, monkeypatch, checked):
 def test_a_damaged_manifest(run):
     """Whatever the manifest holds, it is refused in one line that says what to do, or read as what it should be."""
     file = run.checkpoints.path / "manifest.json"
-    for text in (
-        "",
-        "{",
-        "[]",
-        "3",
-        "null",
+    victim = run.path.parent / "victim"
+    victim.write_text("mine")
+    whole = run.checkpoints.manifest()["000002.safetensors"]
+    hostile = [json.dumps({name: whole}) for name in (str(victim), "../config.yaml", "../../victim", "a.safetensors")]
+    hostile += [json.dumps({"000002.safetensors": whole | {"success": success}}) for success in ("x", 2, [1], float("nan"))]
+    hostile += [
         '{"a": 1}',
         '{"a": {}}',
         '{"a": {"sha256": 1, "bytes": 2}}',
         "[" * 100_000,
         "\0" * 100,
-    ):
+        "",
+        "{",
+        "[]",
+        "3",
+        "null",
+    ]
+    for text in hostile:
         file.write_text(text)
-        if text != "[]":
-            with pytest.raises(ValueError, match=r"manifest\.json is damaged: remove it") as error:
-                run.checkpoints.restore(print)
-            assert "\n" not in str(error.value)
+        with pytest.raises(ValueError, match=r"manifest\.json is damaged: remove it") as error:
+            run.checkpoints.restore(print)
+        assert "\n" not in str(error.value)
     assert victim.read_text() == "mine"
     file.write_bytes(b"x" * (1 << 21))
     with pytest.raises(ValueError, match="is damaged"):
@@ -172,9 +177,7 @@ def test_config_that_is_none(run, monkeypatch, text):
     assert str(error.value) and not Path("executed").exists()
 
 
-@pytest.mark.parametrize(
-    "name", [".lock", "metrics.jsonl", "hashes.jsonl", "checkpoints", "model", "checkpoints/manifest.json"]
-)
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "model", "checkpoints/manifest.json"])
 def test_links_out_of_a_run(run, name):
     """A file of a run that is a link, dangling or not, or a pipe, is refused before anything is read or written."""
     file, outside = run.path / name, run.path.parent / "outside"
