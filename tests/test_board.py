@@ -17,7 +17,15 @@ from tests.worlds import ROOT
 
 ROW = {
     **{"iteration": 3, "env_steps": 1_500_000, "time_s": 65.0, "steps_per_s": 23456.0, "return": 12.345, "length": 19.5},
-    **{"fault": 0.0, "approx_kl": 0.0123, "learning_rate": 1e-3, "std": 0.5, "reward/velocity": 0.75, "reward/jerk": -0.01},
+    **{
+        "fault": 0.0,
+        "skipped": 0.0,
+        "approx_kl": 0.0123,
+        "learning_rate": 1e-3,
+        "std": 0.5,
+        "reward/velocity": 0.75,
+        "reward/jerk": -0.01,
+    },
     **{"measure/yaw_error": 0.2, "share/physics": 0.6, "share/policy": 0.3, "share/update": 0.1},
 }
 PROGRAM = f"""

@@ -347,7 +347,7 @@ def test_settings_change_the_loss(collected):
 
 def test_a_whole_number_is_a_rate():
     """algo.learning_rate=1, a whole number as YAML reads it, adapts as 1.0 does."""
-    one, other = (make_ppo(make_env("cartpole", 4), num_steps=2, learning_rate=rate, lr_max=2) for rate in (1, 1.0))
+    one, other = (make_ppo(make_env("cartpole", 4), num_steps=4, learning_rate=rate, lr_max=2) for rate in (1, 1.0))
     for ppo in (one, other):
         ppo.iteration()
     assert one.actor_rate == other.actor_rate and one.actor_rate.dtype == torch.float32
