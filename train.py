@@ -77,6 +77,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     A new run keeps the models that are not ours, and cfg names them there.
     """
     from gpusim_rl.assemble import keep_models
+    from gpusim_rl.loop import number
     from gpusim_rl.ranks import agreed, rank
     from gpusim_rl.run import Run
 
@@ -101,7 +102,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     ppo.load(state, str(path))
     if ppo.iterations > cfg["iterations"]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
-    lowered = run.rollbacks() - int(note.get("rollbacks") or 0)
+    lowered = run.rollbacks() - int(number(note.get("rollbacks")))
     for rate in (ppo.actor_rate, ppo.critic_rate) if lowered > 0 else ():
         rate.mul_(0.5**lowered)  # rolled back, and ended before the next checkpoint
     note["rollbacks"] = str(run.rollbacks())

@@ -32,7 +32,7 @@ CHANGEABLE = (
 )
 FIXED = ("task", "robot", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor")
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
-LARGEST = 3.4e38  # of float32
+LARGEST, SMALLEST = 3.4e38, 1e-18  # of float32, and what of it can be squared and inverted
 RUNS = 200  # of a multirun: each value is checked before the first run, in a tenth of a second
 HELP = ("--help", "-h", "--hydra-help", "--version")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -230,6 +230,8 @@ def same_kind(key: str, old: Any, new: Any) -> None:
     wanted = {int: "a whole number", float: "a number", str: "a word", list: "a list", bool: "true or false"}
     if isinstance(new, float) and not abs(new) <= LARGEST:
         raise ValueError(f"{key}={new}: expected a finite number{'' if old is None else f', such as {old}'}")
+    if isinstance(new, float) and 0 < abs(new) < SMALLEST:
+        raise ValueError(f"{key}={new}: expected 0 or a number of at least {SMALLEST}")
     if isinstance(new, int) and not abs(new) < 2**63:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
     if old is None or (isinstance(old, float) and type(new) is int):

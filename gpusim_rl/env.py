@@ -85,7 +85,7 @@ class Env:
         self._update(self.now, self.noise)  # every stream of the task joins the block now, before anything holds its address
         if compiled:
             self._bind(functools.partial(torch.compile, dynamic=False))
-        self.incident = Incident(sim, task.fields, len(self.terms))
+        self.incident = Incident(sim, self.noise.worlds, task.fields, len(self.terms))
         self._blind = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
         self._lived = torch.zeros_like(self.time)  # control steps; `time` may have begun later

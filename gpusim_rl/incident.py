@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpusim_rl.ranks import gather
 from gpusim_rl.sim import Sim
 
 WHY = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
@@ -14,7 +15,7 @@ class Found(NamedTuple):
     """An incident, read on the host."""
 
     score: float  # largest |weighted reward term| of the step; infinite for a quarantined one
-    world: int
+    world: int  # its global id
     step: int  # of the Env's count
     why: list[str]  # of WHY; empty if the step was not quarantined
     terms: list[float]  # weighted reward terms [1/s]
@@ -25,11 +26,12 @@ class Incident:
     """Keeps the step with the largest reward term of any world; a quarantined step counts as infinite.
 
     Args:
-        sim: whose worlds; fields: names of its model fields with a value per world; terms: how many reward terms.
+        sim: whose worlds; worlds: (B,) int64 their global ids; fields: names of its model fields with a value per world;
+        terms: how many reward terms.
     """
 
-    def __init__(self, sim: Sim, fields: tuple[str, ...], terms: int):
-        self.sim, self.num_terms = sim, terms
+    def __init__(self, sim: Sim, worlds: Tensor, fields: tuple[str, ...], terms: int):
+        self.sim, self.worlds, self.num_terms = sim, worlds, terms
         self.live = {"qpos": sim.qpos, "qvel": sim.qvel, "ctrl": sim.ctrl} | {f"model/{f}": sim.model(f) for f in fields}
         self._before = [torch.zeros_like(x) for x in (sim.qpos, sim.qvel)]
         widths = [3 + len(WHY) + terms, *(x[0].numel() for x in self.live.values())]
@@ -48,15 +50,21 @@ class Incident:
         of_world = [
             x.index_select(0, world).flatten().double() for x in (why, terms, *self._before, *list(self.live.values())[2:])
         ]
-        row = torch.cat([score.index_select(0, world), world.double(), step.double()[None], *of_world])
+        who = self.worlds.index_select(0, world)
+        row = torch.cat([score.index_select(0, world), who.double(), step.double()[None], *of_world])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
 
     def clear(self) -> None:
         """Begin anew. In place."""
         self.row[0].fill_(-1.0)
 
+    def worst(self) -> Tensor:
+        """A copy of the row, or of that of the rank whose step was the worst."""
+        rows = gather(self.row[None])
+        return rows.index_select(0, rows[:, 0].argmax(0, keepdim=True))[0]
+
     def read(self, row: Tensor) -> Found:
-        """What a copy of `row` on the host says."""
+        """What `worst`, on the host, says."""
         head, why, terms, rest = row.split([3, len(WHY), self.num_terms, len(row) - 3 - len(WHY) - self.num_terms])
         parts = rest.split([x[0].numel() for x in self.live.values()])
         tensors = {name: part.view(x.shape[1:]) for (name, x), part in zip(self.live.items(), parts, strict=True)}

@@ -131,7 +131,7 @@ class Training:
             last |= success["success"] >= cfg["stop_at"]
         save = last or i % cfg["save_every"] == 0 or bool(success) or bool(largest(signals.caught))
         if i % cfg["log_every"] == 0 or save:
-            self.pending.append((i, ppo.report(), success, ppo.env.incident.row.clone()))
+            self.pending.append((i, ppo.report(), success, ppo.env.incident.worst()))
             ppo.env.incident.clear()
         if save or ppo.env.device.type == "cpu":
             self.flush()

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 import weakref
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,13 @@ def plain(value: Any) -> bool:
     return all(map(plain, value)) if isinstance(value, list) else value is None or isinstance(value, str | int | float)
 
 
+def release(lock: int) -> None:
+    """Give a lock back, and no longer be named in its file."""
+    with suppress(OSError):  # the disk may have become read-only
+        os.ftruncate(lock, 0)
+    os.close(lock)
+
+
 class Run:
     """One run's directory.
 
@@ -70,6 +78,7 @@ class Run:
     def __init__(self, path: Path):
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
+        self._lock: int | None = None
         self._text: str | None = None  # of config.yaml
         self._model: dict[str, bytes] = {}  # and the files of model/, to make them anew
         self._unwritten: dict[str, list[str]] = {}
@@ -98,21 +107,30 @@ class Run:
     def lock(self) -> None:
         """Keep other processes from writing here until this one ends; ValueError if one does already."""
         file = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-        weakref.finalize(self, os.close, file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             other = os.read(file, 20).decode(errors="replace") or "another"
+            os.close(file)
             raise ValueError(f"{self.path} is being written by process {other}: wait, or end it") from None
         except OSError:
             pass  # a file system without locks
+        weakref.finalize(self, release, file)
+        self._lock = file
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
         for part in self.path.glob("**/.*.part"):  # of a process that was killed in the midst
             part.unlink(missing_ok=True)
 
+    def claim(self) -> None:
+        """OSError if the directory was removed, and is another run's now."""
+        lock = self.path / ".lock"
+        if self._lock is not None and lock.exists() and not os.path.samestat(os.fstat(self._lock), lock.stat()):
+            raise OSError(17, "another run is there now", str(self.path))
+
     def mend(self) -> None:
         """Make the directory anew if somebody removed it while the run goes on."""
+        self.claim()
         if self._text and not (self.path / "config.yaml").exists():
             self.checkpoints.path.mkdir(parents=True, exist_ok=True)
             self.lock()
@@ -180,6 +198,7 @@ class Run:
         rows = self._unwritten.setdefault(name, [])
         rows.append(json.dumps(row) + "\n")
         data = "".join(rows).encode()
+        self.claim()
         with open(self.path / name, "ab", buffering=0) as file:
             before = file.tell()
             try:

@@ -115,6 +115,23 @@ def test_a_directory_that_vanishes(here, monkeypatch, capsys):
     assert [row["iteration"] for row in Run(Path("run")).rows()][-1] == 5
 
 
+def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
+    """A run whose directory is another run's now leaves that one alone, and says so."""
+    others = []
+
+    def replaced() -> None:
+        shutil.rmtree("run")
+        others.append(Run.create(Path("run"), configured("seed=7")))
+
+    during(monkeypatch, replaced)
+    with pytest.raises(SystemExit) as ended:
+        train.train(configured("iterations=5", "save_every=1", "run_dir=run"))
+    out, err = capsys.readouterr()
+    assert ended.value.code == 1 and err.count("\n") == 1 and "another run is there now" in err
+    assert "another run is there now" in out
+    assert Run(Path("run")).config["seed"] == 7 and not others[0].checkpoints.saved() and not others[0].rows()
+
+
 def test_two_processes(here):
     """While a process trains in a directory another is refused in one line; the lock of a dead one does not count."""
     run = Run.create(Path("run"), configured())
@@ -124,6 +141,7 @@ def test_two_processes(here):
     assert f"run is being written by process {os.getpid()}" in line
     del run
     Run(Path("run")).lock()
+    assert not Path("run/.lock").read_bytes()  # it is given back, and names nobody
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -296,7 +314,7 @@ def test_the_incident_is_the_world(tmp_path):
     env.sim.qvel[11, 4] = 1e9
     qpos = env.sim.qpos[11].clone()
     env.step(torch.zeros(16, 12))
-    found = env.incident.read(env.incident.row.clone())
+    found = env.incident.read(env.incident.worst())
     assert (found.world, found.step) == (11, 4) and "physics" in found.why and found.score == float("inf")
     assert torch.equal(found.tensors["qpos"], qpos) and found.tensors["qvel"][4] == 1e9
     assert torch.equal(found.tensors["model/body_mass"], env.sim.model("body_mass")[11])
