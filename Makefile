@@ -19,7 +19,7 @@ play: $(READY)
 	$(BIN)/python play.py $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 gpu-test: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
