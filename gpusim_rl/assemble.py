@@ -116,8 +116,8 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
         return build_ppo(cfg, worlds)
 
 
-def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
-    """`make_ppo`, with as many worlds; ValueError if they are too many."""
+def build_env(cfg: dict[str, Any], worlds: int, stagger: bool = True) -> Env:
+    """Task, Sim and Env of a configuration, with as many worlds; ValueError if they are too many."""
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
     if worlds % ranks():
         raise ValueError(f"num_envs={worlds} does not divide into {ranks()} ranks")
@@ -133,14 +133,21 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
     with fitting(cfg["task"]):
         weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
         first = rank() * worlds
-        env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, first=first, compiled=cfg["compile"])
+        compiled = cfg["compile"]
+        env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, first=first, stagger=stagger, compiled=compiled)
         sim.ctrl.copy_(task.control(env.now))  # as many as the model has
-    check_rollout(env, cfg, worlds)
+    return env
+
+
+def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
+    """`make_ppo`, with as many worlds; ValueError if they are too many."""
+    env = build_env(cfg, worlds)
+    check_rollout(env, cfg, env.num_envs)
     algo = dict(cfg["algo"])
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}
-    if algo.pop("tf32") and device != "cpu":
+    if algo.pop("tf32") and env.device.type != "cpu":
         torch.set_float32_matmul_precision("high")
-    policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
+    policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(env.device)
     return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"])
 
 

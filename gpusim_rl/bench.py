@@ -134,9 +134,9 @@ def main(words: list[str]) -> None:
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return
-    cfg = config.compose_plain("bench", words)
     console = Console() if sys.stdout.isatty() else Console(width=100)
     with config.one_line():
+        cfg = config.compose_plain("bench", words)
         settle(cfg)
         start = perf_counter()
         ppo = make_ppo(cfg)

@@ -57,6 +57,7 @@ def one_line(code: int = 2):
         fail(str(error), code)
 
 
+@one_line()
 def check(name: str, argv: list[str]) -> list[str]:
     """The command line as Hydra takes it, options last; exits in one line if it does not compose with conf/<name>.yaml.
 
@@ -109,18 +110,18 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def parse(words: list[str]) -> list[Override]:
-    """The overrides; exits in one line at what is none."""
+    """The overrides; ValueError at what is none."""
     found = []
     for word in words:
         if "=" not in word and not word.startswith("~"):
-            fail(f"{word!r} is not KEY=VALUE")
+            raise ValueError(f"{word!r} is not KEY=VALUE")
         try:
             found += OverridesParser.create().parse_overrides([word])
         except (HydraException, ValueError, RecursionError) as error:
             says = str(error).splitlines()[0]
             if "NoViableAlt" in says:
                 says = "such characters stand in quotes, KEY=\"'VALUE'\""
-            fail(f"{word!r}: {says}")
+            raise ValueError(f"{word!r}: {says}") from None
     return found
 
 
@@ -140,11 +141,12 @@ def lines(words: list[str]) -> list[list[str]]:
 
 
 def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str, Any]:
-    """conf/<name>.yaml with overrides, as plain data; exits in one line if they do not fit."""
+    """conf/<name>.yaml with overrides, as plain data; ValueError in one line if they do not fit."""
     parsed = parse(words)
     try:
         if any(o.is_sweep_override() for o in parsed) and not sweep:
-            fail(f"{next(o.input_line for o in parsed if o.is_sweep_override())!r} is a list of values: add -m to run each")
+            swept = next(o.input_line for o in parsed if o.is_sweep_override())
+            raise ValueError(f"{swept!r} is a list of values: add -m to run each")
         groups = [o for o in parsed if is_group(o)]
         for override in groups:
             check_choice(override)
@@ -153,13 +155,12 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
             check_key(override, base)
         cfg = build(name, [first(o) for o in parsed])
     except (HydraException, OmegaConfBaseException) as error:
-        fail(str(error).splitlines()[0])
+        raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:
-        fail("these values are nested too deeply")
+        raise ValueError("these values are nested too deeply") from None
     before, after = flatten(base), flatten(cfg)
-    with one_line():
-        for key in [o.key_or_group for o in parsed if not is_group(o)]:
-            same_kind(key, before[key], after[key])
+    for key in [o.key_or_group for o in parsed if not is_group(o)]:
+        same_kind(key, before[key], after[key])
     return cfg
 
 
@@ -200,29 +201,30 @@ def choices(folder: Path) -> list[str]:
 
 
 def check_choice(override: Override) -> None:
-    """Exit if a group has no such file."""
+    """ValueError if a group has no such file."""
     group = override.key_or_group
     known = choices(CONF / group)
     for value in override.sweep_string_iterator() if override.is_sweep_override() else [str(override.value())]:
         if value not in known:
-            fail(f"unknown {group} {value!r}: choose one of {', '.join(known)}")
+            raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(known)}")
 
 
 def check_key(override: Override, base: dict[str, Any]) -> None:
-    """Exit if the key of an override does not exist."""
+    """ValueError if the key of an override does not exist."""
     key = override.key_or_group
     if override.is_add() or override.is_force_add() or override.is_delete():
-        fail(f"{override.input_line!r}: only KEY=VALUE is understood")
+        raise ValueError(f"{override.input_line!r}: only KEY=VALUE is understood")
     if is_group(override):
         return
     group, _, rest = key.partition(".")
     if rest == "name" and (CONF / group).is_dir():
-        fail(f"{override.input_line}: choose with {group}=, one of {', '.join(choices(CONF / group))}")
+        raise ValueError(f"{override.input_line}: choose with {group}=, one of {', '.join(choices(CONF / group))}")
     flat = flatten(base)
     if key not in flat:
         near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
         section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
-        fail(f"unknown key {key!r}: {'did you mean ' + ' or '.join(near) if near else 'choose one of ' + ', '.join(section)}?")
+        says = "did you mean " + " or ".join(near) if near else "choose one of " + ", ".join(section)
+        raise ValueError(f"unknown key {key!r}: {says}?")
 
 
 def same_kind(key: str, old: Any, new: Any) -> None:

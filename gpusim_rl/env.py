@@ -202,6 +202,15 @@ class Env:
         terms = torch.stack(list(self.task.reward(s).values()), 1) * self._weights
         return terms, self.task.dt * terms.sum(1), self._critic(s), self.task.terminated(s)
 
+    def restart(self) -> None:
+        """Begin a new episode in every world, with the random numbers of the next step: for a player, not for training."""
+        self.step_count += 1
+        self.noise.draw(self.step_count)
+        self._restart(torch.ones_like(self._blind))
+        self._episode_return.zero_()
+        self._lived.zero_()
+        self._look()
+
     def steer(self, name: str, value: Any) -> None:
         """Overwrite a memory entry in every world, such as the command, and look again: for a player, not for training."""
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))

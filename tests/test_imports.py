@@ -10,7 +10,7 @@ from tests.worlds import ROOT
 ORDER = """
     maths graph disk bundle ranks < noise checkpoint < sim < incident task < env < policy returns fused < loss rollout
     < ppo < plain plan compare run board < saver evaluate export legs < stance < outfit < robot < config levels loop
-    < show assemble < bench repro verify < train play
+    < show assemble < bench repro verify adapt < gym rsl < sb3 < train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it

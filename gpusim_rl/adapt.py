@@ -1,0 +1,45 @@
+"""What the adapters to other trainers share: an Env made from a task's name and the words of train.py's command line."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gpusim_rl import config
+from gpusim_rl.assemble import build_env, remembered
+from gpusim_rl.env import Env
+
+TRAINING = (*config.CHANGEABLE, "num_steps", "algo")  # keys of a training, which is the other trainer's business
+
+
+def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]) -> dict[str, Any]:
+    """train.py's configuration as plain data; ValueError in the same one line for the same mistakes.
+
+    Args:
+        task: its name, as in task=quadruped.
+        num_envs: worlds; None for the task's own number.
+        words: KEY=VALUE, as on the command line.
+        keys: the same as Python values, such as {"seed": 3, "task.noise": 0.1}; they win over words.
+    """
+    if isinstance(words, str):
+        raise ValueError(f"words={words!r}: expected a list of KEY=VALUE, such as {words.split()}")
+    keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
+    for key in [word.partition("=")[0].strip() for word in words] + list(keys):
+        if config.within(key, TRAINING):
+            raise ValueError(f"{key} is of a training, not of its environment: set it in your trainer")
+    # JSON's quoted words, lists, true and null are Hydra's too
+    said = [f"{key}={json.dumps(value, default=str, ensure_ascii=False)}" for key, value in keys.items()]
+    cfg = config.compose_plain("config", [*words, *said])
+    config.settle(cfg)
+    return cfg
+
+
+def make_env(cfg: dict[str, Any]) -> Env:
+    """Its Env; every first episode begins at time zero."""
+    with remembered(cfg["num_envs"]):
+        return build_env(cfg, cfg["num_envs"], stagger=False)
+
+
+def reseed(env: Env, cfg: dict[str, Any], seed: int) -> Env:
+    """The Env of another seed in the same Sim, which is reset: worlds, episodes and noise are what a new one would draw."""
+    weights, noise, compiled = cfg["task"]["weights"], cfg["task"]["noise"], cfg["compile"]
+    return Env(env.task, env.sim, seed=seed, weights=weights, noise=noise, stagger=False, compiled=compiled)

@@ -1,0 +1,206 @@
+"""Our tasks as Gymnasium environments, for Stable-Baselines3, CleanRL and others: numpy in, numpy out.
+
+    worlds = gpusim_rl.gym.make("quadruped", num_envs=256, sim="native", seed=1)  # a gymnasium.vector.VectorEnv
+    worlds = gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=256)           # the same, once this module is imported
+    world = gymnasium.make("gpusim_rl/quadruped-v0")                              # one world as a gymnasium.Env
+
+Every task of conf/task/ is registered. What the numbers mean: docs/adapters.md.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpusim_rl import adapt, config
+from gpusim_rl.ppo import torch_threads
+from gpusim_rl.show import NO_GL
+
+try:
+    import gymnasium
+    from gymnasium.spaces import Box
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import batch_space
+except ImportError:
+    raise ImportError("gpusim_rl.gym needs gymnasium 1.1 or newer: pip install 'gpusim_rl[gym]'") from None
+
+MODES = ("rgb_array",)
+HEIGHT, WIDTH = 360, 480  # pixels
+
+
+def array(x: Tensor) -> np.ndarray:
+    """On the host, and the caller's to keep: x is not written again."""
+    return x.cpu().numpy()
+
+
+class Worlds(VectorEnv):
+    """B worlds of a task, stepped together; a world whose episode ended has begun the next one when `step` returns.
+
+    Observation (B, no): the actor's view, float32, with the task's noise; terms in SI units, not normalised. Action
+    (B, nu), within ± task.clip. `info`, each with its mask `_…` as Gymnasium has it:
+
+    - `critic` (B, nc): the critic's view of the same moment, without noise.
+    - `fault` (B,): the world was quarantined, being not finite or over a capacity. Such a step is *truncated* with reward 0
+      and final views of zeros: leave it out if you can.
+    - `final_obs`, `final_info`, where an episode ended: the observation of the state it ended in, without noise, and its
+      `critic` and `fault`. Bootstrap time-outs from these.
+
+    Args:
+        cfg: of train.py, checked.
+        render_mode: None or "rgb_array".
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": MODES}  # noqa: RUF012
+
+    def __init__(self, cfg: dict[str, Any], render_mode: str | None = None):
+        if render_mode not in (None, *MODES):
+            raise ValueError(f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}")
+        self.cfg, self.env, self.render_mode = cfg, adapt.make_env(cfg), render_mode
+        task, (no, _, nu) = self.env.task, self.env.sizes
+        self.num_envs = self.env.num_envs
+        self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
+        self.single_observation_space = Box(-np.inf, np.inf, (no,), np.float32)
+        self.single_action_space = Box(-task.clip, task.clip, (nu,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._camera = Camera(task.mjm) if render_mode else None
+
+    @torch.no_grad()
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a new episode in every world.
+
+        The same seed gives the same worlds, episodes and noise, whatever was done before, and world i the same among any
+        number of them. Without a seed the numbers go on; those before the first seed are of the configuration's.
+        """
+        if options:
+            raise ValueError(f"reset takes no options, not {', '.join(options)}")
+        if seed is None:
+            self.env.restart()
+        else:
+            if not 0 <= seed < 2**32:
+                raise ValueError(f"seed={seed}: expected 0 ≤ seed < 2³²")
+            super().reset(seed=seed)
+            self.env = adapt.reseed(self.env, self.cfg, seed)
+        obs, critic = (array(view.clone()) for view in self.env.views)
+        return obs, self._info(critic, np.zeros(self.num_envs, bool))
+
+    @torch.no_grad()
+    @torch_threads(1)  # torch's would fight the engine's: a fifth of the speed on two cores
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One control step: observation, reward (B,) float32, terminated (B,), truncated (B,), info."""
+        action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
+        if action.shape != self.action_space.shape:
+            raise ValueError(f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}")
+        step = self.env.step(action)
+        obs, critic, end, reward, terminated, truncated, fault = map(array, (*step.views, *step[1:]))
+        truncated, info = truncated | fault, self._info(critic, fault)
+        done = terminated | truncated
+        if done.any():
+            final = np.full(self.num_envs, None, object)
+            for i in np.flatnonzero(done):
+                final[i] = end[i, : obs.shape[1]].copy()  # the critic's view begins with what the actor's has
+            info |= {"final_obs": final, "_final_obs": done.copy()}
+            info |= {"final_info": self._info(end, fault.copy(), done), "_final_info": done.copy()}
+        return obs, reward, terminated, truncated, info
+
+    def _info(self, critic: np.ndarray, fault: np.ndarray, where: np.ndarray | None = None) -> dict[str, Any]:
+        """What is said of the worlds of a mask (all for None), in Gymnasium's form."""
+        mask = np.ones(self.num_envs, bool) if where is None else where
+        return {"critic": critic, "_critic": mask.copy(), "fault": fault, "_fault": mask.copy()}
+
+    def render(self) -> tuple[np.ndarray, ...] | None:
+        """A picture (360, 480, 3) uint8 of each world, one after the other; None unless render_mode is "rgb_array"."""
+        return tuple(self._camera(qpos) for qpos in array(self.env.sim.qpos)) if self._camera else None
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let go of the camera."""
+        if self._camera:
+            self._camera.renderer.close()
+
+
+class World(gymnasium.Env):
+    """One world of a task: `Worlds` of one, without the batch's axis. Args are those of `make`.
+
+    When an episode ends, the observation is the one it ended in, without noise; `reset` begins the next.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": MODES}  # noqa: RUF012
+
+    def __init__(self, task: str, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any):
+        self.worlds, self.render_mode = make(task, 1, words=words, render_mode=render_mode, **keys), render_mode
+        self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
+        self.observation_space = self.worlds.single_observation_space
+        self.action_space = self.worlds.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """As `Worlds.reset`."""
+        super().reset(seed=seed)
+        obs, info = self.worlds.reset(seed=seed, options=options)
+        return obs[0], self._info(info)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """As `Worlds.step`, for action (nu,)."""
+        obs, reward, terminated, truncated, info = self.worlds.step(np.asarray(action)[None])
+        if terminated[0] or truncated[0]:
+            obs, info = info["final_obs"], info["final_info"]
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
+
+    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Of the one world."""
+        return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}
+
+    def render(self) -> Any:
+        """A picture (360, 480, 3) uint8, or None."""
+        frames = self.worlds.render()
+        return frames[0] if frames else None
+
+    def close(self) -> None:
+        self.worlds.close()
+
+
+class Camera:
+    """Pictures of a model, off screen; ValueError where there is no OpenGL."""
+
+    def __init__(self, model: Any):
+        self.model, self.data = model, mujoco.MjData(model)
+        try:
+            self.renderer = mujoco.Renderer(model, HEIGHT, WIDTH)
+        except Exception as error:  # each backend raises a kind of its own
+            raise ValueError(f"render_mode='rgb_array': {NO_GL}, and set MUJOCO_GL ({error})") from None
+        self.camera = model.camera("track").id if "track" in [model.camera(i).name for i in range(model.ncam)] else -1
+
+    def __call__(self, qpos: np.ndarray) -> np.ndarray:
+        """(360, 480, 3) uint8 of a state (nq,)."""
+        self.data.qpos[:] = qpos
+        mujoco.mj_forward(self.model, self.data)
+        self.renderer.update_scene(self.data, self.camera)
+        return self.renderer.render()
+
+
+def make(
+    task: str, num_envs: int | None = None, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any
+) -> Worlds:
+    """`num_envs` worlds of a task (None: as many as conf/task/<task>.yaml says).
+
+    Args:
+        task: its name, as in train.py task=quadruped.
+        words: KEY=VALUE, as on train.py's command line.
+        render_mode: None or "rgb_array".
+        keys: train.py's keys as Python values: `sim="native", device="cpu", seed=3, **{"task.episode": 5.0}`; they win.
+
+    ValueError or FileNotFoundError, in train.py's one line, for what it would not take either.
+    """
+    return Worlds(adapt.compose(task, num_envs, words, keys), render_mode)
+
+
+def register() -> None:
+    """Make `gpusim_rl/<task>-v0` known to Gymnasium."""
+    for task in config.choices(config.CONF / "task"):
+        one, many = "gpusim_rl.gym:World", "gpusim_rl.gym:make"
+        gymnasium.register(f"gpusim_rl/{task}-v0", one, vector_entry_point=many, kwargs={"task": task})
+
+
+register()
