@@ -13,6 +13,7 @@ from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
 from gpusim_rl.loss import Settings
+from gpusim_rl.mirror import Mirrors, mirrors
 from gpusim_rl.plan import room
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
@@ -44,7 +45,8 @@ def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
     found = bring(**robot)
     known = found.robot
     numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, base=known.base, height=known.height)
-    return numbers | dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
+    numbers |= dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
+    return numbers | dict(signs=tuple(known.mirror or ()))
 
 
 def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -137,11 +139,20 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
         sim.ctrl.copy_(task.control(env.now))  # as many as the model has
     check_rollout(env, cfg, worlds)
     algo = dict(cfg["algo"])
-    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}
+    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp", "symmetry")}
     if algo.pop("tf32") and device != "cpu":
         torch.set_float32_matmul_precision("high")
-    policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
+    images = find_mirrors(env, cfg) if network["symmetry"] != "none" else None
+    policy = Policy(*env.sizes, **network, mirrors=images, seed=cfg["seed"]).to(device)
     return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"])
+
+
+def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
+    """How the views and the action of a task look in a mirror; ValueError if it has no symmetry."""
+    wanted, flips = f"algo.symmetry={cfg['algo']['symmetry']}", env.task.mirror
+    if flips is None:
+        raise ValueError(f"{wanted}: task={cfg['task']['name']} does not say how it looks in a mirror")
+    return mirrors(flips, env.widths, env.task.history)
 
 
 def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:
