@@ -30,7 +30,10 @@ CHANGEABLE = (
     *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log", "rollbacks"),
     *("resume", "run_dir", "auto_resume", "plan", "hydra"),
 )
-FIXED = ("task", "robot", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry")
+FIXED = (
+    *("task", "robot", "seed", "num_envs", "sim.name"),
+    *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
+)
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
 KINDS = ("none", "augment", "loss", "net")  # of algo.symmetry
 PAST = 64  # control steps of the past that an actor may see

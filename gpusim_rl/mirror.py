@@ -77,8 +77,8 @@ class Mirror(nn.Module):
 def average(net: Callable[[Tensor], Tensor], x: Tensor, view: Mirror | None, out: Mirror | None = None) -> Tensor:
     """½ (f(x) + A f(M x)), M the view's mirror and A that of the result (the identity for None); f(x) if there is no M.
 
-    It commutes with the mirror exactly, in floating point too: M M x = x, and a sum of two has one rounding. That takes two
-    calls: rows of a matrix twice as long may be added in another order.
+    It commutes with the mirror exactly, in floating point too: M M x = x, and a sum of two is rounded once. That takes two
+    calls: in one, of twice as many rows, a matrix product may add the second half in another order than the first.
     """
     y = net(x)
     if view is None:
@@ -91,10 +91,10 @@ def average(net: Callable[[Tensor], Tensor], x: Tensor, view: Mirror | None, out
 
 
 def hinge_signs(m: Any, base: str, feet: tuple[str, ...], given: tuple[float, ...] = ()) -> tuple[float, ...]:
-    """(12,) signs s of a quadruped's joints in the order of ctrl: leaned by δ from its stance, its image leans by s_i δ_SIDES[i].
+    """(12,) signs s of a quadruped's joints in the order of ctrl: if it leans by δ from its stance, its image by s_i δ_SIDES[i].
 
     Guessed from the joints' axes, unless given: a reflection in the x-z plane turns the axis a into (-a_x, a_y, -a_z). The
-    guess is checked by kinematics: feet and centre of mass of mirrored poses are images of one another.
+    signs are checked by kinematics: feet and centre of mass of mirrored poses are images of one another.
 
     Args:
         m: the model, its stance the first keyframe, its actuators legs of three in the order FL, FR, RL, RR.
@@ -104,32 +104,34 @@ def hinge_signs(m: Any, base: str, feet: tuple[str, ...], given: tuple[float, ..
     Raises:
         ValueError: the robot is not its own mirror image.
     """
+    if len(m.actuator_trnid) != 12:
+        raise ValueError(f"robot.mirror: legs of three joints are mirrored, this model has {m.nu} actuators")
     joints, d = m.actuator_trnid[:, 0], mujoco.MjData(m)
-    if len(joints) != 12:
-        raise ValueError(f"robot.mirror: legs of three joints are mirrored, this model has {len(joints)} actuators")
-    stance, at, root = m.key_qpos[0][m.jnt_qposadr[joints]], m.jnt_qposadr[joints], m.body(base).id
-
-    def places(angles: np.ndarray) -> np.ndarray:
-        """(5, 3) feet and centre of mass, the base upright at the origin [m]."""
-        d.qpos[:] = m.key_qpos[0]
-        d.qpos[:7], d.qpos[at] = [0, 0, 0, 1, 0, 0, 0], angles
-        mujoco.mj_kinematics(m, d)
-        mujoco.mj_comPos(m, d)
-        return np.array([*(d.geom(foot).xpos for foot in feet), d.subtree_com[root]])
-
-    still = places(stance)
+    stance = m.key_qpos[0][m.jnt_qposadr[joints]]
+    spots = places(m, d, base, feet, stance)
+    length = float(np.linalg.norm(d.xanchor[joints[1::3]] - spots[:4], axis=1).mean())  # from a hip to its foot
     along = (d.xaxis[joints][SIDES] * d.xaxis[joints] * [-1, 1, -1]).sum(1)  # ±1 where axes are images of one another
-    signs, share = (np.array(given), SAID) if given else (np.sign(along) + 0.0, GUESSED)
-    length = np.linalg.norm(d.xanchor[joints[1::3]] - still[:4], axis=1).mean()  # hip to foot
+    signs, most = (np.array(given), SAID * length) if given else (np.sign(along) + 0.0, GUESSED * length)
     lean = 0.3 * np.random.default_rng(0).uniform(-1, 1, (8, 12))  # rad
-    image = [places(stance + signs * x[SIDES])[[1, 0, 3, 2, 4]] * [1, -1, 1] for x in lean]
-    miss = np.linalg.norm(np.array(image) - [places(stance + x) for x in lean], axis=2).max(0)
-    if (signs != signs[SIDES]).any() or not (miss <= share * length).all():
+    image = [places(m, d, base, feet, stance + signs * x[SIDES])[[1, 0, 3, 2, 4]] * [1, -1, 1] for x in lean]
+    miss = np.linalg.norm(np.array(image) - [places(m, d, base, feet, stance + x) for x in lean], axis=2).max(0)
+    if (signs != signs[SIDES]).any() or not (miss <= most).all():
         worst = [*feet, "centre of mass"][int(miss.argmax())]
-        says = f"in mirrored poses its {worst} is {1e3 * miss.max():.0f} mm from where it should be"
-        raise ValueError(f"robot.mirror: this robot is not its own mirror image: {says} (allowed: {1e3 * share * length:.0f} mm)")
+        says = (
+            f"in mirrored poses its {worst} is {1e3 * miss.max():.0f} mm from where it should be, of {1e3 * most:.0f} allowed"
+        )
+        raise ValueError(f"robot.mirror: this robot is not its own mirror image: {says}")
     servos = {"kp": m.actuator_gainprm[:, 0], "kd": m.actuator_biasprm[:, 2], "torque": m.actuator_forcerange[:, 1]}
     for key, value in servos.items():
         if not np.allclose(value, value[SIDES], rtol=0.01):
             raise ValueError(f"robot.mirror: robot.{key} differs between left and right: {value.tolist()}")
     return tuple(float(s) for s in signs)
+
+
+def places(m: Any, d: Any, base: str, feet: tuple[str, ...], angles: np.ndarray) -> np.ndarray:
+    """(5, 3) feet and centre of mass [m] with these joint angles, the base upright at the origin."""
+    d.qpos[:] = m.key_qpos[0]
+    d.qpos[:7], d.qpos[m.jnt_qposadr[m.actuator_trnid[:, 0]]] = [0, 0, 0, 1, 0, 0, 0], angles
+    mujoco.mj_kinematics(m, d)
+    mujoco.mj_comPos(m, d)
+    return np.array([*(d.geom(foot).xpos for foot in feet), d.subtree_com[m.body(base).id]])

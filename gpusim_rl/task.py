@@ -201,7 +201,7 @@ class Task:
 
     @property
     def mirror(self) -> dict[str, Flip] | None:
-        """How each term of `observe`, then of `privileged`, and the `action` look in a mirror; None if the task has no symmetry."""
+        """How each term of `observe`, of `privileged`, and the `action` look in a mirror; None for a task without symmetry."""
         return None
 
     def start(self, n: int, noise: Noise) -> dict[str, Tensor]:

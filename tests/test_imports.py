@@ -8,8 +8,8 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths mirror graph disk bundle ranks < noise checkpoint < sim < incident past task < env < policy returns fused < loss rollout
-    < ppo < plain plan compare run board < saver evaluate export legs < stance < outfit < robot < config levels loop
+    maths mirror graph disk bundle ranks < noise checkpoint < sim < incident past task < env < policy returns fused
+    < loss rollout < ppo < plain plan compare run board < saver evaluate export legs < stance < outfit < robot < config levels loop
     < show assemble < bench repro verify < train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}

@@ -139,7 +139,7 @@ def test_the_mirrored_cartpole_does_the_mirrored_thing():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_term_has_its_image(name):
-    """A task's mirror names its observation terms, its privileged ones in their order, and the action; done twice it is nothing."""
+    """A task's mirror names the terms of both views, privileged ones in their order, and the action; done twice it is nothing."""
     env = make_env(name, 2)
     task, s = env.task, env.look()
     flips, terms = task.mirror, task.observe(s) | task.privileged(s)
@@ -243,7 +243,7 @@ def test_fused_is_plain(kind):
 
 
 def test_augment_is_twice_the_samples():
-    """A minibatch holds its samples and their images: views, actions; log-probability, advantage, target, value as they were."""
+    """A minibatch holds samples and images: of views and actions; log-probability, advantage, target, value are the same."""
     ppo = make_ppo("augment", num_minibatches=2)
     ppo.iteration()
     ppo.collect()
@@ -252,7 +252,8 @@ def test_augment_is_twice_the_samples():
     n, images = len(ppo.order[0]), images_of(ppo.env)
     a, b = (Batch(rows, *ppo.env.sizes[:2], 12) for rows in (ppo.rows[:n], ppo.rows[n:]))
     assert len(ppo.rows) == 2 * n and torch.equal(ppo.rows[:n], ppo.packed[ppo.order[0]])
-    for flip, x, y in zip((*images, images.action), (a.obs, a.critic, a.action, a.mean), (b.obs, b.critic, b.action, b.mean), strict=True):
+    both = zip((*images, images.action), ("obs", "critic", "action", "mean"), strict=True)
+    for flip, x, y in ((flip, getattr(a, name), getattr(b, name)) for flip, name in both):
         assert torch.equal(x[:, list(flip.order)] * torch.tensor(flip.signs), y)
     for name in ("logp", "advantage", "target", "value", "valid"):
         assert torch.equal(getattr(a, name), getattr(b, name)), name
@@ -350,7 +351,9 @@ def lopsided(what: str) -> mujoco.MjModel:
     return m
 
 
-@pytest.mark.parametrize("what, says", [("hip", "its FL is 20 mm"), ("load", "centre of mass is"), ("gain", "robot.kp differs")])
+@pytest.mark.parametrize(
+    "what, says", [("hip", "its FL is 20 mm"), ("load", "centre of mass is"), ("gain", "robot.kp differs")]
+)
 def test_a_lopsided_robot_is_refused(what, says):
     """A hip out of place, a load on one side, a stronger servo: one line, when symmetry is asked for."""
     with pytest.raises(ValueError, match=f"robot.mirror: .*{says}"):
@@ -364,7 +367,7 @@ def test_configuration():
     assert ppo.policy.symmetry == "net" and ppo.env.sizes == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
-        with pytest.raises(ValueError, match="algo.symmetry=loss: task=cartpole does not say how it looks in a mirror"):
+        with pytest.raises(ValueError, match=r"algo.symmetry=loss: task=cartpole does not say how it looks in a mirror"):
             build_ppo(config.compose_plain("config", [*words, "algo.symmetry=loss"]))
     with pytest.raises(ValueError, match=r"algo.symmetry=both: choose one of none, augment, loss, net"):
         config.settle(config.compose_plain("config", [*words, "algo.symmetry=both"]))
