@@ -91,7 +91,7 @@ def average(net: Callable[[Tensor], Tensor], x: Tensor, view: Mirror | None, out
 
 
 def hinge_signs(m: Any, base: str, feet: tuple[str, ...], given: tuple[float, ...] = ()) -> tuple[float, ...]:
-    """(12,) signs s of a quadruped's joints in the order of ctrl: if it leans by δ from its stance, its image by s_i δ_SIDES[i].
+    """(12,) signs s of joints in the order of ctrl: if a quadruped leans by δ from its stance, its image by s_i δ_SIDES[i].
 
     Guessed from the joints' axes, unless given: a reflection in the x-z plane turns the axis a into (-a_x, a_y, -a_z). The
     signs are checked by kinematics: feet and centre of mass of mirrored poses are images of one another.

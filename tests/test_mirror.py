@@ -139,7 +139,7 @@ def test_the_mirrored_cartpole_does_the_mirrored_thing():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_term_has_its_image(name):
-    """A task's mirror names the terms of both views, privileged ones in their order, and the action; done twice it is nothing."""
+    """A mirror names the terms of both views, privileged ones in their order, and the action; done twice it is nothing."""
     env = make_env(name, 2)
     task, s = env.task, env.look()
     flips, terms = task.mirror, task.observe(s) | task.privileged(s)
