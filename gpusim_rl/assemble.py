@@ -106,7 +106,8 @@ def check_rollout(env: Env, cfg: dict[str, Any], worlds: int) -> None:
     """ValueError if a rollout and its update do not fit: record, packed record with two copies, order and activations."""
     (no, nc, nu), samples, algo = env.sizes, worlds * cfg["num_steps"], cfg["algo"]
     record, packed = 4 * (no + 2 * nc + 2 * nu + 4), 4 * (no + nc + 2 * nu + 5)
-    size = record + 3 * packed + 8 * algo["update_epochs"] + 16 * sum(algo["hidden"]) / algo["num_minibatches"]  # bytes
+    twice = 1 + (algo["symmetry"] != "none")  # images, too
+    size = record + 3 * packed + 8 * algo["update_epochs"] + 16 * twice * sum(algo["hidden"]) / algo["num_minibatches"]  # bytes
     says = f"num_envs={worlds} × num_steps={cfg['num_steps']}, with algo.update_epochs={algo['update_epochs']},"
     room(says, samples * size, env.device)
 
