@@ -4,7 +4,7 @@
 
 For every seed and kind in turn, `train.py task=quadruped algo.symmetry=KIND seed=SEED stop_at=0.95` runs as a process of its
 own; the words go to it, too (num_envs=…, robot=…). A row for each run: whether it succeeded, iterations and seconds until then
-(evaluations are in them: one after every tenth iteration), the success of its last evaluation, and the largest |π(M o) - A π(o)|
+(evaluations are in them: one after every tenth iteration), success of its last evaluation, and the largest |π(M o) - A π(o)|
 of policy.onnx over observations of its task; then the medians over the seeds. Exits with 1 if an error of symmetry=net is more
 than 1e-6. Seeds come first, so that what a busy machine slows, it slows in all kinds.
 """

@@ -4,16 +4,15 @@ import dataclasses
 
 import mujoco
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl import config
+from gpusim_rl import config, deploy
 from gpusim_rl.assemble import make_ppo as build_ppo
 from gpusim_rl.assemble import robot_numbers
 from gpusim_rl.env import Env
-from gpusim_rl.export import trace
+from gpusim_rl.export import export
 from gpusim_rl.loss import Batch, Settings, asymmetry, loss
 from gpusim_rl.mirror import Flip, Mirror, Mirrors, hinge_signs, join, keep, mirrors
 from gpusim_rl.policy import Policy
@@ -21,9 +20,11 @@ from gpusim_rl.ppo import PPO
 from gpusim_rl.robot import Robot, bring
 from tasks.quadruped import Quadruped
 from tests import robots
+from tests.exported import record
 from tests.guard import guard
 from tests.test_capture import exempt
-from tests.worlds import TASKS, make_env, make_task
+from tests.test_deploy import measured
+from tests.worlds import TASKS, make_env, make_task, numbers
 
 KINDS = ("augment", "loss", "net")
 STILL = dict(mass=0.0, centre=0.0, gain=0.0, friction=(0.8, 0.8), push=0.0, redraw=100.0)  # no randomisation
@@ -45,10 +46,10 @@ def images_of(env: Env) -> Mirrors:
     return mirrors(env.task.mirror, env.widths, env.task.history)
 
 
-def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **numbers) -> PPO:
+def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> PPO:
     env = env or make_env(episode=0.3, history=HISTORY)
     policy = Policy(*env.sizes, hidden=(32, 32), symmetry=kind, mirrors=images_of(env), seed=1)
-    return PPO(env, policy, num_steps=num_steps, cfg=Settings(**numbers))
+    return PPO(env, policy, num_steps=num_steps, cfg=Settings(**cfg))
 
 
 def shaken(policy: Policy, scale: float = 0.3) -> Policy:
@@ -300,17 +301,32 @@ def test_resume_and_capture(kind):
 # -- the file ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_exported_file_commutes():
-    """ONNX holds the averaged network: its error is at most 1e-6, and it is the torch actor's."""
-    env = make_env(history=HISTORY)
+@torch.no_grad()
+def test_the_exported_file_commutes(tmp_path):
+    """With history and symmetry=net the file is the torch actor in closed loop, and its error is at most 1e-6."""
+    env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "policy.onnx"
     images = images_of(env)
-    policy = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1)
-    g, (view, _, out) = torch.Generator().manual_seed(0), map(Mirror, images)
-    o = torch.randn(500, env.sizes[0], generator=g)
-    session = onnxruntime.InferenceSession(trace(policy.actor, o[:2]).SerializeToString(), providers=["CPUExecutionProvider"])
-    a, b = (torch.as_tensor(np.asarray(session.run(["action"], {"obs": x.numpy()})[0])) for x in (o, view(o)))
+    actor = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1).actor
+    about = {"name": "quadruped", "noise": numbers("quadruped")["noise"], "widths": env.widths}
+    seen = record(env, actor, 20)
+    export(actor, env.task, path, **about, observations=seen)
+    robot, env = deploy.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
+    env._spread.zero_()  # a robot's readings have their noise already
+    env._look(torch.ones(8, dtype=torch.bool))
+    robot.reset(env.memory["phase"].numpy())
+    running, lived = torch.ones(8, dtype=torch.bool), 0
+    for _ in range(60):
+        want = actor(env.views.obs).clamp(-env.task.clip, env.task.clip)
+        targets = robot.act(measured(robot, env), env.memory["command"].numpy().copy())
+        np.testing.assert_allclose(robot.action[running], want[running], rtol=0, atol=1e-4)
+        step = env.step(torch.from_numpy(robot.action.copy()))
+        running &= ~(step.terminated | step.truncated | step.fault)
+        np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
+        lived += int(running.sum())
+    assert lived > 200
+    view, _, out = map(Mirror, images)
+    a, b = (torch.as_tensor(np.asarray(robot.session.run(["action"], {"obs": x.numpy()})[0])) for x in (seen, view(seen)))
     assert (out(a) - b).abs().max() <= 1e-6 and a.abs().max() > 0.3
-    torch.testing.assert_close(a, policy.actor(o).detach(), rtol=0, atol=1e-5)
 
 
 # -- robots --------------------------------------------------------------------------------------------------------------
