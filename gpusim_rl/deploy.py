@@ -18,6 +18,7 @@ import numpy as np
 import onnxruntime
 
 LARGEST = 1 << 28  # bytes of a policy
+PAST = 64  # control steps of a history
 Array = np.ndarray
 Readings = Mapping[str, Any]
 
@@ -60,6 +61,8 @@ class Policy:
             self.dt: float = float(self.about["dt"])  # s, control period
             if not 0 < self.dt <= 10:
                 raise ValueError(f"dt {self.dt}")
+            if not all(1 <= self._steps(term) <= PAST for term in self.about["observation"]):
+                raise ValueError(f"a history of other than 1 to {PAST} steps")
             if self.about["command"] is not None:
                 [list(map(float, self.about["command"][key])) for key in ("low", "high")]
             self.joints: list[str] = list(action["names"])

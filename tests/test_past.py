@@ -1,6 +1,9 @@
 """History and observation delay: the actor sees exactly the observations of so many steps ago, in training and deployed."""
 
+import json
+
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor
@@ -175,6 +178,20 @@ def test_a_file_without_the_key(tmp_path):
     for _ in range(3):
         policy.act(reading)
     assert policy.observe(reading).shape == (1, 5)
+
+
+@pytest.mark.parametrize("steps", [0, 65, "many"])
+def test_a_strange_history_is_refused(steps, tmp_path):
+    """A file whose history is no number from 1 to 64 is one line, and takes no memory."""
+    path = export_task("cartpole", tmp_path / "policy.onnx").path
+    model = onnx.load(path)
+    (notes,) = (entry for entry in model.metadata_props if entry.key == "gpusim_rl")
+    about = json.loads(notes.value)
+    about["observation"][0]["history"] = steps
+    notes.value = json.dumps(about)
+    onnx.save(model, path)
+    with pytest.raises(ValueError, match="describes itself wrongly"):
+        deploy.Policy(path)
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------------------
