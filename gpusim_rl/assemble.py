@@ -13,6 +13,7 @@ from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
 from gpusim_rl.loss import Settings
+from gpusim_rl.mirror import Mirrors, mirrors
 from gpusim_rl.plan import room
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
@@ -44,7 +45,8 @@ def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
     found = bring(**robot)
     known = found.robot
     numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, base=known.base, height=known.height)
-    return numbers | dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
+    numbers |= dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
+    return numbers | dict(signs=tuple(known.mirror or ()))
 
 
 def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -104,7 +106,8 @@ def check_rollout(env: Env, cfg: dict[str, Any], worlds: int) -> None:
     """ValueError if a rollout and its update do not fit: record, packed record with two copies, order and activations."""
     (no, nc, nu), samples, algo = env.sizes, worlds * cfg["num_steps"], cfg["algo"]
     record, packed = 4 * (no + 2 * nc + 2 * nu + 4), 4 * (no + nc + 2 * nu + 5)
-    size = record + 3 * packed + 8 * algo["update_epochs"] + 16 * sum(algo["hidden"]) / algo["num_minibatches"]  # bytes
+    twice = 1 + (algo["symmetry"] != "none")  # images, too
+    size = record + 3 * packed + 8 * algo["update_epochs"] + 16 * twice * sum(algo["hidden"]) / algo["num_minibatches"]  # bytes
     says = f"num_envs={worlds} × num_steps={cfg['num_steps']}, with algo.update_epochs={algo['update_epochs']},"
     room(says, samples * size, env.device)
 
@@ -144,11 +147,20 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
     env = build_env(cfg, worlds)
     check_rollout(env, cfg, env.num_envs)
     algo = dict(cfg["algo"])
-    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp")}
+    network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp", "symmetry")}
     if algo.pop("tf32") and env.device.type != "cpu":
         torch.set_float32_matmul_precision("high")
-    policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(env.device)
+    images = find_mirrors(env, cfg) if network["symmetry"] != "none" else None
+    policy = Policy(*env.sizes, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
     return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"])
+
+
+def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
+    """How the views and the action of a task look in a mirror; ValueError if it has no symmetry."""
+    wanted, flips = f"algo.symmetry={cfg['algo']['symmetry']}", env.task.mirror
+    if flips is None:
+        raise ValueError(f"{wanted}: task={cfg['task']['name']} does not say how it looks in a mirror")
+    return mirrors(flips, env.widths, env.task.history)
 
 
 def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:

@@ -30,8 +30,13 @@ CHANGEABLE = (
     *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log", "rollbacks"),
     *("resume", "run_dir", "auto_resume", "plan", "hydra"),
 )
-FIXED = ("task", "robot", "seed", "num_envs", "sim.name", "algo.hidden", "algo.activation", "algo.std", "algo.floor")
+FIXED = (
+    *("task", "robot", "seed", "num_envs", "sim.name"),
+    *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
+)
 SEEDS = 0x5EED_0000  # training seeds are below; from here on they are evaluation's
+KINDS = ("none", "augment", "loss", "net")  # of algo.symmetry
+PAST = 64  # control steps of the past that an actor may see
 LARGEST, SMALLEST = 3.4e38, 1e-18  # of float32, and what of it can be squared and inverted
 RUNS = 200  # of a multirun: each value is checked before the first run, in a tenth of a second
 HELP = ("--help", "-h", "--hydra-help", "--version")
@@ -319,6 +324,14 @@ def settle(cfg: dict[str, Any]) -> None:
         for term, value in cfg["task"][section].items():
             if type(value) not in (int, float) or not 0 <= value <= LARGEST:
                 raise ValueError(f"task.{section}.{term}={value!r}: expected a number of at least 0, signs live in the task")
+    if cfg["algo"]["symmetry"] not in KINDS:
+        raise ValueError(f"algo.symmetry={cfg['algo']['symmetry']}: choose one of {', '.join(KINDS)}")
+    for term, steps in cfg["task"].get("history", {}).items():
+        if type(steps) is not int or not 1 <= steps <= PAST:
+            raise ValueError(f"task.history.{term}={steps!r}: expected control steps, from 1 to {PAST}")
+    low, high = cfg["task"].get("observation_delay", (0, 0))
+    if not 0 <= low <= high <= PAST:
+        raise ValueError(f"task.observation_delay={[low, high]}: expected the least and the most control steps, up to {PAST}")
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
 

@@ -18,6 +18,7 @@ import numpy as np
 import onnxruntime
 
 LARGEST = 1 << 28  # bytes of a policy
+PAST = 64  # control steps of a history
 Array = np.ndarray
 Readings = Mapping[str, Any]
 
@@ -60,6 +61,8 @@ class Policy:
             self.dt: float = float(self.about["dt"])  # s, control period
             if not 0 < self.dt <= 10:
                 raise ValueError(f"dt {self.dt}")
+            if not all(1 <= self._steps(term) <= PAST for term in self.about["observation"]):
+                raise ValueError(f"a history of other than 1 to {PAST} steps")
             if self.about["command"] is not None:
                 [list(map(float, self.about["command"][key])) for key in ("low", "high")]
             self.joints: list[str] = list(action["names"])
@@ -71,10 +74,11 @@ class Policy:
         self.reset()
 
     def reset(self, phase: float | Array = 0.0) -> None:
-        """Forget the last action and set the clock [turns]: a number for one robot, (B,) for a batch of B."""
+        """Forget the past and set the clock [turns]: a number for one robot, (B,) for a batch of B."""
         self._single = np.ndim(phase) == 0
         self._phase = np.atleast_1d(np.asarray(phase, np.float32))
         self.action = np.zeros((len(self._phase), len(self.joints)), np.float32)
+        self._past: dict[str, Array] = {}  # term → (B, …) the steps before this one; the first observation fills it
 
     @property
     def needs(self) -> dict[str, int]:
@@ -84,7 +88,7 @@ class Policy:
         return needed | {source: len(joints) for source, joints in self.reads.items() if joints}
 
     def observe(self, readings: Readings, command: Any = None) -> Array:
-        """(B, no) float32, the terms in the order of training.
+        """(B, no) float32, the terms in the order of training, each with its history, oldest first.
 
         Args:
             readings: by name, see `needs`: sensors (width,) or (B, width); `joint_pos` [rad, m] and `joint_vel` [rad/s, m/s]
@@ -94,11 +98,13 @@ class Policy:
         Raises:
             ValueError: a reading is missing, of another width, or not finite.
         """
-        return np.concatenate([self._term(term, readings, command) for term in self.about["observation"]], axis=1)
+        return np.concatenate(self._seen(readings, command), axis=1)
 
     def act(self, readings: Readings, command: Any = None) -> Array:
         """Controls for the next `dt` seconds, (nu,) for one robot or (B, nu) for a batch; moves the clock on."""
-        obs = self.observe(readings, command)
+        seen = self._seen(readings, command)
+        obs, terms = np.concatenate(seen, axis=1), self.about["observation"]
+        self._past = {term["name"]: x[:, x.shape[1] // self._steps(term) :] for term, x in zip(terms, seen, strict=True)}
         clip = self.about["action"]["clip"]
         action = np.clip(np.asarray(self.session.run(["action"], {"obs": obs})[0]), -clip, clip)
         used = self.action if self.about["action"]["delay"] else action
@@ -108,6 +114,20 @@ class Policy:
         if self.about["clock"]:
             self._phase = (self._phase + np.float32(self.dt * self.about["clock"]["frequency"])) % 1
         return targets[0] if self._single else targets
+
+    def _seen(self, readings: Readings, command: Any) -> list[Array]:
+        """(B, history · width) of each term."""
+        found = []
+        for term in self.about["observation"]:
+            now = self._term(term, readings, command)
+            past = self._past.get(term["name"], np.tile(now, (1, self._steps(term) - 1)))
+            found.append(np.concatenate([past, now], axis=1))
+        return found
+
+    @staticmethod
+    def _steps(term: dict[str, Any]) -> int:
+        """Control steps of a term that the policy sees; files of the first days do not say."""
+        return int(term.get("history", 1))
 
     def _moving(self, command: Any) -> Array:
         """(B, 1) or (1, 1): 1 where the command asks for motion, by the clock's gate."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpusim_rl.incident import Incident
 from gpusim_rl.maths import total
 from gpusim_rl.noise import Noise
+from gpusim_rl.past import Past
 from gpusim_rl.ranks import gather, ranks, share
 from gpusim_rl.sim import LIMIT, Sim
 from gpusim_rl.task import State, Task
@@ -137,9 +138,21 @@ class Env:
         self._weights = self.task.tensor([weights[name] for name in rewards])
         spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
         self._spread = self.task.tensor(spread)
-        widths = len(spread), self._critic(state).shape[1]
+        self.past = self._recall()
+        widths = self.past.width if self.past else len(spread), self._critic(state).shape[1]
         self.views = Views(*(torch.zeros(self.num_envs, width, device=self.device) for width in widths))
-        self._look()
+        self._look(torch.ones_like(self.time, dtype=torch.bool))
+
+    def _recall(self) -> Past | None:
+        """What the actor sees of the past, if it sees any."""
+        task, read = self.task, self.task.readings
+        unknown = sorted(set(task.history) - set(self.widths))
+        if unknown:
+            raise ValueError(f"task.history: {unknown[0]!r} is no term (terms: {', '.join(self.widths)})")
+        if max(task.history.values(), default=1) == 1 and not task.observation_delay[1]:
+            return None
+        late = {name for name in self.widths if read[name].source not in ("action", "command", "clock")}
+        return Past(self.widths, task.history, task.observation_delay, late, self.num_envs, self.device)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -192,8 +205,9 @@ class Env:
             watch(s)
         self.incident.look(self.step_count, terms, why)
         self._tally(terms, reward, terminated, truncated, fault)
-        self._restart(terminated | truncated | fault)
-        self._look()
+        ended = terminated | truncated | fault
+        self._restart(ended)
+        self._look(ended)
         return end, reward, terminated, truncated, fault
 
     def _judgement(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -250,12 +264,18 @@ class Env:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
-    def _look(self) -> None:
-        """Write both views of the state now; the actor's has the observation noise."""
+    def _look(self, began: Tensor | None = None) -> None:
+        """Write both views of the state now; the actor's has the observation noise.
+
+        began (B,): a new moment, at which these worlds begin an episode; None: the same moment, looked at again.
+        """
         self.now = self.look()
         self.views.critic.copy_(self._critic(self.now))
         noise = self.noise.uniform("observe", -self._spread, self._spread)
-        torch.add(self.views.critic[:, : len(self._spread)], noise, out=self.views.obs)
+        seen = self.past.now if self.past else self.views.obs
+        torch.add(self.views.critic[:, : len(self._spread)], noise, out=seen)
+        if self.past:
+            self.past.see(began, self.noise, self.views.obs)
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
@@ -325,7 +345,7 @@ class Env:
         """Every live tensor but the Sim's."""
         own = {"step_count": self.step_count, "time": self.time, "action": self.action, "previous": self.previous}
         own |= {"lived": self._lived, "episode_return": self._episode_return, "term_sums": self._term_sums, "sums": self._sums}
-        own |= {f"memory/{name}": value for name, value in self.memory.items()}
+        own |= {f"memory/{name}": value for name, value in self.memory.items()} | (self.past.state() if self.past else {})
         return {f"env/{name}": value for name, value in own.items()}
 
     @property

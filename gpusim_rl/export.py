@@ -100,10 +100,13 @@ def parity(data: bytes, actor: Actor, observations: Tensor) -> float:
 
 def describe(task: Task, name: str, noise: dict[str, float], widths: dict[str, int], width: int) -> dict[str, Any]:
     """Everything a robot's program must know, in full precision: JSON keeps every bit of a float."""
-    terms = [{"name": key, "noise": float(noise.get(key, 0.0)), **asdict(reading)} for key, reading in task.readings.items()]
+    past = {key: task.history.get(key, 1) for key in task.readings}  # control steps of it in the observation, oldest first
+    about = {key: {"noise": float(noise.get(key, 0.0)), "history": past[key]} for key in task.readings}
+    terms = [{"name": key, **about[key], **asdict(reading)} for key, reading in task.readings.items()]
     found = {key: reading.width for key, reading in task.readings.items()}
-    if sum(found.values()) != width:
-        raise ValueError(f"export: the task's readings are {sum(found.values())} wide, its observation is {width}")
+    wide = sum(past[key] * found[key] for key in found)
+    if wide != width:
+        raise ValueError(f"export: the task's readings are {wide} wide, its observation is {width}")
     if list(found.items()) != list(widths.items()):
         raise ValueError(f"export: the task's readings are {found}, what it observes is {widths}")
     built = versions()

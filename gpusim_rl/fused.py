@@ -51,13 +51,15 @@ def sample(
     offset: wp.array[float],
     clip_coef: float,
     clip_value: float,
+    originals: int,
     terms: wp.array2d[float],
     grad_mean: wp.array2d[float],
     grad_value: wp.array2d[float],
 ):
     """One sample: what it adds to the sums, and the gradient of the sum of losses, not yet divided by the count.
 
-    `rows` (n, …) holds from column `first` on: action, old mean, log-probability, advantage, target, value, valid.
+    `rows` (n, …) holds from column `first` on: action, old mean, log-probability, advantage, target, value, valid. The KL is
+    that of the first `originals` rows; the others are copies of them, in whatever mirror.
     """
     i = wp.tid()
     nu = mean.shape[1]
@@ -89,7 +91,9 @@ def sample(
     grad_value[i, 0] = valid * grad
     terms[i, 0] = -valid * surrogate
     terms[i, 1] = valid * 0.5 * wp.max(error * error, near * near)
-    terms[i, 2] = valid * kl
+    terms[i, 2] = valid * kl * (float(mean.shape[0]) / float(originals))
+    if i >= originals:
+        terms[i, 2] = 0.0
     clipped = float(0.0)
     if wp.abs(ratio - 1.0) > clip_coef:
         clipped = valid
@@ -133,6 +137,7 @@ class FusedLoss:
         log_std: (nu,); grad_log_std: (nu,) where its gradient goes; floor: added to exp(log_std).
         old_std: (nu,) of the policy that acted.
         clip_coef, clip_value, ent_coef: of `loss.Settings`.
+        copies: of each sample; the first n / copies rows are those that were acted.
 
     `mean` (n, nu) and `value` (n, 1) take what the networks gave; after a call `grad_mean` and `grad_value` hold the gradients
     by them and grad_log_std that by log_std, all of the *sum* over our samples; `share` (1,) is 1 / the global count, what to
@@ -151,6 +156,7 @@ class FusedLoss:
         clip_coef: float,
         clip_value: float,
         ent_coef: float,
+        copies: int = 1,
     ):
         n, nu, device = len(rows), len(log_std), rows.device
         self.device = device
@@ -166,7 +172,7 @@ class FusedLoss:
         self._sample = self._record(
             sample,
             n,
-            [self.mean, self.value, rows, first, scale, offset, clip_coef, clip_value],
+            [self.mean, self.value, rows, first, scale, offset, clip_coef, clip_value, n // copies],
             [self.terms, self.grad_mean, self.grad_value],
         )
         self._conclude = self._record(

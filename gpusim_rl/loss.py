@@ -24,6 +24,7 @@ class Settings:
         learning_rate, lr_min, lr_max: of the actor; it adapts between the bounds. The critic keeps learning_rate.
         target_kl: the rate shrinks by lr_factor above twice this KL [nat] and grows below half of it.
         max_grad_norm: for the actor and for the critic.
+        mirror_coef: weight of `asymmetry` with symmetry=loss.
         fused: loss and gradient in Warp kernels (`gpusim_rl.fused`) instead of torch operations under autograd.
     """
 
@@ -40,6 +41,7 @@ class Settings:
     lr_factor: float = 1.2
     target_kl: float = 0.01
     max_grad_norm: float = 1.0
+    mirror_coef: float = 1.0
     fused: bool = True
 
     def __post_init__(self) -> None:
@@ -49,6 +51,8 @@ class Settings:
         for name in ("clip_coef", "clip_value", "learning_rate", "lr_min", "lr_max", "target_kl", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"algo.{name}={getattr(self, name)}: expected more than 0")
+        if not self.mirror_coef >= 0:
+            raise ValueError(f"algo.mirror_coef={self.mirror_coef}: expected at least 0")
         if not self.lr_factor >= 1:
             raise ValueError(f"algo.lr_factor={self.lr_factor}: expected at least 1")
 
@@ -61,10 +65,19 @@ class Batch:
         self.logp, self.advantage, self.target, self.value, self.valid = rest.unbind(1)
 
 
-def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings) -> tuple[Tensor, Tensor]:
+def asymmetry(policy: Policy, batch: Batch, mean: Tensor) -> Tensor:
+    """Σ valid · |π(M o) - A π(o)|² / nu, with π(o) the mean (n, nu) held fast: the mirror loss of rsl_rl (arXiv:2403.04359)."""
+    assert policy.obs_mirror and policy.action_mirror
+    miss = policy.mean(policy.obs_mirror(batch.obs)) - policy.action_mirror(mean.detach())
+    return ((miss * miss).mean(1) * batch.valid).sum()
+
+
+def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings, copies: int = 1) -> tuple[Tensor, Tensor]:
     """The loss to descend and the sums of its statistics (5,): each a sum over valid samples over their global count.
 
     L = Σ valid · [ max(-A ρ, -A clip(ρ, 1 ± ε)) + ½ max((V - R)², (V_clip - R)²) - c_H H ] / Σ valid
+
+    Of `copies` of each sample the KL is that of the first, as they came from the policy that acted.
     """
     share = batch.valid / total(batch.valid.sum()).clamp(min=1)
     mean, std = policy.mean(batch.obs), policy.std
@@ -79,7 +92,11 @@ def loss(policy: Policy, batch: Batch, old_std: Tensor, cfg: Settings) -> tuple[
     with torch.no_grad():
         # KL(old ‖ new) of two diagonal Gaussians, exact: far less noisy than an estimate from the ratios
         spread = (old_std**2 + (batch.mean - mean) ** 2) / (2 * std**2)
-        kl = ((std.log() - old_std.log() + spread - 0.5).sum(-1) * share).sum()
+        kl = (std.log() - old_std.log() + spread - 0.5).sum(-1) * share
+        kl = copies * kl[: len(kl) // copies].sum()
         clipped = (((ratio - 1).abs() > cfg.clip_coef) * share).sum()
         stats = total(torch.stack([policy_loss, value_loss, bonus * share.sum(), kl, clipped]))
-    return policy_loss + value_loss - cfg.ent_coef * bonus * share.sum(), stats
+    objective = policy_loss + value_loss - cfg.ent_coef * bonus * share.sum()
+    if policy.symmetry == "loss":
+        objective = objective + cfg.mirror_coef * asymmetry(policy, batch, mean) / total(batch.valid.sum()).clamp(min=1)
+    return objective, stats

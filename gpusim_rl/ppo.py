@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpusim_rl.env import Env
 from gpusim_rl.fused import FusedLoss
 from gpusim_rl.graph import Phases, capture, fetch
-from gpusim_rl.loss import STATS, Batch, Settings, loss
+from gpusim_rl.loss import STATS, Batch, Settings, asymmetry, loss
 from gpusim_rl.maths import log_prob, total
 from gpusim_rl.policy import Policy
 from gpusim_rl.ranks import ranks
@@ -121,9 +121,12 @@ class PPO:
             moments = {"exp_avg": torch.zeros_like(w.data), "exp_avg_sq": torch.zeros_like(w.data)}
             self.optimiser.state[w] = {"step": torch.zeros((), device=device), **moments}
         self.packed = torch.zeros(self.size, no + nc + 2 * nu + 5, device=device)
-        self.rows = torch.zeros(self.size // cfg.num_minibatches, self.packed.shape[1], device=device)
+        n, self.copies = self.size // cfg.num_minibatches, 2 if policy.symmetry == "augment" else 1
+        self.rows = torch.zeros(self.copies * n, self.packed.shape[1], device=device)
+        self.chosen, self.images = self.rows[:n], self.rows[n:]
+        self.reflect = policy.reflection(5) if self.copies == 2 else None
         self.batch = Batch(self.rows, no, nc, nu)
-        self.order = torch.zeros(self.parts, len(self.rows), dtype=torch.int64, device=device)
+        self.order = torch.zeros(self.parts, n, dtype=torch.int64, device=device)
         self.part = torch.zeros(1, dtype=torch.int64, device=device)
         self.old_std = torch.zeros(nu, device=device)
         self.fused = None
@@ -138,6 +141,7 @@ class PPO:
                 clip_coef=cfg.clip_coef,
                 clip_value=cfg.clip_value,
                 ent_coef=cfg.ent_coef,
+                copies=self.copies,
             )
 
     def iteration(self) -> None:
@@ -234,7 +238,9 @@ class PPO:
         If loss or gradient is not finite, nothing moves: the minibatch is skipped, and counted.
         """
         cfg, policy, batch = self.cfg, self.policy, self.batch
-        torch.index_select(self.packed, 0, self.order.index_select(0, self.part)[0], out=self.rows)
+        torch.index_select(self.packed, 0, self.order.index_select(0, self.part)[0], out=self.chosen)
+        if self.reflect:
+            self.images.copy_(self.reflect(self.chosen))
         self.part += 1
         if self.fused:
             mean, value = policy.mean(batch.obs), policy.value(batch.critic)
@@ -242,14 +248,18 @@ class PPO:
                 self.fused.mean.copy_(mean)
                 self.fused.value.copy_(value)
             self.fused()
-            found = torch.autograd.grad((mean, value), self.params[1:], (self.fused.grad_mean, self.fused.grad_value))
-            write(self.places[1:], found)
+            results, slopes = [mean, value], [self.fused.grad_mean, self.fused.grad_value]
+            if policy.symmetry == "loss":
+                results.append(cfg.mirror_coef * asymmetry(policy, batch, mean))
+                slopes.append(torch.ones_like(results[-1]))
+            write(self.places[1:], torch.autograd.grad(results, self.params[1:], slopes))
             stats = self.fused.stats
             total(self.grads).mul_(self.fused.share)
         else:
-            objective, stats = loss(policy, batch, self.old_std, cfg)
+            objective, stats = loss(policy, batch, self.old_std, cfg, self.copies)
             write(self.places, torch.autograd.grad(objective, self.params))
             total(self.grads)
+        policy.even(self.places[0])
         norms = torch.stack([nn.utils.clip_grad_norm_(w, cfg.max_grad_norm) for w in self.weights])
         bad = ~torch.isfinite(norms.sum() + stats.sum())
         self.bad.copy_(bad)

@@ -12,6 +12,7 @@ import numpy as np
 from gpusim_rl import legs, outfit
 from gpusim_rl.export import torque_limit
 from gpusim_rl.legs import LEGS
+from gpusim_rl.mirror import hinge_signs
 from gpusim_rl.stance import Legs
 
 Array = np.ndarray
@@ -35,6 +36,7 @@ class Robot:
     armature: Any = None  # kg m²; the model's own, else a fifth of the inertia of the leg about its hip
     scale: Any = None  # rad of joint target per unit of action; task.reach
     height: float | None = None  # m of the base; as it stands in simulation
+    mirror: Any = None  # ±1: signs of the joints' images in a mirror; found from their axes, None for a robot without symmetry
     collide: str = "feet"  # with the ground: feet | all, as the model has it, meshes as boxes
 
 
@@ -114,10 +116,24 @@ def stand(robot: Robot, spec: mujoco.MjSpec, own: mujoco.MjModel) -> Brought:
         if height is not None:
             outfit.drive(spec, four, stance, **servos)
             ready = replace(ready, height=robot.height or round(height, 4))
-            balls = tuple(foot.ball for foot in feet)
-            return Brought(robot=ready, mjm=spec.compile(), text=trial.to_xml(), balls=balls, flex=four.flex(stance))
+            balls, mjm = tuple(foot.ball for foot in feet), spec.compile()
+            ready = replace(ready, mirror=image(robot, mjm, balls))
+            return Brought(robot=ready, mjm=mjm, text=trial.to_xml(), balls=balls, flex=four.flex(stance))
     said = "" if robot.stance is None else f" in robot.stance={robot.stance}"
     raise legs.Misfit(f"it does not stand{said}: robot.stance (rad), robot.kp (N m/rad) or robot.torque (N m) may help")
+
+
+def image(robot: Robot, mjm: mujoco.MjModel, balls: tuple[str, ...]) -> list[float] | None:
+    """(12,) robot.mirror, checked; guessed if it is not given, None if the robot is not its own mirror image."""
+    said = () if robot.mirror is None else tuple(legs.twelve("mirror", robot.mirror).tolist())
+    if not {*said} <= {-1.0, 1.0}:
+        raise legs.Misfit(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
+    try:
+        return list(hinge_signs(mjm, str(robot.base), balls, said))
+    except ValueError:
+        if said:
+            raise
+        return None
 
 
 def complete(robot: Robot, own: mujoco.MjModel, four: Legs, stance: Array) -> Robot:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.bundle import include
+from gpusim_rl.mirror import Flip
 from gpusim_rl.noise import Noise
 
 ASSETS = Path(__file__).parent.parent / "tasks" / "assets"
@@ -114,6 +115,8 @@ class Task:
         dt: control period [s], a whole number of the model's timesteps.
         episode: time-out [s].
         device: where the task's constants live.
+        history: observation term → control steps of it that the actor sees, oldest first; 1 unless given.
+        observation_delay: least and largest age [control steps] of what it sees of sensors and joints, drawn for each episode.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
     """
 
@@ -122,6 +125,8 @@ class Task:
     episode: float = 20.0
     device: str = "cpu"
     clip: float = 4.0  # actions are clamped to ± this before the task sees them
+    history: dict[str, int] = field(default_factory=dict)
+    observation_delay: tuple[int, int] = (0, 0)
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
 
@@ -192,6 +197,11 @@ class Task:
     @property
     def asks(self) -> Command | None:
         """The ranges of the memory entry `command`, if the task has one: what a user may ask for."""
+        return None
+
+    @property
+    def mirror(self) -> dict[str, Flip] | None:
+        """How each term of `observe`, of `privileged`, and the `action` look in a mirror; None for a task without symmetry."""
         return None
 
     def start(self, n: int, noise: Noise) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from gpusim_rl.maths import gauss
+from gpusim_rl.mirror import keep
 from gpusim_rl.task import Drive, Reading, Task
 
 UPRIGHT = 0.95  # cos θ of a pole that counts as balanced: within 18°
@@ -66,6 +67,10 @@ class Cartpole(Task):
     @property
     def drive(self):
         return Drive(names=("slider",), unit="1", scale=(1.0,), offset=(0.0,))
+
+    @property
+    def mirror(self):
+        return dict(cart=keep(-1), pole=keep(1, -1), speeds=keep(-1, -1), action=keep(-1))
 
     def start(self, n, noise):
         unit = noise.uniform("start", *self.bounds)  # (n, 4), each in ±1

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.maths import from_euler, gauss, squared
+from gpusim_rl.mirror import SIDES, Flip, hinge_signs, keep
 from gpusim_rl.task import Clock, Command, Drive, Reading, Task
 
 FEET = ("FL", "FR", "RL", "RR")
@@ -59,6 +60,7 @@ class Quadruped(Task):
     flex: tuple[
         float, ...
     ] = ()  # direction of the joints that lifts each foot, times the knee's step; step itself unless given
+    signs: tuple[float, ...] = ()  # of the joints' images in a mirror, in the order of ctrl; found in the model unless given
 
     fields = ("body_mass", "body_inertia", "body_ipos", "geom_friction", "actuator_gainprm", "actuator_biasprm")
 
@@ -127,6 +129,22 @@ class Quadruped(Task):
             delay=self.delay,
             bend=tuple(bend.tolist()),
             lag=tuple(lag.tolist()),
+        )
+
+    @property
+    def mirror(self):
+        joints = Flip(tuple(SIDES.tolist()), hinge_signs(self.mjm, self.base, self.balls, self.signs))
+        return dict(
+            gyro=keep(-1, 1, -1),  # a pseudovector
+            up=keep(1, -1, 1),
+            joints=joints,
+            speeds=joints,
+            action=joints,
+            command=keep(1, -1, -1),
+            clock=keep(-1, -1),  # legs change sides: half a turn
+            velocity=keep(1, -1, 1),
+            height=keep(1),
+            feet=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
         )
 
     # -- episodes and randomisation ------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
 
 In this process torch evaluates the run's newest checkpoint. In a child process that cannot import torch, `deploy.py` walks the
 same episodes (start states, worlds, commands, observation noise) in MuJoCo C. Exits with 1 if the shares of successful
-episodes differ by more than 0.03. `--expect` takes torch's figure from elsewhere, such as the run's eval.json.
+episodes differ by more than 0.03. The child does not emulate `task.observation_delay`: its readings come at once, so only
+without a delay are the two the same robot. `--expect` takes torch's figure from elsewhere, such as the run's eval.json.
 """
 
 import argparse

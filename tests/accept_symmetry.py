@@ -1,0 +1,101 @@
+"""Acceptance: time and iterations to success with each kind of symmetry, and the error of what was exported.
+
+    python -m tests.accept_symmetry [--kinds none augment loss net] [--seeds 1 2 3] [--stop-at 0.95] [--out DIR] [words …]
+
+For every seed and kind in turn, `train.py task=quadruped algo.symmetry=KIND seed=SEED stop_at=0.95` runs as a process of its
+own; the words go to it, too (num_envs=…, robot=…). A row for each run: whether it succeeded, iterations and seconds until then
+(evaluations are in them: one after every tenth iteration), success of its last evaluation, and the largest |π(M o) - A π(o)|
+of policy.onnx over observations of its task; then the medians over the seeds. Exits with 1 if an error of symmetry=net is more
+than 1e-6. Seeds come first, so that what a busy machine slows, it slows in all kinds.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+import torch
+
+from gpusim_rl.assemble import find_mirrors, make_ppo
+from gpusim_rl.config import KINDS, trained
+from gpusim_rl.evaluate import observe
+from gpusim_rl.mirror import Mirror
+from gpusim_rl.run import Run
+from tests.worlds import ROOT
+
+ALLOWED = 1e-6  # of an action
+
+
+class Row(NamedTuple):
+    """What became of one training."""
+
+    kind: str
+    seed: int
+    reached: bool
+    iterations: int
+    seconds: float  # of training, as the log has it
+    success: float  # of the last evaluation
+    error: float
+
+
+def train(kind: str, seed: int, folder: Path, stop_at: float, words: list[str]) -> Row:
+    """A training of its own; SystemExit with what it said if it fails."""
+    own = ["task=quadruped", f"algo.symmetry={kind}", f"seed={seed}", f"stop_at={stop_at}", "eval_every=10", "log=none"]
+    command = [sys.executable, str(ROOT / "train.py"), *own, f"run_dir={folder}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    rows = list(Run.open(folder).rows("metrics.jsonl"))
+    success: list[float] = [row["success"] for row in rows if "success" in row]
+    last: dict[str, Any] = rows[-1]
+    found = success[-1] if success else 0.0
+    return Row(kind, seed, found >= stop_at, int(last["iteration"]), last["time_s"], found, asymmetry(folder))
+
+
+def asymmetry(folder: Path) -> float:
+    """Largest |π(M o) - A π(o)| of a run's policy.onnx, over observations that its own policy meets."""
+    cfg = trained(Run.open(folder)) | {"sim": {"name": "native", "threads": 1}, "device": "cpu"}
+    ppo = make_ppo(cfg | {"num_steps": cfg["algo"]["num_minibatches"]}, num_envs=1)
+    images = find_mirrors(ppo.env, cfg)
+    view, out = Mirror(images.obs), Mirror(images.action)
+    session = onnxruntime.InferenceSession((folder / "policy.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+
+    def act(obs: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(session.run(["action"], {"obs": obs.numpy()})[0]))
+
+    seen = observe(act, ppo.env.task, weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+    return (act(view(seen)) - out(act(seen))).abs().max().item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--stop-at", type=float, default=0.95)
+    parser.add_argument("--out", type=Path, default=Path("runs") / f"symmetry-{time.strftime('%Y%m%d-%H%M%S')}")
+    args, words = parser.parse_known_args()
+    rows: list[Row] = []
+    print("| kind | seed | reached | iterations | seconds | success | error |\n|---|---|---|---|---|---|---|")
+    for seed in args.seeds:
+        for kind in args.kinds:
+            row = train(kind, seed, args.out / f"{kind}-s{seed}", args.stop_at, words)
+            rows.append(row)
+            says = (
+                f"{'yes' if row.reached else 'no'} | {row.iterations} | {row.seconds:.1f} | {row.success:.3f} | {row.error:.1e}"
+            )
+            print(f"| {kind} | {seed} | {says} |", flush=True)
+    for kind in args.kinds:
+        mine = [row for row in rows if row.kind == kind]
+        iterations, seconds = (statistics.median(x) for x in zip(*((row.iterations, row.seconds) for row in mine), strict=True))
+        reached = f"{sum(row.reached for row in mine)} of {len(mine)} reached {args.stop_at}"
+        print(f"{kind}: {reached}; median {iterations} iterations, {seconds:.1f} s")
+    sys.exit(any(row.error > ALLOWED for row in rows if row.kind == "net"))
+
+
+if __name__ == "__main__":
+    main()

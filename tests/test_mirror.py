@@ -1,0 +1,389 @@
+"""Symmetry: mirrored physics, networks that commute, the update over images, and what a robot must be for it."""
+
+import dataclasses
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gpusim_rl import config, deploy
+from gpusim_rl.assemble import make_ppo as build_ppo
+from gpusim_rl.assemble import robot_numbers
+from gpusim_rl.env import Env
+from gpusim_rl.export import export
+from gpusim_rl.loss import Batch, Settings, asymmetry, loss
+from gpusim_rl.mirror import Flip, Mirror, Mirrors, hinge_signs, join, keep, mirrors
+from gpusim_rl.policy import Policy
+from gpusim_rl.ppo import PPO
+from gpusim_rl.robot import Robot, bring
+from tasks.quadruped import Quadruped
+from tests import robots
+from tests.exported import record
+from tests.guard import guard
+from tests.test_capture import exempt
+from tests.test_deploy import measured
+from tests.worlds import TASKS, make_env, make_task, numbers
+
+KINDS = ("augment", "loss", "net")
+STILL = dict(mass=0.0, centre=0.0, gain=0.0, friction=(0.8, 0.8), push=0.0, redraw=100.0)  # no randomisation
+HISTORY = {"joints": 3, "action": 2}
+
+
+@pytest.fixture(scope="module")
+def hund(tmp_path_factory) -> str:
+    """A stranger's robot; its front knees turn opposite ways."""
+    return robots.write(tmp_path_factory.mktemp("hund"), robots.mjcf())
+
+
+def settings(mjcf: str) -> dict:
+    return robot_numbers(Quadruped, dataclasses.asdict(Robot(mjcf=mjcf)))
+
+
+def images_of(env: Env) -> Mirrors:
+    assert env.task.mirror
+    return mirrors(env.task.mirror, env.widths, env.task.history)
+
+
+def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> PPO:
+    env = env or make_env(episode=0.3, history=HISTORY)
+    policy = Policy(*env.sizes, hidden=(32, 32), symmetry=kind, mirrors=images_of(env), seed=1)
+    return PPO(env, policy, num_steps=num_steps, cfg=Settings(**cfg))
+
+
+def shaken(policy: Policy, scale: float = 0.3) -> Policy:
+    """With random weights and biases everywhere."""
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.add_(scale * torch.randn(p.shape, generator=g))
+    return policy
+
+
+def error(policy: Policy, images: Mirrors, seed: int = 0) -> float:
+    """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000 random views."""
+    g = torch.Generator().manual_seed(seed)
+    view, wide, out = map(Mirror, images)
+    o, s = (3 * torch.randn(1000, len(flip.order), generator=g) for flip in images[:2])
+    with torch.no_grad():
+        acted = policy.actor(view(o)) - out(policy.actor(o))
+        while_training = policy.act(view(o)) - out(policy.act(o))
+        valued = policy.value(policy.seer(wide(s))) - policy.value(policy.seer(s))
+    return max(x.abs().max().item() for x in (acted, while_training, valued))
+
+
+# -- the task in a mirror ------------------------------------------------------------------------------------------------
+
+
+def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
+    """qpos, qvel of a quadruped, reflected in the x-z plane of the world: y, and what turns about x and z, change signs."""
+    flips = env.task.mirror
+    assert flips
+    joints, (angles, speeds, task) = Mirror(flips["joints"]).double(), (env.task.angles, env.task.speeds, env.task)
+    q, v = qpos.clone(), qvel.clone()
+    q[:, [1, 4, 6]] *= -1  # y; x and z of the quaternion
+    v[:, [1, 3, 5]] *= -1
+    stance = task.stance.double()
+    q[:, angles] = stance + joints(qpos[:, angles] - stance)
+    v[:, speeds] = joints(qvel[:, speeds])
+    return q, v
+
+
+def side_by_side(env: Env) -> None:
+    """Make the second half of a quadruped's worlds the image of the first."""
+    n = env.num_envs // 2
+    qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
+    qpos[n:], qvel[n:] = turn(env, qpos[:n], qvel[:n])
+    env.sim.reset(torch.ones(2 * n, dtype=torch.bool), qpos, qvel)
+    env.memory["command"][n:] = env.memory["command"][:n] * torch.tensor([1.0, -1.0, -1.0])
+    env.memory["phase"][n:] = (env.memory["phase"][:n] + 0.5) % 1
+    env._look()
+
+
+@pytest.mark.parametrize("brought", [False, True])
+def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
+    """Real physics, 50 control steps: mirrored states and actions give mirrored views and equal rewards."""
+    env = make_env(num_envs=16, stagger=False, **STILL, **(settings(hund) if brought else {}))
+    side_by_side(env)
+    images, g = images_of(env), torch.Generator().manual_seed(0)
+    _, wide, out = map(Mirror, images)
+    action, live, lived = torch.zeros(8, 12), torch.ones(8, dtype=torch.bool), 0
+    largest = torch.zeros(len(images.critic.order))
+    for _ in range(50):
+        action = 0.8 * action + 0.2 * torch.randn(8, 12, generator=g)
+        step = env.step(torch.cat([action, out(action)]))
+        torch.testing.assert_close(wide(step.end[:8])[live], step.end[8:][live], rtol=0, atol=5e-4)  # speeds of 10 rad/s
+        torch.testing.assert_close(step.reward[:8][live], step.reward[8:][live], rtol=0, atol=1e-6)
+        assert torch.equal(step.terminated[:8][live], step.terminated[8:][live])
+        live &= ~step.terminated[:8]  # a world that falls is restarted elsewhere than its image
+        lived += live.sum().item()
+        largest = torch.maximum(largest, step.end[:8][live].abs().amax(0))
+    assert lived > 300 and (largest > 0.01).all()  # a wrong sign in any column would have shown
+
+
+def test_the_mirrored_cartpole_does_the_mirrored_thing():
+    """100 control steps of the cart: the image of each view, and the same reward."""
+    env = make_env("cartpole", 8, stagger=False, mass=0.0, friction=(0.1, 0.1))
+    qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
+    qpos[4:], qvel[4:] = -qpos[:4], -qvel[:4]  # hanging at π: -π is the same
+    env.sim.reset(torch.ones(8, dtype=torch.bool), qpos, qvel)
+    _, wide, out = map(Mirror, images_of(env))
+    g = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        action = 2 * torch.rand(4, 1, generator=g) - 1
+        step = env.step(torch.cat([action, out(action)]))
+        torch.testing.assert_close(wide(step.end[:4]), step.end[4:], rtol=0, atol=1e-5)
+        torch.testing.assert_close(step.reward[:4], step.reward[4:], rtol=0, atol=1e-6)
+    assert step.end[:, 0].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_term_has_its_image(name):
+    """A mirror names the terms of both views, privileged ones in their order, and the action; done twice it is nothing."""
+    env = make_env(name, 2)
+    task, s = env.task, env.look()
+    flips, terms = task.mirror, task.observe(s) | task.privileged(s)
+    assert flips
+    assert [term for term in flips if term in task.privileged(s)] == list(task.privileged(s))
+    assert set(flips) == {*terms, "action"}
+    assert all(len(flips[term].order) == value.shape[1] for term, value in terms.items())
+    for flip in images_of(env):
+        x = torch.randn(5, len(flip.order))
+        assert torch.equal(Mirror(flip)(Mirror(flip)(x)), x)
+
+
+# -- networks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_net_commutes_exactly(name):
+    """With random weights and statistics, and history, actor, critic and deviations commute with the mirror to the last bit."""
+    env = make_env(name, 16, history={next(iter(make_task(name).readings)): 3})
+    images = images_of(env)
+    policy = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="net", mirrors=images, seed=1))
+    for normaliser, width in ((policy.actor.normaliser, env.sizes[0]), (policy.seer, env.sizes[1])):
+        for seed in range(3):
+            x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
+            normaliser.absorb(x, torch.ones(100, dtype=torch.bool))
+    assert error(policy, images) == 0.0
+    plain = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="loss", mirrors=images, seed=1))
+    assert error(plain, images) > 0.1
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_net_commutes_after_training(fused):
+    """After three iterations the error is still nothing, the deviations are even, and the policy has moved."""
+    ppo = make_ppo("net", fused=fused, num_minibatches=2, update_epochs=2)
+    images, before = images_of(ppo.env), ppo.policy.log_std.detach().clone()
+    for _ in range(3):
+        ppo.iteration()
+    std = ppo.policy.std.detach()
+    assert error(ppo.policy, images) == 0.0
+    assert torch.equal(std, std[list(images.action.order)]) and (ppo.policy.log_std != before).all()
+    assert len(std.unique()) == 6 and ppo.metrics()["skipped"] == 0
+
+
+def test_statistics_of_views_and_their_images():
+    """A mirrored normaliser absorbs a batch as a plain one absorbs the batch and its image."""
+    flip = join([keep(1, -1), Flip((1, 0, 2), (-1, -1, 1))])
+    mirror = Mirror(flip)
+    policy = Policy(5, 5, 5, hidden=(4,), symmetry="net", mirrors=Mirrors(flip, flip, flip))
+    ours, plain = policy.actor.normaliser, Policy(5, 5, 5, hidden=(4,)).actor.normaliser
+    for seed in range(3):
+        x = 3 + torch.randn(50, 5, generator=torch.Generator().manual_seed(seed)) * torch.arange(1, 6)
+        valid = torch.arange(50) % 7 != 0
+        ours.absorb(x, valid)
+        plain.absorb(torch.cat([x, mirror(x)]), torch.cat([valid, valid]))
+    torch.testing.assert_close(ours.mean, plain.mean)
+    torch.testing.assert_close(ours.var, plain.var)
+    assert torch.equal(mirror(ours(x)), ours(mirror(x)))
+
+
+def test_a_mirror_is_its_own_inverse():
+    """Columns that do not come back, or come back with another sign, are refused."""
+    for flip in (Flip((1, 2, 0), (1, 1, 1)), Flip((1, 0), (1, -1))):
+        with pytest.raises(ValueError, match="no identity"):
+            Mirror(flip)
+
+
+def test_symmetry_off_is_as_before():
+    """With symmetry=none nothing is built for it, and no state has a name more."""
+    env = make_env("cartpole", 4)
+    policy = Policy(*env.sizes, hidden=(8,))
+    assert not [m for m in policy.modules() if isinstance(m, Mirror)] and env.past is None
+    with_net = Policy(*env.sizes, hidden=(8,), symmetry="net", mirrors=images_of(env))
+    assert with_net.state_dict().keys() == policy.state_dict().keys()
+    assert not [name for name in env.state() if "past" in name]
+
+
+# -- the update ----------------------------------------------------------------------------------------------------------
+
+
+def gradients(ppo: PPO) -> Tensor:
+    """Of the next minibatch, before they are clipped."""
+    ppo.cfg.max_grad_norm = 1e9
+    ppo.minibatch()
+    return torch.cat([place.flatten() for place in ppo.places])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fused_is_plain(kind):
+    """For each kind the kernels give the gradients and statistics of the torch formulas under autograd."""
+    found = []
+    for fused in (True, False):
+        ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
+        ppo.iteration()
+        ppo.collect()
+        ppo.prepare()
+        shaken(ppo.policy, 0.02)
+        found.append((gradients(ppo), ppo.stats.clone()))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-5)
+    assert found[0][0].abs().max() > 1e-2
+
+
+def test_augment_is_twice_the_samples():
+    """A minibatch holds samples and images: of views and actions; log-probability, advantage, target, value are the same."""
+    ppo = make_ppo("augment", num_minibatches=2)
+    ppo.iteration()
+    ppo.collect()
+    ppo.prepare()
+    ppo.minibatch()
+    n, images = len(ppo.order[0]), images_of(ppo.env)
+    a, b = (Batch(rows, *ppo.env.sizes[:2], 12) for rows in (ppo.rows[:n], ppo.rows[n:]))
+    assert len(ppo.rows) == 2 * n and torch.equal(ppo.rows[:n], ppo.packed[ppo.order[0]])
+    both = zip((*images, images.action), ("obs", "critic", "action", "mean"), strict=True)
+    for flip, x, y in ((flip, getattr(a, name), getattr(b, name)) for flip, name in both):
+        assert torch.equal(x[:, list(flip.order)] * torch.tensor(flip.signs), y)
+    for name in ("logp", "advantage", "target", "value", "valid"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+    # the KL that steers the learning rate is that of what acted: the images have none of their own
+    with torch.no_grad():
+        whole, alone = (
+            loss(ppo.policy, batch, ppo.old_std, ppo.cfg, copies)[1][3] for batch, copies in ((ppo.batch, 2), (a, 1))
+        )
+    torch.testing.assert_close(whole, alone)
+
+
+def test_the_mirror_loss_makes_even():
+    """Updates with a heavy mirror loss leave less than half of the asymmetry that they find; without a weight they do not."""
+    left = []
+    for coef in (30.0, 0.0):
+        ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
+        shaken(ppo.policy, 0.05)
+        ppo.collect()
+        sizes = []
+        for _ in range(4):
+            ppo.update()
+            batch = Batch(ppo.packed, *ppo.env.sizes)
+            with torch.no_grad():
+                sizes.append(asymmetry(ppo.policy, batch, ppo.policy.mean(batch.obs)).item())
+        left.append(sizes[-1] / sizes[0])
+    assert left[0] < 0.5 < left[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_and_capture(kind):
+    """An iteration reads nothing on the host, history and delay on; a new PPO that loads its state goes on bit by bit."""
+    runs = [make_ppo(kind, make_env("quadruped", 8, episode=0.1, history=HISTORY, observation_delay=(0, 2))) for _ in range(2)]
+    runs[0].iteration()
+    state = runs[0].state()
+    with guard(*exempt(runs[0])) as switch:
+        runs[0].iteration()
+    assert switch.seen > 1000 and runs[0].rollout.truncated.any()
+    runs[1].load(state, "here")
+    runs[1].iteration()
+    theirs = runs[1].state()
+    assert all(torch.equal(value, theirs[name]) for name, value in runs[0].state().items())
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_the_exported_file_commutes(tmp_path):
+    """With history and symmetry=net the file is the torch actor in closed loop, and its error is at most 1e-6."""
+    env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "policy.onnx"
+    images = images_of(env)
+    actor = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1).actor
+    about = {"name": "quadruped", "noise": numbers("quadruped")["noise"], "widths": env.widths}
+    seen = record(env, actor, 20)
+    export(actor, env.task, path, **about, observations=seen)
+    robot, env = deploy.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
+    env._spread.zero_()  # a robot's readings have their noise already
+    env._look(torch.ones(8, dtype=torch.bool))
+    robot.reset(env.memory["phase"].numpy())
+    running, lived = torch.ones(8, dtype=torch.bool), 0
+    for _ in range(60):
+        want = actor(env.views.obs).clamp(-env.task.clip, env.task.clip)
+        targets = robot.act(measured(robot, env), env.memory["command"].numpy().copy())
+        np.testing.assert_allclose(robot.action[running], want[running], rtol=0, atol=1e-4)
+        step = env.step(torch.from_numpy(robot.action.copy()))
+        running &= ~(step.terminated | step.truncated | step.fault)
+        np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
+        lived += int(running.sum())
+    assert lived > 200
+    view, _, out = map(Mirror, images)
+    a, b = (torch.as_tensor(np.asarray(robot.session.run(["action"], {"obs": x.numpy()})[0])) for x in (seen, view(seen)))
+    assert (out(a) - b).abs().max() <= 1e-6 and a.abs().max() > 0.3
+
+
+# -- robots --------------------------------------------------------------------------------------------------------------
+
+
+def test_signs_are_found_in_the_model(hund):
+    """Abductions turn the other way on the other side, and a joint whose axis is turned round mirrors with the other sign."""
+    own = make_task()
+    assert hinge_signs(own.mjm, own.base, own.balls) == (-1.0, 1.0, 1.0) * 4
+    found = bring(mjcf=hund).robot.mirror
+    assert found == [-1.0, 1.0, -1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0]
+    assert bring(mjcf=hund, mirror=found).robot.mirror == found
+
+
+def test_wrong_signs_are_refused(hund):
+    """Signs that do not mirror the feet, or are no signs, are one line; for each joint of the own robot, too."""
+    with pytest.raises(ValueError, match=r"robot.mirror: this robot is not its own mirror image: in mirrored poses its"):
+        bring(mjcf=hund, mirror=[-1, 1, 1])
+    with pytest.raises(ValueError, match=r"robot.mirror=2: expected signs, 1 or -1"):
+        bring(mjcf=hund, mirror=2)
+    own = make_task()
+    for i in range(3):
+        wrong = np.array([-1.0, 1.0, 1.0] * 4)
+        wrong[i::3] *= -1
+        with pytest.raises(ValueError, match="mirror image"):
+            hinge_signs(own.mjm, own.base, own.balls, tuple(wrong))
+
+
+def lopsided(what: str) -> mujoco.MjModel:
+    """The own robot with something on one side alone."""
+    m = make_task().mjm.__copy__()
+    if what == "hip":
+        m.body_pos[m.body("FL_hip").id, 1] += 0.02
+    elif what == "load":
+        m.body_ipos[m.body("trunk").id, 1] += 0.05
+    else:
+        m.actuator_gainprm[0, 0] *= 1.5
+    return m
+
+
+@pytest.mark.parametrize(
+    "what, says", [("hip", "its FL is 20 mm"), ("load", "centre of mass is"), ("gain", "robot.kp differs")]
+)
+def test_a_lopsided_robot_is_refused(what, says):
+    """A hip out of place, a load on one side, a stronger servo: one line, when symmetry is asked for."""
+    with pytest.raises(ValueError, match=f"robot.mirror: .*{says}"):
+        _ = make_task(mjm=lopsided(what)).mirror
+
+
+def test_configuration():
+    """algo.symmetry builds what it says; a task that knows no mirror gets one line."""
+    words = ["task=cartpole", "num_envs=4", "num_steps=4", "sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[8]"]
+    ppo = build_ppo(config.compose_plain("config", [*words, "algo.symmetry=net", "task.history.pole=3"]))
+    assert ppo.policy.symmetry == "net" and ppo.env.sizes == (9, 5, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(ppo.env.task), "mirror", None)
+        with pytest.raises(ValueError, match=r"algo.symmetry=loss: task=cartpole does not say how it looks in a mirror"):
+            build_ppo(config.compose_plain("config", [*words, "algo.symmetry=loss"]))
+    with pytest.raises(ValueError, match=r"algo.symmetry=both: choose one of none, augment, loss, net"):
+        config.settle(config.compose_plain("config", [*words, "algo.symmetry=both"]))

@@ -1,0 +1,232 @@
+"""History and observation delay: the actor sees exactly the observations of so many steps ago, in training and deployed."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor
+
+from gpusim_rl import config, deploy
+from gpusim_rl.env import Env
+from gpusim_rl.evaluate import evaluation_env
+from gpusim_rl.export import describe
+from tests.commands import SMALL
+from tests.exported import export_task
+from tests.guard import guard
+from tests.test_capture import exempt
+from tests.test_deploy import measured
+from tests.worlds import SIMS, TASKS, make_env, make_ppo, make_task, numbers
+
+HISTORY = {"gyro": 4, "joints": 2, "action": 3}
+PAST = dict(history=HISTORY, observation_delay=(1, 3), episode=0.3)  # s: episodes of 15 control steps
+
+
+def actions(steps: int, num_envs: int) -> Tensor:
+    return torch.randn(steps, 64, 12, generator=torch.Generator().manual_seed(0))[:, :num_envs]
+
+
+def parts(env: Env, obs: Tensor) -> dict[str, Tensor]:
+    """(B, k, width) of each term of the actor's view."""
+    steps = {name: env.task.history.get(name, 1) for name in env.widths}
+    blocks = obs.split([steps[name] * width for name, width in env.widths.items()], 1)
+    return {name: x.unflatten(1, (steps[name], -1)) for name, x in zip(env.widths, blocks, strict=True)}
+
+
+@pytest.mark.parametrize("delay", [(0, 0), (1, 3), (2, 2)])
+def test_each_entry_is_the_observation_of_its_step(delay):
+    """Over restarts and per world: entry j of k is the noisy observation of k-1-j steps ago, and of the delay before that."""
+    past = {**PAST, "observation_delay": delay}
+    env, plain = make_env(num_envs=16, **past), make_env(num_envs=16, episode=0.3)
+    ends, lags = torch.zeros(16), torch.zeros(16, dtype=torch.long)
+    record: list[list[dict[str, Tensor]]] = [[] for _ in range(16)]  # of each world's episode, what was measured
+    for t in range(41):
+        if t:
+            step = env.step(actions(40, 16)[t - 1])
+            twin = plain.step(actions(40, 16)[t - 1])
+            assert torch.equal(step.views.critic, twin.views.critic)
+            ended = step.terminated | step.truncated
+            ends += ended
+        now, seen = parts(plain, plain.views.obs), parts(env, env.views.obs)
+        assert env.past
+        lags = env.past.age if delay[1] else lags
+        for i in range(16):
+            if t and ended[i]:
+                record[i].clear()
+            record[i].append({name: x[i, 0].clone() for name, x in now.items()})
+            for name, block in seen.items():
+                late = 0 if name in ("action", "command", "clock") else int(lags[i])
+                for j, entry in enumerate(block[i].flip(0)):  # newest first
+                    assert torch.equal(entry, record[i][max(0, len(record[i]) - 1 - j - late)][name]), (t, i, name, j)
+    assert (ends >= 2).all() and (not delay[1] or (lags.min() >= delay[0] and lags.max() <= delay[1]))
+
+
+def test_delays_are_drawn_for_each_episode():
+    """Every delay of the range comes as often as the others, changes at restarts alone, and is another in another world."""
+    env = make_env(num_envs=1200, history={}, observation_delay=(1, 3), episode=0.06, stagger=False)
+    assert env.past
+    first = env.past.age.clone()
+    for _ in range(3):
+        assert torch.equal(env.past.age, first)
+        env.step(torch.zeros(1200, 12))
+    counts = torch.stack([(env.past.age == d).sum() for d in (1, 2, 3)])
+    assert (env.past.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
+
+
+def test_worlds_do_not_know_how_many_they_are():
+    """Four worlds see what the first four of sixteen see, over 40 steps with restarts."""
+    few, many = make_env(num_envs=4, **PAST), make_env(num_envs=16, **PAST)
+    for action in actions(40, 16):
+        a, b = few.step(action[:4]), many.step(action)
+        assert torch.equal(a.views.obs, b.views.obs[:4])
+
+
+def test_state_round_trip():
+    """A new Env loaded with another's state sees the same past, at once and after."""
+    env, other = make_env(num_envs=8, **PAST), make_env(num_envs=8, **PAST)
+    for action in actions(20, 8):
+        env.step(action)
+    state, view = env.state(), env.views.obs.clone()
+    other.step(actions(1, 8)[0])
+    other.load(state)
+    assert {"env/past/frames", "env/past/age"} <= state.keys() and torch.equal(other.views.obs, view)
+    for action in actions(20, 8):
+        assert torch.equal(env.step(action).views.obs, other.step(action).views.obs)
+
+
+def test_steering_changes_the_present_alone():
+    """A command given between two steps replaces the newest entry of its history, and no other."""
+    env = make_env(num_envs=4, history={"command": 3})
+    for action in actions(5, 4):
+        env.step(action)
+    before = parts(env, env.views.obs.clone())["command"]
+    env.steer("command", [0.5, 0.25, -0.5])
+    after = parts(env, env.views.obs)["command"]
+    assert torch.equal(after[:, :2], before[:, :2])
+    assert torch.equal(after[:, 2], torch.tensor([0.5, 0.25, -0.5]).expand(4, 3))
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_an_iteration_reads_nothing(sim):
+    """With history and delay nothing reads a tensor on the host."""
+    ppo = make_ppo(make_env(num_envs=4, sim=sim, **{**PAST, "episode": 0.1}), num_steps=8)
+    ppo.iteration()
+    with guard(*exempt(ppo)):
+        ppo.iteration()
+    assert ppo.rollout.truncated.any()
+
+
+def test_the_evaluation_keeps_both():
+    """The delay is a property of the robot: what is evaluated has it, and the history that the network needs."""
+    task, yaml = make_task(**PAST), numbers("quadruped")
+    env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=1)
+    assert env.past and env.past.high == 3 and env.sizes[0] == make_env(num_envs=2, **PAST).sizes[0]
+
+
+# -- deployed ------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TASKS)
+def test_deploy_keeps_the_history(name, tmp_path):
+    """In closed loop from a reset, deploy's observation and controls are those of the Env, noise aside, until episodes end."""
+    terms = list(make_task(name).readings)
+    past = {"history": {terms[0]: 3, terms[2]: 5, terms[-1]: 2}}
+    done = export_task(name, tmp_path / "policy.onnx", **past)
+    policy = deploy.Policy(done.path)
+    env = make_env(name, 8, stagger=False, **past)
+    env._spread.zero_()  # a robot's readings have their noise already
+    env._look(torch.ones(8, dtype=torch.bool))
+    policy.reset(env.memory["phase"].numpy() if "phase" in env.memory else np.zeros(8))
+    running, lived = torch.ones(8, dtype=torch.bool), 0
+    for _ in range(60):
+        readings = measured(policy, env)
+        command = env.memory["command"].numpy().copy() if "command" in env.memory else None
+        np.testing.assert_allclose(policy.observe(readings, command)[running], env.views.obs[running], rtol=0, atol=1e-5)
+        targets, want = policy.act(readings, command), done.actor(env.views.obs).clamp(-env.task.clip, env.task.clip)
+        np.testing.assert_allclose(policy.action[running], want[running], rtol=0, atol=1e-4)
+        step = env.step(torch.from_numpy(policy.action.copy()))
+        running &= ~(step.terminated | step.truncated | step.fault)
+        np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
+        lived += int(running.sum())
+    assert lived > 200
+    assert [t["history"] for t in policy.about["observation"]] == [past["history"].get(term, 1) for term in terms]
+    filled = policy._past[terms[0]].copy()
+    policy.reset(np.zeros(8))
+    assert policy._past == {} and np.abs(filled).max() > 0
+
+
+def test_observing_forgets_nothing(tmp_path):
+    """`observe` may be called as often as one likes: only `act` moves the history on."""
+    policy = deploy.Policy(export_task("cartpole", tmp_path / "policy.onnx", history={"cart": 3}).path)
+    reading = lambda x: {"joint_pos": [x, 0.0], "joint_vel": [0.0, 0.0]}  # noqa: E731
+    policy.act(reading(1.0))
+    policy.act(reading(2.0))
+    for _ in range(2):
+        assert policy.observe(reading(3.0))[0, :3].tolist() == [1.0, 2.0, 3.0]
+    policy.reset()
+    assert policy.observe(reading(4.0))[0, :3].tolist() == [4.0, 4.0, 4.0]
+
+
+def test_a_file_without_the_key(tmp_path):
+    """A description that says nothing of history, as older files, is one of single steps."""
+    policy = deploy.Policy(export_task("cartpole", tmp_path / "policy.onnx").path)
+    for term in policy.about["observation"]:
+        del term["history"]
+    reading = {"joint_pos": [0.1, 0.2], "joint_vel": [0.3, 0.4]}
+    for _ in range(3):
+        policy.act(reading)
+    assert policy.observe(reading).shape == (1, 5)
+
+
+@pytest.mark.parametrize("steps", [0, 65, "many"])
+def test_a_strange_history_is_refused(steps, tmp_path):
+    """A file whose history is no number from 1 to 64 is one line, and takes no memory."""
+    path = export_task("cartpole", tmp_path / "policy.onnx").path
+    model = onnx.load(path)
+    (notes,) = (entry for entry in model.metadata_props if entry.key == "gpusim_rl")
+    about = json.loads(notes.value)
+    about["observation"][0]["history"] = steps
+    notes.value = json.dumps(about)
+    onnx.save(model, path)
+    with pytest.raises(ValueError, match="describes itself wrongly"):
+        deploy.Policy(path)
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def test_export_checks_the_width():
+    """An observation without the history that the task states is not exported."""
+    env = make_env("cartpole", 2, history={"pole": 2})
+    assert describe(env.task, "cartpole", {}, env.widths, 7)["observation"][1]["history"] == 2
+    with pytest.raises(ValueError, match="readings are 7 wide, its observation is 5"):
+        describe(env.task, "cartpole", {}, env.widths, 5)
+
+
+def test_an_unknown_term():
+    """History of what the task does not observe names the terms."""
+    with pytest.raises(ValueError, match=r"task.history: 'sonar' is no term \(terms: gyro, up, "):
+        make_env(num_envs=2, history={"sonar": 2})
+
+
+@pytest.mark.parametrize(
+    "word, says",
+    [
+        ("task.history.sonar=2", "unknown key 'task.history.sonar'"),
+        ("task.history.gyro=0", "task.history.gyro=0: expected control steps, from 1 to 64"),
+        ("task.history.gyro=65", "task.history.gyro=65: expected control steps, from 1 to 64"),
+        ("task.history.gyro=1.5", "task.history.gyro=1.5: expected a whole number"),
+        ("task.observation_delay=[2,1]", "=[2, 1]: expected the least and the most control steps, up to 64"),
+        ("task.observation_delay=[0,65]", "task.observation_delay=[0, 65]: expected the least"),
+        ("task.observation_delay=[-1,0]", "task.observation_delay=[-1, 0]: expected the least"),
+        ("task.observation_delay=[1]", "task.observation_delay=[1]: expected 2 numbers"),
+    ],
+)
+def test_mistakes_are_one_line(word, says, capsys):
+    """Wrong histories and delays are answered before anything is built."""
+    with pytest.raises(SystemExit) as stopped:
+        config.check("config", ["task=quadruped", *SMALL, word])
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and says in error and error.count("\n") == 1
