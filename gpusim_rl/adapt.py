@@ -18,16 +18,17 @@ def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[st
         task: its name, as in task=quadruped.
         num_envs: worlds; None for the task's own number.
         words: KEY=VALUE, as on the command line.
-        keys: the same as Python values, such as {"seed": 3, "task.noise": 0.1}; they win over words.
+        keys: the same as Python values, such as {"seed": 3, "task.history": {"gyro": 3}}; they win over words.
     """
     if isinstance(words, str):
         raise ValueError(f"words={words!r}: expected a list of KEY=VALUE, such as {words.split()}")
     keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
-    for key in [word.partition("=")[0].strip() for word in words] + list(keys):
+    deep = {key: value for key, value in config.flatten(keys).items() if not isinstance(value, dict)}
+    for key in [word.partition("=")[0].strip() for word in words] + list(deep):
         if config.within(key, TRAINING):
             raise ValueError(f"{key} is of a training, not of its environment: set it in your trainer")
     # JSON's quoted words, lists, true and null are Hydra's too
-    said = [f"{key}={json.dumps(value, default=str, ensure_ascii=False)}" for key, value in keys.items()]
+    said = [f"{key}={json.dumps(value, default=str, ensure_ascii=False)}" for key, value in deep.items()]
     cfg = config.compose_plain("config", [*words, *said])
     config.settle(cfg)
     return cfg

@@ -220,10 +220,11 @@ class Env:
         """Begin a new episode in every world, with the random numbers of the next step: for a player, not for training."""
         self.step_count += 1
         self.noise.draw(self.step_count)
-        self._restart(torch.ones_like(self._blind))
+        everyone = torch.ones_like(self._blind)
+        self._restart(everyone)
         self._episode_return.zero_()
         self._lived.zero_()
-        self._look()
+        self._look(everyone)
 
     def steer(self, name: str, value: Any) -> None:
         """Overwrite a memory entry in every world, such as the command, and look again: for a player, not for training."""

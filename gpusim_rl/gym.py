@@ -94,14 +94,19 @@ class Worlds(VectorEnv):
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
         if action.shape != self.action_space.shape:
             raise ValueError(f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}")
+        past = self.env.past
+        before = (past.frames.clone(), past.age.clone()) if past else None
         step = self.env.step(action)
         obs, critic, end, reward, terminated, truncated, fault = map(array, (*step.views, *step[1:]))
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
-            final = np.full(self.num_envs, None, object)
+            last = step.end[:, : sum(self.env.widths.values())]  # the critic's view begins with what the actor sees of now
+            if past and before:
+                last = past.view(torch.cat([before[0][:, 1:], last[:, None]], 1), before[1])
+            final, last = np.full(self.num_envs, None, object), array(last)
             for i in np.flatnonzero(done):
-                final[i] = end[i, : obs.shape[1]].copy()  # the critic's view begins with what the actor's has
+                final[i] = last[i].copy()
             info |= {"final_obs": final, "_final_obs": done.copy()}
             info |= {"final_info": self._info(end, fault.copy(), done), "_final_info": done.copy()}
         return obs, reward, terminated, truncated, info

@@ -55,13 +55,17 @@ class Past:
         else:
             now = self.now[:, None]
             self.frames.copy_(torch.where(began[:, None, None], now, torch.cat([self.frames[:, 1:], now], 1)))
-        seen = self.frames[:, -self.most :]
+        if self.high and began is not None:
+            drawn = self.low + noise.integers("observe/delay", self.high - self.low + 1)[:, 0]
+            self.age.copy_(torch.where(began, drawn, self.age))
+        out.copy_(self.view(self.frames, self.age))
+
+    def view(self, frames: Tensor, age: Tensor) -> Tensor:
+        """(B, width) what the actor sees of such frames, when readings are age (B,) late."""
+        seen = frames[:, -self.most :]
         if self.high:
-            if began is not None:
-                drawn = self.low + noise.integers("observe/delay", self.high - self.low + 1)[:, 0]
-                self.age.copy_(torch.where(began, drawn, self.age))
-            seen = self.frames.gather(1, self.recent - self.age[:, None, None] * self.lags)
-        torch.index_select(seen.flatten(1), 1, self.columns, out=out)
+            seen = frames.gather(1, self.recent - age[:, None, None] * self.lags)
+        return seen.flatten(1).index_select(1, self.columns)
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor, by name; B rows each."""

@@ -123,6 +123,21 @@ def test_a_seed_is_that_of_train():
 # -- ends of episodes --------------------------------------------------------------------------------------------------------
 
 
+def test_the_end_of_a_history():
+    """At a time-out `final_obs` goes on from what was seen before it, the last step without noise; a reset fills it anew."""
+    worlds = make(**{"task.episode": 0.1, "task.history": {"gyro": 3}})
+    obs, _ = worlds.reset(seed=1)
+    for _ in range(5):
+        seen = obs
+        obs, _, _, truncated, info = worlds.step(worlds.action_space.sample())
+    assert truncated.all()
+    final, gyro = np.stack(info["final_obs"]), info["final_info"]["critic"][:, :3]
+    assert np.array_equal(final[:, :6], seen[:, 3:9]) and np.array_equal(final[:, 6:9], gyro)
+    assert np.array_equal(final[:, 9:], info["final_info"]["critic"][:, 3 : final.shape[1] - 6])
+    for obs in (obs, worlds.reset()[0]):
+        assert np.array_equal(obs[:, :3], obs[:, 3:6]) and np.array_equal(obs[:, :3], obs[:, 6:9])
+
+
 def test_a_time_out_is_truncated_and_shows_its_end():
     """At a time-out `final_obs` is the view, without noise, of the state that a twin with longer episodes is in."""
     worlds, twin = make(**{"task.episode": 0.1}), make()
