@@ -1,6 +1,7 @@
 """From plain data to objects: a configuration becomes a task, a Sim, an Env, a policy and PPO; a PPO becomes a file."""
 
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from gpusim_rl import config
 from gpusim_rl.bundle import keep
+from gpusim_rl.curriculum import Curriculum, at
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
@@ -43,7 +45,7 @@ def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
         return {}
     found = bring(**robot)
     known = found.robot
-    numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, base=known.base, height=known.height)
+    numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, height=known.height)
     return numbers | dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
 
 
@@ -93,7 +95,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     """ValueError if so many worlds do not fit, nor the record of an evaluation; about what `plan.measure` finds, at once."""
     m, episodes = task.mjm, cfg["episodes"]
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
-    world = 1000 + 16 * (state + m.nsensordata + sum(getattr(m, name).size for name in task.fields))  # bytes
+    world = 1000 + 16 * (state + m.nsensordata + sum(attrgetter(name)(m).size for name in task.fields))  # bytes
     sample = 40 * (m.nq + m.nv + m.nu)  # of a rollout, at least
     room(f"num_envs={worlds} × num_steps={cfg['num_steps']}", worlds * (world + cfg["num_steps"] * sample), device)
     lasts = f"episodes={episodes} of task.episode={task.episode} s"
@@ -122,6 +124,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
     if worlds % ranks():
         raise ValueError(f"num_envs={worlds} does not divide into {ranks()} ranks")
     device, worlds = join(device), worlds // ranks()
+    schedule, cfg = Curriculum(cfg["curriculum"]), at(cfg["curriculum"], cfg, "to")
     with fitting(cfg["task"]):
         task = make_task(cfg, device)
     check_worlds(task, cfg, worlds, torch.device(device))
@@ -131,6 +134,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
         options["graph"] = cfg["graph"] != "off"
     sim = make(sim_name, task.mjm, worlds, device=device, fields=task.fields, **options)
     with fitting(cfg["task"]):
+        schedule.begin(task)
         weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
         first = rank() * worlds
         env = Env(task, sim, seed=cfg["seed"], weights=weights, noise=noise, first=first, compiled=cfg["compile"])
@@ -141,7 +145,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
     if algo.pop("tf32") and device != "cpu":
         torch.set_float32_matmul_precision("high")
     policy = Policy(*env.sizes, **network, seed=cfg["seed"]).to(device)
-    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"])
+    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"], schedule=schedule)
 
 
 def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:
