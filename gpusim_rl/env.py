@@ -214,6 +214,10 @@ class Env:
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
         self._look()
 
+    def look_again(self) -> None:
+        """Write both views anew, after a number of the noise has changed."""
+        self._look()
+
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory or the model's fields, in the worlds of mask (all for None). In place.
 
