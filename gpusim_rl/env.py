@@ -87,7 +87,7 @@ class Env:
         self._push()
         if compiled:
             self._bind(functools.partial(torch.compile, dynamic=False))
-        self.incident = Incident(sim, task.fields, len(self.terms))
+        self.incident = Incident(sim, task.fields, len(self.terms), "force_left" in self.memory)
         self._blind = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
         self._lived = torch.zeros_like(self.time)  # control steps; `time` may have begun later
