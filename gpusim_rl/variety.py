@@ -174,8 +174,6 @@ def check(randomise: Entry) -> None:
         key, known = f"task.randomise.{name}", field(name)
         if entry["kind"] not in KINDS:
             raise ValueError(f"{key}.kind={entry['kind']}: choose one of {', '.join(KINDS)}")
-        if entry["kind"] == "off":
-            continue
         low, high = (number(f"{key}.{end}", entry[end]) for end in ("low", "high"))
         if low > high:
             raise ValueError(f"{key}: low={low} is above high={high}")
