@@ -8,7 +8,7 @@ from gpusim_rl import config
 from gpusim_rl.assemble import build_env, remembered
 from gpusim_rl.env import Env
 
-TRAINING = (*config.CHANGEABLE, "num_steps", "algo")  # keys of a training, which is the other trainer's business
+TRAINING = (*config.CHANGEABLE, "num_steps", "algo", "curriculum")  # keys of a training, which is the other trainer's business
 
 
 def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """From plain data to objects: a configuration becomes a task, a Sim, an Env, a policy and PPO; a PPO becomes a file."""
 
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from gpusim_rl import config
 from gpusim_rl.bundle import keep
+from gpusim_rl.curriculum import Curriculum, at
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
@@ -44,7 +46,7 @@ def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
         return {}
     found = bring(**robot)
     known = found.robot
-    numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, base=known.base, height=known.height)
+    numbers = dict(mjcf=known.mjcf, mjm=found.mjm, text=found.text, height=known.height)
     numbers |= dict(balls=found.balls, flex=found.flex, scale=tuple(known.scale or ()))
     return numbers | dict(signs=tuple(known.mirror or ()))
 
@@ -95,7 +97,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     """ValueError if so many worlds do not fit, nor the record of an evaluation; about what `plan.measure` finds, at once."""
     m, episodes = task.mjm, cfg["episodes"]
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
-    world = 1000 + 16 * (state + m.nsensordata + sum(getattr(m, name).size for name in task.fields))  # bytes
+    world = 1000 + 16 * (state + m.nsensordata + sum(attrgetter(name)(m).size for name in task.fields))  # bytes
     sample = 40 * (m.nq + m.nv + m.nu)  # of a rollout, at least
     room(f"num_envs={worlds} × num_steps={cfg['num_steps']}", worlds * (world + cfg["num_steps"] * sample), device)
     lasts = f"episodes={episodes} of task.episode={task.episode} s"
@@ -119,8 +121,8 @@ def make_ppo(cfg: dict[str, Any], num_envs: int | None = None) -> PPO:
         return build_ppo(cfg, worlds)
 
 
-def build_env(cfg: dict[str, Any], worlds: int, stagger: bool = True) -> Env:
-    """Task, Sim and Env of a configuration, with as many worlds; ValueError if they are too many."""
+def build_env(cfg: dict[str, Any], worlds: int, schedule: Curriculum | None = None, stagger: bool = True) -> Env:
+    """Task, Sim and Env of a configuration, with as many worlds, where a schedule begins; ValueError if they are too many."""
     sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
     if worlds % ranks():
         raise ValueError(f"num_envs={worlds} does not divide into {ranks()} ranks")
@@ -134,6 +136,8 @@ def build_env(cfg: dict[str, Any], worlds: int, stagger: bool = True) -> Env:
         options["graph"] = cfg["graph"] != "off"
     sim = make(sim_name, task.mjm, worlds, device=device, fields=task.fields, **options)
     with fitting(cfg["task"]):
+        if schedule:
+            schedule.begin(task)
         weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
         first = rank() * worlds
         compiled = cfg["compile"]
@@ -144,7 +148,8 @@ def build_env(cfg: dict[str, Any], worlds: int, stagger: bool = True) -> Env:
 
 def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
     """`make_ppo`, with as many worlds; ValueError if they are too many."""
-    env = build_env(cfg, worlds)
+    schedule, cfg = Curriculum(cfg["curriculum"]), at(cfg["curriculum"], cfg, "to")
+    env = build_env(cfg, worlds, schedule)
     check_rollout(env, cfg, env.num_envs)
     algo = dict(cfg["algo"])
     network = {key: algo.pop(key) for key in ("hidden", "activation", "std", "floor", "amp", "symmetry")}
@@ -152,7 +157,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
         torch.set_float32_matmul_precision("high")
     images = find_mirrors(env, cfg) if network["symmetry"] != "none" else None
     policy = Policy(*env.sizes, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
-    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"])
+    return PPO(env, policy, num_steps=cfg["num_steps"], cfg=Settings(**algo), graph=cfg["graph"], schedule=schedule)
 
 
 def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:

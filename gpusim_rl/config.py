@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gpusim_rl import curriculum, variety
 from gpusim_rl.bundle import confined, kept
 from gpusim_rl.disk import read_text
 
@@ -246,7 +247,7 @@ def same_kind(key: str, old: Any, new: Any) -> None:
     if type(old) is not type(new):
         raise ValueError(f"{key}={new!r}: expected {wanted.get(type(old), 'keys with values')}, such as {old!r}")
     if isinstance(old, list) and isinstance(new, list) and old:
-        if key.startswith("task.") and len(new) != len(old):
+        if key.startswith("task.") and not key.endswith(".only") and len(new) != len(old):
             raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
         for entry in new:
             same_kind(key, old[0], entry)
@@ -332,6 +333,8 @@ def settle(cfg: dict[str, Any]) -> None:
     low, high = cfg["task"].get("observation_delay", (0, 0))
     if not 0 <= low <= high <= PAST:
         raise ValueError(f"task.observation_delay={[low, high]}: expected the least and the most control steps, up to {PAST}")
+    variety.check(cfg["task"]["randomise"])
+    curriculum.check(cfg["curriculum"], cfg["task"])
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
 
@@ -345,6 +348,7 @@ def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     if cfg["resume"] is not None:
         cfg = resumed(cfg, [o.key_or_group for o in parse(words)])
     settle(cfg)
+    cfg = curriculum.at(cfg["curriculum"], cfg, "to")
     if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
     if cfg["run_dir"] and cfg["resume"] is None:
@@ -396,8 +400,9 @@ def within(key: str, keys: tuple[str, ...]) -> bool:
 
 
 def soft(key: str) -> bool:
-    """Whether it is a weight or a noise of the task, which may change while it is learned."""
-    return key.startswith(("task.weights.", "task.noise."))
+    """Whether it is a weight, a noise or a range of the task, which may change while it is learned."""
+    ends = tuple(f".{number}" for number in variety.NUMBERS)
+    return key.startswith(("task.weights.", "task.noise.")) or (key.startswith("task.randomise.") and key.endswith(ends))
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:

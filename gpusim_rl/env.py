@@ -71,6 +71,7 @@ class Env:
         self.num_envs, self.device = sim.qpos.shape[0], sim.qpos.device
         self.noise = Noise(seed, torch.arange(first, first + self.num_envs, device=self.device))
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.success = torch.zeros((), device=self.device)  # of the last evaluation: what a curriculum may go by
         self.time = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self.action = torch.zeros(self.num_envs, sim.ctrl.shape[1], device=self.device)
         self.previous = torch.zeros_like(self.action)
@@ -83,10 +84,11 @@ class Env:
         self._bind(lambda fn: fn)
         self._begin()
         self._agree(weights, noise)
-        self._update(self.now, self.noise)  # every stream of the task joins the block now, before anything holds its address
+        self._update(self.now, self.noise)  # every stream joins the block now, before anything holds its address
+        self._push()
         if compiled:
             self._bind(functools.partial(torch.compile, dynamic=False))
-        self.incident = Incident(sim, self.noise.worlds, task.fields, len(self.terms))
+        self.incident = Incident(sim, self.noise.worlds, task.fields, len(self.terms), "force_left" in self.memory)
         self._blind = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._episode_return = torch.zeros(self.num_envs, device=self.device)
         self._lived = torch.zeros_like(self.time)  # control steps; `time` may have begun later
@@ -99,19 +101,20 @@ class Env:
     def _bind(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as fuse returns it."""
         self._start, self._vary = fuse(self.task.start), fuse(self.task.vary)
+        self._random = fuse(self.task.randomisation.restart)
         self._control, self._update = fuse(self.task.control), fuse(self.task.update)
-        self._critic, self._judge = fuse(self._views_of), fuse(self._judgement)
+        self._critic, self._actor, self._judge = fuse(self._views_of), fuse(self._view_of), fuse(self._judgement)
 
     def _begin(self) -> None:
         """Draw the worlds, start every episode and keep the first views."""
         n, task = self.num_envs, self.task
         once = Noise(self.seed, self.noise.worlds)  # its streams need not be in the block of every step
-        for name, value in task.world(n, once).items():
-            self.sim.model(name).copy_(value)
+        for name, value in (task.world(n, once) | task.randomisation.world(once)).items():
+            self.write({name: value}, None)
         if task.fields:
             self.sim.refresh()
         start = task.start(n, self.noise)
-        self.memory = {k: v.clone() for k, v in start.items() if k not in ("qpos", "qvel")}
+        self.memory = {k: v.clone() for k, v in start.items() if k not in ("qpos", "qvel")} | task.randomisation.memory(n)
         everyone = torch.ones(n, dtype=torch.bool, device=self.device)
         self._restart(everyone)
         if self.stagger:
@@ -181,7 +184,10 @@ class Env:
         action = torch.where(self._blind[:, None], 0.0, action)
         self.previous.copy_(self.action)
         torch.clamp(action, -self.task.clip, self.task.clip, out=self.action)
-        self.sim.ctrl.copy_(self._control(self.now))
+        ctrl = self._control(self.now)
+        if "encoder" in self.memory:
+            ctrl = self.task.randomisation.servo(ctrl, self.memory["encoder"])
+        self.sim.ctrl.copy_(ctrl)
 
     def advance(self) -> None:
         """The second part of a step: the physics of one control period."""
@@ -192,6 +198,7 @@ class Env:
         task = self.task
         self.time += 1
         self.write(self._update(self.look(), self.noise), None)
+        self.write(self._push(), None)
 
         s = self.look()
         terms, reward, end, failed = self._judge(s)
@@ -231,19 +238,25 @@ class Env:
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
         self._look()
 
+    def look_again(self) -> None:
+        """Write both views anew, after a number of the noise has changed."""
+        self._look()
+
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory or the model's fields, in the worlds of mask (all for None). In place.
 
-        "geom_friction.0" is component 0 of the field's last axis; "kick" (B, nv) is added to `qvel`.
-        Every write of the task's results is this one.
+        "geom_friction.0" is component 0 of the field's last axis; "kick" (B, nv) is added to `qvel`,
+        "force" (B, nv) is the Sim's. Every write of the task's results is this one.
         """
         for name, value in values.items():
             if name in self.memory:
                 target = self.memory[name]
             elif name == "kick":
                 target, value = self.sim.qvel, self.sim.qvel + value
+            elif name == "force":
+                target = self.sim.force
             else:
-                field, _, part = name.partition(".")
+                field, _, part = name.rpartition(".") if name[-1].isdigit() else (name, "", "")
                 target = self.sim.model(field)
                 target = target[..., int(part)] if part else target
             value = value.to(target.dtype)
@@ -251,15 +264,34 @@ class Env:
                 value = torch.where(mask.view(-1, *[1] * (target.ndim - 1)), value, target)
             target.copy_(value)
 
+    def _push(self) -> dict[str, Tensor]:
+        """The pushes of this step."""
+        return self.task.randomisation.push(self.noise, self.sim.force, self.memory.get("force_left"))
+
     def _restart(self, mask: Tensor) -> None:
         """Begin a new episode in the worlds of mask (B,)."""
-        start = self._start(self.num_envs, self.noise)
+        start = self._random(self._start(self.num_envs, self.noise), self.noise)
         qpos, qvel = start.pop("qpos").to(self.sim.qpos.dtype), start.pop("qvel").to(self.sim.qvel.dtype)
         self.write(start | self._vary(self.num_envs, self.noise), mask)
         self.sim.reset(mask, qpos, qvel)
         self.time.masked_fill_(mask, 0)
         self.action.masked_fill_(mask[:, None], 0.0)
         self.previous.masked_fill_(mask[:, None], 0.0)
+
+    def number(self, key: str) -> Tensor:
+        """The live number of a configuration's key, task.weights.<term> and the like: a view that a curriculum writes to."""
+        _, part, name = key.split(".", 2)
+        if part == "randomise":
+            field, _, which = name.rpartition(".")
+            return self.task.randomisation.number(field, which)
+        if part == "weights":
+            return self._weights[self.terms.index(name)]
+        at = sum(list(self.widths.values())[: list(self.widths).index(name)])
+        return self._spread[at : at + self.widths[name]]
+
+    def _view_of(self, s: State) -> Tensor:
+        """(B, no)"""
+        return torch.cat(list(self.task.observe(s).values()), dim=1)
 
     def _views_of(self, s: State) -> Tensor:
         """(B, nc)"""
@@ -273,8 +305,12 @@ class Env:
         self.now = self.look()
         self.views.critic.copy_(self._critic(self.now))
         noise = self.noise.uniform("observe", -self._spread, self._spread)
-        seen = self.past.now if self.past else self.views.obs
-        torch.add(self.views.critic[:, : len(self._spread)], noise, out=seen)
+        seen = self.views.critic[:, : len(self._spread)]
+        if "encoder" in self.memory:
+            seen = self._actor(self.now.seen(qpos=self.now.qpos + self.now.encoder))
+        if "sensor_bias" in self.memory:
+            seen = seen + self.now.sensor_bias
+        torch.add(seen, noise, out=self.past.now if self.past else self.views.obs)
         if self.past:
             self.past.see(began, self.noise, self.views.obs)
 
@@ -340,11 +376,17 @@ class Env:
     @property
     def _per_world(self) -> set[str]:
         """The names in `_own` that have a row for each world."""
-        return self._own().keys() - {"env/step_count", "env/term_sums", "env/sums"}
+        return self._own().keys() - {"env/step_count", "env/success", "env/term_sums", "env/sums"}
 
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor but the Sim's."""
-        own = {"step_count": self.step_count, "time": self.time, "action": self.action, "previous": self.previous}
+        own = {
+            "step_count": self.step_count,
+            "success": self.success,
+            "time": self.time,
+            "action": self.action,
+            "previous": self.previous,
+        }
         own |= {"lived": self._lived, "episode_return": self._episode_return, "term_sums": self._term_sums, "sums": self._sums}
         own |= {f"memory/{name}": value for name, value in self.memory.items()} | (self.past.state() if self.past else {})
         return {f"env/{name}": value for name, value in own.items()}

@@ -125,9 +125,10 @@ class Training:
             if rank() == 0:
                 self.saver.hash(i, state)
         last, success = i == cfg["iterations"], {}
-        if cfg["stop_at"] and i % cfg["eval_every"] == 0:
+        if (cfg["stop_at"] or ppo.schedule.judged) and i % cfg["eval_every"] == 0:
             success = {"success": agreed(self.judge(ppo) if rank() == 0 else 0.0)}
-            last |= success["success"] >= cfg["stop_at"]
+            last |= bool(cfg["stop_at"]) and success["success"] >= cfg["stop_at"]
+            ppo.env.success.fill_(success["success"])
         save = last or i % cfg["save_every"] == 0 or bool(success) or bool(largest(signals.caught))
         if i % cfg["log_every"] == 0 or save:
             self.pending.append((i, ppo.report(), success, ppo.env.incident.worst()))

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.curriculum import Curriculum
 from gpusim_rl.env import Env
 from gpusim_rl.fused import FusedLoss
 from gpusim_rl.graph import Phases, capture, fetch
@@ -72,12 +73,22 @@ class PPO:
         cfg: the numbers.
         graph: "parts" captures these functions, "whole" an iteration in one graph, "off" nothing. What a Sim that is not
             capturable does stays outside.
+        schedule: numbers that change from iteration to iteration.
     """
 
-    def __init__(self, env: Env, policy: Policy, *, num_steps: int, cfg: Settings, graph: str = "parts"):
+    def __init__(
+        self,
+        env: Env,
+        policy: Policy,
+        *,
+        num_steps: int,
+        cfg: Settings,
+        graph: str = "parts",
+        schedule: Curriculum | None = None,
+    ):
         if graph not in ("parts", "whole", "off"):
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
-        self.env, self.policy, self.cfg = env, policy, cfg
+        self.env, self.policy, self.cfg, self.schedule = env, policy, cfg, schedule or Curriculum()
         self.rollout = Rollout(env, policy, num_steps)
         self.size = num_steps * env.num_envs
         self.parts = cfg.update_epochs * cfg.num_minibatches
@@ -146,6 +157,7 @@ class PPO:
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
+        self.schedule.write(self.env, self.iterations)
         self.phases.mark("iteration" if self.graph == "whole" else "")
         self._run()
         self.phases.mark("")

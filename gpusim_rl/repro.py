@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpusim_rl import config
 from gpusim_rl.assemble import fitting, make_task
+from gpusim_rl.incident import live
 from gpusim_rl.sim import make
 from gpusim_rl.sim.native import Native
 
@@ -47,8 +48,8 @@ class Repro:
         sim = make("native", self.task.mjm, 1, device="cpu", fields=self.task.fields, threads=1)
         assert isinstance(sim, Native)
         self.sim = sim
-        live = {"qpos": sim.qpos, "qvel": sim.qvel, "ctrl": sim.ctrl} | {f"model/{f}": sim.model(f) for f in self.task.fields}
-        for name, target in live.items():
+        forced = "force" in self.task.randomisation.entries
+        for name, target in live(sim, self.task.fields, forced).items():
             if name not in tensors or tensors[name].shape != target[0].shape:
                 raise ValueError(f"repro={path} does not fit task={self.about['task']['name']}: {name}")
             target.copy_(tensors[name][None])

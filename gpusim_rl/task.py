@@ -1,6 +1,8 @@
 """What a task author reads: `State`, what a task sees of B worlds, and `Task`, the pure functions it fills in."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 from xml.etree import ElementTree
@@ -12,6 +14,8 @@ from torch import Tensor
 from gpusim_rl.bundle import include
 from gpusim_rl.mirror import Flip
 from gpusim_rl.noise import Noise
+from gpusim_rl.randomise import Randomisation
+from gpusim_rl.variety import calm
 
 ASSETS = Path(__file__).parent.parent / "tasks" / "assets"
 
@@ -36,6 +40,10 @@ class State:
     def span(self, first: str, last: str) -> Tensor:
         """(B, …) adjacent sensors as one tensor, from the first to the last in the model's order."""
         return self._sensors[:, self._find(first).start : self._find(last).stop]
+
+    def seen(self, **tensors: Tensor) -> "State":
+        """The same state with other tensors of these names."""
+        return State(self._tensors | tensors, self._sensors, self._columns)
 
     def _find(self, name: str) -> slice:
         if name not in self._columns:
@@ -118,6 +126,7 @@ class Task:
         history: observation term → control steps of it that the actor sees, oldest first; 1 unless given.
         observation_delay: least and largest age [control steps] of what it sees of sensors and joints, drawn for each episode.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
+        randomise: field → entry, as `variety.FIELDS` says (docs/randomisation.md).
     """
 
     mjcf: str
@@ -129,8 +138,7 @@ class Task:
     observation_delay: tuple[int, int] = (0, 0)
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
-
-    fields = ()  # model fields with a value per world
+    randomise: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._nominal: dict[str, Tensor] = {}
@@ -144,6 +152,17 @@ class Task:
             raise ValueError(f"task.dt={self.dt} s {says}")
         if not 0.5 < self.episode / self.dt < 2**31:
             raise ValueError(f"task.episode={self.episode} s: expected 1 to 2³¹ control steps of {self.dt} s")
+
+    @cached_property
+    def randomisation(self) -> Randomisation:
+        """What `randomise` does to this model; ValueError in one line if it does not fit it."""
+        terms = {term: reading.width for term, reading in self.readings.items()} if self.randomise.get("bias") else {}
+        return Randomisation(self.mjm, self.randomise, dt=self.dt, terms=terms, device=self.device)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Model fields with a value per world; a task that writes others adds them."""
+        return self.randomisation.fields
 
     @property
     def substeps(self) -> int:
@@ -162,7 +181,7 @@ class Task:
     def nominal(self, name: str) -> Tensor:
         """The model's own value of a field, float32; copied to the device once, so not to be written."""
         if name not in self._nominal:
-            self._nominal[name] = self.tensor(getattr(self.mjm, name))
+            self._nominal[name] = self.tensor(attrgetter(name)(self.mjm))
         return self._nominal[name]
 
     def mjcf_text(self) -> str:
@@ -209,11 +228,11 @@ class Task:
         raise NotImplementedError  # contract
 
     def world(self, n: int, noise: Noise) -> dict[str, Tensor]:
-        """Model fields (n, …) drawn once per world: masses, inertias, centres of mass."""
+        """Model fields (n, …) drawn once per world, beside those of `randomise`."""
         return {}
 
     def vary(self, n: int, noise: Noise) -> dict[str, Tensor]:
-        """Model fields (n, …) drawn anew for each episode: friction, gains."""
+        """Model fields (n, …) drawn anew for each episode, beside those of `randomise`."""
         return {}
 
     def update(self, s: State, noise: Noise) -> dict[str, Tensor]:
@@ -250,8 +269,7 @@ class Task:
 
     def evaluation(self) -> Self:
         """The task as it is evaluated: MuJoCo C on the CPU, a converged solver, no pushes or other training aids."""
-        task = replace(self, device="cpu", mjm=converged(self.mjm))
-        return task
+        return replace(self, device="cpu", mjm=converged(self.mjm), randomise=calm(self.randomise))
 
 
 def find_mjcf(path: str) -> Path:

@@ -38,23 +38,14 @@ class Cartpole(Task):
     sigma: float = 0.5  # m: tolerance of the cart's position
     sigma_speed: float = 5.0  # rad/s: tolerance of the pole's speed
     spread: float = 0.3  # rad, m: first pole angle is uniform within π ±, first cart position within ±
-    mass: float = 0.2  # ± share of the pole's mass and inertia
-    friction: tuple[float, float] = (0.0, 0.5)  # N s/m: damping of the cart on its rail
-
-    fields = ("body_mass", "body_inertia", "dof_damping")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("sigma", "sigma_speed"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
-        if not 0 <= self.mass < 1:
-            raise ValueError(f"task.mass={self.mass}: expected a share, from 0 to below 1")
         self.rest = self.nominal("key_qpos")[0]  # hanging
         self.bounds = self.tensor([-1.0] * 4), self.tensor([1.0] * 4)
-        self.slides = tuple(self.tensor([x]) for x in self.friction)
-        pole = torch.arange(self.mjm.nbody, device=self.device) == self.mjm.body("pole").id
-        self.lightest, self.heaviest = 1 - self.mass * pole, 1 + self.mass * pole  # (nbody,) shares
 
     @property
     def readings(self):
@@ -75,16 +66,6 @@ class Cartpole(Task):
     def start(self, n, noise):
         unit = noise.uniform("start", *self.bounds)  # (n, 4), each in ±1
         return dict(qpos=self.rest + self.spread * unit[:, :2], qvel=0.1 * unit[:, 2:])
-
-    def world(self, n, noise):
-        share = noise.uniform("mass", self.lightest, self.heaviest)
-        return dict(
-            body_mass=self.nominal("body_mass") * share,
-            body_inertia=self.nominal("body_inertia") * share[:, :, None],
-        )
-
-    def vary(self, n, noise):
-        return {"dof_damping.0": noise.uniform("friction", *self.slides)[:, 0]}
 
     def observe(self, s):
         angle = s.qpos[:, 1:]

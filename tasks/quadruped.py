@@ -1,7 +1,7 @@
 """A 12-joint quadruped walks on flat ground at commanded velocities, seeing only what a robot measures."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,13 +48,6 @@ class Quadruped(Task):
     lift: float = 0.08  # m of a swinging foot
     gait: float = 2.0  # Hz of the clock
     step: tuple[float, float, float] = (0.0, 0.3, -0.6)  # rad: how far the clock alone bends a swinging leg's joints
-    friction: tuple[float, float] = (0.5, 1.25)  # sliding friction of the feet
-    mass: float = 0.1  # ± share of every body's mass and inertia
-    centre: float = 0.03  # ± m of the trunk's centre of mass
-    gain: float = 0.1  # ± share of Kp and of Kd
-    push: float = 0.5  # m/s, ± in x and y
-    push_every: float = 8.0  # s, mean time between pushes
-    base: str = "trunk"  # body
     balls: tuple[str, ...] = FEET  # the feet's geoms, spheres
     scale: tuple[float, ...] = ()  # rad of each joint's target per unit of action; reach unless given
     flex: tuple[
@@ -62,16 +55,13 @@ class Quadruped(Task):
     ] = ()  # direction of the joints that lifts each foot, times the knee's step; step itself unless given
     signs: tuple[float, ...] = ()  # of the joints' images in a mirror, in the order of ctrl; found in the model unless given
 
-    fields = ("body_mass", "body_inertia", "body_ipos", "geom_friction", "actuator_gainprm", "actuator_biasprm")
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delay not in (0, 1):
             raise ValueError(f"task.delay={self.delay}: 0 or 1 control steps")
-        for name in ("still", "mass", "gain"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"task.{name}={getattr(self, name)}: expected a share, from 0 to below 1")
-        for name in ("redraw", "push_every", "sigma", "sigma_feet"):
+        if not 0 <= self.still < 1:
+            raise ValueError(f"task.still={self.still}: expected a share, from 0 to below 1")
+        for name in ("redraw", "sigma", "sigma_feet"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
         if not 0 < self.gait <= 0.5 / self.dt:
@@ -84,11 +74,8 @@ class Quadruped(Task):
         self.limit = self.tensor(self.fastest)
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
         self.bend = abs(self.step[2]) * self.tensor(self.flex).view(4, 3) if self.flex else self.tensor(self.step).expand(4, 3)
-        self.kp, self.kd = self.nominal("actuator_gainprm")[:, 0], -self.nominal("actuator_biasprm")[:, 2]
         # bounds of what is drawn
         self.unit = self.tensor([-1.0] * 20), self.tensor([1.0] * 20)
-        self.varied = tuple(self.tensor(x) for x in zip(self.friction, *[(1 - self.gain, 1 + self.gain)] * 2, strict=True))
-        self.shove = self.tensor([-1.0, -1.0, 0.0]), self.tensor([1.0, 1.0, 1.0])
         self.redraw_steps = round(self.redraw / self.dt)
 
     @property
@@ -133,7 +120,8 @@ class Quadruped(Task):
 
     @property
     def mirror(self):
-        joints = Flip(tuple(SIDES.tolist()), hinge_signs(self.mjm, self.base, self.balls, self.signs))
+        base = self.mjm.body(int(self.mjm.jnt_bodyid[0])).name
+        joints = Flip(tuple(SIDES.tolist()), hinge_signs(self.mjm, base, self.balls, self.signs))
         return dict(
             gyro=keep(-1, 1, -1),  # a pseudovector
             up=keep(1, -1, 1),
@@ -147,7 +135,7 @@ class Quadruped(Task):
             feet=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
         )
 
-    # -- episodes and randomisation ------------------------------------------------------------------------------------
+    # -- episodes ------------------------------------------------------------------------------------------------------
 
     def start(self, n, noise):
         unit = noise.uniform("start", *self.unit)  # (n, 20), each in ±1
@@ -162,36 +150,12 @@ class Quadruped(Task):
             phase=0.5 + 0.5 * unit[:, 19],
         )
 
-    def world(self, n, noise):
-        m = self.mjm
-        scale = noise.uniform("mass", torch.full((m.nbody,), 1 - self.mass, device=self.device), 1 + self.mass)
-        shift = noise.uniform("centre", -self.centre * torch.ones(3, device=self.device), self.centre)
-        ipos = self.nominal("body_ipos").expand(n, -1, -1).clone()
-        ipos[:, self.mjm.body(self.base).id] += shift
-        return dict(
-            body_mass=self.nominal("body_mass") * scale,
-            body_inertia=self.nominal("body_inertia") * scale[:, :, None],
-            body_ipos=ipos,
-        )
-
-    def vary(self, n, noise):
-        drawn = noise.uniform("vary", *self.varied)  # (n, 3): friction, and shares of Kp and Kd
-        return {
-            "geom_friction.0": drawn[:, :1].expand(-1, self.mjm.ngeom),
-            "actuator_gainprm.0": self.kp * drawn[:, 1:2],
-            "actuator_biasprm.1": -self.kp * drawn[:, 1:2],
-            "actuator_biasprm.2": -self.kd * drawn[:, 2:],
-        }
-
     def update(self, s, noise):
         again = (s.time % self.redraw_steps == 0)[:, None]
         fresh = noise.uniform("command", -self.limit, self.limit) * (1 - s.still)[:, None]
-        shove = noise.uniform("push", *self.shove)  # (n, 3): x, y, and whether
-        shove = self.push * shove[:, :2] * (shove[:, 2:] < self.dt / self.push_every)
         return dict(
             command=torch.where(again, fresh, s.command),
             phase=(s.phase + self.dt * self.gait) % 1.0,
-            kick=torch.cat([shove, torch.zeros_like(s.qvel[:, 2:])], 1),
         )
 
     # -- the contract --------------------------------------------------------------------------------------------------
@@ -252,9 +216,6 @@ class Quadruped(Task):
         return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < self.height / 2)
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
-
-    def evaluation(self):
-        return replace(super().evaluation(), push=0.0)
 
     def measure(self, s):
         settled = (s.time % self.redraw_steps >= round(1.0 / self.dt)).float()  # the first second after a draw is ignored

@@ -192,7 +192,7 @@ class Draw:
         text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1} task.noise={}
             task=[cartpole]
             task.weights.upright={a:1} algo.hidden=[[8]] algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} sim={} task.weights=[1,2]
-            task.friction=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3] task.weights.a.b.c=1
+            task.fastest=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3] task.weights.a.b.c=1
             task.weights={upright:[1,{b:2}]} algo.gamma.x=1"""
         deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
         deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]

@@ -134,8 +134,8 @@ def test_the_end_of_a_history():
     final, gyro = np.stack(info["final_obs"]), info["final_info"]["critic"][:, :3]
     assert np.array_equal(final[:, :6], seen[:, 3:9]) and np.array_equal(final[:, 6:9], gyro)
     assert np.array_equal(final[:, 9:], info["final_info"]["critic"][:, 3 : final.shape[1] - 6])
-    for obs in (obs, worlds.reset()[0]):
-        assert np.array_equal(obs[:, :3], obs[:, 3:6]) and np.array_equal(obs[:, :3], obs[:, 6:9])
+    for new in (obs, worlds.reset()[0]):
+        assert np.array_equal(new[:, :3], new[:, 3:6]) and np.array_equal(new[:, :3], new[:, 6:9])
 
 
 def test_a_time_out_is_truncated_and_shows_its_end():

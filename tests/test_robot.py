@@ -65,7 +65,7 @@ def test_the_own_robot_stays_as_it_is():
     assert same(task.mjm, mujoco.MjModel.from_xml_path(OWN)) and task.mjcf_text() == Path(OWN).read_text()
     assert [task.angles, task.speeds, task.back] == [slice(7, None), slice(6, None), slice(None)]
     torch.testing.assert_close(task.bend, torch.tensor([[0.0, 0.3, -0.6]] * 4), rtol=0, atol=0)
-    assert (task.base, task.balls, task.height, task.drive.scale) == ("trunk", ("FL", "FR", "RL", "RR"), 0.28, (0.3,) * 12)
+    assert (task.balls, task.height, task.drive.scale) == (("FL", "FR", "RL", "RR"), 0.28, (0.3,) * 12)
 
 
 def test_the_own_robot_as_a_stranger():

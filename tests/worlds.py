@@ -6,12 +6,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 import tasks
+from gpusim_rl.curriculum import Curriculum
 from gpusim_rl.env import Env
 from gpusim_rl.loss import Settings
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
 from gpusim_rl.sim import make
 from gpusim_rl.task import Task
+from gpusim_rl.variety import FIELDS
 
 ROOT = Path(__file__).parent.parent
 TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*.py") if path.stem != "__init__")
@@ -21,6 +23,16 @@ SIMS = ("native", "warp")
 def numbers(name: str) -> dict[str, Any]:
     """The `task` section of conf/task/<name>.yaml as plain data."""
     return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "task" / f"{name}.yaml"))["task"]
+
+
+def everything(kind: str = "uniform") -> dict[str, Any]:
+    """`task.randomise` of the quadruped with every field on, those that share a model field on bodies of their own."""
+    ranges = {"add": {"low": 0.005, "high": 0.045}, "scale": {"low": 0.2, "high": 1.8}, "set": {"low": 0.2, "high": 1.8}}
+    found: dict[str, Any] = {name: {"kind": kind} | ranges[field.hows[0]] for name, field in FIELDS.items()}
+    found |= {"bias": {term: {"kind": kind, "low": 0.005, "high": 0.045} for term in ("gyro", "joints")}}
+    for name, bodies in (("mass", ["trunk"]), ("inertia", ["FL_hip", "RR_hip"]), ("payload", ["FR_hip"])):
+        found[name]["only"] = bodies
+    return found
 
 
 def make_task(name: str = "quadruped", **settings: Any) -> Task:
@@ -50,6 +62,15 @@ def make_env(
     return Env(task, engine, seed=seed, weights=weights, noise=noise, first=first, stagger=stagger, compiled=compiled)
 
 
-def make_ppo(env: Env, *, num_steps: int = 8, seed: int = 1, hidden: tuple[int, ...] = (32, 32), **numbers: Any) -> PPO:
+def make_ppo(
+    env: Env,
+    *,
+    num_steps: int = 8,
+    seed: int = 1,
+    hidden: tuple[int, ...] = (32, 32),
+    schedule: Curriculum | None = None,
+    **numbers: Any,
+) -> PPO:
     """PPO with a small policy over env; `numbers` are those of `Settings`."""
-    return PPO(env, Policy(*env.sizes, hidden=hidden, seed=seed), num_steps=num_steps, cfg=Settings(**numbers))
+    policy = Policy(*env.sizes, hidden=hidden, seed=seed)
+    return PPO(env, policy, num_steps=num_steps, cfg=Settings(**numbers), schedule=schedule)

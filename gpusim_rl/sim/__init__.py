@@ -23,6 +23,7 @@ class Sim(Protocol):
     qvel: Tensor  # (B, nv)  m/s, rad/s
     ctrl: Tensor  # (B, nu)  units of each actuator
     sensordata: Tensor  # (B, ns)  units of each sensor
+    force: Tensor  # (B, nv)  N, N m: applied to each coordinate beside the actuators, until it is written anew; reset: 0
     overflow: Tensor  # (B,) bool: the last step went over a capacity; such worlds are in fault() too
 
     def step(self, n: int) -> None:

@@ -47,7 +47,7 @@ class Mjx:
             implicitfast, saturated actuators differ from MuJoCo C: MJX keeps the damping that C drops.
         num_envs: B.
         device: "cpu", "cuda" or "cuda:<i>"; JAX must have been installed for it.
-        fields: model fields with a value per world: those that are arrays in mjx.Model.
+        fields: model fields with a value per world: those that are arrays in mjx.Model, so not opt.gravity.
 
     `overflow` (B,) bool is always false: MJX has room for every contact that the model could have.
     """
@@ -73,6 +73,7 @@ class Mjx:
         empty = torch.zeros(num_envs, 0, device=device)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
         self.ctrl, self.sensordata = self._state.get("ctrl", empty), self._state.get("sensordata", empty)
+        self.force = self._state["qfrc_applied"]
         self.overflow = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._fault = torch.zeros_like(self.overflow)
 

@@ -33,6 +33,7 @@ class Native:
         self.qpos = torch.from_numpy(self.batch.bind("qpos"))
         self.qvel = torch.from_numpy(self.batch.bind("qvel"))
         self.ctrl = torch.from_numpy(self.batch.bind("ctrl"))
+        self.force = torch.from_numpy(self.batch.bind("qfrc_applied"))
         self._sensors = self.batch.bind("sensordata")  # read-only, refreshed by every call on a world
         self.sensordata = torch.zeros(self._sensors.shape, dtype=self.qpos.dtype)
         stale = mjm.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC

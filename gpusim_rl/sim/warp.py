@@ -1,6 +1,7 @@
 """MuJoCo Warp: every world on the GPU, or on the CPU for tests."""
 
 import copy
+from operator import attrgetter
 
 import mujoco
 import mujoco_warp as mjw
@@ -23,6 +24,7 @@ DERIVED = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0", "actuator_acc0"),
     *("eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
 )
+GRAVITY = "opt.gravity"
 BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size; the broadphase is compiled anew if they are per world
 POOL = mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD  # of naconmax
 ROWS = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ  # of njmax
@@ -81,7 +83,11 @@ class Warp:
         self._device = wp.get_device(device)
         self._torch_device = torch.device(wp.device_to_torch(self._device))
         with self._scope():
-            self._m = mjw.put_model(mjm, batch_sizes=dict.fromkeys((*fields, *derived), num_envs))
+            batched = [name for name in (*fields, *derived) if name != GRAVITY]
+            self._m = mjw.put_model(mjm, batch_sizes=dict.fromkeys(batched, num_envs))
+            if GRAVITY in fields:  # which put_model makes one of, though every kernel reads it per world
+                self._m.opt.gravity = wp.array(np.tile(mjm.opt.gravity, (num_envs, 1)), dtype=wp.vec3)
+                self._m.opt.gravity._is_batched = True
             if naconmax is None or njmax is None:
                 contacts, rows, poses = probe(mjm)
                 naconmax = self._pool(mjm, contacts, poses, num_envs) if naconmax is None else naconmax
@@ -95,10 +101,11 @@ class Warp:
         self._m.opt.warn_overflow = 0  # a printf on the device serialises it
         self._state = {name: wp.to_torch(getattr(self._d, name)) for name in STATE}
         self._blank = {name: value[:1].clone() for name, value in self._state.items()}
-        self._model = {name: wp.to_torch(getattr(self._m, name)) for name in (*fields, *derived)}
+        self._model = {name: wp.to_torch(attrgetter(name)(self._m)) for name in (*fields, *derived)}
         self._bits = wp.to_torch(self._d.overflow)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
         self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
+        self.force = self._state["qfrc_applied"]
         self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
         self._lacked = torch.zeros(2, dtype=torch.bool, device=self._torch_device)  # of the pool and of the rows, ever
         self._fault = torch.zeros_like(self.overflow)

@@ -1,0 +1,380 @@
+"""Domain randomisation: every field's distribution, in both Sims; what it does to the physics; off costs nothing."""
+
+import copy
+import math
+import re
+from operator import attrgetter
+
+import mujoco
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from gpusim_rl import config
+from gpusim_rl.curriculum import Curriculum
+from gpusim_rl.env import Env
+from gpusim_rl.variety import FIELDS, flat, rows
+from tests.guard import guard
+from tests.test_capture import exempt
+from tests.worlds import ROOT, SIMS, TASKS, everything, make_env, make_ppo, numbers
+
+WORLDS = 4096
+FAR = 0.03  # Kolmogorov's distance of 4,096 numbers from their distribution; 1 in 800 is farther, of this seed none
+KINDS = ("uniform", "log_uniform", "normal")
+
+
+def phi(x: Tensor) -> Tensor:
+    return torch.special.ndtr(x)
+
+
+def cdf(kind: str, x: Tensor, low: float, high: float) -> Tensor:
+    """The distribution function that docs/randomisation.md promises."""
+    if kind == "uniform":
+        return (x - low) / (high - low)
+    if kind == "log_uniform":
+        return (x / low).log() / math.log(high / low)
+    tail = phi(torch.tensor(-3.0, dtype=x.dtype))
+    return (phi((x - (low + high) / 2) / ((high - low) / 6)) - tail) / (1 - 2 * tail)
+
+
+def distance(kind: str, x: Tensor, low: float, high: float) -> float:
+    """Kolmogorov's: between the distribution of x (n,) and that of its kind."""
+    x, n = x.double().sort().values, len(x)
+    f = cdf(kind, x, low, high)
+    steps = torch.arange(n + 1) / n
+    return max((f - steps[:-1]).abs().max().item(), (f - steps[1:]).abs().max().item())
+
+
+def drawn(env: Env, name: str) -> Tensor:
+    """(B, columns): what was drawn of a field, as it is found in the Sim, in the first states or in the views."""
+    mjm, sim, task = env.task.mjm, env.sim, env.task
+    start = task.start(WORLDS, env.noise)
+    joints = [slice(7, None), slice(6, None)]
+
+    def share(field: str, rows=slice(None), part=slice(None)) -> Tensor:
+        own = torch.from_numpy(getattr(mjm, field))[rows][..., part]
+        return (sim.model(field)[:, rows][..., part] / own).flatten(1)
+
+    def more(field: str, body: str) -> Tensor:
+        at = mjm.body(body).id
+        return (sim.model(field)[:, at] - torch.from_numpy(getattr(mjm, field))[at]).reshape(WORLDS, -1)
+
+    def gravity() -> Tensor:
+        return sim.model("opt.gravity").double()
+
+    pushes = task.randomisation.push(env.noise, sim.force * 0, torch.ones(WORLDS, dtype=torch.int64))
+    if name.startswith("bias."):
+        at = list(env.widths).index(name[5:])
+        return env.memory["sensor_bias"].split(list(env.widths.values()), dim=1)[at]
+    found = {
+        "friction": lambda: sim.model("geom_friction")[:, :, 0],
+        "mass": lambda: share("body_mass", slice(1, 2)),
+        "inertia": lambda: share("body_inertia", slice(mjm.body("FL_hip").id, None, 12), slice(1)),
+        "centre": lambda: more("body_ipos", "trunk"),
+        "payload": lambda: more("body_mass", "FR_hip"),
+        "armature": lambda: share("dof_armature", slice(6, None)),
+        "damping": lambda: share("dof_damping", slice(6, None)),
+        "joint_friction": lambda: share("dof_frictionloss", slice(6, None)),
+        "kp": lambda: share("actuator_gainprm", part=slice(1)),
+        "kd": lambda: share("actuator_biasprm", part=slice(2, 3)),
+        "strength": lambda: share("actuator_forcerange"),
+        "gravity": lambda: gravity().norm(dim=1, keepdim=True),
+        "tilt": lambda: torch.atan2(gravity()[:, :2].norm(dim=1), -gravity()[:, 2])[:, None],
+        "encoder": lambda: env.memory["encoder"][:, 7:],
+        "start_angle": lambda: (sim.qpos - start["qpos"])[:, joints[0]],
+        "start_speed": lambda: (sim.qvel - start["qvel"])[:, joints[1]],
+        "start_height": lambda: (sim.qpos - start["qpos"])[:, 2:3],
+        "start_velocity": lambda: (sim.qvel - start["qvel"])[:, :3],
+        "start_spin": lambda: (sim.qvel - start["qvel"])[:, 3:6],
+        "push": lambda: pushes["kick"][pushes["kick"][:, 0] != 0][:, :2],
+        "force": lambda: pushes["force"][pushes["force"][:, 0] != 0][:, :2],
+    }[name]()
+    return found
+
+
+@pytest.mark.parametrize("sim, kind", [(sim, kind) for sim in SIMS for kind in KINDS])
+def test_distributions(sim, kind):
+    """Over 4,096 worlds each number of every field is of its range and kind alone; each joint has its own."""
+    randomise = everything(kind)
+    for name in ("push", "force"):
+        randomise[name]["every"] = 1e-3  # s: in every step
+    env = make_env(num_envs=WORLDS, sim=sim, randomise=randomise)
+    for name, entry in flat(randomise).items():
+        x, low, high = drawn(env, name), entry["low"], entry["high"]
+        assert len(x) == WORLDS, name
+        slack = (
+            2e-6 * max(1.0, abs(env.sim.qpos).max().item()) * (30 if name == "tilt" else 1)
+        )  # of float32, after a difference
+        assert low - slack <= x.min() and x.max() <= high + slack, name
+        for column in x.T:
+            assert distance(kind, column, low, high) < FAR, name
+            assert min(distance(other, column, low, high) for other in KINDS if other != kind) > 3 * FAR, name
+        one = entry.get("each") is False
+        assert torch.allclose(x, x[:, :1].expand_as(x)) == (one or x.shape[1] == 1), name
+        if not one and x.shape[1] > 1:
+            assert abs(torch.corrcoef(x[:, :2].T.double())[0, 1]) < 0.06, name
+
+
+# -- what it does ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=SIMS)
+def lab(request) -> Env:
+    """Four worlds in which every model field is a world's own, each as the model has it."""
+    share = {
+        name: 1.0 for name in ("friction", "mass", "armature", "damping", "joint_friction", "kp", "kd", "strength", "gravity")
+    }
+    randomise = {name: {"kind": "uniform", "low": x, "high": x} for name, x in share.items()}
+    randomise["friction"]["how"] = randomise["gravity"]["how"] = "scale"
+    return make_env(num_envs=4, sim=request.param, randomise=randomise)
+
+
+def momentum(env: Env, world: int) -> Tensor:
+    """(3,) linear momentum of a world [kg m/s], by MuJoCo C on its masses."""
+    model, data = copy.copy(env.task.mjm), mujoco.MjData(env.task.mjm)
+    if "body_mass" in env.task.fields:
+        model.body_mass[:] = env.sim.model("body_mass")[world].numpy()
+    mujoco.mj_setConst(model, mujoco.MjData(model))
+    data.qpos[:], data.qvel[:] = env.sim.qpos[world].numpy(), env.sim.qvel[world].numpy()
+    mujoco.mj_forward(model, data)
+    mujoco.mj_subtreeVel(model, data)
+    return torch.from_numpy(model.body_subtreemass[0] * data.subtree_linvel[0])
+
+
+def lift(env: Env, **changes: list) -> None:
+    """Every world in the stance, at rest, 5 m above the ground; each model field as it is, but for rows of changes."""
+    for name in env.task.fields:
+        env.sim.model(name).copy_(torch.from_numpy(attrgetter(name)(env.task.mjm)))
+    for name, factors in changes.items():
+        name = "opt.gravity" if name == "gravity" else name
+        for world, factor in enumerate(factors):
+            env.sim.model(name)[world] *= factor
+    env.sim.refresh()
+    env.sim.reset(torch.ones(4, dtype=torch.bool), env.sim.qpos, env.sim.qvel)
+    env.sim.qpos[:] = torch.from_numpy(env.task.mjm.key_qpos[0]).to(env.sim.qpos)
+    env.sim.qpos[:, 2] = 5.0
+    env.sim.qvel.zero_()
+    env.sim.ctrl[:] = env.task.stance
+
+
+def test_gravity_reaches_the_physics(lab):
+    """Without gravity the robot floats where it is; under the Moon's it falls as there."""
+    lift(lab, gravity=[0.0, 1.0, 1.62 / 9.81, 0.5])
+    lab.sim.model("opt.gravity")[3, 0] = 1.0  # m/s²
+    lab.sim.step(40)
+    seconds = 40 * lab.task.mjm.opt.timestep
+    speed = torch.stack([momentum(lab, i) for i in range(4)]) / lab.task.mjm.body_mass.sum() / seconds
+    assert speed[:, 2].tolist() == pytest.approx([0.0, -9.81, -1.62, -4.905], abs=3e-3)
+    assert speed[:, 0].tolist() == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=3e-3)
+
+
+def test_a_force_gives_momentum_and_mass_takes_speed(lab):
+    """A force on the base adds F · t to the momentum whatever the mass, and takes a heavier trunk less far."""
+    heavy = torch.ones(14, dtype=lab.sim.qpos.dtype)
+    heavy[1] = 1.6  # the trunk: 4 kg more
+    lift(lab, gravity=[0.0] * 4, body_mass=[1.0, heavy])
+    lab.sim.force[:2, 0] = 50.0
+    lab.sim.step(20)
+    given = 50.0 * 20 * lab.task.mjm.opt.timestep
+    assert [momentum(lab, i)[0].item() for i in range(3)] == pytest.approx([given, given, 0.0], rel=1e-3, abs=1e-4)
+    moved = lab.sim.qpos[:, 0] - lab.task.rest[0]
+    assert 0 < moved[1] < 0.9 * moved[0] and abs(moved[2]) < 1e-6
+    lab.sim.reset(torch.arange(4) == 1, lab.sim.qpos, lab.sim.qvel)
+    assert lab.sim.force[:, 0].tolist() == [50.0, 0.0, 0.0, 0.0]
+
+
+def test_servos_feel_their_gains(lab):
+    """Twice the stiffness is twice the torque of a position error, and the strength bounds it; damping resists a speed."""
+    lift(lab, actuator_gainprm=[1.0, 2.0, 2.0], actuator_biasprm=[1.0, 2.0, 2.0], actuator_forcerange=[1.0, 1.0, 0.1])
+    lab.sim.ctrl[:, 0] += 0.1
+    lab.sim.step(1)
+    torque = lab.look().FL_abduction_torque[:, 0].tolist()
+    assert torque[1] == pytest.approx(2 * torque[0], rel=1e-3)
+    assert torque[2] == pytest.approx(0.1 * lab.task.mjm.actuator_forcerange[0, 1], rel=1e-5)
+
+
+def test_joints_feel_their_constants(lab):
+    """More rotor inertia, damping or dry friction: less speed of a joint under the same command."""
+    lift(lab, gravity=[0.0] * 4, dof_armature=[1, 4, 1, 1], dof_damping=[1, 1, 4, 1], dof_frictionloss=[1, 1, 1, 4])
+    lab.sim.ctrl[:, 2] += 0.05
+    lab.sim.step(10)
+    speed = lab.sim.qvel[:, 8].abs()
+    assert (speed[1:] < 0.98 * speed[0]).all()
+
+
+def test_friction_brakes(lab):
+    """A robot that slides along the ground on its feet comes to rest sooner with more friction."""
+    lift(lab, geom_friction=[0.1, 0.25, 0.5, 1.0])
+    lab.sim.qpos[:, 2], lab.sim.qvel[:, 0] = lab.task.mjm.key_qpos[0][2], 1.0
+    lab.sim.step(20)
+    speed = lab.sim.qvel[:, 0]
+    assert (speed[:-1] > speed[1:] + 0.01).all()
+
+
+def test_force_pushes():
+    """A push lasts as many control steps as its hold, the same throughout; none outlives a restart; state() knows of it."""
+    hold = {"kind": "uniform", "low": 20.0, "high": 20.0, "every": 0.2, "hold": [0.1, 0.1]}
+    env = make_env(num_envs=32, randomise={"force": hold}, episode=1.0)
+    runs, length = [], torch.zeros(32)
+    for _ in range(60):
+        before = env.memory["force_left"].clone()
+        env.step(torch.zeros(32, 12))
+        on, fresh = env.sim.force[:, 0] != 0, env.time == 0
+        assert torch.equal(on, env.memory["force_left"] > 0)
+        assert (env.sim.force[on][:, :2] == 20).all() and (env.sim.force[:, 2:] == 0).all()
+        assert not (on & fresh).any()
+        length = torch.where(fresh, torch.nan, torch.where(on & (before <= 1), 1.0, length + on))
+        runs += length[(env.memory["force_left"] == 1)].tolist()
+    runs = [x for x in runs if not math.isnan(x)]
+    assert len(runs) > 50 and set(runs) == {5.0}
+    twin = make_env(num_envs=32, randomise={"force": hold}, episode=1.0)
+    twin.load(env.state())
+    assert torch.equal(twin.sim.force, env.sim.force) and twin.sim.force.any()
+
+
+def test_pushes_come_as_often_as_they_should():
+    """Pushes are Poisson's: of 4,096 worlds in 20 steps, 20 · 4,096 · dt / every, within five deviations."""
+    push = {"kind": "uniform", "low": 0.1, "high": 0.2, "every": 2.0}
+    env, count = make_env(num_envs=WORLDS, randomise={"push": push}), 0
+    for step in range(1, 21):
+        env.noise.draw(torch.tensor(step))
+        count += (env._push()["kick"][:, 0] != 0).sum().item()
+    mean = 20 * WORLDS * 0.02 / 2.0
+    assert abs(count - mean) < 5 * math.sqrt(mean)
+
+
+def test_encoders_and_biases():
+    """The actor sees q + δ and biased terms, the critic the truth; a servo's target is less by δ; both anew at a restart."""
+    randomise = everything() | {"push": {"kind": "off"}, "force": {"kind": "off"}}
+    env = make_env(num_envs=8, randomise=randomise, episode=0.2)
+    env._spread.zero_()
+    env._look()
+    offset, own = env.memory["encoder"], env.memory["sensor_bias"]
+    for _ in range(12):
+        action, before = torch.randn(8, 12, generator=torch.Generator().manual_seed(0)), offset.clone()
+        s = env.look()
+        want = env.task.control(s.seen(action=action, previous=env.action)) - before[:, 7:]
+        env.act(action)
+        torch.testing.assert_close(env.sim.ctrl.float(), want)
+        env.advance()
+        env.settle()
+        obs, critic = env.views.obs, env.views.critic[:, : env.views.obs.shape[1]]
+        seen = (obs - critic - own).split(list(env.widths.values()), dim=1)
+        for name, error in zip(env.widths, seen, strict=True):
+            torch.testing.assert_close(error, offset[:, 7:] if name == "joints" else error * 0, atol=1e-6, rtol=0)
+        assert torch.equal((offset != before).any(1), env.time == 0)
+    assert own[:, :3].all() and not own[:, 3:6].any()
+
+
+# -- the contracts -----------------------------------------------------------------------------------------------------
+
+
+def test_off_costs_nothing():
+    """Without randomisation no field is kept per world, no number drawn and nothing remembered."""
+    env = make_env(num_envs=4, randomise={})
+    assert env.task.fields == () and not env.task.randomisation.memory(4) and not env.sim._model
+    assert not [name for name in env.noise._place if name.startswith("randomise/")]
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_an_iteration_with_everything_reads_nothing(sim):
+    """With every field on and a curriculum, an iteration still reads nothing on the host."""
+    env = make_env("quadruped", 4, sim=sim, episode=0.1, randomise=everything("normal"))
+    by = {"from": 0.0, "to": 0.04, "start": 0, "stop": 4}
+    plan = {"task.randomise.push.low": by | {"by": "iteration"}, "task.weights.jerk": by | {"by": "success"}}
+    ppo = make_ppo(env, num_steps=6, num_minibatches=2, update_epochs=1, schedule=Curriculum(plan))
+    ppo.iteration()
+    with guard(*exempt(ppo)) as switch:
+        ppo.iteration()
+    assert switch.seen > 500 and ppo.metrics()["fault"] == 0
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_state_round_trip_with_everything(sim):
+    """An Env with everything on, loaded into another, goes on bit by bit; four worlds do what the first of eight do."""
+    envs = [make_env(num_envs=n, sim=sim, episode=0.2, randomise=everything("log_uniform")) for n in (4, 4, 8)]
+    plan = torch.randn(20, 8, 12, generator=torch.Generator().manual_seed(0))
+    for action in plan[:8]:
+        for env in (envs[0], envs[2]):
+            env.step(action[: env.num_envs])
+    envs[1].load(envs[0].state())
+    for action in plan[8:]:
+        a, b, c = (env.step(action[: env.num_envs]) for env in envs)
+        for x, y, z in zip((*a.views, *a[1:]), (*b.views, *b[1:]), (*c.views, *c[1:]), strict=True):
+            assert torch.equal(x, y) and torch.equal(x, z[:4])
+    assert envs[0].state().keys() >= {"env/memory/encoder", "env/memory/sensor_bias", "env/memory/force_left", "env/success"}
+
+
+def test_an_evaluation_has_no_pushes():
+    """The task as it is evaluated keeps what a robot may be, without pushes."""
+    task = make_env(num_envs=2, randomise=everything()).task.evaluation()
+    on = set(task.randomisation.entries)
+    assert {"push", "force"} == set(FIELDS) - on
+
+
+def test_cartpole_has_what_it_can():
+    """A task without a free base takes the fields that make sense, encoders of angles it sees as cosines included."""
+    names = ("friction", "mass", "inertia", "armature", "damping", "joint_friction", "gravity", "encoder", "start_angle")
+    env = make_env("cartpole", 4, randomise={name: {"kind": "uniform"} for name in names})
+    env._spread.zero_()
+    env._look()
+    angle = env.sim.qpos[:, 1] + env.memory["encoder"][:, 1]
+    torch.testing.assert_close(env.views.obs[:, 1:3].double(), torch.stack([angle.cos(), angle.sin()], 1), atol=1e-6, rtol=0)
+    assert env.memory["encoder"].all() and not env.step(torch.zeros(4, 1)).fault.any()
+
+
+@pytest.mark.parametrize(
+    "name, entry, says",
+    [
+        ("wind", {}, "task.randomise.wind: no such field, choose one of friction, mass"),
+        ("mass", {"lo": 1}, "task.randomise.mass: unknown key 'lo', choose one of kind, low, high, each, only"),
+        ("mass", {"kind": "uniform", "low": 2.0}, "task.randomise.mass: low=2.0 is above high=1.1"),
+        ("friction", {"kind": "log_uniform", "low": 0.0}, "task.randomise.friction.low=0.0: a log_uniform draw needs"),
+        ("kp", {"kind": "normal", "low": 0.0}, "task.randomise.kp.low=0.0: expected more than 0"),
+        ("push", {"kind": "uniform", "every": 0}, "task.randomise.push.every=0: expected more than 0 s"),
+        ("force", {"kind": "uniform", "hold": [0.5, 0.1]}, "task.randomise.force.hold=[0.5, 0.1]: expected"),
+        ("mass", {"kind": "uniform", "only": "trunk"}, "task.randomise.mass.only=trunk: expected a list of names"),
+        ("kp", {"kind": "uniform", "only": ["x"]}, "task.randomise.kp.only: no actuator 'x', choose of FL_abduction"),
+        ("bias", {"sonar": {"kind": "uniform"}}, "task.randomise.bias.sonar: no such term, choose one of gyro, up"),
+    ],
+)
+def test_nonsense_gets_a_line(name, entry, says):
+    """A wrong entry is a ValueError that names it and what there is."""
+    with pytest.raises(ValueError, match=re.escape(says)):
+        make_env(num_envs=2, randomise={name: entry})
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("strength", "actuator 'slide' has no force limit"),
+        ("kd", "actuator 'slide' is no position servo"),
+        ("force", "this model has no free base"),
+        ("start_spin", "this model has no free base"),
+        ("payload", "this model has no free base, say which body with only=[NAME]"),
+    ],
+)
+def test_what_cartpole_lacks(name, says):
+    """A field that the model has nothing for is said in a line."""
+    with pytest.raises(ValueError, match=re.escape(f"task.randomise.{name}: {says}")):
+        make_env("cartpole", 2, randomise={name: {"kind": "uniform"}})
+
+
+# -- where it is written -----------------------------------------------------------------------------------------------
+
+
+def test_the_yaml_lists_every_field():
+    """conf/config.yaml has each field, off, with all of its keys and the numbers of the table in the code."""
+    section = config.build_base("config", ("task=cartpole",))["task"]["randomise"]
+    assert section.keys() == {*FIELDS, "bias"}
+    listed = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "config.yaml"))["task"]["randomise"]
+    assert listed == {name: field.entry() for name, field in FIELDS.items()} | {"bias": {}}
+    for task in TASKS:
+        assert list(numbers(task)["randomise"]["bias"]) == list(make_env(task, 2).widths)[: len(numbers(task)["noise"])]
+
+
+def test_the_docs_list_every_field():
+    """docs/randomisation.md has the table of the code."""
+    table = (ROOT / "docs" / "randomisation.md").read_text().partition("| field |")[2]
+    assert [line for line in table.splitlines() if line.startswith("| `")] == rows()
