@@ -27,7 +27,7 @@ from tests.test_deploy import measured
 from tests.worlds import TASKS, make_env, make_task, numbers
 
 KINDS = ("augment", "loss", "net")
-STILL = dict(mass=0.0, centre=0.0, gain=0.0, friction=(0.8, 0.8), push=0.0, redraw=100.0)  # no randomisation
+STILL = dict(randomise={}, redraw=100.0)  # no randomisation
 HISTORY = {"joints": 3, "action": 2}
 
 
@@ -124,7 +124,7 @@ def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
 
 def test_the_mirrored_cartpole_does_the_mirrored_thing():
     """100 control steps of the cart: the image of each view, and the same reward."""
-    env = make_env("cartpole", 8, stagger=False, mass=0.0, friction=(0.1, 0.1))
+    env = make_env("cartpole", 8, stagger=False, randomise={})
     qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
     qpos[4:], qvel[4:] = -qpos[:4], -qvel[:4]  # hanging at π: -π is the same
     env.sim.reset(torch.ones(8, dtype=torch.bool), qpos, qvel)
