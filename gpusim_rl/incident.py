@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.sim import Sim
+from gpusim_rl.sim.driven import Driven
 
 WHY = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
 
@@ -18,7 +19,13 @@ class Found(NamedTuple):
     step: int  # of the Env's count
     why: list[str]  # of WHY; empty if the step was not quarantined
     terms: list[float]  # weighted reward terms [1/s]
-    tensors: dict[str, Tensor]  # qpos, qvel before the step, ctrl during it, and the world's model/<field>; float64
+    tensors: dict[str, Tensor]  # qpos, qvel, memory/… of actuators before the step, ctrl during it, the world's model/<field>; float64
+
+
+def moving(sim: Sim) -> dict[str, Tensor]:
+    """What a step changes and its repetition has to know, (B, …) each; the solver's warm start is not among it."""
+    memory = sim.memory if isinstance(sim, Driven) else {}
+    return {"qpos": sim.qpos, "qvel": sim.qvel} | {f"memory/{name}": value for name, value in memory.items()}
 
 
 class Incident:
@@ -30,24 +37,23 @@ class Incident:
 
     def __init__(self, sim: Sim, fields: tuple[str, ...], terms: int):
         self.sim, self.num_terms = sim, terms
-        self.live = {"qpos": sim.qpos, "qvel": sim.qvel, "ctrl": sim.ctrl} | {f"model/{f}": sim.model(f) for f in fields}
-        self._before = [torch.zeros_like(x) for x in (sim.qpos, sim.qvel)]
+        self._before = {name: torch.zeros_like(x) for name, x in moving(sim).items()}
+        self.live = moving(sim) | {"ctrl": sim.ctrl} | {f"model/{f}": sim.model(f) for f in fields}
         widths = [3 + len(WHY) + terms, *(x[0].numel() for x in self.live.values())]
         self.row = torch.zeros(sum(widths), dtype=torch.float64, device=sim.qpos.device)
         self.row[0] = -1.0
 
     def begin(self) -> None:
         """Remember where every world was. In place."""
-        for before, now in zip(self._before, (self.sim.qpos, self.sim.qvel), strict=True):
-            before.copy_(now)
+        for name, before in self._before.items():
+            before.copy_(self.live[name])
 
     def look(self, step: Tensor, terms: Tensor, why: Tensor) -> None:
         """Keep the worst of this step, if it is worse than what is kept: terms (B, R), why (B, 4) bool. In place."""
         score = torch.where(why.any(1), torch.inf, terms.abs().amax(1)).double()
         world = score.argmax(0, keepdim=True)
-        of_world = [
-            x.index_select(0, world).flatten().double() for x in (why, terms, *self._before, *list(self.live.values())[2:])
-        ]
+        kept = self.live | self._before
+        of_world = [x.index_select(0, world).flatten().double() for x in (why, terms, *kept.values())]
         row = torch.cat([score.index_select(0, world), world.double(), step.double()[None], *of_world])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
 

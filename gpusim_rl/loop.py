@@ -16,6 +16,7 @@ from gpusim_rl.ppo import PPO
 from gpusim_rl.ranks import agreed, largest, rank, ranks
 from gpusim_rl.run import Run, Stopwatch
 from gpusim_rl.saver import HASHED, Saver
+from gpusim_rl.sim.driven import engine
 from gpusim_rl.sim.warp import Warp
 
 BAD = 3  # iterations in a row that lost most of their samples or minibatches, before a roll-back
@@ -237,7 +238,7 @@ class Training:
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded, and double it if that is wanted: the PPO is built anew and goes on exactly."""
-        sim, what = self.ppo.env.sim, f"iteration {int(row['iteration'])}: {int(row['overflow'])} steps went over a capacity"
+        sim, what = engine(self.ppo.env.sim), f"iteration {int(row['iteration'])}: {int(row['overflow'])} steps went over a capacity"
         lacks = sim.lacks() if isinstance(sim, Warp) else {}
         sizes = " ".join(f"sim.{name}={size}" for name, size in lacks.items())
         if not lacks:

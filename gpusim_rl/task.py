@@ -9,6 +9,7 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.bundle import include
 from gpusim_rl.noise import Noise
 
@@ -115,6 +116,7 @@ class Task:
         episode: time-out [s].
         device: where the task's constants live.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
+        actuator: what makes torques of `control`'s targets; the model's own servos unless given.
     """
 
     mjcf: str
@@ -124,10 +126,12 @@ class Task:
     clip: float = 4.0  # actions are clamped to ± this before the task sees them
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
+    actuator: Actuator = Actuator()
 
     fields = ()  # model fields with a value per world
 
     def __post_init__(self) -> None:
+        self.fields = self.actuator.fields(type(self).fields)
         self._nominal: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)

@@ -160,9 +160,7 @@ class Quadruped(Task):
         drawn = noise.uniform("vary", *self.varied)  # (n, 3): friction, and shares of Kp and Kd
         return {
             "geom_friction.0": drawn[:, :1].expand(-1, self.mjm.ngeom),
-            "actuator_gainprm.0": self.kp * drawn[:, 1:2],
-            "actuator_biasprm.1": -self.kp * drawn[:, 1:2],
-            "actuator_biasprm.2": -self.kd * drawn[:, 2:],
+            **self.actuator.gains(self.kp * drawn[:, 1:2], self.kd * drawn[:, 2:]),
         }
 
     def update(self, s, noise):
