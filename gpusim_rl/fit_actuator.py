@@ -10,7 +10,7 @@ fitted to all joints; more columns do no harm.
 out      file to write, for robot.actuator.kind=net robot.actuator.file=… (default: the log's name, ending in .safetensors)
 history  how far back its inputs lie [s] (default: 0,0.01,0.02): whole numbers of the log's rows, later of timesteps
 hidden   units of each layer (default: 32,32,32)
-steps    of the optimiser (default: 3000)
+steps    of the optimiser (default: 2000)
 seed     of the first weights and of the samples' order (default: 0)
 
 Every fifth of twenty blocks of the log's time is held out: the figures printed are of these, beside the best plain PD law's.
@@ -37,7 +37,7 @@ BLOCKS, EVERY = 20, 5  # every fifth block is held out
 BATCH, RATE = 1024, 3e-3  # samples of a step, first learning rate
 LARGEST = 1 << 30  # bytes of a log
 JITTER = 0.25  # of a row's time
-DEFAULTS = {"out": "", "history": "0,0.01,0.02", "hidden": "32,32,32", "steps": "3000", "seed": "0"}
+DEFAULTS = {"out": "", "history": "0,0.01,0.02", "hidden": "32,32,32", "steps": "2000", "seed": "0"}
 
 
 class Samples(NamedTuple):
@@ -213,6 +213,7 @@ def main(words: list[str]) -> None:
         if len(train.torque) < 100 or len(rest.torque) < 20:
             raise ValueError(f"{log} has {len(samples.torque)} usable rows: too few to learn from")
     counts = {"hidden": [int(x) for x in numbers["hidden"]], "steps": int(numbers["steps"][0]), "seed": int(numbers["seed"][0])}
+    torch.set_num_threads(1)  # a small network gains nothing from more, and they wait for one another
     net = fit(train, dt, offsets, **counts)
     kp, kd = plain(train).tolist()
     print(f"{len(joints)} joints, {len(train.torque)} samples to learn from, {len(rest.torque)} held out, a row each {dt:g} s")

@@ -19,7 +19,9 @@ class Found(NamedTuple):
     step: int  # of the Env's count
     why: list[str]  # of WHY; empty if the step was not quarantined
     terms: list[float]  # weighted reward terms [1/s]
-    tensors: dict[str, Tensor]  # qpos, qvel, memory/… of actuators before the step, ctrl during it, the world's model/<field>; float64
+    tensors: dict[
+        str, Tensor
+    ]  # qpos, qvel, memory/… of actuators before the step, ctrl during it, the world's model/<field>; float64
 
 
 def moving(sim: Sim) -> dict[str, Tensor]:

@@ -238,7 +238,10 @@ class Training:
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded, and double it if that is wanted: the PPO is built anew and goes on exactly."""
-        sim, what = engine(self.ppo.env.sim), f"iteration {int(row['iteration'])}: {int(row['overflow'])} steps went over a capacity"
+        sim, what = (
+            engine(self.ppo.env.sim),
+            f"iteration {int(row['iteration'])}: {int(row['overflow'])} steps went over a capacity",
+        )
         lacks = sim.lacks() if isinstance(sim, Warp) else {}
         sizes = " ".join(f"sim.{name}={size}" for name, size in lacks.items())
         if not lacks:

@@ -119,7 +119,7 @@ def checked(tensors: dict[str, Tensor], width: int) -> list[tuple[Tensor, Tensor
         raise ValueError(f"expected 0.w, 0.b and so on, of at most {DEEPEST} layers")
     layers = [(tensors[f"{i}.w"], tensors[f"{i}.b"]) for i in range(count)]
     for i, (w, b) in enumerate(layers):
-        out = 1 if i == count - 1 else w.shape[0]
+        out = 1 if i == count - 1 else len(b) if b.ndim else 0
         if w.dtype != torch.float32 or b.dtype != torch.float32 or w.shape != (out, width) or b.shape != (out,):
             raise ValueError(f"layer {i} is {tuple(w.shape)} {w.dtype}, expected {width} inputs, float32")
         if not 1 <= out <= WIDEST:

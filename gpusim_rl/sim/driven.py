@@ -60,7 +60,8 @@ class Driven:
         kind, joint = mujoco.mjtTrn.mjTRN_JOINT, np.maximum(mjm.actuator_trnid[:, 0], 0)
         joint = np.where(mjm.actuator_trntype == kind, joint, 0)  # of another transmission nothing is read
         self._angles, self._speeds = (
-            torch.tensor(place[joint], dtype=torch.int64, device=self._like.device) for place in (mjm.jnt_qposadr, mjm.jnt_dofadr)
+            torch.tensor(place[joint], dtype=torch.int64, device=self._like.device)
+            for place in (mjm.jnt_qposadr, mjm.jnt_dofadr)
         )
         self._angular = self._tensor((mjm.actuator_trntype == kind) & (mjm.actuator_biasprm[:, 1] != 0))
         self.memory = {"targets": self._past(wait)} if wait else {}
