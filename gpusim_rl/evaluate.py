@@ -74,6 +74,6 @@ def observe(act: Callable[[Tensor], Tensor], task: Task, *, weights: dict[str, f
 def evaluation_env(task: Task, num_envs: int, *, weights: dict[str, float], noise: dict[str, float], seed: int) -> Env:
     """The task as it is evaluated, in MuJoCo C."""
     task = task.evaluation()
-    settings = dict(device="cpu", fields=task.fields, actuator=task.actuator, substeps=task.substeps)
-    sim = drive("native", task.mjm, num_envs, **settings)
+    actuator, substeps = task.actuator, task.substeps
+    sim = drive("native", task.mjm, num_envs, actuator=actuator, substeps=substeps, device="cpu", fields=task.fields)
     return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)

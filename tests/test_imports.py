@@ -8,9 +8,9 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths graph disk bundle ranks actuator < noise checkpoint motor < sim < incident task < env < policy returns fused < loss rollout
-    < ppo < plain plan compare run board < saver evaluate export legs < stance < outfit < robot < config levels loop
-    < show assemble < bench repro verify fit_actuator < train play
+    maths graph disk bundle ranks actuator < noise checkpoint motor < sim < incident task < env < policy returns fused
+    < loss rollout < ppo < plain plan compare run board < saver evaluate export legs < stance < outfit < robot
+    < config levels loop < show assemble < bench repro verify fit_actuator < train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from gpusim_rl import deploy
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.assemble import make_task, robot_numbers
 from gpusim_rl.config import build
 from gpusim_rl.evaluate import SEED, evaluation_env
@@ -133,7 +134,11 @@ def test_only_feet_collide_or_all(file, tmp_path):
 def test_what_is_printed_is_the_robot(hund, tmp_path):
     """The printed YAML gives the same model, with nothing left to guess but the scale, which is the task's."""
     said = yaml.safe_load(as_yaml(hund.robot, "hund"))
-    assert said.pop("name") == "hund" and [key for key, value in said.items() if value is None] == ["scale"]
+    assert (
+        said.pop("name") == "hund"
+        and said.pop("actuator") == dataclasses.asdict(Actuator())
+        and [key for key, value in said.items() if value is None] == ["scale"]
+    )
     again = bring(**said)
     assert same(again.mjm, hund.mjm) and again.text == hund.text and again.flex == pytest.approx(hund.flex)
 
