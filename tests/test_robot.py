@@ -367,8 +367,9 @@ def test_every_robot_of_conf_says_what_own_says():
     for file in files:
         said = yaml.safe_load(file.read_text())
         assert said.pop("name") == file.stem
+        assert said.pop("actuator") == dataclasses.asdict(Actuator()), file
         assert list(said) == [field.name for field in dataclasses.fields(Robot)], file
     own = yaml.safe_load((ROOT / "conf" / "robot" / "own.yaml").read_text())
-    assert {key: value for key, value in own.items() if key not in ("name", "mjcf")} == {
+    assert {key: value for key, value in own.items() if key not in ("name", "mjcf", "actuator")} == {
         field.name: field.default for field in dataclasses.fields(Robot) if field.name != "mjcf"
     }
