@@ -178,7 +178,7 @@ def describe_robot(cfg: dict[str, Any]) -> None:
     with config.one_line():
         from gpusim_rl.robot import as_yaml, bring  # loads MuJoCo: not before a mistake is answered
 
-        said = {key: value for key, value in cfg["robot"].items() if key != "name"}
+        said = {key: value for key, value in cfg["robot"].items() if key not in ("name", "actuator")}
         name = cfg["robot"]["name"] if cfg["robot"]["name"] != "own" else Path(said["mjcf"]).stem
         text = as_yaml(bring(**said).robot, name)
         print(text)

@@ -9,19 +9,23 @@ import mujoco
 import torch
 
 from gpusim_rl import config
+from gpusim_rl.actuator import GAINS, Actuator
 from gpusim_rl.bundle import keep
 from gpusim_rl.curriculum import Curriculum, at
+from gpusim_rl.disk import read_whole, write_whole
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import observe
 from gpusim_rl.export import export
 from gpusim_rl.loss import Settings
 from gpusim_rl.mirror import Mirrors, mirrors
+from gpusim_rl.motor import LARGEST
 from gpusim_rl.plan import room
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
 from gpusim_rl.ranks import join, rank, ranks
 from gpusim_rl.robot import bring, find
-from gpusim_rl.sim import choose, make
+from gpusim_rl.sim import choose
+from gpusim_rl.sim.driven import drive
 from gpusim_rl.task import ASSETS, Task, find_mjcf
 from tasks import load
 
@@ -31,12 +35,13 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
     kind = load(config.task_name(cfg["task"]["name"]))
-    return kind(**(numbers | robot_numbers(kind, cfg["robot"])), device=device)
+    actuator = Actuator(**cfg["robot"]["actuator"])
+    return kind(**(numbers | robot_numbers(kind, cfg["robot"])), actuator=actuator, device=device)
 
 
 def robot_numbers(kind: type, robot: dict[str, Any]) -> dict[str, Any]:
     """What the robot= section of a configuration changes of a task: nothing, or its model and what is known of it."""
-    robot = {key: value for key, value in robot.items() if key != "name"}
+    robot = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
     said = [f"robot.{key}" for key, value in robot.items() if value is not None and key != "collide"]
     if said and "balls" not in kind.__dataclass_fields__:
         raise ValueError(f"{said[0]}: this task has a robot of its own, only task=quadruped takes another")
@@ -58,6 +63,12 @@ def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
         file = look(mjcf) if mjcf else None
         if file and file.parent != ASSETS:
             cfg = cfg | {section: cfg[section] | {"mjcf": str(keep(file, folder / "model" / section))}}
+    learned = cfg["robot"]["actuator"]["file"]
+    if learned:
+        copy = folder / "model" / "actuator.safetensors"
+        copy.parent.mkdir(exist_ok=True)
+        write_whole(copy, read_whole(Path(learned), LARGEST))
+        cfg = cfg | {"robot": cfg["robot"] | {"actuator": cfg["robot"]["actuator"] | {"file": str(copy)}}}
     return cfg
 
 
@@ -97,7 +108,8 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     """ValueError if so many worlds do not fit, nor the record of an evaluation; about what `plan.measure` finds, at once."""
     m, episodes = task.mjm, cfg["episodes"]
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
-    world = 1000 + 16 * (state + m.nsensordata + sum(attrgetter(name)(m).size for name in task.fields))  # bytes
+    sizes = [m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields]
+    world = 1000 + 16 * (state + m.nsensordata + sum(sizes))  # bytes
     sample = 40 * (m.nq + m.nv + m.nu)  # of a rollout, at least
     room(f"num_envs={worlds} × num_steps={cfg['num_steps']}", worlds * (world + cfg["num_steps"] * sample), device)
     lasts = f"episodes={episodes} of task.episode={task.episode} s"
@@ -134,7 +146,8 @@ def build_env(cfg: dict[str, Any], worlds: int, schedule: Curriculum | None = No
     options = {key: cfg["sim"][key] for key in known if key in cfg["sim"]}
     if sim_name == "warp":
         options["graph"] = cfg["graph"] != "off"
-    sim = make(sim_name, task.mjm, worlds, device=device, fields=task.fields, **options)
+    options |= dict(device=device, fields=task.fields, actuator=task.actuator, substeps=task.substeps)
+    sim = drive(sim_name, task.mjm, worlds, **options)
     with fitting(cfg["task"]):
         if schedule:
             schedule.begin(task)

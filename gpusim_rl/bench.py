@@ -29,6 +29,7 @@ from gpusim_rl.graph import WARM
 from gpusim_rl.levels import LEVELS, PARTS, Levels, bare_native, bare_warp, launches, memory, record, timed
 from gpusim_rl.ppo import PPO
 from gpusim_rl.run import versions
+from gpusim_rl.sim.driven import engine
 from gpusim_rl.sim.warp import Warp
 
 RATIOS = tuple((level, "bare") for level in LEVELS[1:]) + tuple(zip(LEVELS[2:], LEVELS[1:-1], strict=True))
@@ -52,7 +53,8 @@ def bench(ppo: PPO, cfg: dict[str, Any], built: float, say: Callable[[str], None
     first = timed(env.device, ppo.iteration)[0]
     times = [timed(env.device, ppo.iteration)[0] for _ in range(cfg["warmup"])]
     tape = record(ppo, math.ceil(cfg["seconds"] / min(times)))
-    bare = bare_warp(env.task, env.sim) if isinstance(env.sim, Warp) else bare_native(env.task, env.num_envs)
+    sim = engine(env.sim)  # bare, the engine's own servos follow the targets
+    bare = bare_warp(env.task, sim) if isinstance(sim, Warp) else bare_native(env.task, env.num_envs)
     steps, levels = tape.actions[..., 0].numel(), Levels(ppo, bare)
     rounds: list[dict[str, float]] = []
     for i in range(cfg["repeats"] + 1):
@@ -69,7 +71,7 @@ def bench(ppo: PPO, cfg: dict[str, Any], built: float, say: Callable[[str], None
     return {
         "command": " ".join(["python -m gpusim_rl.bench", *sys.argv[1:]]),
         "task": cfg["task"]["name"],
-        "sim": type(env.sim).__name__.lower(),
+        "sim": type(engine(env.sim)).__name__.lower(),
         "device": str(env.device),
         **{key: cfg[key] for key in ("num_envs", "num_steps", "repeats", "warmup")},
         "substeps": env.task.substeps,

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpusim_rl import curriculum, variety
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.bundle import confined, kept
 from gpusim_rl.disk import read_text
 
@@ -311,6 +312,7 @@ def settle(cfg: dict[str, Any]) -> None:
     positive(cfg["algo"], "update_epochs", "num_minibatches", section="algo.")
     if not 0 <= cfg["seed"] < SEEDS:
         raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < {SEEDS}")
+    Actuator(**cfg["robot"]["actuator"])
     stop = cfg["stop_at"]
     if stop is not None and (isinstance(stop, bool) or not isinstance(stop, int | float) or not 0 < stop <= 1):
         raise ValueError(f"stop_at={stop!r}: expected a share of successes, such as 0.95")
@@ -374,6 +376,8 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
             file, own = Path(cfg[group][rest]), Path(before[group][rest])
             if file.is_file() and own.is_file() and kept(file, own):
                 continue  # the run has kept it
+        if rest == "actuator.file" and same(cfg[group]["actuator"]["file"], before[group]["actuator"]["file"]):
+            continue
         if rest:
             put(after, key, flatten(cfg)[key])
         elif group == "log" or not (CONF / group).is_dir():
@@ -384,6 +388,14 @@ def resumed(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     if fixed:
         raise ValueError(f"resume= continues a run as it was, which cannot change: {', '.join(fixed)}")
     return after | {"resume": str(cfg["resume"])}
+
+
+def same(one: str | None, other: str | None) -> bool:
+    """Whether two files hold the same."""
+    try:
+        return bool(one and other) and Path(str(one)).read_bytes() == Path(str(other)).read_bytes()
+    except OSError:
+        return False
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -424,10 +436,21 @@ def trained(run: Any) -> dict[str, Any]:
         cfg = merge(base, found)
         settle(cfg)
         for section in ("task", "robot"):
-            cfg[section]["mjcf"] = inside(run.path, f"{section}.mjcf", cfg[section]["mjcf"])
+            cfg[section] = own(run.path, section, cfg[section])
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{where}: {error}") from None
     return cfg
+
+
+def own(folder: Path, section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The section of a run, task or robot, with its files found there; ValueError for one that lies elsewhere."""
+    values = values | {"mjcf": inside(folder, f"{section}.mjcf", values["mjcf"])}
+    learned = values.get("actuator", {}).get("file")
+    if learned is None:
+        return values
+    if not (folder / learned).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{section}.actuator.file={learned!r} lies outside of the run")
+    return values | {"actuator": values["actuator"] | {"file": str(folder / learned)}}
 
 
 def inside(folder: Path, key: str, name: str | None) -> str | None:

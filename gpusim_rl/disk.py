@@ -25,15 +25,20 @@ def write_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def read_text(path: Path, largest: int = LARGEST) -> str:
-    """A text file of at most so many bytes; ValueError if it is none, OSError if it cannot be read."""
+def read_whole(path: Path, largest: int) -> bytes:
+    """A file of at most so many bytes; ValueError if it is none, OSError if it cannot be read."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is no file")
         data = file.read(largest + 1)
     if len(data) > largest:
         raise ValueError(f"{path} is larger than {largest} bytes")
+    return data
+
+
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """A text file of at most so many bytes; errors as `read_whole`."""
     try:
-        return data.decode()
+        return read_whole(path, largest).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpusim_rl.env import Env
 from gpusim_rl.ppo import torch_threads
-from gpusim_rl.sim import make
+from gpusim_rl.sim.driven import drive
 from gpusim_rl.task import Task
 
 SEED = 0x5EED_0000  # final evaluations; training seeds are below it, and `stop_at` uses STOP_SEED
@@ -74,5 +74,6 @@ def observe(act: Callable[[Tensor], Tensor], task: Task, *, weights: dict[str, f
 def evaluation_env(task: Task, num_envs: int, *, weights: dict[str, float], noise: dict[str, float], seed: int) -> Env:
     """The task as it is evaluated, in MuJoCo C."""
     task = task.evaluation()
-    sim = make("native", task.mjm, num_envs, device="cpu", fields=task.fields)
+    actuator, substeps = task.actuator, task.substeps
+    sim = drive("native", task.mjm, num_envs, actuator=actuator, substeps=substeps, device="cpu", fields=task.fields)
     return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)

@@ -115,7 +115,7 @@ def describe(task: Task, name: str, noise: dict[str, float], widths: dict[str, i
         "task": name,
         "dt": task.dt,
         "observation": terms,
-        "action": {"clip": task.clip, **asdict(task.drive)},
+        "action": {"clip": task.clip, **asdict(task.drive), "actuator": task.actuator.about()},
         "command": asdict(task.asks) if task.asks else None,
         "clock": asdict(task.clock) if task.clock else None,
         **actuators(task.mjm),

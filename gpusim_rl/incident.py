@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gpusim_rl.ranks import gather
 from gpusim_rl.sim import Sim
+from gpusim_rl.sim.driven import Driven
 
 WHY = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
 
@@ -19,14 +20,19 @@ class Found(NamedTuple):
     step: int  # of the Env's count
     why: list[str]  # of WHY; empty if the step was not quarantined
     terms: list[float]  # weighted reward terms [1/s]
-    tensors: dict[str, Tensor]  # what `live` names: before the step; ctrl and model/<field> during it; float64
+    tensors: dict[str, Tensor]  # what `live` names: `moving` before the step, the others during it; float64
+
+
+def moving(sim: Sim, forced: bool) -> dict[str, Tensor]:
+    """What a step changes and its repetition has to know, (B, …) each; the solver's warm start is not among it."""
+    memory = sim.memory if isinstance(sim, Driven) else {}
+    force = {"force": sim.force} if forced else {}
+    return {"qpos": sim.qpos, "qvel": sim.qvel} | force | {f"memory/{name}": value for name, value in memory.items()}
 
 
 def live(sim: Sim, fields: tuple[str, ...], forced: bool) -> dict[str, Tensor]:
-    """The tensors of a Sim that decide its next step, those that change within it first; `force` where forces push."""
-    force = {"force": sim.force} if forced else {}
-    model = {f"model/{name}": sim.model(name) for name in fields}
-    return {"qpos": sim.qpos, "qvel": sim.qvel} | force | {"ctrl": sim.ctrl} | model
+    """The tensors of a Sim that decide its next step; `forced`: forces push."""
+    return moving(sim, forced) | {"ctrl": sim.ctrl} | {f"model/{name}": sim.model(name) for name in fields}
 
 
 class Incident:
@@ -40,23 +46,23 @@ class Incident:
     def __init__(self, sim: Sim, worlds: Tensor, fields: tuple[str, ...], terms: int, forced: bool = False):
         self.sim, self.worlds, self.num_terms = sim, worlds, terms
         self.live = live(sim, fields, forced)
-        self._before = [torch.zeros_like(x) for x in list(self.live.values())[: 3 if forced else 2]]
+        self._before = {name: torch.zeros_like(x) for name, x in moving(sim, forced).items()}
         widths = [3 + len(WHY) + terms, *(x[0].numel() for x in self.live.values())]
         self.row = torch.zeros(sum(widths), dtype=torch.float64, device=sim.qpos.device)
         self.row[0] = -1.0
 
     def begin(self) -> None:
         """Remember where every world was. In place."""
-        for before, now in zip(self._before, self.live.values(), strict=False):
-            before.copy_(now)
+        for name, before in self._before.items():
+            before.copy_(self.live[name])
 
     def look(self, step: Tensor, terms: Tensor, why: Tensor) -> None:
         """Keep the worst of this step, if it is worse than what is kept: terms (B, R), why (B, 4) bool. In place."""
         score = torch.where(why.any(1), torch.inf, terms.abs().amax(1)).double()
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
-        during = list(self.live.values())[len(self._before) :]
-        of_world = [x.index_select(0, world).flatten().double() for x in (why, terms, *self._before, *during)]
+        kept = self.live | self._before
+        of_world = [x.index_select(0, world).flatten().double() for x in (why, terms, *kept.values())]
         row = torch.cat([score.index_select(0, world), who.double(), step.double()[None], *of_world])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
 

@@ -16,6 +16,7 @@ from gpusim_rl.ppo import PPO
 from gpusim_rl.ranks import agreed, largest, rank, ranks
 from gpusim_rl.run import Run, Stopwatch
 from gpusim_rl.saver import HASHED, Saver
+from gpusim_rl.sim.driven import engine
 
 BAD = 3  # iterations in a row that lost most of their samples or minibatches, before a roll-back
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -237,7 +238,8 @@ class Training:
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded, and double it if that is wanted: the PPO is built anew and goes on exactly."""
-        sim, what = self.ppo.env.sim, f"iteration {int(row['iteration'])}: {int(row['overflow'])} steps went over a capacity"
+        sim, over = engine(self.ppo.env.sim), int(row["overflow"])
+        what = f"iteration {int(row['iteration'])}: {over} steps went over a capacity"
         lacks: dict[str, int] = getattr(sim, "lacks", dict)()  # Warp's alone
         sizes = " ".join(f"sim.{name}={size}" for name, size in lacks.items())
         if not lacks:

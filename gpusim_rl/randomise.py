@@ -8,6 +8,7 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.actuator import GAINS, Actuator
 from gpusim_rl.draws import Block, free_joint, spread
 from gpusim_rl.noise import Noise
 from gpusim_rl.variety import Entry, active, field
@@ -20,8 +21,9 @@ class Randomisation:
     """The entries of `task.randomise` that are on, for a model. Its methods are pure, like a task's.
 
     Args:
-        mjm: the model.
+        mjm: the model, with its servos.
         randomise: field → entry, as `variety.FIELDS` says.
+        actuator: what acts for those servos.
         dt: control period [s].
         terms: observation term → width.
 
@@ -29,8 +31,10 @@ class Randomisation:
         ValueError: in one line, for an entry that makes no sense, or not with this model.
     """
 
-    def __init__(self, mjm: mujoco.MjModel, randomise: Entry, *, dt: float, terms: dict[str, int], device: str):
-        self.mjm, self.dt, self.device = mjm, dt, device
+    def __init__(
+        self, mjm: mujoco.MjModel, randomise: Entry, *, actuator: Actuator, dt: float, terms: dict[str, int], device: str
+    ):
+        self.mjm, self.actuator, self.dt, self.device = mjm, actuator, dt, device
         self.entries = active(randomise)
         self.spreads = {name: spread(mjm, name, entry, terms, device) for name, entry in self.entries.items()}
         free = free_joint(mjm)
@@ -48,16 +52,18 @@ class Randomisation:
     # -- building ------------------------------------------------------------------------------------------------------
 
     def targets(self, name: str) -> tuple[str, ...]:
-        """The model fields that an entry is written to: the one place that says where a gain goes."""
-        return field(name).targets
+        """The model fields that an entry is written to; gains are the actuator's own where the engine's servos do not act."""
+        return (name,) if name in GAINS and self.actuator.kind != "position" else field(name).targets
 
     def _tensor(self, values: object) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
     def _nominal(self, target: str) -> Tensor:
         """The model's own value of a target; "geom_friction.0" is component 0 of the last axis."""
+        if target in GAINS:
+            return self._tensor(self.actuator.gains(self.mjm)[target])
         name, _, part = target.rpartition(".") if target[-1].isdigit() else (target, "", "")
-        value = self._tensor(attrgetter(name)(self.mjm))
+        value = self._tensor(attrgetter(name)(self.actuator.plant(self.mjm)))
         return value[..., int(part)] if part else value
 
     def _fits(self, name: str) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 from gpusim_rl import config
 from gpusim_rl.assemble import fitting, make_task
 from gpusim_rl.incident import live
-from gpusim_rl.sim import make
-from gpusim_rl.sim.native import Native
+from gpusim_rl.sim.driven import drive
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -28,7 +27,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         found = {key: about[key] for key in ("task", "robot")}
         cfg = config.merge(config.build("config", [f"task={config.task_name(found['task']['name'])}"]), found)
         for key in found:
-            about[key] = cfg[key] | {"mjcf": config.inside(path.parent, f"{key}.mjcf", cfg[key]["mjcf"])}
+            about[key] = config.own(path.parent, key, cfg[key])
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no incident of a training: {error}") from None
     return about, tensors
@@ -45,11 +44,10 @@ class Repro:
         self.about, tensors = read(path)
         with fitting(self.about["task"]):
             self.task = make_task(self.about, "cpu")
-        sim = make("native", self.task.mjm, 1, device="cpu", fields=self.task.fields, threads=1)
-        assert isinstance(sim, Native)
-        self.sim = sim
-        forced = "force" in self.task.randomisation.entries
-        for name, target in live(sim, self.task.fields, forced).items():
+            task = self.task
+            settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
+            self.sim = sim = drive("native", task.mjm, 1, actuator=task.actuator, substeps=task.substeps, **settings)
+        for name, target in live(sim, task.fields, "force" in task.randomisation.entries).items():
             if name not in tensors or tensors[name].shape != target[0].shape:
                 raise ValueError(f"repro={path} does not fit task={self.about['task']['name']}: {name}")
             target.copy_(tensors[name][None])

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl import legs, outfit
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.export import torque_limit
 from gpusim_rl.legs import LEGS
 from gpusim_rl.mirror import hinge_signs
@@ -185,4 +186,5 @@ def as_yaml(robot: Robot, name: str) -> str:
         if isinstance(value, list) and len(value) == 12 and (value == value[:3] * 4):
             value = value[0] if value == value[:1] * 12 else value[:3]
         lines.append(f"{key}: {json.dumps(value)}")  # JSON is YAML
+    lines.append(f"actuator: {json.dumps(asdict(Actuator()))}")
     return "\n".join(lines)

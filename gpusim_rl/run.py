@@ -147,6 +147,10 @@ class Run:
             mjcf = config.get(section, {}).get("mjcf") or ""
             if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(home):
                 config = config | {section: config[section] | {"mjcf": str(Path(mjcf).resolve().relative_to(home))}}
+        actuator = config.get("robot", {}).get("actuator") or {}
+        file = Path(actuator.get("file") or "").resolve()
+        if actuator.get("file") and file.is_relative_to(home):
+            config = config | {"robot": config["robot"] | {"actuator": actuator | {"file": str(file.relative_to(home))}}}
         return config
 
     def configure(self, config: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.bundle import include
 from gpusim_rl.mirror import Flip
 from gpusim_rl.noise import Noise
@@ -127,6 +128,7 @@ class Task:
         observation_delay: least and largest age [control steps] of what it sees of sensors and joints, drawn for each episode.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `variety.FIELDS` says (docs/randomisation.md).
+        actuator: what makes torques of `control`'s targets; the model's own servos unless given.
     """
 
     mjcf: str
@@ -138,6 +140,7 @@ class Task:
     observation_delay: tuple[int, int] = (0, 0)
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
+    actuator: Actuator = field(default_factory=Actuator)
     randomise: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,7 +160,7 @@ class Task:
     def randomisation(self) -> Randomisation:
         """What `randomise` does to this model; ValueError in one line if it does not fit it."""
         terms = {term: reading.width for term, reading in self.readings.items()} if self.randomise.get("bias") else {}
-        return Randomisation(self.mjm, self.randomise, dt=self.dt, terms=terms, device=self.device)
+        return Randomisation(self.mjm, self.randomise, actuator=self.actuator, dt=self.dt, terms=terms, device=self.device)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ import pytest
 from tests.worlds import ROOT
 
 ORDER = """
-    maths mirror graph disk bundle ranks variety < noise checkpoint curriculum < sim draws < randomise
+    maths mirror graph disk bundle ranks variety actuator < noise checkpoint curriculum motor < sim draws < randomise
     < incident past task < env < policy returns fused < loss rollout < ppo < plain plan compare run board
     < saver evaluate export legs < stance < outfit < robot < config levels loop < show assemble
-    < bench repro verify adapt < gym rsl < sb3 < train play
+    < bench repro verify fit_actuator adapt < gym rsl < sb3 < train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it

@@ -335,7 +335,7 @@ def test_the_exported_file_commutes(tmp_path):
 def test_signs_are_found_in_the_model(hund):
     """Abductions turn the other way on the other side, and a joint whose axis is turned round mirrors with the other sign."""
     own = make_task()
-    assert hinge_signs(own.mjm, own.base, own.balls) == (-1.0, 1.0, 1.0) * 4
+    assert hinge_signs(own.mjm, "trunk", own.balls) == (-1.0, 1.0, 1.0) * 4
     found = bring(mjcf=hund).robot.mirror
     assert found == [-1.0, 1.0, -1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0]
     assert bring(mjcf=hund, mirror=found).robot.mirror == found
@@ -352,7 +352,7 @@ def test_wrong_signs_are_refused(hund):
         wrong = np.array([-1.0, 1.0, 1.0] * 4)
         wrong[i::3] *= -1
         with pytest.raises(ValueError, match="mirror image"):
-            hinge_signs(own.mjm, own.base, own.balls, tuple(wrong))
+            hinge_signs(own.mjm, "trunk", own.balls, tuple(wrong))
 
 
 def lopsided(what: str) -> mujoco.MjModel:

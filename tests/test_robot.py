@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from gpusim_rl import deploy
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.assemble import make_task, robot_numbers
 from gpusim_rl.config import build
 from gpusim_rl.evaluate import SEED, evaluation_env
@@ -133,7 +134,11 @@ def test_only_feet_collide_or_all(file, tmp_path):
 def test_what_is_printed_is_the_robot(hund, tmp_path):
     """The printed YAML gives the same model, with nothing left to guess but the scale, which is the task's."""
     said = yaml.safe_load(as_yaml(hund.robot, "hund"))
-    assert said.pop("name") == "hund" and [key for key, value in said.items() if value is None] == ["scale"]
+    assert (
+        said.pop("name") == "hund"
+        and said.pop("actuator") == dataclasses.asdict(Actuator())
+        and [key for key, value in said.items() if value is None] == ["scale"]
+    )
     again = bring(**said)
     assert same(again.mjm, hund.mjm) and again.text == hund.text and again.flex == pytest.approx(hund.flex)
 
@@ -362,8 +367,9 @@ def test_every_robot_of_conf_says_what_own_says():
     for file in files:
         said = yaml.safe_load(file.read_text())
         assert said.pop("name") == file.stem
+        assert said.pop("actuator") == dataclasses.asdict(Actuator()), file
         assert list(said) == [field.name for field in dataclasses.fields(Robot)], file
     own = yaml.safe_load((ROOT / "conf" / "robot" / "own.yaml").read_text())
-    assert {key: value for key, value in own.items() if key not in ("name", "mjcf")} == {
+    assert {key: value for key, value in own.items() if key not in ("name", "mjcf", "actuator")} == {
         field.name: field.default for field in dataclasses.fields(Robot) if field.name != "mjcf"
     }

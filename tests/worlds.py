@@ -11,7 +11,7 @@ from gpusim_rl.env import Env
 from gpusim_rl.loss import Settings
 from gpusim_rl.policy import Policy
 from gpusim_rl.ppo import PPO
-from gpusim_rl.sim import make
+from gpusim_rl.sim.driven import drive
 from gpusim_rl.task import Task
 from gpusim_rl.variety import FIELDS
 
@@ -55,8 +55,9 @@ def make_env(
 ) -> Env:
     """num_envs worlds of a task. `fields` adds model fields with a value per world, `settings` changes the task's numbers."""
     task = make_task(name, **settings)
-    options = {"threads": 1} if sim == "native" else {}
-    engine = make(sim, task.mjm, num_envs, device="cpu", fields=(*task.fields, *fields), **options)
+    options: dict[str, Any] = {"threads": 1} if sim == "native" else {}
+    options |= dict(device="cpu", fields=(*task.fields, *fields), actuator=task.actuator, substeps=task.substeps)
+    engine = drive(sim, task.mjm, num_envs, **options)
     yaml = numbers(name)
     weights, noise = yaml["weights"], yaml["noise"]
     return Env(task, engine, seed=seed, weights=weights, noise=noise, first=first, stagger=stagger, compiled=compiled)

@@ -1,0 +1,414 @@
+"""Actuators: closed forms of each kind, delays, restarts, resume, capture, incidents, and files from strangers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save as to_bytes
+
+import train
+from gpusim_rl import config
+from gpusim_rl.actuator import KINDS, Actuator
+from gpusim_rl.assemble import make_ppo as make_ppo_of
+from gpusim_rl.deploy import Policy
+from gpusim_rl.env import Env
+from gpusim_rl.export import describe
+from gpusim_rl.motor import KEY, WIDEST, Inputs, Net, load
+from gpusim_rl.repro import Repro
+from gpusim_rl.run import Run
+from gpusim_rl.sim.driven import Driven, drive
+from gpusim_rl.sim.native import Native
+from tests.commands import TINY
+from tests.guard import HostRead, guard
+from tests.worlds import SIMS, make_env, make_ppo, make_task
+
+HINGE = """
+<mujoco>
+  <option timestep="0.005" integrator="implicitfast" gravity="0 0 0"><flag autoreset="disable"/></option>
+  <worldbody><body><joint name="j" axis="0 1 0" armature="0.05"/><geom size="0.1" mass="1" pos="0.1 0 0"/></body></worldbody>
+  <actuator><position joint="j" kp="30" kv="0.5" forcerange="-12 12"/></actuator>
+  <sensor><jointactuatorfrc joint="j"/></sensor>
+</mujoco>
+"""
+INPUTS = Inputs(dt=0.0025, offsets=(0, 4, 8), error=0.3, speed=5.0, torque=15.0)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory) -> Net:
+    """A small network of random weights."""
+    draw = torch.Generator().manual_seed(0)
+    return Net(INPUTS, [(torch.randn(m, n, generator=draw) / n**0.5, torch.zeros(m)) for n, m in ((6, 8), (8, 8), (8, 1))])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory, net) -> str:
+    """Its file."""
+    path = tmp_path_factory.mktemp("net") / "net.safetensors"
+    net.save(path)
+    return str(path)
+
+
+def of(kind: str, file: str, **settings) -> Actuator:
+    """An actuator of each kind."""
+    return Actuator(kind=kind, **{"dc": {"no_load": 20.0}, "net": {"file": file}}.get(kind, {}), **settings)
+
+
+def hinge(name: str, num_envs: int, actuator: Actuator, substeps: int = 1, text: str = HINGE):
+    """Worlds of one hinge, its torque [N m] as their only sensor."""
+    return drive(name, mujoco.MjModel.from_xml_string(text), num_envs, actuator=actuator, substeps=substeps, device="cpu")
+
+
+def place(sim, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
+    """Restart every world of a hinge at angles and speeds (B,)."""
+    sim.reset(torch.ones(len(qpos), dtype=torch.bool), qpos[:, None].to(sim.qpos), qvel[:, None].to(sim.qvel))
+
+
+# -- closed forms --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SIMS)
+def test_torque_speed_curve(name):
+    """A DC motor asked for more than it has gives, at every speed, the torque of its line, within its peak and its strength."""
+    speed = torch.linspace(-30, 30, 121)
+    sim = hinge(name, 242, Actuator(kind="dc", stall=16.0, no_load=20.0))
+    sim.model("strength")[121:] = 0.5
+    place(sim, torch.zeros(242), speed.repeat(2))
+    for sign in (1, -1):
+        sim.reset(torch.ones(242, dtype=torch.bool), 0 * sim.qpos, speed.repeat(2)[:, None].to(sim.qvel))
+        sim.ctrl.fill_(10.0 * sign)
+        sim.step(1)
+        found = sim.sensordata[:, 0].double().numpy().reshape(2, 121)
+        along = sign * speed.double().numpy()  # with the torque, 12 N m up to 5 rad/s, then 0.8 N m less for each rad/s
+        line = np.interp(along, [5, 20], [12, 0])
+        np.testing.assert_allclose(found, sign * np.stack([line, line / 2]), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SIMS)
+def test_pd_is_the_servo(name):
+    """From one state the PD law and MuJoCo's position servo give the same torques, at their limits too."""
+    draw = torch.Generator().manual_seed(0)
+    qpos, qvel, target = (torch.randn(3, 64, generator=draw) * torch.tensor([[0.3], [5.0], [0.3]])).unbind()
+    found = []
+    for kind in ("position", "pd"):
+        sim = hinge(name, 64, Actuator(kind=kind))
+        place(sim, qpos, qvel)
+        sim.ctrl.copy_(target[:, None])
+        sim.step(1)
+        found.append(sim.sensordata.double())
+    expected = (30 * (target - qpos) - 0.5 * qvel).clamp(-12, 12)[:, None].double()
+    torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=0)
+    assert (expected.abs() == 12).any() and (expected.abs() < 11).any()
+
+
+def test_net_sees_its_past(net, file):
+    """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago; before a restart all stood as it starts."""
+    sim = hinge("native", 5, of("net", file))
+    assert isinstance(sim, Driven)
+    qpos, qvel = torch.linspace(-1, 1, 5), torch.linspace(2, -2, 5)
+    place(sim, qpos, qvel)
+    errors, speeds = [torch.zeros(5)] * 8, [qvel] * 8
+    for i in range(12):
+        sim.ctrl.fill_(0.3 * (-1) ** (i // 3))
+        errors.append((sim.ctrl - sim.qpos)[:, 0].float())
+        speeds.append(sim.qvel[:, 0].float())
+        sim.step(1)
+        e, v = (torch.stack([past[-1], past[-3], past[-5]], -1) for past in (errors, speeds))
+        torch.testing.assert_close(sim.sensordata[:, 0].float(), net(e, v).clamp(-12, 12), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SIMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_delay_is_exact(name, kind, file):
+    """With a delay of 2 control steps and a lag of 3 timesteps, targets act 11 timesteps later: bit for bit, not one sooner."""
+    late = hinge(name, 3, of(kind, file, delay=2, lag=3), substeps=4)
+    prompt = hinge(name, 3, of(kind, file), substeps=4)
+    start = torch.tensor([0.1, 0.2, 0.3])
+    for sim in (late, prompt):
+        place(sim, start, torch.ones(3))
+    plan = [torch.full((3, 1), 0.5 * (-1) ** i) for i in range(8)]
+    due = [start[:, None]] * 11 + [target for target in plan for _ in range(4)]
+    for i, target in enumerate(plan):
+        late.ctrl.copy_(target)
+        late.step(4)
+        for k in range(4):
+            prompt.ctrl.copy_(due[4 * i + k])
+            prompt.step(1)
+        assert torch.equal(late.qpos, prompt.qpos) and torch.equal(late.sensordata, prompt.sensordata)
+
+
+def test_friction():
+    """Dry friction is the driven joint's own resistance: a torque below it hardly moves it, above it the rest accelerates."""
+    for kind in ("position", "pd"):
+        sim = hinge("native", 2, Actuator(kind=kind, friction=3.0))
+        place(sim, torch.zeros(2), torch.zeros(2))
+        sim.ctrl.copy_(torch.tensor([[0.05], [0.3]]))  # 1.5 and 9 N m
+        sim.step(1)
+        inertia = 0.05 + 0.4 * 0.1**2 + 0.1**2  # kg m²: armature, sphere, its lever
+        free = 0.005 * torch.tensor([1.5, 9.0 - 3.0]) / inertia  # rad/s
+        assert sim.qvel[0, 0] < 0.15 * free[0] and abs(sim.qvel[1, 0] - free[1]) < 0.05 * free[1]
+
+
+def test_the_default_is_free():
+    """Without actuators the model is the task's own, and so is the Sim; what is exported keeps its servos with any."""
+    task = make_task()
+    assert task.actuator.plant(task.mjm) is task.mjm and type(make_env(num_envs=2).sim) is Native
+    other = make_task(actuator=Actuator(kind="dc", no_load=20.0))
+    assert (other.mjm.actuator_gainprm == task.mjm.actuator_gainprm).all() and other.mjcf_text() == task.mjcf_text()
+    widths = {name: reading.width for name, reading in other.readings.items()}
+    about = describe(other, "quadruped", {}, widths, sum(widths.values()))
+    assert about["action"]["actuator"]["kind"] == "dc" and about["kp"] == [40.0] * 12
+    assert other.evaluation().actuator == other.actuator
+
+
+# -- in an Env -----------------------------------------------------------------------------------------------------------
+
+
+def worlds(kind: str, file: str, sim: str = "native", num_envs: int = 8, **settings) -> Env:
+    """Quadrupeds with a network or another kind, and a lag."""
+    return make_env(num_envs=num_envs, sim=sim, actuator=of(kind, file, lag=2), **settings)
+
+
+def actions(steps: int, num_envs: int = 8) -> torch.Tensor:
+    """(steps, num_envs, 12) fixed actions, the same for a world among any number."""
+    return torch.randn(steps, 64, 12, generator=torch.Generator().manual_seed(1))[:, :num_envs]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gains_are_drawn(kind, file):
+    """The task's shares of Kp and Kd reach the actuators that act; those who write by name reach `strength`, by mask."""
+    env = worlds(kind, file)
+    if kind == "position":
+        kp = env.sim.model("actuator_gainprm")[:, :, 0]
+    else:
+        kp = env.sim.model("kp")
+        half = torch.full((8, 12), 0.5)
+        env.write({"strength": half}, torch.arange(8) < 3)
+        assert torch.equal(env.sim.model("strength")[:, 0] == 0.5, torch.arange(8) < 3)
+    share = (kp / 40).double()
+    assert (share > 0.9).all() and (share < 1.1).all() and len(share[:, 0].unique()) == 8
+
+
+@pytest.mark.parametrize("sim", SIMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_training(kind, sim, file):
+    """Two iterations of each kind, restarts included: nothing is read on the host but by the engine, and no fault."""
+    ppo = make_ppo(worlds(kind, file, sim, episode=0.1), num_steps=8)
+    ppo.iteration()
+    inner = ppo.env.sim.inner  # pyright: ignore[reportAttributeAccessIssue]
+    with guard(*([] if inner.capturable else [(inner, "step"), (inner, "reset")])) as switch:
+        ppo.iteration()
+    assert switch.seen > 1000 and ppo.rollout.truncated.any()
+    assert ppo.metrics()["fault"] == 0
+    assert all(torch.isfinite(x).all() for x in ppo.state().values() if x.is_floating_point())
+
+
+def test_a_read_in_the_law_is_caught(file, monkeypatch):
+    """The guard looks into the actuators."""
+    env = worlds("pd", file)
+    env.step(actions(1)[0])
+    torque = env.sim.torque
+    monkeypatch.setattr(env.sim, "torque", lambda target: torque(target * float(target[0, 0] == target[0, 0])))
+    with pytest.raises(HostRead), guard((env.sim.inner, "step"), (env.sim.inner, "reset")):
+        env.step(torch.zeros_like(env.action))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_is_exact(kind, file):
+    """A new Env that loads the state of another goes on bit for bit, with what its actuators remember."""
+    env, plan = worlds(kind, file), actions(6)
+    for action in plan[:3]:
+        env.step(action)
+    state, twin = env.state(), worlds(kind, file, seed=2)
+    twin.load(state)
+    for action in plan[3:]:
+        one, other = env.step(action), twin.step(action)
+        assert torch.equal(one.views.critic, other.views.critic) and torch.equal(one.reward, other.reward)
+    assert any(name.startswith("sim/actuator/targets") for name in state)
+
+
+@pytest.mark.parametrize("kind", ("position", "dc", "net"))
+def test_quarantine(kind, file):
+    """NaN in what one world's actuators remember is that world's fault; it begins anew, and its neighbours notice nothing."""
+    env, twin, plan = worlds(kind, file), worlds(kind, file), actions(5)
+    for e in (env, twin):
+        for action in plan[:2]:
+            e.step(action)
+    name = "errors" if kind == "net" else "targets"
+    env.sim.memory[name][3] = torch.nan
+    others = torch.arange(8) != 3
+    for i, action in enumerate(plan[2:]):
+        step, clean = env.step(action), twin.step(action)
+        assert step.fault.tolist() == [i == 0 and w == 3 for w in range(8)]
+        assert torch.equal(step.views.critic[others], clean.views.critic[others])
+    assert all(torch.isfinite(x).all() for x in env.state().values() if x.is_floating_point())
+
+
+@pytest.mark.parametrize("kind", ("position", "dc", "net"))
+def test_an_incident_is_stepped_again(kind, file, tmp_path):
+    """What is kept of the worst step, the actuators' memory too, leads play.py repro= to where that step led."""
+    env, plan = worlds(kind, file, stagger=False), actions(4)
+    for action in plan[:3]:
+        env.step(action)
+    env.incident.clear()
+    ends = []
+    env.step(plan[3], watch=lambda s: ends.append(s.qpos.clone()))
+    found = env.incident.read(env.incident.row.clone())
+    about = {"world": found.world, "why": found.why, "terms": {}}
+    cfg = config.compose_plain("config", [])
+    shutil.copy(file, tmp_path / "net.safetensors")
+    kinds = {"kind": kind, "lag": 2, "file": "net.safetensors" if kind == "net" else None}
+    cfg["robot"]["actuator"] |= kinds | {"no_load": 20.0 if kind == "dc" else None}
+    note = json.dumps(about | {key: cfg[key] for key in ("task", "robot")})
+    for spoilt in (False, True):
+        tensors = {k: (v + 0.1 if spoilt and k == "memory/targets" else v) for k, v in found.tensors.items()}
+        (tmp_path / "repro.safetensors").write_bytes(to_bytes(tensors, metadata={"gpusim_rl": note}))
+        again = Repro(tmp_path / "repro.safetensors")
+        assert len(list(again.steps())) == env.task.substeps + 3
+        off = (again.sim.qpos[0] - ends[0][found.world]).abs().max()
+        assert off > 1e-4 if spoilt else off < 1e-5  # but for the solver's warm start
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["kind=servo"], "robot.actuator.kind='servo': choose one of position, pd, dc, net"),
+        (["kind=dc"], "robot.actuator.kind=dc needs robot.actuator.no_load"),
+        (["kind=net"], "robot.actuator.kind=net needs robot.actuator.file"),
+        (["kind=pd", "no_load=3"], "belongs to robot.actuator.kind=dc, not pd"),
+        (["kind=dc", "no_load=0"], "robot.actuator.no_load=0: expected a number above 0"),
+        (["kind=dc", "no_load=fast"], "robot.actuator.no_load='fast': expected a number above 0"),
+        (["delay=-1"], "robot.actuator.delay=-1: expected a whole number of steps"),
+        (["lag=100000"], "robot.actuator.lag=100000: expected a whole number of steps"),
+        (["friction=-1"], "robot.actuator.friction=-1: expected a number of at least 0"),
+        (["friction=[]"], "robot.actuator.friction=[]: expected a number"),
+    ],
+)
+def test_mistakes(words, says):
+    """Each is answered by one line, before there is a model."""
+    cfg = config.compose_plain("config", [f"robot.actuator.{word}" for word in words])
+    with pytest.raises(ValueError) as error:
+        config.settle(cfg)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "old, new, kind, says",
+    [
+        ("<position joint", '<motor joint="j"/><position joint', "pd", "is no position servo"),
+        ('kv="0.5"', 'kv="0.5" gear="2"', "dc", "is no position servo"),
+        ('forcerange="-12 12"', "", "dc", "robot.actuator.stall: say it"),
+        ('timestep="0.005"', 'timestep="0.004"', "net", "no timesteps of this model's 0.004 s"),
+    ],
+)
+def test_models_that_do_not_fit(old, new, kind, says, file):
+    """So is a model whose actuators take no joint targets, or whose timestep the network does not know."""
+    with pytest.raises(ValueError, match=says):
+        hinge("native", 1, of(kind, file), text=HINGE.replace(old, new))
+    with pytest.raises(ValueError, match="has 2 numbers: expected 1, 3 or 12"):
+        make_env(num_envs=1, actuator=Actuator(friction=[1.0, 2.0]))
+    with pytest.raises(ValueError, match="conditional"):
+        task = make_task(actuator=Actuator(lag=1))
+        drive("warp", task.mjm, 1, actuator=task.actuator, substeps=4, device="cpu", conditional=True)
+
+
+def spoilt(net: Net) -> dict[str, bytes]:
+    """Files that are no actuator network, by what is wrong."""
+    good = {f"{i}.{name}": x for i, layer in enumerate(net.layers) for name, x in zip("wb", layer, strict=True)}
+    about = {"format": 1, "dt": 0.0025, "offsets": [0, 4, 8], "error": 0.3, "speed": 5.0, "torque": 15.0}
+
+    def made(tensors=good, **changes) -> bytes:
+        said = {key: value for key, value in (about | changes).items() if value is not ...}
+        return to_bytes({k: v.clone() for k, v in tensors.items()}, metadata={KEY: json.dumps(said)})
+
+    return {
+        "empty": b"",
+        "text": b"hello" * 100,
+        "cut": made()[:-7],
+        "header beyond its end": (1 << 62).to_bytes(8, "little") + made()[8:],
+        "no metadata": to_bytes(good),
+        "a list for metadata": to_bytes(good, metadata={KEY: "[]"}),
+        "nested": to_bytes(good, metadata={KEY: "[" * 100000}),
+        "format": made(format=2),
+        "another key": made(code="import os"),
+        "no scale": made(torque=...),
+        "scale": made(error=0.0),
+        "not a number": made(speed="fast"),
+        "infinite": made(dt=float("inf")),
+        "offsets": made(offsets=[0, 4]),
+        "descending": made(offsets=[0, 8, 4]),
+        "far": made(offsets=[0, 4, 10**9]),
+        "no offsets": made(offsets=[]),
+        "bool": made(offsets=[False, 4, 8]),
+        "NaN": made(good | {"1.w": good["1.w"] * torch.nan}),
+        "half": made(good | {"1.w": good["1.w"].half()}),
+        "shape": made(good | {"1.w": good["1.w"][:, :3]}),
+        "two outputs": made(good | {"2.w": good["1.w"][:2], "2.b": good["1.b"][:2]}),
+        "scalar": made(good | {"1.w": torch.zeros(())}),
+        "name": made(good | {"x": good["1.w"], "y": good["1.b"]}),
+        "wide": made(
+            {
+                "0.w": torch.zeros(WIDEST + 1, 6),
+                "0.b": torch.zeros(WIDEST + 1),
+                "1.w": torch.zeros(1, WIDEST + 1),
+                "1.b": torch.zeros(1),
+            }
+        ),
+        "large": made() + bytes(1 << 20),
+    }
+
+
+def test_hostile_files(net, tmp_path):
+    """A file that is no network is refused in one line; a good one comes back as it was written."""
+    path = tmp_path / "net.safetensors"
+    for name, data in spoilt(net).items():
+        path.write_bytes(data)
+        with pytest.raises(ValueError) as error:
+            load(path)
+            pytest.fail(name)
+        assert str(path) in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500, name
+    with pytest.raises(OSError, match="no such file"):
+        load(tmp_path / "none")
+    net.save(path)
+    again = load(path)
+    assert again.inputs == net.inputs and all(
+        torch.equal(a, b) for one, two in zip(again.layers, net.layers, strict=True) for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
+    """A run holds the network it was trained with, goes on without the file it came from, and names no other."""
+    shutil.copy(file, "mine.safetensors")
+    words = ["task=quadruped", *TINY, "log=none", "iterations=1", "run_dir=run", "auto_resume=true"]
+    words += ["robot.actuator.kind=net", "robot.actuator.file=mine.safetensors", "robot.actuator.lag=1"]
+    train.train(config.settled(config.compose_plain("config", words), words))
+    run = Run.open(Path("run"))
+    assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
+    assert Policy("run/policy.onnx").about["action"]["actuator"]["lag"] == 1
+    settled = config.settled(config.compose_plain("config", words), words)  # the same line again: it continues
+    assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path("run/model/actuator.safetensors")
+    Path("mine.safetensors").unlink()
+    resumed = ["resume=run", "iterations=2"]
+    cfg = config.settled(config.compose_plain("config", resumed), resumed)
+    ppo = make_ppo_of(cfg)
+    train.begin(cfg, ppo)
+    ppo.iteration()
+    assert ppo.iterations == 2
+    text = Path("run/config.yaml").read_text()
+    for outside in ("../mine.safetensors", "/etc/passwd"):
+        Path("run/config.yaml").write_text(text.replace("model/actuator.safetensors", outside))
+        with pytest.raises(ValueError, match="lies outside of the run"):
+            config.trained(Run.open(Path("run")))
