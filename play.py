@@ -9,7 +9,7 @@ import hydra
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from gpusim_rl import config
+from gpusim_rl import command, config, resume, values
 from gpusim_rl.show import Choose, Command, Frames, Keys, Numbers, choose_gl, film, has_display, tour, view
 
 FILMS = (".mp4", ".mov", ".mkv", ".avi")
@@ -26,7 +26,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """(PPO with the actor of the run, on the CPU, the run's configuration); checkpoint= may name another than the last."""
     from gpusim_rl.checkpoint import load
 
-    trained = config.trained(run) | {"episodes": cfg["episodes"]}
+    trained = resume.trained(run) | {"episodes": cfg["episodes"]}
     if cfg["checkpoint"]:
         path = Path(cfg["checkpoint"])
         state, _ = load(path)
@@ -108,14 +108,14 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     for key in ("run", "checkpoint", "onnx", "repro", "video", "out"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
-    config.positive(cfg, "seconds", "episodes")
+    values.positive(cfg, "seconds", "episodes")
     command = cfg["command"]
     if command and not (isinstance(command, list) and all(type(x) in (int, float) for x in command)):
         raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
     if mode == "video":
-        config.writable("video", cfg["video"], FILMS)
+        values.writable("video", cfg["video"], FILMS)
     elif mode in ("evaluate", "export", "robot"):
-        config.writable("out", cfg["out"])
+        values.writable("out", cfg["out"])
     if mode == "robot" and cfg["robot"]["mjcf"] is None:
         raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
     return mode
@@ -127,7 +127,7 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
 
     with config.one_line():
         run = find_run(cfg)
-        config.writable("out", cfg["out"])
+        values.writable("out", cfg["out"])
         ppo, trained = load_run(run, cfg)
     from gpusim_rl.disk import write_whole
     from gpusim_rl.evaluate import evaluate  # loads torch: not before a mistake is answered
@@ -149,7 +149,7 @@ def export_run(cfg: dict[str, Any]) -> None:
         run = find_run(cfg)
         ppo, trained = load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
-        config.writable("out", str(path))
+        values.writable("out", str(path))
         from gpusim_rl.assemble import export_policy  # mistakes are answered before torch is loaded
 
         error = export_policy(ppo, trained, path)
@@ -193,7 +193,7 @@ def show(cfg: dict[str, Any], mode: str) -> None:
     out = Path(cfg["video"] or (run.path / "play.mp4" if run else Path(cfg["onnx"]).with_suffix(".mp4")))
     if mode == "video":
         with config.one_line():
-            config.writable("video", str(out))
+            values.writable("video", str(out))
         choose_gl()
     keys: list[Keys] = []
 
@@ -239,7 +239,7 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = config.check("play", sys.argv[1:])
+    sys.argv[1:] = command.check("play", sys.argv[1:])
     try:
         main()
     except KeyboardInterrupt:

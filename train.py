@@ -11,7 +11,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from gpusim_rl import config
+from gpusim_rl import command, config, resume
 
 
 def train(cfg: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     agreed(0)  # all have read
     if rank() > 0:
         return run, note, cfg
-    changed = config.changes(config.trained(run), cfg)
+    changed = resume.changes(resume.trained(run), cfg)
     if changed:
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
     run.checkpoints.forget(path)
@@ -123,12 +123,12 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
 def main(cfg: DictConfig) -> None:
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     with config.one_line():
-        settled = config.settled(plain, list(HydraConfig.get().overrides.task))
+        settled = resume.settled(plain, list(HydraConfig.get().overrides.task))
     train(settled)
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = config.check("config", sys.argv[1:])
+    sys.argv[1:] = command.check("config", sys.argv[1:])
     try:
         main()
     except KeyboardInterrupt:

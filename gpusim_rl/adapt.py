@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpusim_rl import config
+from gpusim_rl import config, resume, values
 from gpusim_rl.assemble import build_env, remembered
 from gpusim_rl.env import Env
 
-TRAINING = (*config.CHANGEABLE, "num_steps", "algo", "curriculum")  # keys of a training, which is the other trainer's business
+TRAINING = (*resume.CHANGEABLE, "num_steps", "algo", "curriculum")  # keys of a training, which is the other trainer's business
 
 
 def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[st
     # JSON's quoted words, lists, true and null are Hydra's too
     said = [f"{key}={json.dumps(value, default=str, ensure_ascii=False)}" for key, value in deep.items()]
     cfg = config.compose_plain("config", [*words, *said])
-    config.settle(cfg)
+    values.settle(cfg)
     return cfg
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import mujoco
 import torch
 
-from gpusim_rl import config
+from gpusim_rl import config, values
 from gpusim_rl.actuator import GAINS, Actuator
 from gpusim_rl.bundle import keep
 from gpusim_rl.curriculum import Curriculum, at
@@ -34,7 +34,7 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     """The task of a configuration, its constants on `device`."""
     numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
-    kind = load(config.task_name(cfg["task"]["name"]))
+    kind = load(values.task_name(cfg["task"]["name"]))
     actuator = Actuator(**cfg["robot"]["actuator"])
     return kind(**(numbers | robot_numbers(kind, cfg["robot"])), actuator=actuator, device=device)
 
@@ -78,7 +78,7 @@ def fitting(task: dict[str, Any]):
     try:
         yield
     except (KeyError, IndexError, RuntimeError) as error:
-        own = config.build("config", [f"task={config.task_name(task['name'])}"])["task"]["mjcf"]
+        own = config.build("config", [f"task={values.task_name(task['name'])}"])["task"]["mjcf"]
         if task["mjcf"] == own:
             raise
         missing = sorted(names(own) - names(task["mjcf"]))

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpusim_rl import compare, config
+from gpusim_rl import compare, config, values
 from gpusim_rl.assemble import make_ppo
 from gpusim_rl.disk import write_whole
 from gpusim_rl.graph import WARM
@@ -122,13 +122,13 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 def settle(cfg: dict[str, Any]) -> None:
     """Check what no constructor sees; ValueError names the first wrong value."""
-    config.settle(cfg)
-    config.positive(cfg, "repeats", "warmup")
+    values.settle(cfg)
+    values.positive(cfg, "repeats", "warmup")
     if not 0 < cfg["seconds"] <= 3600:
         raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
     if cfg["compare"] is not None:
         compare.available(cfg["compare"])
-    config.writable("out", cfg["out"])
+    values.writable("out", cfg["out"])
 
 
 def main(words: list[str]) -> None:

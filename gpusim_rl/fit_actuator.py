@@ -29,7 +29,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from gpusim_rl import config
+from gpusim_rl import config, values
 from gpusim_rl.motor import DEEPEST, FARTHEST, WIDEST, Inputs, Net
 
 COLUMNS = ("time", "joint", "target", "position", "velocity", "torque")
@@ -204,7 +204,7 @@ def main(words: list[str]) -> None:
         raise SystemExit(0 if words else 2)
     with config.one_line():
         log, out, numbers = settings(words)
-        config.writable("out", str(out), (".safetensors",))
+        values.writable("out", str(out), (".safetensors",))
         joints = read(log)
         dt = rate(joints, log) if any(len(rows) > 1 for rows in joints.values()) else 1.0
         offsets = look_back(numbers["history"], dt)

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gpusim_rl import config
+from gpusim_rl import config, resume, values
 from gpusim_rl.assemble import fitting, make_task
 from gpusim_rl.incident import live
 from gpusim_rl.sim.driven import drive
@@ -25,9 +25,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             about = json.loads((file.metadata() or {})["gpusim_rl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         found = {key: about[key] for key in ("task", "robot")}
-        cfg = config.merge(config.build("config", [f"task={config.task_name(found['task']['name'])}"]), found)
+        cfg = config.merge(config.build("config", [f"task={values.task_name(found['task']['name'])}"]), found)
         for key in found:
-            about[key] = config.own(path.parent, key, cfg[key])
+            about[key] = resume.own(path.parent, key, cfg[key])
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no incident of a training: {error}") from None
     return about, tensors

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from gpusim_rl import config
+from gpusim_rl import config, resume
 from gpusim_rl.assemble import make_ppo
 from gpusim_rl.disk import read_text
 from gpusim_rl.run import Run, versions
@@ -25,7 +25,7 @@ def main(words: list[str]) -> None:
         config.fail(f"{' '.join(words)}: expected a run directory, and perhaps a number of iterations")
     with config.one_line():
         run = Run.open(Path(words[0]))
-        cfg = config.trained(run)
+        cfg = resume.trained(run)
         kept = {row["iteration"]: row["sha256"] for row in run.rows("hashes.jsonl") if isinstance(row.get("sha256"), dict)}
         count = min(int(words[1]) if len(words) == 2 else HASHED, max(kept, default=0))
         if count < 1:

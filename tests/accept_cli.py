@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from gpusim_rl import assemble, config
+from gpusim_rl import assemble, config, values
 from tests.commands import command
 from tests.worlds import ROOT
 
@@ -287,7 +287,7 @@ class Draw:
     def draw_right(self):
         if self.script == "play.py":
             return self.one("seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run").split(";"), True, False
-        text = f"""seed=0 seed={config.SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4] algo.hidden=[] graph=off graph=whole
+        text = f"""seed=0 seed={values.SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4] algo.hidden=[] graph=off graph=whole
             stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1 algo.fused=false
             algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1
             task.episode=1 plan=true save_every=1 device=auto sim.threads=0

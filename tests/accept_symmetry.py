@@ -22,10 +22,11 @@ import onnxruntime
 import torch
 
 from gpusim_rl.assemble import find_mirrors, make_ppo
-from gpusim_rl.config import KINDS, trained
 from gpusim_rl.evaluate import observe
 from gpusim_rl.mirror import Mirror
+from gpusim_rl.resume import trained
 from gpusim_rl.run import Run
+from gpusim_rl.values import KINDS
 from tests.worlds import ROOT
 
 ALLOWED = 1e-6  # of an action

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save as to_bytes
 
 import train
-from gpusim_rl import config
+from gpusim_rl import config, resume, values
 from gpusim_rl.actuator import KINDS, Actuator
 from gpusim_rl.assemble import make_ppo as make_ppo_of
 from gpusim_rl.deploy import Policy
@@ -301,7 +301,7 @@ def test_mistakes(words, says):
     """Each is answered by one line, before there is a model."""
     cfg = config.compose_plain("config", [f"robot.actuator.{word}" for word in words])
     with pytest.raises(ValueError) as error:
-        config.settle(cfg)
+        values.settle(cfg)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -394,15 +394,15 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     shutil.copy(file, "mine.safetensors")
     words = ["task=quadruped", *TINY, "log=none", "iterations=1", "run_dir=run", "auto_resume=true"]
     words += ["robot.actuator.kind=net", "robot.actuator.file=mine.safetensors", "robot.actuator.lag=1"]
-    train.train(config.settled(config.compose_plain("config", words), words))
+    train.train(resume.settled(config.compose_plain("config", words), words))
     run = Run.open(Path("run"))
     assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
     assert Policy("run/policy.onnx").about["action"]["actuator"]["lag"] == 1
-    settled = config.settled(config.compose_plain("config", words), words)  # the same line again: it continues
+    settled = resume.settled(config.compose_plain("config", words), words)  # the same line again: it continues
     assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path("run/model/actuator.safetensors")
     Path("mine.safetensors").unlink()
     resumed = ["resume=run", "iterations=2"]
-    cfg = config.settled(config.compose_plain("config", resumed), resumed)
+    cfg = resume.settled(config.compose_plain("config", resumed), resumed)
     ppo = make_ppo_of(cfg)
     train.begin(cfg, ppo)
     ppo.iteration()
@@ -411,4 +411,4 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     for outside in ("../mine.safetensors", "/etc/passwd"):
         Path("run/config.yaml").write_text(text.replace("model/actuator.safetensors", outside))
         with pytest.raises(ValueError, match="lies outside of the run"):
-            config.trained(Run.open(Path("run")))
+            resume.trained(Run.open(Path("run")))

@@ -16,7 +16,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from gpusim_rl import assemble, config
+from gpusim_rl import assemble, config, values
 from gpusim_rl.checkpoint import load
 from gpusim_rl.evaluate import SEED, STOP_SEED
 from gpusim_rl.run import Run
@@ -375,7 +375,7 @@ def test_wandb_and_tensorboard(here, trained):
 
 def test_seeds_of_evaluation_are_apart():
     """The evaluation's seeds are those that train.py refuses."""
-    assert config.SEEDS == SEED < STOP_SEED
+    assert values.SEEDS == SEED < STOP_SEED
 
 
 def test_interrupt(here):

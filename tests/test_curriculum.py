@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from gpusim_rl import config, curriculum
+from gpusim_rl import config, curriculum, resume
 from gpusim_rl.assemble import make_ppo
 from tests.commands import succeed
 
@@ -19,7 +19,7 @@ PLAN = (
 
 
 def build(*words: str):
-    return make_ppo(config.settled(config.compose_plain("config", [*TINY, *words]), [*TINY, *words]))
+    return make_ppo(resume.settled(config.compose_plain("config", [*TINY, *words]), [*TINY, *words]))
 
 
 def test_numbers_follow_the_plan():
@@ -59,7 +59,7 @@ def test_resume_is_exact():
 
 def test_an_evaluation_has_the_last_values():
     """What is evaluated, and what the run's configuration says, is the end of the plan, from the first iteration on."""
-    cfg = config.settled(config.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
+    cfg = resume.settled(config.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
     assert (cfg["task"]["weights"]["jerk"], cfg["task"]["noise"]["gyro"]) == (0.4, 1)
     ppo = make_ppo(cfg)
     ppo.iteration()

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from gpusim_rl import config, deploy
+from gpusim_rl import deploy, resume
 from gpusim_rl.bundle import confined, keep
 from gpusim_rl.run import Run
 from gpusim_rl.task import compile_mjcf
@@ -152,7 +152,7 @@ def test_hostile_config(run, monkeypatch, what):
     monkeypatch.chdir(run.path)
     (run.path / "config.yaml").write_text(yaml.safe_dump(HOSTILE[what](run.config)))
     with pytest.raises((ValueError, OSError), match=r"config\.yaml|unknown task") as error:
-        config.trained(Run.open(run.path))
+        resume.trained(Run.open(run.path))
     assert "\n" not in str(error.value) and not Path("executed").exists()
 
 
@@ -173,7 +173,7 @@ def test_config_that_is_none(run, monkeypatch, text):
     monkeypatch.chdir(run.path)
     (run.path / "config.yaml").write_text(text)
     with pytest.raises(ValueError) as error:
-        config.trained(Run.open(run.path))
+        resume.trained(Run.open(run.path))
     assert str(error.value) and not Path("executed").exists()
 
 

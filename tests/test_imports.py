@@ -10,12 +10,12 @@ from tests.worlds import ROOT
 ORDER = """
     maths mirror graph disk bundle ranks variety actuator < noise checkpoint curriculum motor < sim draws < randomise
     < incident past task < env < policy returns fused < loss rollout < ppo < plain plan compare run board
-    < saver evaluate export legs < stance < outfit < robot < config levels loop < show assemble
-    < bench repro verify fit_actuator adapt < gym rsl < sb3 < train play
+    < saver evaluate export legs < stance < outfit < robot < config levels loop < values < resume
+    < command show assemble < bench repro verify fit_actuator adapt < gym rsl < sb3 < train play
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it
-READERS = {"config", "assemble", "bench", "repro", "verify", "train", "play"}  # who may know Hydra and YAML
+READERS = {"config", "values", "resume", "command", "assemble", "bench", "repro", "verify", "train", "play"}  # who may know Hydra and YAML
 
 
 def imports(file: Path) -> set[str]:

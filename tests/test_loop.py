@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import train
-from gpusim_rl import config, loop
+from gpusim_rl import config, loop, resume
 from gpusim_rl.checkpoint import load
 from gpusim_rl.loop import Signals
 from gpusim_rl.run import Run
@@ -233,7 +233,7 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
     for resumed in (False, True):
         cfg = configured(*words)
         if resumed:
-            cfg = config.settled(configured("resume=run"), ["resume=run"])
+            cfg = resume.settled(configured("resume=run"), ["resume=run"])
         with pytest.raises(SystemExit) as ended:
             train.train(cfg)
         assert ended.value.code == 1
@@ -245,7 +245,7 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
     monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
-    train.train(config.settled(configured("resume=run"), ["resume=run"]))
+    train.train(resume.settled(configured("resume=run"), ["resume=run"]))
     assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2" and len(Run(Path("run")).rows()) == 2
 
 
@@ -379,7 +379,7 @@ def test_resume_keeps_deterministic_warp(here):
     """On the CPU sim=warp resumes bit-identically, too."""
     for run, iterations in (("whole", 4), ("half", 2)):
         train.train(configured("num_envs=4", f"iterations={iterations}", f"run_dir={run}", base=WARP))
-    train.train(config.settled(configured("resume=half", "iterations=4"), ["resume=half", "iterations=4"]))
+    train.train(resume.settled(configured("resume=half", "iterations=4"), ["resume=half", "iterations=4"]))
     one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
     assert one.keys() == two.keys()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl import config, deploy
+from gpusim_rl import config, deploy, values
 from gpusim_rl.assemble import make_ppo as build_ppo
 from gpusim_rl.assemble import robot_numbers
 from gpusim_rl.env import Env
@@ -386,4 +386,4 @@ def test_configuration():
         with pytest.raises(ValueError, match=r"algo.symmetry=loss: task=cartpole does not say how it looks in a mirror"):
             build_ppo(config.compose_plain("config", [*words, "algo.symmetry=loss"]))
     with pytest.raises(ValueError, match=r"algo.symmetry=both: choose one of none, augment, loss, net"):
-        config.settle(config.compose_plain("config", [*words, "algo.symmetry=both"]))
+        values.settle(config.compose_plain("config", [*words, "algo.symmetry=both"]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl import config, deploy
+from gpusim_rl import command, deploy
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import evaluation_env
 from gpusim_rl.export import describe
@@ -227,6 +227,6 @@ def test_an_unknown_term():
 def test_mistakes_are_one_line(word, says, capsys):
     """Wrong histories and delays are answered before anything is built."""
     with pytest.raises(SystemExit) as stopped:
-        config.check("config", ["task=quadruped", *SMALL, word])
+        command.check("config", ["task=quadruped", *SMALL, word])
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and says in error and error.count("\n") == 1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl import config
+from gpusim_rl import config, resume
 from gpusim_rl.assemble import make_ppo
 from gpusim_rl.checkpoint import load
 from gpusim_rl.evaluate import evaluate
@@ -143,7 +143,7 @@ def test_evaluate(here, trained):
     scores = json.loads((here / "eval.json").read_text())
     assert json.loads(said) == scores and scores["episodes"] == 4
     assert {"success", "return", "episodes", "velocity_rmse", "yaw_rmse", "falls_per_episode"} <= scores.keys()
-    settings = config.trained(Run(trained))
+    settings = resume.trained(Run(trained))
     ppo = make_ppo(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings["task"]["weights"], settings["task"]["noise"]

@@ -1,4 +1,4 @@
-"""All that makes a robot real, at once: randomisation, a DC motor with delays, history, late readings, symmetry, a curriculum."""
+"""All that makes a robot real, at once: randomisation, a slow DC motor, history, late readings, symmetry, a curriculum."""
 
 import pytest
 import torch
