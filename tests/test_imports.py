@@ -15,7 +15,7 @@ ORDER = """
 """
 RANK = {name: rank for rank, group in enumerate(ORDER.split("<")) for name in group.split()}
 ALONE = {"deploy"}  # imports nothing of ours; train and play may import it
-READERS = {"config", "values", "resume", "command", "assemble", "bench", "repro", "verify", "train", "play"}  # who may know Hydra and YAML
+READERS = set("config values resume command assemble bench repro verify train play".split())  # who may know Hydra and YAML
 
 
 def imports(file: Path) -> set[str]:
