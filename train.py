@@ -115,7 +115,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     run.checkpoints.forget(path)
     run.configure(cfg | {"resume": None})
     for row in run.rewind(ppo.iterations)[-1:]:
-        ppo.env.recall(row)
+        ppo.env.tally.recall(row)
     return run, note, cfg
 
 

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.incident import Incident
-from gpusim_rl.maths import total
 from gpusim_rl.noise import Noise
 from gpusim_rl.past import Past
-from gpusim_rl.ranks import gather, ranks, share
+from gpusim_rl.ranks import gather, share
 from gpusim_rl.sim import LIMIT, Sim
+from gpusim_rl.tally import Tally
 from gpusim_rl.task import State, Task
-
-SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
 
 
 class Views(NamedTuple):
@@ -90,11 +88,7 @@ class Env:
             self._bind(functools.partial(torch.compile, dynamic=False))
         self.incident = Incident(sim, self.noise.worlds, task.fields, len(self.terms), "force_left" in self.memory)
         self._blind = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        self._episode_return = torch.zeros(self.num_envs, device=self.device)
-        self._lived = torch.zeros_like(self.time)  # control steps; `time` may have begun later
-        self._ended = {"return": 0.0, "length": 0.0, "terminated": 0.0}  # of the last episodes that ended, as last logged
-        self._term_sums = torch.zeros(len(self.terms), device=self.device)
-        self._sums = torch.zeros(len(SUMS), device=self.device)
+        self.tally = Tally(self.terms, self.num_envs, task.dt, self.device)
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -211,7 +205,7 @@ class Env:
         if watch:
             watch(s)
         self.incident.look(self.step_count, terms, why)
-        self._tally(terms, reward, terminated, truncated, fault)
+        self.tally.add(terms, reward, terminated, truncated, fault, self.sim.overflow)
         ended = terminated | truncated | fault
         self._restart(ended)
         self._look(ended)
@@ -229,8 +223,7 @@ class Env:
         self.noise.draw(self.step_count)
         everyone = torch.ones_like(self._blind)
         self._restart(everyone)
-        self._episode_return.zero_()
-        self._lived.zero_()
+        self.tally.restart()
         self._look(everyone)
 
     def steer(self, name: str, value: Any) -> None:
@@ -316,45 +309,14 @@ class Env:
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
-    def _tally(self, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor) -> None:
-        """Add one step to the sums that `metrics` reads, on the device."""
-        done = terminated | truncated
-        self._episode_return += reward
-        self._lived += 1
-        self._term_sums += torch.where(fault[:, None], 0.0, terms).sum(0)
-        columns = (~fault, fault, self.sim.overflow, done, terminated, done * self._episode_return, done * self._lived)
-        self._sums += torch.stack([column.sum() for column in columns])
-        self._episode_return.masked_fill_(done | fault, 0.0)
-        self._lived.masked_fill_(done | fault, 0)
-
-    def tally(self) -> tuple[list[str], Tensor]:
-        """Names and values (n,) of the sums since the last call, and the task's measures now. Clears the sums."""
-        measures = {f"measure/{name}": value.mean() for name, value in self.task.measure(self.look()).items()}
-        means = [total(value[None]) / ranks() for value in measures.values()]
-        values = torch.cat([total(self._term_sums.clone()), total(self._sums.clone()), *means])
-        self._term_sums.zero_()
-        self._sums.zero_()
-        return [*(f"reward/{name}" for name in self.terms), *SUMS, *measures], values
-
-    def means(self, names: list[str], values: list[float]) -> dict[str, float]:
-        """What `tally` gave, read on the host, as means; those of episodes are the last known if none has ended since."""
-        sums = dict(zip(names, values, strict=False))
-        steps, episodes = max(sums["steps"], 1), sums["episodes"]
-        metrics = {name: value / steps for name, value in sums.items() if name.startswith("reward/")}
-        if episodes:
-            found = (sums["returns"], sums["lengths"] * self.task.dt, sums["terminations"])
-            self._ended = dict(zip(self._ended, (value / episodes for value in found), strict=True))
-        metrics |= self._ended | {"fault": sums["faults"], "overflow": sums["overflows"]}
-        return metrics | {name: value for name, value in sums.items() if name.startswith("measure/")}
-
-    def recall(self, row: dict[str, float]) -> None:
-        """Take the means of the last episodes that ended from a row that was logged."""
-        self._ended = {name: row.get(name, value) for name, value in self._ended.items()}
+    def report(self) -> tuple[list[str], Tensor]:
+        """Names and values (n,) of the sums since the last report, and of the task's measures now."""
+        return self.tally.take(self.task.measure(self.look()))
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, read at once: outside the iteration, for tests and tools; PPO reads through `report`."""
-        names, values = self.tally()
-        return self.means(names, values.tolist())
+        """Means since the last report, read at once: for tests and tools; PPO's own report does not wait."""
+        names, values = self.report()
+        return self.tally.means(names, values.tolist())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -387,8 +349,8 @@ class Env:
             "action": self.action,
             "previous": self.previous,
         }
-        own |= {"lived": self._lived, "episode_return": self._episode_return, "term_sums": self._term_sums, "sums": self._sums}
-        own |= {f"memory/{name}": value for name, value in self.memory.items()} | (self.past.state() if self.past else {})
+        own |= {f"memory/{name}": value for name, value in self.memory.items()}
+        own |= self.tally.state() | (self.past.state() if self.past else {})
         return {f"env/{name}": value for name, value in own.items()}
 
     @property

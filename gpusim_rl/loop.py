@@ -204,7 +204,7 @@ class Training:
         """Forget the rows that are written again, and keep the count of roll-backs, which no restart may forget."""
         self.run.json("rollbacks.json", self.rollbacks)
         for row in self.run.rewind(self.ppo.iterations)[-1:]:
-            self.ppo.env.recall(row)
+            self.ppo.env.tally.recall(row)
 
     def attempt(self, write: Callable[[], None]) -> None:
         """Write to the run; a disk that is full or gone is said, and ends nothing."""

@@ -302,7 +302,7 @@ class PPO:
         """Begin to read the means since the last report; the function returned waits for them, and for no later work."""
         env, steps = self.env, (self.iterations - self.logged) * self.size
         self.logged = self.iterations
-        names, sums = env.tally()
+        names, sums = env.report()
         rest = torch.stack([self.actor_rate, self.policy.std.detach().mean(), self.skips[0], self.skips[2]])
         values, spent = fetch(torch.cat([sums, self.stats, rest])), self.phases.take()
         self.skips[0].zero_()
@@ -310,7 +310,7 @@ class PPO:
         def read() -> dict[str, float]:
             found, parts = values(), spent()
             shares = {share: sum(parts.get(part, 0.0) for part in its) for share, its in SHARES.items()}
-            metrics = env.means(names, found) | dict(zip((*STATS, *REST), found[len(names) :], strict=True))
+            metrics = env.tally.means(names, found) | dict(zip((*STATS, *REST), found[len(names) :], strict=True))
             seconds = max(sum(parts.values()), 1e-9)
             metrics |= {"steps_per_s": ranks() * steps / seconds}
             return metrics | {f"share/{share}": value / seconds for share, value in shares.items()}
