@@ -184,10 +184,9 @@ def without(*parts: str) -> str:
         (without("<gyro name"), "the task reads 'gyro', which no sensor or memory of this model has"),
         (without('"FR_position"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FR_position'"),
         (without('"RL_knee_torque"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'RL_knee_torque'"),
-        (XML.replace('body name="trunk"', 'body name="base"'), "does not fit task=quadruped: it lacks 'trunk'"),
         (without("<key name"), "does not fit task=quadruped: it lacks a keyframe"),
     ],
-    ids=["missing", "broken", "invalid", "empty", "no-gyro", "no-position", "no-torque", "no-trunk", "no-keyframe"],
+    ids=["missing", "broken", "invalid", "empty", "no-gyro", "no-position", "no-torque", "no-keyframe"],
 )
 def test_a_model_that_does_not_fit(here, text, says):
     """A model file that is missing, broken, or lacks what the task reads gets one line that names what is wrong."""

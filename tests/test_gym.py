@@ -216,7 +216,8 @@ def test_wrong_arguments_of_a_step():
 )
 def test_a_missing_package_is_named(package, ours, extra, monkeypatch):
     """Without the package, importing the adapter says in one line what to install."""
-    monkeypatch.setitem(sys.modules, package, None)
+    for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"gpusim_rl.{ours}", raising=False)
     with pytest.raises(ImportError, match=re.escape(f"pip install 'gpusim_rl[{extra}]'")):
         importlib.import_module(f"gpusim_rl.{ours}")
