@@ -22,6 +22,7 @@ from gpusim_rl.assemble import make_ppo
 from gpusim_rl.checkpoint import load
 from gpusim_rl.env import Env
 from gpusim_rl.evaluate import EPISODES, SEED, evaluate, evaluation_env
+from gpusim_rl.resume import trained
 from gpusim_rl.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,7 +71,7 @@ def walk_alone(onnx: Path, given: Path, out: Path) -> dict[str, np.ndarray]:
 def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[float, float]:
     """Success of the torch policy and of the exported one."""
     opened = Run.open(run)
-    settings = opened.config
+    settings = trained(opened)
     ppo = make_ppo(settings | {"sim": {"name": "native"}, "device": "cpu"}, num_envs=1)
     task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}
     if expect is None:
