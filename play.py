@@ -180,7 +180,7 @@ def describe_robot(cfg: dict[str, Any]) -> None:
 
         said = {key: value for key, value in cfg["robot"].items() if key not in ("name", "actuator")}
         name = cfg["robot"]["name"] if cfg["robot"]["name"] != "own" else Path(said["mjcf"]).stem
-        text = as_yaml(bring(**said).robot, name)
+        text = as_yaml(bring(**said).robot, name, cfg["robot"]["actuator"])
         print(text)
         if cfg["out"]:
             Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")

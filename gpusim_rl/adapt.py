@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpusim_rl import config, resume, values
+from gpusim_rl import config, curriculum, resume, values
 from gpusim_rl.assemble import build_env, remembered
 from gpusim_rl.env import Env
 
@@ -28,10 +28,15 @@ def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[st
         if config.within(key, TRAINING):
             raise ValueError(f"{key} is of a training, not of its environment: set it in your trainer")
     # JSON's quoted words, lists, true and null are Hydra's too
-    said = [f"{key}={json.dumps(value, default=str, ensure_ascii=False)}" for key, value in deep.items()]
+    said = [f"{key}={json.dumps(value, default=spoken, ensure_ascii=False)}" for key, value in deep.items()]
     cfg = config.compose_plain("config", [*words, *said])
     values.settle(cfg)
-    return cfg
+    return curriculum.at(cfg["curriculum"], cfg, "to")
+
+
+def spoken(value: Any) -> Any:
+    """What JSON does not know: numpy's numbers as Python's, anything else as a word."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def make_env(cfg: dict[str, Any]) -> Env:

@@ -109,7 +109,8 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     m, episodes = task.mjm, cfg["episodes"]
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
     sizes = [m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields]
-    world = 1000 + 16 * (state + m.nsensordata + sum(sizes))  # bytes
+    waits = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)  # targets: live, of an incident, and as they move
+    world = 1000 + 16 * (state + m.nsensordata + sum(sizes)) + 24 * waits  # bytes
     sample = 40 * (m.nq + m.nv + m.nu)  # of a rollout, at least
     room(f"num_envs={worlds} × num_steps={cfg['num_steps']}", worlds * (world + cfg["num_steps"] * sample), device)
     lasts = f"episodes={episodes} of task.episode={task.episode} s"

@@ -124,6 +124,8 @@ def settle(cfg: dict[str, Any]) -> None:
     """Check what no constructor sees; ValueError names the first wrong value."""
     values.settle(cfg)
     values.positive(cfg, "repeats", "warmup")
+    if cfg["algo"]["symmetry"] != "none":  # the plain update knows none
+        raise ValueError(f"algo.symmetry={cfg['algo']['symmetry']}: the benchmark compares updates with algo.symmetry=none")
     if not 0 < cfg["seconds"] <= 3600:
         raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
     if cfg["compare"] is not None:

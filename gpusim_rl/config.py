@@ -162,7 +162,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} → {"a": {…}, "a.b": 1}"""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat[prefix + key] = value
+        flat[f"{prefix}{key}"] = value
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")
     return flat

@@ -25,6 +25,8 @@ def check(plan: Plan | None, task: dict[str, Any]) -> None:
         raise ValueError(f"curriculum={plan}: expected KEY: {{from, to, by, start, stop}} for each key, or null")
     for key, entry in (plan or {}).items():
         where = f"curriculum: {key}"
+        if not isinstance(key, str):
+            raise ValueError(f"{where} cannot be scheduled: choose of {KNOWN}")
         if not isinstance(entry, dict) or set(entry) != set(KEYS):
             raise ValueError(f"{where}: expected {{{', '.join(KEYS)}}}")
         for name in ("from", "to", "start", "stop"):
@@ -92,6 +94,8 @@ class Curriculum:
         for key, entry in self.plan.items():
             name, _, which = key.removeprefix("task.randomise.").rpartition(".")
             if key.startswith("task.randomise."):
+                if which == "low":
+                    task.randomisation.check(name, entry["from"])
                 task.randomisation.number(name, which).fill_(entry["from"])
 
     def write(self, env: Any, iteration: int) -> None:

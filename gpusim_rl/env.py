@@ -290,6 +290,13 @@ class Env:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
+    def measured(self, s: State, critic: Tensor | None = None) -> Tensor:
+        """(B, n) what the robot measures in a state, with its encoders' offsets and biases, but no noise; critic: its view."""
+        seen = (self._critic(s) if critic is None else critic)[:, : len(self._spread)]
+        if "encoder" in self.memory:
+            seen = self._actor(s.seen(qpos=s.qpos + s.encoder))
+        return seen + s.sensor_bias if "sensor_bias" in self.memory else seen
+
     def _look(self, began: Tensor | None = None) -> None:
         """Write both views of the state now; the actor's has the observation noise.
 
@@ -298,12 +305,7 @@ class Env:
         self.now = self.look()
         self.views.critic.copy_(self._critic(self.now))
         noise = self.noise.uniform("observe", -self._spread, self._spread)
-        seen = self.views.critic[:, : len(self._spread)]
-        if "encoder" in self.memory:
-            seen = self._actor(self.now.seen(qpos=self.now.qpos + self.now.encoder))
-        if "sensor_bias" in self.memory:
-            seen = seen + self.now.sensor_bias
-        torch.add(seen, noise, out=self.past.now if self.past else self.views.obs)
+        torch.add(self.measured(self.now, self.views.critic), noise, out=self.past.now if self.past else self.views.obs)
         if self.past:
             self.past.see(began, self.noise, self.views.obs)
 

@@ -94,17 +94,18 @@ class Worlds(VectorEnv):
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
         if action.shape != self.action_space.shape:
             raise ValueError(f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}")
-        past = self.env.past
+        env, past, ends = self.env, self.env.past, []
+        off = env.memory.keys() & {"encoder", "sensor_bias"}  # of the episode that ends, drawn anew before `step` returns
         before = (past.frames.clone(), past.age.clone()) if past else None
-        step = self.env.step(action)
+        step = env.step(action, (lambda s: ends.append(env.measured(s))) if off else None)
         obs, critic, end, reward, terminated, truncated, fault = map(array, (*step.views, *step[1:]))
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
-            last = step.end[:, : sum(self.env.widths.values())]  # the critic's view begins with what the actor sees of now
+            last = ends[0] if ends else step.end[:, : sum(env.widths.values())]  # the critic's view begins with it
             if past and before:
                 last = past.view(torch.cat([before[0][:, 1:], last[:, None]], 1), before[1])
-            final, last = np.full(self.num_envs, None, object), array(last)
+            final, last = np.full(self.num_envs, None, object), array(torch.where(step.fault[:, None], 0.0, last))
             for i in np.flatnonzero(done):
                 final[i] = last[i].copy()
             info |= {"final_obs": final, "_final_obs": done.copy()}

@@ -122,6 +122,7 @@ def hinge_signs(m: Any, base: str, feet: tuple[str, ...], given: tuple[float, ..
         )
         raise ValueError(f"robot.mirror: this robot is not its own mirror image: {says}")
     servos = {"kp": m.actuator_gainprm[:, 0], "kd": m.actuator_biasprm[:, 2], "torque": m.actuator_forcerange[:, 1]}
+    servos["armature"] = m.dof_armature[m.jnt_dofadr[joints]]
     for key, value in servos.items():
         if not np.allclose(value, value[SIDES], rtol=0.01):
             raise ValueError(f"robot.mirror: robot.{key} differs between left and right: {value.tolist()}")

@@ -36,12 +36,14 @@ class Randomisation:
     ):
         self.mjm, self.actuator, self.dt, self.device = mjm, actuator, dt, device
         self.entries = active(randomise)
+        if actuator.kind == "net":  # which has learned its gains
+            self.entries = {name: entry for name, entry in self.entries.items() if name not in ("kp", "kd")}
         self.spreads = {name: spread(mjm, name, entry, terms, device) for name, entry in self.entries.items()}
         free = free_joint(mjm)
         self.qpos, self.qvel = (0, 0) if free is None else (int(mjm.jnt_qposadr[free]), int(mjm.jnt_dofadr[free]))
         self.own = {target: self._nominal(target) for name in self.entries for target in self.targets(name)}
         for name in self.entries:
-            self._fits(name)
+            self.check(name, self.entries[name]["low"])
         self.fields = tuple(dict.fromkeys(t if t == GRAVITY else t.partition(".")[0] for t in self.own))
         self.once, self.anew = self._block("world"), self._block("episode")
         self._push_blocks()
@@ -66,11 +68,15 @@ class Randomisation:
         value = self._tensor(attrgetter(name)(self.actuator.plant(self.mjm)))
         return value[..., int(part)] if part else value
 
-    def _fits(self, name: str) -> None:
-        """ValueError where what is added could make a mass, or anything that may not be, negative."""
-        how, low = self._how(name), self.entries[name]["low"]
+    def check(self, name: str, low: float) -> None:
+        """ValueError where such a number scales nothing, or could make a mass, or anything that may not be, negative."""
+        how = self._how(name)
         if name == "gravity" and how == "set" and not self.own[GRAVITY].any():
             raise ValueError("task.randomise.gravity: this model has none, so it has no direction")
+        own = [self.own[target][self.spreads[name].mask] for target in self.targets(name) if target != GRAVITY]
+        if how == "scale" and any(not value.any() for value in own):
+            other = ", say how=set" if "set" in field(name).hows else ""
+            raise ValueError(f"task.randomise.{name}: this model has none to scale{other}")
         if how != "add" or name in ("centre", "tilt"):
             return
         for target in self.targets(name):
@@ -155,7 +161,8 @@ class Randomisation:
 
     def restart(self, start: Values, noise: Noise) -> Values:
         """The first states and memory of a task's `start`, with what is drawn anew for each episode."""
-        start = start | {name: blank for name, blank in self.memory(len(start["qpos"])).items() if name == "force_left"}
+        if "force" in self.entries:
+            start = start | {"force_left": torch.zeros(len(start["qpos"]), dtype=torch.int64, device=self.device)}
         if self.anew is None:
             return start
         block, drawn = self.anew, self.anew(noise)

@@ -97,9 +97,11 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
 
 
 def soft(key: str) -> bool:
-    """Whether it is a weight, a noise or a range of the task, which may change while it is learned."""
-    ends = tuple(f".{number}" for number in variety.NUMBERS)
-    return key.startswith(("task.weights.", "task.noise.")) or (key.startswith("task.randomise.") and key.endswith(ends))
+    """Whether it is a weight, a noise or a range of the task, which may change while it is learned; not what is drawn once."""
+    name, _, number = key.removeprefix("task.randomise.").rpartition(".")
+    if name == key or not key.startswith("task.randomise."):
+        return key.startswith(("task.weights.", "task.noise."))
+    return number in variety.NUMBERS and variety.field(name).when != "world"
 
 
 def same(one: str | None, other: str | None) -> bool:

@@ -74,8 +74,10 @@ def bring(**keys: Any) -> Brought:
 
 
 def find(path: str) -> Path:
-    """The file at a path, or of package:path; FileNotFoundError naming what is there."""
+    """The file at a path, of package:path, or of menagerie:robot; FileNotFoundError naming what is there."""
     package, colon, inside = str(path).partition(":")
+    if package == "menagerie" and colon:
+        return menagerie(inside)
     if colon:
         found = find_spec(package) if package.isidentifier() else None
         if found is None or not found.submodule_search_locations:
@@ -86,6 +88,27 @@ def find(path: str) -> Path:
         known = ", ".join(sorted(p.name for p in near.glob("*") if p.suffix in (".xml", ".urdf")))
         raise FileNotFoundError(f"robot.mjcf: no file {path!r}{f', in {near} are {known}' if known else ''}")
     return Path(path)
+
+
+def menagerie(name: str) -> Path:
+    """The MJCF of a robot, NAME or NAME/ENTRY, of MuJoCo Menagerie: downloaded once; ValueError if it is not to be had."""
+    try:
+        import mujoco_menagerie as package
+    except ImportError:
+        raise ValueError(f"robot.mjcf=menagerie:{name} needs MuJoCo Menagerie: pip install 'gpusim_rl[robots]'") from None
+    robot, _, entry = name.partition("/")
+    try:
+        found = package.get(robot)
+        found.entry(entry or found.default_model)  # known without a download
+        return found.xml(entry or found.default_model)
+    except package.UnknownRobotError:
+        known = ", ".join(found.name for found in package.robots("quadruped"))
+        raise ValueError(f"robot.mjcf=menagerie:{name}: no such robot, choose one of {known}") from None
+    except package.UnknownEntryPointError as error:
+        raise ValueError(f"robot.mjcf=menagerie:{name}: {error}") from None
+    except (package.MenagerieError, OSError) as error:
+        way = f"run `python -m mujoco_menagerie prefetch {robot}` once with a network, or set MENAGERIE_ROOT to a checkout"
+        raise ValueError(f"robot.mjcf=menagerie:{name} cannot be downloaded ({error}): {way}") from None
 
 
 def stand(robot: Robot, spec: mujoco.MjSpec, own: mujoco.MjModel) -> Brought:
@@ -179,12 +202,12 @@ def short(values: Array) -> list[float]:
     return [float(f"{x:.6g}") for x in values]
 
 
-def as_yaml(robot: Robot, name: str) -> str:
-    """A file for conf/robot/, so that robot=<name> is this robot."""
+def as_yaml(robot: Robot, name: str, actuator: dict[str, Any] | None = None) -> str:
+    """A file for conf/robot/, so that robot=<name> is this robot, with these actuators."""
     lines = [f"# conf/robot/{name}.yaml", f"name: {name}"]
     for key, value in asdict(robot).items():
         if isinstance(value, list) and len(value) == 12 and (value == value[:3] * 4):
             value = value[0] if value == value[:1] * 12 else value[:3]
         lines.append(f"{key}: {json.dumps(value)}")  # JSON is YAML
-    lines.append(f"actuator: {json.dumps(asdict(Actuator()))}")
+    lines.append(f"actuator: {json.dumps(asdict(Actuator()) | (actuator or {}))}")
     return "\n".join(lines)

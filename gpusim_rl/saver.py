@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gpusim_rl.run import Run
 
-SUMS = ("env/sums", "env/term_sums", "ppo/skips")  # begin anew at each row of the log: no part of what is verified
+# begin anew at each row of the log, or come of an evaluation: no part of what is verified
+SUMS = ("env/sums", "env/term_sums", "env/success", "ppo/skips")
 HASHED = 10  # first iterations of a run whose state is hashed, for `gpusim_rl.verify`
 
 

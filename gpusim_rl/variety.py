@@ -186,7 +186,8 @@ def check(randomise: Entry) -> None:
             raise ValueError(f"{key}.low={low}: expected {'more than 0' if known.positive else 'at least 0'}")
         if known.each is not None and type(entry["each"]) is not bool:
             raise ValueError(f"{key}.each={entry['each']}: expected true or false")
-        if known.of and not (entry["only"] is None or (isinstance(entry["only"], list) and entry["only"])):
+        only = entry.get("only")
+        if not (only is None or (isinstance(only, list) and only and all(isinstance(x, str) for x in only))):
             raise ValueError(f"{key}.only={entry['only']}: expected a list of names, such as [NAME], or null")
         if "every" in entry and number(f"{key}.every", entry["every"]) <= 0:
             raise ValueError(f"{key}.every={entry['every']}: expected more than 0 s")

@@ -33,6 +33,9 @@ def main(words: list[str]) -> None:
         ppo = make_ppo(cfg)
     for line in differences(run):
         print(line)
+    if ppo.schedule.judged and count > cfg["eval_every"]:
+        count = cfg["eval_every"]
+        print(f"the curriculum goes by evaluations, which are not repeated here: up to iteration {count}")
     for i in range(1, count + 1):
         ppo.iteration()
         if i not in kept:

@@ -122,6 +122,7 @@ class Quadruped(Task):
     def mirror(self):
         base = self.mjm.body(int(self.mjm.jnt_bodyid[0])).name
         joints = Flip(tuple(SIDES.tolist()), hinge_signs(self.mjm, base, self.balls, self.signs))
+        self.check_sides(joints)
         return dict(
             gyro=keep(-1, 1, -1),  # a pseudovector
             up=keep(1, -1, 1),
@@ -134,6 +135,22 @@ class Quadruped(Task):
             height=keep(1),
             feet=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
         )
+
+    def check_sides(self, joints: Flip) -> None:
+        """ValueError if what makes targets and torques is not its own image."""
+        order, signs = torch.tensor(joints.order), torch.tensor(joints.signs)
+        bend = self.bend.flatten().cpu()
+        reach = torch.tensor(self.scale) if self.scale else torch.full((12,), self.reach)
+        even = {"task.step": (bend, signs * bend[order]), "robot.scale": (reach, reach[order])}
+        for key in ("stall", "no_load", "friction"):
+            if getattr(self.actuator, key) is not None:
+                numbers = torch.from_numpy(self.actuator.spread(key, 12))
+                even[f"robot.actuator.{key}"] = numbers, numbers[order]
+        for key, (numbers, image) in even.items():
+            if not torch.allclose(numbers, image, rtol=0.02, atol=1e-3):
+                raise ValueError(
+                    f"algo.symmetry: {key} differs between left and right: {[round(x, 3) for x in numbers.tolist()]}"
+                )
 
     # -- episodes ------------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,18 @@ def test_pd_is_the_servo(name):
     assert (expected.abs() == 12).any() and (expected.abs() < 11).any()
 
 
+@pytest.mark.parametrize("kind", ["position", "pd"])
+def test_targets_end_at_the_servos_range(kind):
+    """A target beyond ctrlrange asks for no more than its end, whatever makes the torque."""
+    text = HINGE.replace("<position ", '<position ctrllimited="true" ctrlrange="-0.1 0.1" ')
+    assert text != HINGE
+    sim = hinge("native", 1, Actuator(kind=kind), text=text)
+    place(sim, torch.zeros(1), torch.zeros(1))
+    sim.ctrl.fill_(0.3)
+    sim.step(1)
+    assert abs(sim.sensordata.item() - 30 * 0.1) < 1e-5
+
+
 def test_net_sees_its_past(net, file):
     """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago; before a restart all stood as it starts."""
     sim = hinge("native", 5, of("net", file))
@@ -186,8 +198,11 @@ def actions(steps: int, num_envs: int = 8) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gains_are_drawn(kind, file):
-    """The task's shares of Kp and Kd reach the actuators that act; those who write by name reach `strength`, by mask."""
+    """The task's shares of Kp and Kd reach the actuators that act, but a network has its own; `strength` is reached by mask."""
     env = worlds(kind, file)
+    if kind == "net":
+        assert "kp" not in env.task.fields and (env.sim.model("kp") == 40).all()
+        return
     if kind == "position":
         kp = env.sim.model("actuator_gainprm")[:, :, 0]
     else:

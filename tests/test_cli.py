@@ -81,12 +81,19 @@ TRAIN = {
     "--frobnicate": "unknown option --frobnicate",
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
+TRAIN |= {
+    "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise.friction.only=[['a']]: expected",
+    "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
+}
 BUILD = {  # answered by what the value is for, when it is built
     "task.clip=-1": "task.clip=-1: expected more than 0",
     "task.still=1.5": "task.still=1.5: expected a share",
     "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no free base",
     "task.randomise.mass.only=[wheel]": "task.randomise.mass.only: no body 'wheel', choose of trunk, FL_hip",
     "task.randomise.payload.kind=uniform task.randomise.payload.low=-9": "task.randomise.payload.low=-9: body_mass could",
+    "task=cartpole task.randomise.joint_friction.kind=uniform": "joint_friction: this model has none to scale, say how=set",
+    "task.randomise.damping.kind=uniform task.randomise.damping.how=add task.randomise.damping.low=0 "
+    "curriculum={task.randomise.damping.low:{from:-9,to:0,by:iteration,start:0,stop:9}}": "damping.low=-9: dof_damping could",
     "task=cartpole task.sigma=0": "task.sigma=0: expected more than 0",
     "algo.gamma=3": "algo.gamma=3: expected a number from 0 to 1",
     "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected at least 1",

@@ -138,6 +138,27 @@ def test_the_end_of_a_history():
         assert np.array_equal(new[:, :3], new[:, 3:6]) and np.array_equal(new[:, :3], new[:, 6:9])
 
 
+def test_an_end_has_the_offsets_of_its_episode():
+    """`final_obs` has the encoders' offsets and the biases that the episode had; that of a quarantined world is zero."""
+    noise = {f"task.noise.{term}": 0.0 for term in ("gyro", "up", "joints", "speeds")}
+    keys = {"task.randomise": {"encoder": {"kind": "uniform"}, "bias": {"gyro": {"kind": "uniform"}}}}
+    worlds = make(**{"task.episode": 0.1, "task.history": {"up": 2}}, **noise, **keys)
+    obs, info = worlds.reset(seed=1)
+    spots = slice(0, 3), slice(9, 21)  # gyro, joints, beside two steps of `up`
+    off = [obs[:, a] - info["critic"][:, b] for a, b in zip(spots, (slice(0, 3), slice(6, 18)), strict=True)]
+    assert all(np.abs(x).max() > 0.01 for x in off)
+    for _ in range(5):
+        obs, _, _, truncated, info = worlds.step(worlds.action_space.sample())
+    final, critic = np.stack(info["final_obs"]), info["final_info"]["critic"]
+    assert truncated.all()
+    assert np.allclose(final[:, spots[0]] - critic[:, :3], off[0], atol=1e-5)
+    assert np.allclose(final[:, spots[1]] - critic[:, 6:18], off[1], atol=1e-5)
+    action = worlds.action_space.sample()
+    action[0] = np.nan
+    info = worlds.step(action)[-1]
+    assert info["fault"][0] and not info["final_obs"][0].any()
+
+
 def test_a_time_out_is_truncated_and_shows_its_end():
     """At a time-out `final_obs` is the view, without noise, of the state that a twin with longer episodes is in."""
     worlds, twin = make(**{"task.episode": 0.1}), make()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl import config, deploy, values
+from gpusim_rl.actuator import Actuator
 from gpusim_rl.assemble import make_ppo as build_ppo
 from gpusim_rl.assemble import robot_numbers
 from gpusim_rl.env import Env
@@ -353,6 +354,25 @@ def test_wrong_signs_are_refused(hund):
         wrong[i::3] *= -1
         with pytest.raises(ValueError, match="mirror image"):
             hinge_signs(own.mjm, "trunk", own.balls, tuple(wrong))
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"step": (0.2, 0.3, -0.6)}, "task.step differs"),
+        ({"scale": tuple(0.2 + 0.01 * i for i in range(12))}, "robot.scale differs"),
+        ({"actuator": Actuator(friction=[0.1] * 6 + [0.2] * 6)}, None),
+        ({"actuator": Actuator(friction=[0.1] * 3 + [0.2] * 9)}, "robot.actuator.friction differs"),
+    ],
+)
+def test_targets_and_torques_must_be_even(settings, says):
+    """What bends, scales or brakes one side otherwise than the other has no symmetry to use; front and rear may differ."""
+    task = make_task(**settings)
+    if says is None:
+        assert task.mirror
+        return
+    with pytest.raises(ValueError, match=says):
+        print(task.mirror)
 
 
 def lopsided(what: str) -> mujoco.MjModel:

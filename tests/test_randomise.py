@@ -316,7 +316,8 @@ def test_an_evaluation_has_no_pushes():
 def test_cartpole_has_what_it_can():
     """A task without a free base takes the fields that make sense, encoders of angles it sees as cosines included."""
     names = ("friction", "mass", "inertia", "armature", "damping", "joint_friction", "gravity", "encoder", "start_angle")
-    env = make_env("cartpole", 4, randomise={name: {"kind": "uniform"} for name in names})
+    none = {"armature": {"how": "set"}, "damping": {"how": "set"}, "joint_friction": {"how": "set"}}  # of its own
+    env = make_env("cartpole", 4, randomise={name: {"kind": "uniform"} | none.get(name, {}) for name in names})
     env._spread.zero_()
     env._look()
     angle = env.sim.qpos[:, 1] + env.memory["encoder"][:, 1]

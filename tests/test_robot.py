@@ -207,6 +207,28 @@ def test_urdf(tmp_path):
     assert (stance[:, 1] > 0.5).all() and (stance[:, 2] < -1).all()
 
 
+def test_menagerie(tmp_path, monkeypatch):
+    """menagerie:NAME is a model of MuJoCo Menagerie's package; what it has not, or cannot download, is one line."""
+    package = pytest.importorskip("mujoco_menagerie", reason="pip install 'gpusim_rl[robots]'")
+    folder = tmp_path / "unitree_go2"
+    folder.mkdir()
+    (folder / "go2.xml").write_text(mjcf())
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    assert bring(mjcf="menagerie:unitree_go2").robot.base == bring(mjcf=str(folder / "go2.xml")).robot.base
+    monkeypatch.delenv("MENAGERIE_ROOT")
+    monkeypatch.setenv("MENAGERIE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MENAGERIE_BASE_URL", "http://127.0.0.1:9")
+    for name, says in (
+        ("unitree_go2", "cannot be downloaded"),
+        ("go2", "no such robot, choose one of anybotics_anymal_b, "),
+        ("unitree_go2/nothing", "'unitree_go2' has no entry point 'nothing'"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"robot.mjcf=menagerie:{name}")) as error:
+            bring(mjcf=f"menagerie:{name}")
+        assert says in str(error.value) and "\n" not in str(error.value)
+    assert package.names()
+
+
 @pytest.mark.parametrize("collide", ["feet", "all"])
 def test_meshes_are_shown_but_not_embedded(tmp_path, collide):
     """Meshes stay in the model that is shown; the text has none, as many geoms, and the same masses, inertias and motion."""

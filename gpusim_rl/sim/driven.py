@@ -70,6 +70,8 @@ class Driven:
             self._gains = {name: self._tensor(x).repeat(n, 1) for name, x in actuator.gains(mjm).items()}
             limited = mjm.actuator_forcelimited[:, None] != 0
             self._least, self._most = map(self._tensor, np.where(limited, mjm.actuator_forcerange, [-1e9, 1e9]).T)
+            bounded = mjm.actuator_ctrllimited[:, None] != 0
+            self._reach = tuple(map(self._tensor, np.where(bounded, mjm.actuator_ctrlrange, [-np.inf, np.inf]).T))
         if self.kind == "dc":
             if actuator.stall is None and not mjm.actuator_forcelimited.all():
                 raise ValueError("robot.actuator.stall: say it, for this model's servos have no force range")
@@ -119,6 +121,7 @@ class Driven:
 
     def torque(self, target: Tensor) -> Tensor:
         """(B, nu) [N m] for a target [rad], from the state as it is."""
+        target = target.maximum(self._reach[0]).minimum(self._reach[1])  # as the servo would
         error, speed = target - self._at(self.qpos, self._angles), self._at(self.qvel, self._speeds)
         kp, kd, strength = (self._gains[name] for name in GAINS)
         low, high = self._least * strength, self._most * strength

@@ -1,0 +1,21 @@
+"""`gpusim_rl.verify` of runs that are evaluated while they train."""
+
+import pytest
+
+import train
+from gpusim_rl import config, resume, verify
+from tests.commands import TINY
+
+PLAN = "curriculum={task.weights.slip:{from:0,to:1,by:success,start:-1,stop:1}}"
+
+
+@pytest.mark.parametrize("words, last", [(("stop_at=1.0",), 4), ((PLAN,), 2)])
+def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
+    """A run that was evaluated is what its configuration makes; one whose curriculum goes by evaluations is until the first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
+    words = ["task=quadruped", *TINY, *words, "eval_every=2", "iterations=4", "run_dir=run", "log=none"]
+    train.train(resume.settled(config.compose_plain("config", words), words))
+    verify.main(["run"])
+    said = capsys.readouterr().out
+    assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
