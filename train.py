@@ -103,7 +103,7 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     if ppo.iterations > cfg["iterations"]:
         raise ValueError(f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already")
     lowered = run.rollbacks() - int(number(note.get("rollbacks")))
-    for rate in (ppo.actor_rate, ppo.critic_rate) if lowered > 0 else ():
+    for rate in ppo.vectors.rates if lowered > 0 else ():
         rate.mul_(0.5**lowered)  # rolled back, and ended before the next checkpoint
     note["rollbacks"] = str(run.rollbacks())
     agreed(0)  # all have read

@@ -192,7 +192,7 @@ class Training:
             raise GaveUp(f"{BAD} bad iterations in a row, and no way back: {error}; {says}") from None
         self.ppo.load(state, str(path))
         self.ppo.env.incident.clear()
-        for rate in (self.ppo.actor_rate, self.ppo.critic_rate):
+        for rate in self.ppo.vectors.rates:
             rate.mul_(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if rank() == 0:
             self.attempt(self.rewind)

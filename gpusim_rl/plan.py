@@ -61,7 +61,7 @@ def weigh(build: Callable[[int], PPO], worlds: int, device: torch.device) -> dic
         "environment": held(ppo.env, seen),
         "rollout": held(ppo.rollout, seen, skip=(ppo.policy,)),
         "networks": held(ppo.policy.state_dict(), seen),
-        "optimiser": held(list(ppo.optimiser.state.values()), seen) + held(ppo.grads, seen),
+        "optimiser": held(list(ppo.vectors.optimiser.state.values()), seen) + held(ppo.vectors.grads, seen),
         "update": held(ppo, seen),
     }
     if cuda:  # allocators and graphs keep what passes through them: whatever the driver counts beside

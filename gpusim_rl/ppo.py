@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpusim_rl.curriculum import Curriculum
 from gpusim_rl.env import Env
@@ -17,6 +17,7 @@ from gpusim_rl.policy import Policy
 from gpusim_rl.ranks import ranks
 from gpusim_rl.returns import gae
 from gpusim_rl.rollout import Rollout
+from gpusim_rl.vectors import Vectors
 
 SHARES = {  # what the log shows of an iteration, of the parts that are timed
     "physics": ("physics",),
@@ -24,7 +25,6 @@ SHARES = {  # what the log shows of an iteration, of the parts that are timed
     "update": ("returns", "minibatches", "normalisers"),
 }
 REST = ("learning_rate", "std", "skipped", "bad")
-LINE = 32  # numbers: 128 bytes
 
 
 @contextmanager
@@ -36,28 +36,6 @@ def torch_threads(n: int):
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def write(places: list[Tensor], values: tuple[Tensor, ...]) -> None:
-    """Copy each value to its place, in as few kernels as can be."""
-    torch._foreach_copy_(places, values)  # pyright: ignore[reportPrivateImportUsage]
-
-
-def flatten(params: list[nn.Parameter], flat: Tensor, grads: Tensor) -> list[Tensor]:
-    """Move parameters into a vector, each to a multiple of LINE numbers; the places of their gradients in another."""
-    at, places = 0, []
-    for p in params:
-        place = slice(at, at + p.numel())
-        flat[place].copy_(p.detach().flatten())
-        p.data = flat[place].view_as(p)
-        places.append(grads[place].view_as(p))
-        at += lines(p.numel())
-    return places
-
-
-def lines(n: int) -> int:
-    """n, rounded up to whole lines of memory: matrices that begin at one are read faster."""
-    return -(-n // LINE) * LINE
 
 
 class PPO:
@@ -97,7 +75,7 @@ class PPO:
         device = env.device
         new = partial(torch.zeros, device=device)
         self.iteration_count = new((), dtype=torch.int64)
-        self.actor_rate, self.critic_rate = (torch.full((), float(cfg.learning_rate), device=device) for _ in range(2))
+        self.vectors = Vectors(policy, cfg.learning_rate)
         self._allocate(device)
         self.stats = new(len(STATS))
         self.skips = new(3)  # minibatches skipped since the last report, and of this iteration; bad iterations in a row
@@ -113,24 +91,8 @@ class PPO:
         self._run = capture(self.run, device, on=whole)
 
     def _allocate(self, device: torch.device) -> None:
-        """Everything an update writes: parameters and gradients as two vectors each, the minibatch, Adam's moments."""
+        """Everything else that an update writes: the record, the minibatch, the order of the samples."""
         cfg, policy, (no, nc, nu) = self.cfg, self.policy, self.env.sizes
-        actor, critic = [policy.log_std, *policy.actor.parameters()], list(policy.critic.parameters())
-        self.params = [*actor, *critic]
-        sizes = [sum(lines(p.numel()) for p in params) for params in (actor, critic)]
-        weights, self.grads = (torch.zeros(sum(sizes), device=device) for _ in range(2))
-        self.weights = [nn.Parameter(part) for part in weights.split(sizes)]
-        self.places: list[Tensor] = []
-        for params, flat, grad in zip((actor, critic), self.weights, self.grads.split(sizes), strict=True):
-            flat.grad = grad
-            self.places += flatten(params, flat.data, grad)
-        groups = [{"params": [w], "lr": r} for w, r in zip(self.weights, (self.actor_rate, self.critic_rate), strict=True)]
-        self.optimiser = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
-        self.bad = torch.zeros((), device=device)  # 1 where a minibatch is skipped
-        self.optimiser.found_inf = self.bad  # heeded by the fused kernel, as torch's GradScaler uses it
-        for w in self.weights:  # as Adam would make it at its first step
-            moments = {"exp_avg": torch.zeros_like(w.data), "exp_avg_sq": torch.zeros_like(w.data)}
-            self.optimiser.state[w] = {"step": torch.zeros((), device=device), **moments}
         self.packed = torch.zeros(self.size, no + nc + 2 * nu + 5, device=device)
         n, self.copies = self.size // cfg.num_minibatches, 2 if policy.symmetry == "augment" else 1
         self.rows = torch.zeros(self.copies * n, self.packed.shape[1], device=device)
@@ -146,7 +108,7 @@ class PPO:
                 self.rows,
                 first=no + nc,
                 log_std=policy.log_std.detach(),
-                grad_log_std=self.places[0],
+                grad_log_std=self.vectors.places[0],
                 floor=float(policy.floor),
                 old_std=self.old_std,
                 clip_coef=cfg.clip_coef,
@@ -249,39 +211,42 @@ class PPO:
 
         If loss or gradient is not finite, nothing moves: the minibatch is skipped, and counted.
         """
-        cfg, policy, batch = self.cfg, self.policy, self.batch
+        cfg, vectors = self.cfg, self.vectors
         torch.index_select(self.packed, 0, self.order.index_select(0, self.part)[0], out=self.chosen)
         if self.reflect:
             self.images.copy_(self.reflect(self.chosen))
         self.part += 1
-        if self.fused:
+        stats = self.gradients()
+        norms = vectors.clip(cfg.max_grad_norm, stats)
+        skip, kl = vectors.bad.bool(), stats[3]
+        factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
+        vectors.actor_rate.mul_(torch.where(skip, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
+        vectors.optimiser.step()
+        self.stats += torch.where(skip, 0.0, torch.cat([stats, norms]) / self.parts)
+        self.skips[:2] += vectors.bad
+
+    def gradients(self) -> Tensor:
+        """Those of the minibatch's loss, to their places; its statistics, as `loss.STATS` has them. In place."""
+        cfg, policy, batch, vectors, fused = self.cfg, self.policy, self.batch, self.vectors, self.fused
+        if fused:
             mean, value = policy.mean(batch.obs), policy.value(batch.critic)
             with torch.no_grad():
-                self.fused.mean.copy_(mean)
-                self.fused.value.copy_(value)
-            self.fused()
-            results, slopes = [mean, value], [self.fused.grad_mean, self.fused.grad_value]
+                fused.mean.copy_(mean)
+                fused.value.copy_(value)
+            fused()
+            results, slopes = [mean, value], [fused.grad_mean, fused.grad_value]
             if policy.symmetry == "loss":
                 results.append(cfg.mirror_coef * asymmetry(policy, batch, mean))
                 slopes.append(torch.ones_like(results[-1]))
-            write(self.places[1:], torch.autograd.grad(results, self.params[1:], slopes))
-            stats = self.fused.stats
-            total(self.grads).mul_(self.fused.share)
+            vectors.write(torch.autograd.grad(results, vectors.params[1:], slopes), first=1)
+            stats = fused.stats
+            total(vectors.grads).mul_(fused.share)
         else:
             objective, stats = loss(policy, batch, self.old_std, cfg, self.copies)
-            write(self.places, torch.autograd.grad(objective, self.params))
-            total(self.grads)
-        policy.even(self.places[0])
-        norms = torch.stack([nn.utils.clip_grad_norm_(w, cfg.max_grad_norm) for w in self.weights])
-        bad = ~torch.isfinite(norms.sum() + stats.sum())
-        self.bad.copy_(bad)
-        self.grads.masked_fill_(bad, 0.0)  # between the parameters' lines nobody else would
-        kl = stats[3]
-        factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0))
-        self.actor_rate.mul_(torch.where(bad, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
-        self.optimiser.step()
-        self.stats += torch.where(bad, 0.0, torch.cat([stats, norms]) / self.parts)
-        self.skips[:2] += self.bad
+            vectors.write(torch.autograd.grad(objective, vectors.params))
+            total(vectors.grads)
+        policy.even(vectors.places[0])
+        return stats
 
     def absorb(self) -> None:
         """The end of an iteration: the normalisers absorb the rollout. In place.
@@ -303,7 +268,7 @@ class PPO:
         env, steps = self.env, (self.iterations - self.logged) * self.size
         self.logged = self.iterations
         names, sums = env.report()
-        rest = torch.stack([self.actor_rate, self.policy.std.detach().mean(), self.skips[0], self.skips[2]])
+        rest = torch.stack([self.vectors.actor_rate, self.policy.std.detach().mean(), self.skips[0], self.skips[2]])
         values, spent = fetch(torch.cat([sums, self.stats, rest])), self.phases.take()
         self.skips[0].zero_()
 
@@ -355,7 +320,7 @@ class PPO:
     def _own(self) -> dict[str, Tensor]:
         """Every live tensor of policy and optimiser."""
         own = {f"policy/{name}": value for name, value in self.policy.state_dict(keep_vars=True).items()}
-        for name, w in zip(("actor", "critic"), self.weights, strict=True):
-            own |= {f"adam/{name}/{key}": value for key, value in self.optimiser.state[w].items()}
-        own |= {"ppo/actor_rate": self.actor_rate, "ppo/critic_rate": self.critic_rate, "ppo/stats": self.stats}
+        own |= {f"adam/{name}": value for name, value in self.vectors.state().items()}
+        rates = dict(zip(("ppo/actor_rate", "ppo/critic_rate"), self.vectors.rates, strict=True))
+        own |= rates | {"ppo/stats": self.stats}
         return own | {"ppo/skips": self.skips, "ppo/iteration": self.iteration_count}

@@ -174,7 +174,7 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
         ppo.iteration()
     assert replays(ppo) and ppo.env.task.substeps == round(0.02 / ppo.env.task.mjm.opt.timestep)
     assert [layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)] == [512, 256, 128, 12]
-    assert all(torch.isfinite(weights).all() for weights in ppo.weights) and ppo.metrics()["overflow"] == 0
+    assert all(torch.isfinite(weights).all() for weights in ppo.vectors.weights) and ppo.metrics()["overflow"] == 0
     return ppo
 
 

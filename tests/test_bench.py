@@ -87,10 +87,10 @@ def test_the_plain_update_is_the_same_update():
     for plain in (True, False):
         ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
         ppo.iteration()
-        for w in ppo.weights:  # both begin with empty moments
-            for value in ppo.optimiser.state[w].values():
+        for w in ppo.vectors.weights:  # both begin with empty moments
+            for value in ppo.vectors.optimiser.state[w].values():
                 value.zero_()
-        ppo.actor_rate.fill_(ppo.cfg.learning_rate)
+        ppo.vectors.actor_rate.fill_(ppo.cfg.learning_rate)
         ppo.collect()
         before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
         (Plain(ppo) if plain else ppo).update()

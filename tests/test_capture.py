@@ -125,12 +125,12 @@ def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
         "sim.fault": (ppo.env.sim, "fault"),
         "minibatch": (ppo, "_minibatch"),
         "normaliser": (ppo.policy.seer, "absorb"),
-        "optimiser": (ppo.optimiser, "step"),
+        "optimiser": (ppo.vectors.optimiser, "step"),
     }[where]
     method = getattr(owner, name)
 
     def planted(*args, **kwargs):
-        ppo.actor_rate.item()
+        ppo.vectors.actor_rate.item()
         return method(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, planted)

@@ -225,7 +225,7 @@ def gradients(ppo: PPO) -> Tensor:
     """Of the next minibatch, before they are clipped."""
     ppo.cfg.max_grad_norm = 1e9
     ppo.minibatch()
-    return torch.cat([place.flatten() for place in ppo.places])
+    return torch.cat([place.flatten() for place in ppo.vectors.places])
 
 
 @pytest.mark.parametrize("kind", KINDS)

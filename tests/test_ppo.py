@@ -217,11 +217,11 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
     ppo.prepare()
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
     Batch(ppo.packed, *widths(ppo)).mean.add_(math.sqrt(2 * kl / len(ppo.old_std)) * ppo.old_std)
-    ppo.actor_rate.fill_(start)
+    ppo.vectors.actor_rate.fill_(start)
     ppo.minibatch()
     assert ppo.stats[STATS.index("approx_kl")].item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
-    assert ppo.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
-    assert ppo.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
+    assert ppo.vectors.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
+    assert ppo.vectors.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -231,7 +231,7 @@ def test_gradients_are_clipped(fused):
     ppo.collect()
     ppo.prepare()
     ppo.minibatch()
-    for w, name in zip(ppo.weights, ("actor_norm", "critic_norm"), strict=True):
+    for w, name in zip(ppo.vectors.weights, ("actor_norm", "critic_norm"), strict=True):
         assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
         assert ppo.stats[STATS.index(name)] > 1e-2
 
@@ -350,4 +350,4 @@ def test_a_whole_number_is_a_rate():
     one, other = (make_ppo(make_env("cartpole", 4), num_steps=4, learning_rate=rate, lr_max=2) for rate in (1, 1.0))
     for ppo in (one, other):
         ppo.iteration()
-    assert one.actor_rate == other.actor_rate and one.actor_rate.dtype == torch.float32
+    assert one.vectors.actor_rate == other.vectors.actor_rate and one.vectors.actor_rate.dtype == torch.float32
