@@ -36,6 +36,7 @@ class Checkpoints:
         from safetensors.torch import save as to_bytes
 
         self.path.mkdir(parents=True, exist_ok=True)
+        # outside the iteration: the saver's thread, on its snapshot
         state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         data = to_bytes(state, metadata={"iteration": str(iteration), **note})
         path = self.path / f"{iteration:06d}.safetensors"

@@ -56,6 +56,7 @@ def evaluate(
         first *= (~failed).float()
         note({"terminated": failed})
     scores = task.score({name: torch.stack(values) for name, values in record.items()})
+    # outside the iteration: an evaluation is on the host, in MuJoCo C
     return {**scores, "return": total.mean().item(), "episodes": episodes}
 
 

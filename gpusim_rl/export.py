@@ -66,7 +66,7 @@ def export(
 
 def trace(actor: Actor, sample: Tensor) -> onnx.ModelProto:
     """The actor as ONNX: input `obs` (batch, no), output `action` (batch, nu)."""
-    twin = copy.deepcopy(actor).cpu().eval()
+    twin = copy.deepcopy(actor).cpu().eval()  # outside the iteration, as all of an export
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports every optional package that is not there
     with warnings.catch_warnings():
         # torch.export 2.13 trips over a deprecation of its own
