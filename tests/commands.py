@@ -10,10 +10,11 @@ from tests.worlds import ROOT
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4")
 TINY = (*SMALL, "task.episode=2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
 # Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot be imported, and
-# what GPUSIM_HIDE names is no library of this machine. Ctrl-C works, though a shell's background job ignores it.
+# what GPUSIM_HIDE names is no library of this machine. Signals work, though a shell's background job and nohup ignore them.
 SITE = """
 import ctypes.util, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in os.environ.get("GPUSIM_BLOCK", "").split():

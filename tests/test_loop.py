@@ -169,6 +169,7 @@ def test_a_second_signal_ends_at_once():
     """The first is noted, the second ends the process with 128 + its number, whatever it does."""
     program = """
 import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
 from gpusim_rl.loop import Signals
 with Signals() as signals:
     os.kill(os.getpid(), signal.SIGTERM)
