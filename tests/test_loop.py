@@ -270,7 +270,7 @@ def test_what_is_no_number_is_counted(what, value):
         ppo.metrics()
     env, judge, fused = spoilt.env, spoilt.env._judge, spoilt.fused
     assert fused is not None
-    before = spoilt.weights[0].detach().clone()
+    before = spoilt.vectors.weights[0].detach().clone()
     if what == "physics":
         env.sim.qpos[5, 3] = value
     elif what == "observation":
@@ -298,7 +298,7 @@ def test_what_is_no_number_is_counted(what, value):
     row = spoilt.metrics()
     assert row["fault"] == (what != "gradient") and row["skipped"] == 2 * (what == "gradient")
     assert all(torch.isfinite(v).all() for v in spoilt.policy.state_dict().values())
-    assert torch.equal(before, spoilt.weights[0]) == (what == "gradient")  # both minibatches were skipped
+    assert torch.equal(before, spoilt.vectors.weights[0]) == (what == "gradient")  # both minibatches were skipped
     others = [i for i in range(16) if i != 5]
     assert torch.equal(clean.rollout.obs[:, others], spoilt.rollout.obs[:, others])
     for _ in range(2):
