@@ -14,6 +14,8 @@ from tests.worlds import ROOT
 def test_two_ranks_are_one(tmp_path):
     """Two gloo ranks of 32 worlds leave the weights of one process with 64 after 5 iterations, to 1e-5; both go on."""
     words = ["task=quadruped", *TINY, "num_envs=64", "num_steps=8", "iterations=5", "log=none"]
+    # at the default rate of 1e-3 rounding alone, of sums in another order, came to 7.6e-6: too near to the bound
+    words += ["algo.learning_rate=1e-4", "algo.lr_max=1e-4"]
     succeed("train.py", *words, "run_dir=one", cwd=tmp_path)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(ROOT / "train.py")]
     for more in ([*words, "run_dir=two"], ["resume=two", "iterations=6"]):
@@ -30,5 +32,4 @@ def test_two_ranks_are_one(tmp_path):
         assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in two.items()}
         worst = max((one[k] - two[k]).abs().max().item() for k in one if k.startswith("policy/"))
         print(f"two ranks against one process, iteration {iteration}: weights differ by at most {worst:.1e}")
-        # after that each iteration makes several times as much of what summing in another order has begun
-        assert worst <= (1e-5 if iteration == 5 else 1e-4) and torch.equal(one["env/step_count"], two["env/step_count"])
+        assert worst <= 1e-5 and torch.equal(one["env/step_count"], two["env/step_count"])
