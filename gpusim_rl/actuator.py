@@ -109,5 +109,5 @@ def check_servos(m: "mujoco.MjModel", kind: str) -> None:
     plain &= (m.actuator_gaintype == mujoco.mjtGain.mjGAIN_FIXED) & (m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)
     plain &= (m.actuator_dyntype == mujoco.mjtDyn.mjDYN_NONE) & np.isin(m.jnt_type[joints(m)], turn)
     if not plain.all():
-        name = m.actuator(int(np.flatnonzero(~plain)[0])).name
+        name = m.actuator(int(np.flatnonzero(~plain)[0])).name  # numpy, while it is built
         raise ValueError(f"robot.actuator.kind={kind} takes joint targets, but {name!r} of this model is no position servo")

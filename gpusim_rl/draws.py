@@ -124,7 +124,7 @@ def chosen_of(m: mujoco.MjModel, name: str, entry: Entry) -> list[int]:
 def elements(m: mujoco.MjModel, name: str, of: str) -> tuple[int, list[int]]:
     """How many entries the rows have that an entry is laid on, and the place of each thing in them."""
     if of == "joint":
-        angles = name in ("encoder", "start_angle")
+        angles = name in ("encoder", "start_angle")  # of a MuJoCo model, while it is built
         return (m.nq, m.jnt_qposadr.tolist()) if angles else (m.nv, m.jnt_dofadr.tolist())
     size = {"body": m.nbody, "geom": m.ngeom, "actuator": m.nu}[of]
     return size, list(range(size))

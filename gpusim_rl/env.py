@@ -318,7 +318,7 @@ class Env:
     def metrics(self) -> dict[str, float]:
         """Means since the last report, read at once: for tests and tools; PPO's own report does not wait."""
         names, values = self.report()
-        return self.tally.means(names, values.tolist())
+        return self.tally.means(names, values.tolist())  # outside the iteration
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
