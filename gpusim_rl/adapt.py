@@ -31,7 +31,7 @@ def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[st
     said = [f"{key}={json.dumps(value, default=spoken, ensure_ascii=False)}" for key, value in deep.items()]
     cfg = config.compose_plain("config", [*words, *said])
     values.settle(cfg)
-    return curriculum.at(cfg["curriculum"], cfg, "to")
+    return curriculum.at(cfg["curriculum"], cfg)
 
 
 def spoken(value: Any) -> Any:

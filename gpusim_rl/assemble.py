@@ -162,7 +162,7 @@ def build_env(cfg: dict[str, Any], worlds: int, schedule: Curriculum | None = No
 
 def build_ppo(cfg: dict[str, Any], worlds: int) -> PPO:
     """`make_ppo`, with as many worlds; ValueError if they are too many."""
-    schedule, cfg = Curriculum(cfg["curriculum"]), at(cfg["curriculum"], cfg, "to")
+    schedule, cfg = Curriculum(cfg["curriculum"]), at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule)
     check_rollout(env, cfg, env.num_envs)
     algo = dict(cfg["algo"])

@@ -1,25 +1,32 @@
 """Numbers that change while a policy is trained: linear in the iteration, or in the success of the last evaluation.
 
-    curriculum: {task.randomise.push.high: {from: 0.0, to: 0.5, by: iteration, start: 0, stop: 100}}
+    curriculum: {task.fastest: {from: [0.3, 0.2, 0.3], to: [1.0, 0.5, 1.0], by: success, start: 0.2, stop: 0.8}}
 
 A configuration holds the last values, `to`: evaluations take them from it.
 """
 
 import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from gpusim_rl import variety
 
 KEYS = ("from", "to", "by", "start", "stop")
 BY = ("iteration", "success")
-KNOWN = "task.weights.<term>, task.noise.<term>, task.randomise.<field>.<low|high|every>"
+ALGO = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "mirror_coef")
+KNOWN = (
+    f"task.<number>, task.weights.<term>, task.noise.<term>, task.randomise.<field>.<low|high|every>, algo.<{'|'.join(ALGO)}>"
+)
 Plan = dict[str, dict[str, Any]]
+Number = float | list[float]
 
 
-def check(plan: Plan | None, task: dict[str, Any]) -> None:
-    """ValueError in one line if a schedule names what cannot be scheduled, or says what makes no sense.
+def check(plan: Plan | None, cfg: dict[str, Any]) -> None:
+    """ValueError in one line if a schedule names what cannot be scheduled, or says what makes no sense; cfg: all of it.
 
-    `task` is that section of the configuration.
+    What the task's class and PPO's settings say of their numbers is checked where those are built.
     """
     if not (plan is None or isinstance(plan, dict)):
         raise ValueError(f"curriculum={plan}: expected KEY: {{from, to, by, start, stop}} for each key, or null")
@@ -29,31 +36,44 @@ def check(plan: Plan | None, task: dict[str, Any]) -> None:
             raise ValueError(f"{where} cannot be scheduled: choose of {KNOWN}")
         if not isinstance(entry, dict) or set(entry) != set(KEYS):
             raise ValueError(f"{where}: expected {{{', '.join(KEYS)}}}")
-        for name in ("from", "to", "start", "stop"):
+        for name in ("start", "stop"):
             variety.number(f"{where}: {name}", entry[name])
         if entry["by"] not in BY:
             raise ValueError(f"{where}: by={entry['by']}: choose one of {', '.join(BY)}")
         if not entry["start"] < entry["stop"]:
             raise ValueError(f"{where}: start={entry['start']} is not before stop={entry['stop']}")
-        known(key, task)
-        if not key.startswith("task.randomise.") and min(entry["from"], entry["to"]) < 0:
-            raise ValueError(f"{where}: expected numbers of at least 0")
-    for end in ("from", "to"):
+        now = known(key, cfg)
+        for name in ("from", "to"):
+            ends = entry[name] if isinstance(now, list | tuple) and isinstance(entry[name], list) else [entry[name]]
+            for end in ends:
+                variety.number(f"{where}: {name}", end)
+            if len(ends) != (len(now) if isinstance(now, list | tuple) else 1):
+                raise ValueError(f"{where}: {name}={entry[name]}: expected as many numbers as {key}={now}")
+            if not key.startswith("task.randomise.") and min(ends) < 0:
+                raise ValueError(f"{where}: expected numbers of at least 0")
+    for moment in moments(plan or {}):
         try:
-            variety.check(at(plan, {"task": task}, end)["task"].get("randomise", {}))
+            variety.check(at(plan, cfg, moment)["task"].get("randomise", {}))
         except ValueError as error:
-            raise ValueError(f"curriculum, at its {end}: {error}") from None
+            says = ", ".join(f"{by} {now:g}" for by, now in moment.items())
+            raise ValueError(f"curriculum, at {says}: {error}") from None
 
 
-def known(key: str, task: dict[str, Any]) -> None:
-    """ValueError unless a number of that key lives where it can be changed between iterations, and is in use."""
-    part, _, rest = key.removeprefix("task.").partition(".")
-    if part in ("weights", "noise") and key.startswith("task."):
-        if rest not in task[part]:
+def known(key: str, cfg: dict[str, Any]) -> Number:
+    """The value of a key in a configuration; ValueError unless it can be changed between iterations, and is in use."""
+    section, _, rest = key.partition(".")
+    part, _, name = rest.partition(".")
+    task = cfg["task"]
+    if section == "algo" and rest in ALGO:
+        return cfg["algo"][rest]
+    if section == "task" and part in ("weights", "noise"):
+        if name not in task[part]:
             raise ValueError(f"curriculum: unknown key {key}: choose one of {', '.join(task[part])}")
-        return
-    name, _, number = rest.rpartition(".")
-    if part != "randomise" or not key.startswith("task.") or number not in variety.NUMBERS:
+        return task[part][name]
+    if section == "task" and not name and numeric(task.get(part)):
+        return task[part]
+    name, _, number = name.rpartition(".")
+    if part != "randomise" or section != "task" or number not in variety.NUMBERS:
         raise ValueError(f"curriculum: {key} cannot be scheduled: choose of {KNOWN}")
     entry = variety.flat(task.get("randomise", {})).get(name, {"kind": "off"})
     if entry["kind"] == "off":
@@ -62,10 +82,30 @@ def known(key: str, task: dict[str, Any]) -> None:
         raise ValueError(f"curriculum: {key}: {name} is drawn once, before training")
     if number not in entry:
         raise ValueError(f"curriculum: unknown key {key}")
+    return entry[number]
 
 
-def at(plan: Plan | None, cfg: dict[str, Any], end: str) -> dict[str, Any]:
-    """A copy of a configuration with the scheduled numbers at their `from` or `to`."""
+def numeric(value: Any) -> bool:
+    """Whether it is a number or a list of some."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return bool(values) and all(type(x) in (int, float) for x in values)
+
+
+def moments(plan: Plan) -> list[dict[str, float]]:
+    """Where any schedule of a range begins or ends, by each of BY: ranges are sound if they are there, as each is linear."""
+    ranges = [entry for key, entry in plan.items() if key.startswith("task.randomise.")]
+    bends = [sorted({entry[end] for entry in ranges if entry["by"] == by for end in ("start", "stop")}) for by in BY]
+    return [dict(zip(BY, moment, strict=True)) for moment in product(*(bend or [0.0] for bend in bends))]
+
+
+def share(entry: dict[str, Any], now: Any) -> Any:
+    """How much of its way a number has gone, in [0, 1], at a number or a tensor of what it goes by."""
+    done = (now - entry["start"]) / (entry["stop"] - entry["start"])
+    return done.clamp(0, 1) if hasattr(done, "clamp") else min(max(done, 0.0), 1.0)
+
+
+def at(plan: Plan | None, cfg: dict[str, Any], moment: dict[str, float] | None = None) -> dict[str, Any]:
+    """A copy of a configuration with the scheduled numbers at their last values, or as they are at a moment."""
     if not plan:
         return cfg
     cfg = copy.deepcopy(cfg)
@@ -74,15 +114,30 @@ def at(plan: Plan | None, cfg: dict[str, Any], end: str) -> dict[str, Any]:
         tree = cfg
         for name in path:
             tree = tree.setdefault(name, {})
-        tree[last] = entry[end]
+        tree[last] = copy.copy(entry["to"])
+        if moment and not isinstance(entry["to"], list):
+            done = share(entry, moment[entry["by"]])
+            tree[last] = (1 - done) * entry["from"] + done * entry["to"]
     return cfg
 
 
+def clash(cfg: dict[str, Any], keys: Iterable[str]) -> None:
+    """ValueError if one of `keys`, which a user has said, is one whose last value a schedule says otherwise."""
+    for key in keys:
+        if entry := (cfg["curriculum"] or {}).get(key):
+            value = known(key, cfg)
+            if value != entry["to"]:
+                raise ValueError(
+                    f"{key}={value}, but its curriculum ends at {entry['to']}: leave one out (curriculum=null for none)"
+                )
+
+
 class Curriculum:
-    """Writes the numbers of a plan into an Env, between two iterations: in place, so that graphs stay valid."""
+    """Writes the numbers of a plan into a PPO and its Env, between two iterations: in place, so that graphs stay valid."""
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or {}
+        self._ends: dict[str, tuple[Any, Any]] = {}
 
     @property
     def judged(self) -> bool:
@@ -90,20 +145,36 @@ class Curriculum:
         return any(entry["by"] == "success" for entry in self.plan.values())
 
     def begin(self, task: Any) -> None:
-        """The ranges of a task before its first worlds start."""
+        """The numbers of a task before its first worlds start; ValueError if one cannot move, or begins out of range."""
         for key, entry in self.plan.items():
-            name, _, which = key.removeprefix("task.randomise.").rpartition(".")
-            if key.startswith("task.randomise."):
+            section, _, rest = key.partition(".")
+            if rest.startswith("randomise."):
+                name, _, which = rest.removeprefix("randomise.").rpartition(".")
                 if which == "low":
                     task.randomisation.check(name, entry["from"])
                 task.randomisation.number(name, which).fill_(entry["from"])
+            elif section == "task" and "." not in rest:
+                first = tuple(entry["from"]) if isinstance(entry["from"], list) else entry["from"]
+                place = task.number(rest)
+                replace(task, **{rest: first})
+                place.copy_(task.tensor(first))
 
-    def write(self, env: Any, iteration: int) -> None:
+    def settings(self, cfg: Any, tensor: Callable[[Any], Any]) -> dict[str, Any]:
+        """PPO's settings that move, as tensors () of where they begin; ValueError if one is out of range. Comes before `write`.
+
+        `tensor` makes a tensor of a number or a list on PPO's device.
+        """
+        self._ends = {key: (tensor(entry["from"]), tensor(entry["to"])) for key, entry in self.plan.items()}
+        begin = {key[5:]: entry["from"] for key, entry in self.plan.items() if key.startswith("algo.")}
+        replace(cfg, **begin)
+        return {name: tensor(value) for name, value in begin.items()}
+
+    def write(self, ppo: Any, iteration: int) -> None:
         """The numbers for the iteration after `iteration` others. Reads nothing on the host."""
         for key, entry in self.plan.items():
-            place = env.number(key)
-            now = env.success if entry["by"] == "success" else place.new_full((), iteration)
-            done = ((now - entry["start"]) / (entry["stop"] - entry["start"])).clamp(0, 1)
-            place.copy_((1 - done) * entry["from"] + done * entry["to"])
+            place = ppo.number(key)
+            now = ppo.env.success if entry["by"] == "success" else ppo.env.success.new_full((), iteration)
+            (first, last), done = self._ends[key], share(entry, now)
+            place.copy_((1 - done) * first + done * last)
         if any(key.startswith("task.noise.") for key in self.plan):
-            env.look_again()  # as a run that is loaded here will
+            ppo.env.look_again()  # as a run that is loaded here will

@@ -66,6 +66,7 @@ class Env:
         compiled: bool = False,
     ):
         self.task, self.sim, self.seed, self.stagger = task, sim, seed, stagger
+        self._moved = task.moved
         self.num_envs, self.device = sim.qpos.shape[0], sim.qpos.device
         self.noise = Noise(seed, torch.arange(first, first + self.num_envs, device=self.device))
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -94,9 +95,10 @@ class Env:
 
     def _bind(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as fuse returns it."""
-        self._start, self._vary = fuse(self.task.start), fuse(self.task.vary)
+        task = self._moved
+        self._start, self._vary = fuse(task.start), fuse(task.vary)
         self._random = fuse(self.task.randomisation.restart)
-        self._control, self._update = fuse(self.task.control), fuse(self.task.update)
+        self._control, self._update = fuse(task.control), fuse(task.update)
         self._critic, self._actor, self._judge = fuse(self._views_of), fuse(self._view_of), fuse(self._judgement)
 
     def _begin(self) -> None:
@@ -107,7 +109,7 @@ class Env:
             self.write({name: value}, None)
         if task.fields:
             self.sim.refresh()
-        start = task.start(n, self.noise)
+        start = self._start(n, self.noise)
         self.memory = {k: v.clone() for k, v in start.items() if k not in ("qpos", "qvel")} | task.randomisation.memory(n)
         everyone = torch.ones(n, dtype=torch.bool, device=self.device)
         self._restart(everyone)
@@ -117,7 +119,7 @@ class Env:
     def _agree(self, weights: dict[str, float], noise: dict[str, float]) -> None:
         """Check the YAML's names against the task's, once, and keep them as tensors."""
         state = self.look()
-        rewards, observed = self.task.reward(state), self.task.observe(state)
+        rewards, observed = self._moved.reward(state), self._moved.observe(state)
         for what, ours, theirs in (
             ("reward terms and weights", rewards, weights),
             ("observation and noise terms", observed, noise),
@@ -214,8 +216,9 @@ class Env:
     def _judgement(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc) and whether the task ended (B,) bool."""
         # a sum over rows would add in an order that depends on B, and a world would know how many neighbours it has
-        terms = torch.stack(list(self.task.reward(s).values()), 1) * self._weights
-        return terms, self.task.dt * terms.sum(1), self._critic(s), self.task.terminated(s)
+        task = self._moved
+        terms = torch.stack(list(task.reward(s).values()), 1) * self._weights
+        return terms, task.dt * terms.sum(1), self._critic(s), task.terminated(s)
 
     def restart(self) -> None:
         """Begin a new episode in every world, with the random numbers of the next step: for a player, not for training."""
@@ -272,8 +275,13 @@ class Env:
         self.previous.masked_fill_(mask[:, None], 0.0)
 
     def number(self, key: str) -> Tensor:
-        """The live number of a configuration's key, task.weights.<term> and the like: a view that a curriculum writes to."""
-        _, part, name = key.split(".", 2)
+        """The live number of a configuration's key, task.weights.<term> and the like: a view that a curriculum writes to.
+
+        Those of the task itself must have been asked for before this Env was made.
+        """
+        part, _, name = key.removeprefix("task.").partition(".")
+        if not name:
+            return self.task.number(part)
         if part == "randomise":
             field, _, which = name.rpartition(".")
             return self.task.randomisation.number(field, which)
@@ -284,11 +292,11 @@ class Env:
 
     def _view_of(self, s: State) -> Tensor:
         """(B, no)"""
-        return torch.cat(list(self.task.observe(s).values()), dim=1)
+        return torch.cat(list(self._moved.observe(s).values()), dim=1)
 
     def _views_of(self, s: State) -> Tensor:
         """(B, nc)"""
-        return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
+        return torch.cat([*self._moved.observe(s).values(), *self._moved.privileged(s).values()], dim=1)
 
     def measured(self, s: State, critic: Tensor | None = None) -> Tensor:
         """(B, n) what the robot measures in a state, with its encoders' offsets and biases, but no noise; critic: its view."""
@@ -313,7 +321,7 @@ class Env:
 
     def report(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last report, and of the task's measures now."""
-        return self.tally.take(self.task.measure(self.look()))
+        return self.tally.take(self._moved.measure(self.look()))
 
     def metrics(self) -> dict[str, float]:
         """Means since the last report, read at once: for tests and tools; PPO's own report does not wait."""

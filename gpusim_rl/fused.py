@@ -49,8 +49,8 @@ def sample(
     first: int,
     scale: wp.array2d[float],
     offset: wp.array[float],
-    clip_coef: float,
-    clip_value: float,
+    clip_coef: wp.array[float],
+    clip_value: wp.array[float],
     originals: int,
     terms: wp.array2d[float],
     grad_mean: wp.array2d[float],
@@ -73,7 +73,7 @@ def sample(
         log_prob -= 0.5 * z * z
         kl += 0.5 * (scale[1, j] * scale[0, j] * scale[0, j] + moved * moved)
     ratio = wp.exp(log_prob - logp)
-    within = wp.clamp(ratio, 1.0 - clip_coef, 1.0 + clip_coef)
+    within = wp.clamp(ratio, 1.0 - clip_coef[0], 1.0 + clip_coef[0])
     surrogate = wp.min(advantage * ratio, advantage * within)
     slope = float(0.0)  # of the surrogate, times the ratio: by the log-probability
     if within == ratio or advantage * ratio < advantage * within:
@@ -84,9 +84,10 @@ def sample(
         terms[i, 5 + j] = -valid * slope * (z * z - 1.0) * scale[0, j]
     error = value[i, 0] - target
     moved = value[i, 0] - before
-    near = before + wp.clamp(moved, -clip_value, clip_value) - target
+    far = clip_value[0]
+    near = before + wp.clamp(moved, -far, far) - target
     grad = float(0.0)  # where the clipped value is the worse one it does not move
-    if error * error > near * near or (moved >= -clip_value and moved <= clip_value):
+    if error * error > near * near or (moved >= -far and moved <= far):
         grad = error
     grad_value[i, 0] = valid * grad
     terms[i, 0] = -valid * surrogate
@@ -95,7 +96,7 @@ def sample(
     if i >= originals:
         terms[i, 2] = 0.0
     clipped = float(0.0)
-    if wp.abs(ratio - 1.0) > clip_coef:
+    if wp.abs(ratio - 1.0) > clip_coef[0]:
         clipped = valid
     terms[i, 3] = clipped
     terms[i, 4] = valid
@@ -109,7 +110,7 @@ def conclude(
     floor: float,
     scale: wp.array2d[float],
     offset: wp.array[float],
-    ent_coef: float,
+    ent_coef: wp.array[float],
     grad_log_std: wp.array[float],
     stats: wp.array[float],
     share: wp.array[float],
@@ -117,7 +118,7 @@ def conclude(
     """The gradient of log_std from our rank's sums, the statistics from all ranks', and 1 / count."""
     nu = log_std.shape[0]
     for j in range(nu):
-        by_std = ours[5 + j] - ent_coef * ours[4] * scale[0, j]
+        by_std = ours[5 + j] - ent_coef[0] * ours[4] * scale[0, j]
         grad_log_std[j] = by_std * (scale[2, j] - floor)
     share[0] = 1.0 / wp.max(all_[4], 1.0)
     entropy = offset[0] + 0.5 * float(nu)
@@ -136,7 +137,7 @@ class FusedLoss:
         first: column where the actions begin.
         log_std: (nu,); grad_log_std: (nu,) where its gradient goes; floor: added to exp(log_std).
         old_std: (nu,) of the policy that acted.
-        clip_coef, clip_value, ent_coef: of `loss.Settings`.
+        clip_coef, clip_value, ent_coef: of `loss.Settings`; a tensor () may be written at any time.
         copies: of each sample; the first n / copies rows are those that were acted.
 
     `mean` (n, nu) and `value` (n, 1) take what the networks gave; after a call `grad_mean` and `grad_value` hold the gradients
@@ -153,9 +154,9 @@ class FusedLoss:
         grad_log_std: Tensor,
         floor: float,
         old_std: Tensor,
-        clip_coef: float,
-        clip_value: float,
-        ent_coef: float,
+        clip_coef: float | Tensor,
+        clip_value: float | Tensor,
+        ent_coef: float | Tensor,
         copies: int = 1,
     ):
         n, nu, device = len(rows), len(log_std), rows.device
@@ -166,19 +167,20 @@ class FusedLoss:
         self.stats, self.share = new(SUMS), new(1)
         self.terms, self.scale, self.offset = new(n, SUMS + nu), new(3, nu), new(2)
         self.ours, self.all = new(SUMS + nu), new(SUMS + nu)
-        self._kept = log_std, grad_log_std, rows, old_std  # a launch holds addresses alone
+        numbers = [torch.as_tensor(x, dtype=torch.float32, device=device).view(1) for x in (clip_coef, clip_value, ent_coef)]
+        self._kept = log_std, grad_log_std, rows, old_std, numbers  # a launch holds addresses alone
         scale, offset = self.scale, self.offset
         self._prepare = self._record(prepare, 1, [log_std, floor, old_std], [scale, offset])
         self._sample = self._record(
             sample,
             n,
-            [self.mean, self.value, rows, first, scale, offset, clip_coef, clip_value, n // copies],
+            [self.mean, self.value, rows, first, scale, offset, *numbers[:2], n // copies],
             [self.terms, self.grad_mean, self.grad_value],
         )
         self._conclude = self._record(
             conclude,
             1,
-            [self.ours, self.all, log_std, floor, scale, offset, ent_coef],
+            [self.ours, self.all, log_std, floor, scale, offset, numbers[2]],
             [grad_log_std, self.stats, self.share],
         )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -66,7 +67,9 @@ class PPO:
     ):
         if graph not in ("parts", "whole", "off"):
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
-        self.env, self.policy, self.cfg, self.schedule = env, policy, cfg, schedule or Curriculum()
+        self.env, self.policy, self.schedule = env, policy, schedule or Curriculum()
+        self._moving = self.schedule.settings(cfg, partial(torch.tensor, dtype=torch.float32, device=env.device))
+        self.cfg = cfg = replace(cfg, **self._moving)  # a tensor where the formulas have a number
         self.rollout = Rollout(env, policy, num_steps)
         self.size = num_steps * env.num_envs
         self.parts = cfg.update_epochs * cfg.num_minibatches
@@ -119,11 +122,15 @@ class PPO:
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
-        self.schedule.write(self.env, self.iterations)
+        self.schedule.write(self, self.iterations)
         self.phases.mark("iteration" if self.graph == "whole" else "")
         self._run()
         self.phases.mark("")
         self.iterations += 1
+
+    def number(self, key: str) -> Tensor:
+        """The live number of a configuration's key, for a curriculum to write to: one of `curriculum.ALGO`, or the Env's."""
+        return self._moving[key[5:]] if key.startswith("algo.") else self.env.number(key)
 
     def run(self) -> None:
         """An iteration in its parts. In place."""

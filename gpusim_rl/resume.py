@@ -33,7 +33,8 @@ def settled(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     if cfg["resume"] is not None:
         cfg = resumed(cfg, [o.key_or_group for o in parse(words)])
     settle(cfg)
-    cfg = curriculum.at(cfg["curriculum"], cfg, "to")
+    curriculum.clash(cfg, [o.key_or_group for o in parse(words)])
+    cfg = curriculum.at(cfg["curriculum"], cfg)
     if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
     if cfg["run_dir"] and cfg["resume"] is None:

@@ -1,10 +1,11 @@
 """What a task author reads: `State`, what a task sees of B worlds, and `Task`, the pure functions it fills in."""
 
+import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from xml.etree import ElementTree
 
 import mujoco
@@ -131,6 +132,8 @@ class Task:
         actuator: what makes torques of `control`'s targets; the model's own servos unless given.
     """
 
+    moves: ClassVar[dict[str, str]] = {}  # field that a curriculum may move → the attribute in which methods read it
+
     mjcf: str
     dt: float = 0.02
     episode: float = 20.0
@@ -145,6 +148,7 @@ class Task:
 
     def __post_init__(self) -> None:
         self._nominal: dict[str, Tensor] = {}
+        self._moving: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
         if not self.clip > 0:
@@ -186,6 +190,27 @@ class Task:
         if name not in self._nominal:
             self._nominal[name] = self.tensor(attrgetter(name)(self.mjm))
         return self._nominal[name]
+
+    def number(self, name: str) -> Tensor:
+        """What `moved` reads instead of a field, to be written at any time; ValueError for one that `moves` does not list."""
+        if name not in self.moves:
+            known = ", ".join(self.moves) or "none"
+            raise ValueError(
+                f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers ({known}), or a term's"
+            )
+        if name not in self._moving:
+            self._moving[name] = self.tensor(getattr(self, name))
+        return self._moving[name]
+
+    @property
+    def moved(self) -> Self:
+        """The task whose methods an Env calls: ourselves, or a copy with each `number` that was asked for in its place."""
+        if not self._moving:
+            return self
+        twin = copy.copy(self)
+        for name, value in self._moving.items():
+            setattr(twin, self.moves[name], value)
+        return twin
 
     def mjcf_text(self) -> str:
         """The model's MJCF, whole: `<include>`s resolved."""
@@ -295,8 +320,6 @@ def compile_mjcf(path: str) -> mujoco.MjModel:
 
 def converged(mjm: mujoco.MjModel) -> mujoco.MjModel:
     """A copy of the model whose solver runs to convergence."""
-    import copy
-
     model = copy.copy(mjm)
     model.opt.iterations, model.opt.ls_iterations = 100, 50
     return model

@@ -47,7 +47,7 @@ def settle(cfg: dict[str, Any]) -> None:
     if not 0 <= low <= high <= PAST:
         raise ValueError(f"task.observation_delay={[low, high]}: expected the least and the most control steps, up to {PAST}")
     variety.check(cfg["task"]["randomise"])
-    curriculum.check(cfg["curriculum"], cfg["task"])
+    curriculum.check(cfg["curriculum"], cfg)
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
 

@@ -1,6 +1,7 @@
 """A cart swings its pole up from hanging and balances it: the small task, learned in half a minute on two cores."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -30,6 +31,8 @@ class Cartpole(Task):
     arXiv:1801.00690), whose reward is a product of the same four wishes; here a pole that hangs is paid nothing for the
     others. The model goes back to Barto, Sutton and Anderson, IEEE Trans. SMC 13 (1983).
     """
+
+    moves: ClassVar = {name: name for name in ("sigma", "sigma_speed", "spread")}
 
     mjcf: str = "cartpole.xml"
     dt: float = 0.05

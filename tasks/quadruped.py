@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Quadruped(Task):
 
     Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al. (arXiv:2011.01387).
     """
+
+    moves: ClassVar = dict(fastest="limit") | {k: k for k in ("still", "sigma", "sigma_feet", "height", "lift", "gait")}
 
     mjcf: str = "quadruped.xml"
     reach: float = 0.3  # rad of joint target per unit of action

@@ -45,7 +45,8 @@ def replays(ppo: PPO) -> bool:
 
 def captured_is_eager(device: str, task: str, *words: str) -> None:
     """Ten iterations with graphs and without give the same state, bit by bit."""
-    with_graphs, without = build(device, task, 8, *words), build(device, task, 8, "graph=off")
+    plan = [word for word in words if word.startswith("curriculum=")]
+    with_graphs, without = build(device, task, 8, *words), build(device, task, 8, "graph=off", *plan)
     for ppo in (with_graphs, without):  # on CUDA atomics add in any order unless told not to
         ppo.env.sim._m.opt.deterministic = mjw.DeterminismType.ALL
     restarts = 0

@@ -1,5 +1,6 @@
 """Curricula: a number goes linearly from one value to another, by iteration or by success; resume and evaluation know of it."""
 
+import json
 import re
 
 import pytest
@@ -7,7 +8,11 @@ import torch
 
 from gpusim_rl import config, curriculum, resume
 from gpusim_rl.assemble import make_ppo
+from tasks import load
 from tests.commands import succeed
+from tests.guard import guard
+from tests.test_capture import exempt
+from tests.worlds import ROOT, TASKS
 
 TINY = ["num_envs=8", "num_steps=4", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu", "task.episode=0.2"]
 PLAN = (
@@ -42,6 +47,71 @@ def test_numbers_follow_the_plan():
     assert env.sim.model("geom_friction")[:, :, 0].min() < 1.0
 
 
+ENDS = {  # key → where it begins, where it ends
+    "task.fastest": ([0.25, 0.125, 0.25], [0.5, 0.25, 1.0]),
+    "task.still": (0.5, 0.25),
+    "task.sigma": (1.0, 0.5),
+    "task.lift": (0.0, 0.125),
+    "task.gait": (1.0, 2.0),
+    "algo.gamma": (0.5, 0.75),
+    "algo.gae_lambda": (0.5, 1.0),
+    "algo.clip_coef": (0.5, 0.125),
+    "algo.clip_value": (1.0, 0.25),
+    "algo.ent_coef": (0.5, 0.25),
+    "algo.target_kl": (1.0, 0.0625),
+    "algo.mirror_coef": (0.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("fused", ["true", "false"])
+def test_a_number_that_arrived_is_that_number(fused):
+    """Where each schedule has ended, training is bit by bit what it is with those numbers from the start; before, it is not."""
+    plan = {key: {"from": first, "to": last, "by": "iteration", "start": 0, "stop": 2} for key, (first, last) in ENDS.items()}
+    own = [f"algo.fused={fused}", "algo.symmetry=loss"]
+    one = build(*own, f"curriculum={written(plan)}")
+    other = build(*own, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
+    places = {key: one.number(key) for key in ENDS}
+    address = [place.data_ptr() for place in places.values()]
+    for i in range(3):
+        other.load(one.state(), "test")
+        one.iteration()
+        other.iteration()
+        for key, (first, last) in ENDS.items():
+            first, last = torch.tensor(first), torch.tensor(last)
+            assert torch.equal(places[key], first + min(i / 2, 1) * (last - first))
+        a, b = one.state(), other.state()
+        assert all(torch.equal(a[name], b[name]) for name in a) == (i == 2)
+    assert address == [one.number(key).data_ptr() for key in ENDS]
+
+
+def test_an_iteration_with_schedules_reads_nothing():
+    """Numbers that move are read on the device."""
+    plan = {key: {"from": first, "to": last, "by": "success", "start": 0, "stop": 2} for key, (first, last) in ENDS.items()}
+    ppo = build("algo.symmetry=loss", f"curriculum={written(plan)}")
+    ppo.iteration()
+    with guard(*exempt(ppo)) as switch:
+        ppo.iteration()
+    assert switch.seen > 500 and ppo.metrics()["fault"] == 0
+
+
+@pytest.mark.parametrize("key", ENDS)
+def test_each_number_is_heeded(key):
+    """Two runs that differ in one scheduled number alone differ after two iterations."""
+    finals = []
+    for last in ENDS[key]:
+        plan = {key: {"from": last, "to": last, "by": "iteration", "start": 0, "stop": 1}}
+        ppo = build("algo.symmetry=loss", f"curriculum={written(plan)}", "task.episode=0.04", "algo.learning_rate=0.01")
+        for _ in range(4):
+            ppo.iteration()
+        finals.append(ppo.state())
+    assert not all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
+
+
+def written(plan):
+    """A plan as a word of the command line."""
+    return json.dumps(plan).replace('"', "")
+
+
 def test_resume_is_exact():
     """A PPO loaded in the middle of a plan goes on bit by bit, the success of the last evaluation included."""
     one, other = build(PLAN), build(PLAN)
@@ -69,6 +139,16 @@ def test_an_evaluation_has_the_last_values():
     assert ppo.env.number("task.randomise.friction.low").item() == 1.25
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_every_number_that_moves_is_in_the_docs(name):
+    """docs/randomisation.md lists what can be scheduled; so does each task's class, of numbers that its configuration has."""
+    text = (ROOT / "docs" / "randomisation.md").read_text()
+    section = config.compose_plain("config", [f"task={name}"])["task"]
+    for key in load(name).moves:
+        assert f"`{key}`" in text and (key in section and curriculum.numeric(section[key]))
+    assert all(f"{key}`" in text for key in curriculum.ALGO)
+
+
 def test_by_success_evaluates(tmp_path):
     """A plan by success has training evaluate, without stop_at, and a run with a plan resumes."""
     plan = "curriculum={task.randomise.push.high:{from:0,to:1,by:success,start:0,stop:1}}"
@@ -89,10 +169,48 @@ JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"
         (JERK, (0, 1, "iteration", 4, 4), "curriculum: task.weights.jerk: start=4 is not before stop=4"),
         ("seed", (0, 1, "iteration", 0, 4), "curriculum: seed cannot be scheduled: choose of task"),
         (TILT, (0, 1, "iteration", 0, 4), "task.randomise.tilt is off, say its kind"),
+        ("algo.hidden", (0, 1, "iteration", 0, 4), "curriculum: algo.hidden cannot be scheduled: choose of task"),
+        ("task.mjcf", (0, 1, "iteration", 0, 4), "curriculum: task.mjcf cannot be scheduled"),
+        ("task.fastest", (0, [1, 1, 1], "iteration", 0, 4), "task.fastest: from=0: expected as many numbers as task.fastest=["),
+        ("task.lift", ([0], 1, "iteration", 0, 4), "curriculum: task.lift: from=[0]: expected a number"),
+        ("task.lift", ("x", 1, "iteration", 0, 4), "curriculum: task.lift: from='x': expected a number"),
     ],
 )
 def test_nonsense_gets_a_line(key, values, says):
     """A plan that names or says nonsense is a ValueError before anything is built."""
-    task = config.compose_plain("config", [])["task"]
+    cfg = config.compose_plain("config", [])
     with pytest.raises(ValueError, match=re.escape(says)):
-        curriculum.check({key: dict(zip(curriculum.KEYS, values, strict=False))}, task)
+        curriculum.check({key: dict(zip(curriculum.KEYS, values, strict=False))}, cfg)
+
+
+def schedule(first, last, start=0, stop=1, by="iteration"):
+    return {"from": first, "to": last, "by": by, "start": start, "stop": stop}
+
+
+LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
+
+
+@pytest.mark.parametrize(
+    "plan, word, says",
+    [
+        ({"task.dt": schedule(0.02, 0.04)}, None, "task.dt cannot be scheduled: choose of this task's numbers (fastest,"),
+        ({"task.sigma": schedule(0, 0.5)}, None, "task.sigma=0: expected more than 0"),
+        ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma=2: expected a number from 0 to 1"),
+        ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
+        ({"task.lift": schedule(0, 0.2)}, "task.lift=0.1", "task.lift=0.1, but its curriculum ends at 0.2"),
+        (
+            {LOW: schedule(0.5, 1), HIGH: schedule(0.8, 1.5, 2, 3)},
+            None,
+            "curriculum, at iteration 1, success 0: task.randomise.kp: low=1.0 is above high=0.8",
+        ),
+        (
+            {LOW: schedule(0.5, 1, by="success"), HIGH: schedule(0.8, 1.5)},
+            None,
+            "curriculum, at iteration 0, success 1: task.randomise.kp: low=1.0 is above high=0.8",
+        ),
+    ],
+)
+def test_what_the_task_refuses(plan, word, says):
+    """What cannot move, begins out of its range, crosses on its way or contradicts the command line is a ValueError, too."""
+    with pytest.raises(ValueError, match=re.escape(says)):
+        build(f"curriculum={written(plan)}", *([word] if word else []))

@@ -101,7 +101,11 @@ def test_the_profiler_sees_graphs_alone():
     assert seen["kernel_launches"] == 0 and seen["kernels"] > 1000
 
 
-@pytest.mark.parametrize("words", [[], ["graph=whole"], ["sim.conditional=true"]], ids=str)
+PLAN = "curriculum={task.fastest:{from:[0.2,0.1,0.2],to:[1,0.5,1],by:iteration,start:0,stop:9},"
+PLAN += "algo.ent_coef:{from:0.1,to:0,by:iteration,start:0,stop:9},algo.gamma:{from:0.9,to:0.97,by:iteration,start:0,stop:9}}"
+
+
+@pytest.mark.parametrize("words", [[], ["graph=whole"], ["sim.conditional=true"], [PLAN]], ids=str)
 def test_captured_is_eager(words):
     """Ten captured iterations leave the state of ten eager ones, bit by bit, with mujoco_warp told to be deterministic."""
     graphs.captured_is_eager("cuda", "quadruped", *words)
