@@ -177,4 +177,4 @@ class Curriculum:
             (first, last), done = self._ends[key], share(entry, now)
             place.copy_((1 - done) * first + done * last)
         if any(key.startswith("task.noise.") for key in self.plan):
-            ppo.env.look_again()  # as a run that is loaded here will
+            ppo.env.see()  # as a run that is loaded here will

@@ -9,18 +9,11 @@ from torch import Tensor
 
 from gpusim_rl.incident import Incident
 from gpusim_rl.noise import Noise
-from gpusim_rl.past import Past
 from gpusim_rl.ranks import gather, share
+from gpusim_rl.sight import Sight, Views
 from gpusim_rl.sim import LIMIT, Sim
 from gpusim_rl.tally import Tally
 from gpusim_rl.task import State, Task
-
-
-class Views(NamedTuple):
-    """What the networks see of one moment."""
-
-    obs: Tensor  # (B, no)  the actor: what a robot measures, with noise
-    critic: Tensor  # (B, nc)  the critic: the same without noise, and what only the simulator knows
 
 
 class Step(NamedTuple):
@@ -82,11 +75,16 @@ class Env:
         self.memory: dict[str, Tensor] = {}
         self._bind(lambda fn: fn)
         self._begin()
-        self._agree(weights, noise)
+        self._weigh(weights)
+        self.sight = Sight(self._moved, self.look(), noise)
+        self.views, self.widths, self.past = self.sight.views, self.sight.widths, self.sight.past
+        self.see(torch.ones_like(self.time, dtype=torch.bool))
         self._update(self.now, self.noise)  # every stream joins the block now, before anything holds its address
         self._push()
         if compiled:
-            self._bind(functools.partial(torch.compile, dynamic=False))
+            fuse = functools.partial(torch.compile, dynamic=False)
+            self._bind(fuse)
+            self.sight.bind(fuse)
         self.incident = Incident(sim, self.noise.worlds, task.fields, len(self.terms), "force_left" in self.memory)
         self._blind = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self.tally = Tally(self.terms, self.num_envs, task.dt, self.device)
@@ -98,8 +96,7 @@ class Env:
         task = self._moved
         self._start, self._vary = fuse(task.start), fuse(task.vary)
         self._random = fuse(self.task.randomisation.restart)
-        self._control, self._update = fuse(task.control), fuse(task.update)
-        self._critic, self._actor, self._judge = fuse(self._views_of), fuse(self._view_of), fuse(self._judgement)
+        self._control, self._update, self._judge = fuse(task.control), fuse(task.update), fuse(self._judgement)
 
     def _begin(self) -> None:
         """Draw the worlds, start every episode and keep the first views."""
@@ -116,42 +113,18 @@ class Env:
         if self.stagger:
             self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
 
-    def _agree(self, weights: dict[str, float], noise: dict[str, float]) -> None:
-        """Check the YAML's names against the task's, once, and keep them as tensors."""
-        state = self.look()
-        rewards, observed = self._moved.reward(state), self._moved.observe(state)
-        for what, ours, theirs in (
-            ("reward terms and weights", rewards, weights),
-            ("observation and noise terms", observed, noise),
-        ):
-            missing = sorted(set(ours) - set(theirs)) if what.startswith("reward") else []
-            unknown = sorted(set(theirs) - set(ours))
-            if missing or unknown:
-                says = [f"{name!r} has no weight" for name in missing] + [f"{name!r} is no term" for name in unknown]
-                raise ValueError(f"{what} disagree: {', '.join(says)} (terms: {', '.join(ours)})")
+    def _weigh(self, weights: dict[str, float]) -> None:
+        """Check the names of the weights against the task's terms, once, and keep them as a tensor."""
+        terms = list(self._moved.reward(self.look()))
+        says = [f"{name!r} has no weight" for name in sorted(set(terms) - set(weights))]
+        says += [f"{name!r} is no term" for name in sorted(set(weights) - set(terms))]
+        if says:
+            raise ValueError(f"reward terms and weights disagree: {', '.join(says)} (terms: {', '.join(terms)})")
         negative = [name for name, weight in weights.items() if weight < 0]
         if negative:
             raise ValueError(f"weights are ≥ 0, signs live in the task: {', '.join(negative)}")
-        self.terms = list(rewards)
-        self.widths = {name: value.shape[1] for name, value in observed.items()}
-        self._weights = self.task.tensor([weights[name] for name in rewards])
-        spread = [noise.get(name, 0.0) for name, width in self.widths.items() for _ in range(width)]
-        self._spread = self.task.tensor(spread)
-        self.past = self._recall()
-        widths = self.past.width if self.past else len(spread), self._critic(state).shape[1]
-        self.views = Views(*(torch.zeros(self.num_envs, width, device=self.device) for width in widths))
-        self._look(torch.ones_like(self.time, dtype=torch.bool))
-
-    def _recall(self) -> Past | None:
-        """What the actor sees of the past, if it sees any."""
-        task, read = self.task, self.task.readings
-        unknown = sorted(set(task.history) - set(self.widths))
-        if unknown:
-            raise ValueError(f"task.history: {unknown[0]!r} is no term (terms: {', '.join(self.widths)})")
-        if max(task.history.values(), default=1) == 1 and not task.observation_delay[1]:
-            return None
-        late = {name for name in self.widths if read[name].source not in ("action", "command", "clock")}
-        return Past(self.widths, task.history, task.observation_delay, late, self.num_envs, self.device)
+        self.terms = terms
+        self._weights = self.task.tensor([weights[name] for name in terms])
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -210,7 +183,7 @@ class Env:
         self.tally.add(terms, reward, terminated, truncated, fault, self.sim.overflow)
         ended = terminated | truncated | fault
         self._restart(ended)
-        self._look(ended)
+        self.see(ended)
         return end, reward, terminated, truncated, fault
 
     def _judgement(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -218,7 +191,7 @@ class Env:
         # a sum over rows would add in an order that depends on B, and a world would know how many neighbours it has
         task = self._moved
         terms = torch.stack(list(task.reward(s).values()), 1) * self._weights
-        return terms, task.dt * terms.sum(1), self._critic(s), task.terminated(s)
+        return terms, task.dt * terms.sum(1), self.sight.critic(s), task.terminated(s)
 
     def restart(self) -> None:
         """Begin a new episode in every world, with the random numbers of the next step: for a player, not for training."""
@@ -227,16 +200,12 @@ class Env:
         everyone = torch.ones_like(self._blind)
         self._restart(everyone)
         self.tally.restart()
-        self._look(everyone)
+        self.see(everyone)
 
     def steer(self, name: str, value: Any) -> None:
         """Overwrite a memory entry in every world, such as the command, and look again: for a player, not for training."""
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
-        self._look()
-
-    def look_again(self) -> None:
-        """Write both views anew, after a number of the noise has changed."""
-        self._look()
+        self.see()
 
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Put values into the memory or the model's fields, in the worlds of mask (all for None). In place.
@@ -287,35 +256,15 @@ class Env:
             return self.task.randomisation.number(field, which)
         if part == "weights":
             return self._weights[self.terms.index(name)]
-        at = sum(list(self.widths.values())[: list(self.widths).index(name)])
-        return self._spread[at : at + self.widths[name]]
+        return self.sight.noise(name)
 
-    def _view_of(self, s: State) -> Tensor:
-        """(B, no)"""
-        return torch.cat(list(self._moved.observe(s).values()), dim=1)
-
-    def _views_of(self, s: State) -> Tensor:
-        """(B, nc)"""
-        return torch.cat([*self._moved.observe(s).values(), *self._moved.privileged(s).values()], dim=1)
-
-    def measured(self, s: State, critic: Tensor | None = None) -> Tensor:
-        """(B, n) what the robot measures in a state, with its encoders' offsets and biases, but no noise; critic: its view."""
-        seen = (self._critic(s) if critic is None else critic)[:, : len(self._spread)]
-        if "encoder" in self.memory:
-            seen = self._actor(s.seen(qpos=s.qpos + s.encoder))
-        return seen + s.sensor_bias if "sensor_bias" in self.memory else seen
-
-    def _look(self, began: Tensor | None = None) -> None:
-        """Write both views of the state now; the actor's has the observation noise.
+    def see(self, began: Tensor | None = None) -> None:
+        """Write both views of the state now.
 
         began (B,): a new moment, at which these worlds begin an episode; None: the same moment, looked at again.
         """
         self.now = self.look()
-        self.views.critic.copy_(self._critic(self.now))
-        noise = self.noise.uniform("observe", -self._spread, self._spread)
-        torch.add(self.measured(self.now, self.views.critic), noise, out=self.past.now if self.past else self.views.obs)
-        if self.past:
-            self.past.see(began, self.noise, self.views.obs)
+        self.sight.write(self.now, self.noise, began)
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
@@ -343,7 +292,7 @@ class Env:
         for name, target in self._own().items():
             target.copy_(share(state[name], n) if name in self._per_world else state[name])
         self.noise.draw(self.step_count)
-        self._look()
+        self.see()
 
     @property
     def _per_world(self) -> set[str]:

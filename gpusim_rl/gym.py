@@ -97,7 +97,7 @@ class Worlds(VectorEnv):
         env, past, ends = self.env, self.env.past, []
         off = env.memory.keys() & {"encoder", "sensor_bias"}  # of the episode that ends, drawn anew before `step` returns
         before = (past.frames.clone(), past.age.clone()) if past else None
-        step = env.step(action, (lambda s: ends.append(env.measured(s))) if off else None)
+        step = env.step(action, (lambda s: ends.append(env.sight.measured(s))) if off else None)
         obs, critic, end, reward, terminated, truncated, fault = map(array, (*step.views, *step[1:]))
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated

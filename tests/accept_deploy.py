@@ -48,7 +48,7 @@ def episodes(env: Env, path: Path) -> None:
             env.noise.draw(env.step_count)
             env.write(task.update(env.look(), env.noise), None)
         commands.append(env.memory["command"].clone())
-        noise.append(env.noise.uniform("observe", -env._spread, env._spread).clone())
+        noise.append(env.noise.uniform("observe", -env.sight.spread, env.sight.spread).clone())
     given["command"] = torch.stack(commands)
     parts = torch.stack(noise).split(list(env.widths.values()), dim=2)
     given |= {f"noise/{term}": part for term, part in zip(env.widths, parts, strict=True) if part.any()}

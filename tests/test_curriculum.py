@@ -42,7 +42,7 @@ def test_numbers_follow_the_plan():
         assert found["task.randomise.friction.low"] == pytest.approx(1.25 - min(0.2 * i, 1))
         assert found["task.weights.jerk"] == pytest.approx(min(0.1 * i, 0.4))
         assert found["task.randomise.push.every"] == pytest.approx(8 - min(i, 4))
-        assert (env._spread[:3] == min(i / 4, 1)).all() and (env._spread[3:6] == env._spread[3]).all()
+        assert (env.sight.spread[:3] == min(i / 4, 1)).all() and (env.sight.spread[3:6] == env.sight.spread[3]).all()
     assert address == [env.number(key).data_ptr() for key in ppo.schedule.plan]
     assert env.sim.model("geom_friction")[:, :, 0].min() < 1.0
 

@@ -125,7 +125,7 @@ def test_reward_is_weighted_terms():
     twin.step(action.clamp(-env.task.clip, env.task.clip))
     want = env.task.dt * sum(QUADRUPED["weights"][name] * term for name, term in seen[-1].items())
     torch.testing.assert_close(step.reward, want)
-    assert not step.terminated.any() and torch.equal(step.end, twin._critic(twin.look()))
+    assert not step.terminated.any() and torch.equal(step.end, twin.sight.critic(twin.look()))
     assert env.action.abs().max() <= env.task.clip
 
 

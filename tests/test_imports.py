@@ -9,7 +9,7 @@ from tests.worlds import ROOT
 
 ORDER = """
     maths mirror graph disk bundle ranks variety actuator < noise checkpoint curriculum motor < sim draws < randomise
-    < incident past tally task < env < policy returns fused < loss rollout vectors < ppo < plain plan compare run board
+    < incident past tally task < sight < env < policy returns fused < loss rollout vectors < ppo < plain plan compare run board
     < saver evaluate export legs < stance < outfit < robot < config levels loop < values < resume
     < command show assemble < bench repro verify fit_actuator adapt < gym rsl < sb3 < train play
 """

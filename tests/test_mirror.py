@@ -99,7 +99,7 @@ def side_by_side(env: Env) -> None:
     env.sim.reset(torch.ones(2 * n, dtype=torch.bool), qpos, qvel)
     env.memory["command"][n:] = env.memory["command"][:n] * torch.tensor([1.0, -1.0, -1.0])
     env.memory["phase"][n:] = (env.memory["phase"][:n] + 0.5) % 1
-    env._look()
+    env.see()
 
 
 @pytest.mark.parametrize("brought", [False, True])
@@ -312,8 +312,8 @@ def test_the_exported_file_commutes(tmp_path):
     seen = record(env, actor, 20)
     export(actor, env.task, path, **about, observations=seen)
     robot, env = deploy.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
-    env._spread.zero_()  # a robot's readings have their noise already
-    env._look(torch.ones(8, dtype=torch.bool))
+    env.sight.spread.zero_()  # a robot's readings have their noise already
+    env.see(torch.ones(8, dtype=torch.bool))
     robot.reset(env.memory["phase"].numpy())
     running, lived = torch.ones(8, dtype=torch.bool), 0
     for _ in range(60):

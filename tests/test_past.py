@@ -136,8 +136,8 @@ def test_deploy_keeps_the_history(name, tmp_path):
     done = export_task(name, tmp_path / "policy.onnx", **past)
     policy = deploy.Policy(done.path)
     env = make_env(name, 8, stagger=False, **past)
-    env._spread.zero_()  # a robot's readings have their noise already
-    env._look(torch.ones(8, dtype=torch.bool))
+    env.sight.spread.zero_()  # a robot's readings have their noise already
+    env.see(torch.ones(8, dtype=torch.bool))
     policy.reset(env.memory["phase"].numpy() if "phase" in env.memory else np.zeros(8))
     running, lived = torch.ones(8, dtype=torch.bool), 0
     for _ in range(60):

@@ -248,8 +248,8 @@ def test_encoders_and_biases():
     """The actor sees q + δ and biased terms, the critic the truth; a servo's target is less by δ; both anew at a restart."""
     randomise = everything() | {"push": {"kind": "off"}, "force": {"kind": "off"}}
     env = make_env(num_envs=8, randomise=randomise, episode=0.2)
-    env._spread.zero_()
-    env._look()
+    env.sight.spread.zero_()
+    env.see()
     offset, own = env.memory["encoder"], env.memory["sensor_bias"]
     for _ in range(12):
         action, before = torch.randn(8, 12, generator=torch.Generator().manual_seed(0)), offset.clone()
@@ -318,8 +318,8 @@ def test_cartpole_has_what_it_can():
     names = ("friction", "mass", "inertia", "armature", "damping", "joint_friction", "gravity", "encoder", "start_angle")
     none = {"armature": {"how": "set"}, "damping": {"how": "set"}, "joint_friction": {"how": "set"}}  # of its own
     env = make_env("cartpole", 4, randomise={name: {"kind": "uniform"} | none.get(name, {}) for name in names})
-    env._spread.zero_()
-    env._look()
+    env.sight.spread.zero_()
+    env.see()
     angle = env.sim.qpos[:, 1] + env.memory["encoder"][:, 1]
     torch.testing.assert_close(env.views.obs[:, 1:3].double(), torch.stack([angle.cos(), angle.sin()], 1), atol=1e-6, rtol=0)
     assert env.memory["encoder"].all() and not env.step(torch.zeros(4, 1)).fault.any()
