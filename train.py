@@ -116,6 +116,8 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     run.configure(cfg | {"resume": None})
     for row in run.rewind(ppo.iterations)[-1:]:
         ppo.env.tally.recall(row)
+    if changed:
+        run.log({"iteration": ppo.iterations, "changed": list(changed)}, "hashes.jsonl")
     return run, note, cfg
 
 

@@ -26,10 +26,15 @@ def main(words: list[str]) -> None:
     with config.one_line():
         run = Run.open(Path(words[0]))
         cfg = resume.trained(run)
-        kept = {row["iteration"]: row["sha256"] for row in run.rows("hashes.jsonl") if isinstance(row.get("sha256"), dict)}
+        rows = list(run.rows("hashes.jsonl"))
+        kept = {row["iteration"]: row["sha256"] for row in rows if isinstance(row.get("sha256"), dict)}
         count = min(int(words[1]) if len(words) == 2 else HASHED, max(kept, default=0))
         if count < 1:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
+        for row in rows:
+            if "changed" in row:
+                says = f"{run.path} was continued with other values from iteration {row['iteration']} on"
+                raise ValueError(f"{says} ({str(row['changed'])[:200]}): its config.yaml is not what began it")
         ppo = make_ppo(cfg)
     for line in differences(run):
         print(line)

@@ -19,3 +19,21 @@ def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
     verify.main(["run"])
     said = capsys.readouterr().out
     assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
+
+
+def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
+    """A run that was continued with other values cannot be made again from its config.yaml: one line says so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
+    for words in (
+        ["task=quadruped", *TINY, "iterations=2", "run_dir=run", "log=none"],
+        ["resume=run", "iterations=3"],
+        ["resume=run", "iterations=4", "task.weights.slip=1"],
+    ):
+        train.train(resume.settled(config.compose_plain("config", words), words))
+        if "iterations=3" in words:
+            verify.main(["run"])
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        verify.main(["run"])
+    assert "run was continued with other values from iteration 3 on (['task.weights.slip'])" in capsys.readouterr().err
