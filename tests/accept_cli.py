@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from gpusim_rl import assemble, config, values
+from gpusim_rl import assemble, config, curriculum, values
 from tests.commands import command
 from tests.worlds import ROOT
 
@@ -197,6 +197,25 @@ class Draw:
         deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
         deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]
         return [self.random.choice([*text.split(), *deep])], None, False
+
+    def draw_curriculum(self):
+        self.script, pick = "train.py", self.random
+
+        def entry(key: str) -> str:
+            own = str(self.flat.get(key)).replace(" ", "").replace("'", "")
+            odd = [*NUMBERS, "x", "null", "{}", "[1,2]", "true"]
+            said = {"from": own, "to": own, "by": self.one("iteration success"), "start": "0", "stop": self.one("1 5 0.5")}
+            for name in pick.sample(list(said), k=pick.choice([0, 0, 0, 1, 2])):
+                said[name] = pick.choice(odd)
+            if pick.random() < 0.1:
+                del said[pick.choice(list(said))]
+            return f"{key}:{{{','.join(f'{name}:{value}' for name, value in said.items())}}}"
+
+        plain = [f"task.{name}" for name in "fastest lift sigma still sigma_speed".split() if f"task.{name}" in self.flat]
+        plain += [key for key in self.leaves if key.startswith(("task.weights.", "task.noise."))]
+        moving = [*plain, *(f"algo.{name}" for name in curriculum.ALGO)]
+        keys = {pick.choice([*(moving * 9), *self.leaves, "5", "task.x"]) for _ in range(pick.choice([1, 1, 2, 4]))}
+        return [f"curriculum={{{','.join(entry(key) for key in sorted(keys))}}}"], None, False
 
     def draw_prefix(self):
         key = self.random.choice([*self.leaves, "new", "task", "task.weights.joy", "hydra.x"])
