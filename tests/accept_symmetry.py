@@ -3,9 +3,9 @@
     python -m tests.accept_symmetry [--kinds none augment loss net] [--seeds 1 2 3] [--stop-at 0.95] [--out DIR] [words …]
 
 For every seed and kind in turn, `train.py task=quadruped algo.symmetry=KIND seed=SEED stop_at=0.95` runs as a process of its
-own; the words go to it, too (num_envs=…, robot=…). A row for each run: whether it succeeded, iterations and seconds until then
-(evaluations are in them: one after every tenth iteration), success of its last evaluation, and the largest |π(M o) - A π(o)|
-of policy.onnx over observations of its task; then the medians over the seeds. Exits with 1 if an error of symmetry=net is more
+own; the words go to it, too (num_envs=…, robot=…). A row for each run: whether it succeeded, iterations until then, seconds of
+training (its median iteration times their number) and in all (with an evaluation after every tenth), success of its last
+evaluation, and the largest |π(M o) - A π(o)| of policy.onnx over observations of its task; then the medians over the seeds. Exits with 1 if an error of symmetry=net is more
 than 1e-6. Seeds come first, so that what a busy machine slows, it slows in all kinds.
 """
 
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,8 @@ class Row(NamedTuple):
     seed: int
     reached: bool
     iterations: int
-    seconds: float  # of training, as the log has it
+    training: float  # s, of the median iteration times their number
+    seconds: float  # as the log has them: with evaluations
     success: float  # of the last evaluation
     error: float
 
@@ -55,7 +57,9 @@ def train(kind: str, seed: int, folder: Path, stop_at: float, words: list[str]) 
     success: list[float] = [row["success"] for row in rows if "success" in row]
     last: dict[str, Any] = rows[-1]
     found = success[-1] if success else 0.0
-    return Row(kind, seed, found >= stop_at, int(last["iteration"]), last["time_s"], found, asymmetry(folder))
+    times, iterations = [row["time_s"] for row in rows], int(last["iteration"])
+    training = iterations * statistics.median(after - before for before, after in pairwise(times))
+    return Row(kind, seed, found >= stop_at, iterations, training, last["time_s"], found, asymmetry(folder))
 
 
 def asymmetry(folder: Path) -> float:
@@ -81,20 +85,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs") / f"symmetry-{time.strftime('%Y%m%d-%H%M%S')}")
     args, words = parser.parse_known_args()
     rows: list[Row] = []
-    print("| kind | seed | reached | iterations | seconds | success | error |\n|---|---|---|---|---|---|---|")
+    print("| kind | seed | reached | iterations | training s | in all s | success | error |\n|---|---|---|---|---|---|---|---|")
     for seed in args.seeds:
         for kind in args.kinds:
             row = train(kind, seed, args.out / f"{kind}-s{seed}", args.stop_at, words)
             rows.append(row)
-            says = (
-                f"{'yes' if row.reached else 'no'} | {row.iterations} | {row.seconds:.1f} | {row.success:.3f} | {row.error:.1e}"
-            )
+            says = f"{'yes' if row.reached else 'no'} | {row.iterations} | {row.training:.1f} | {row.seconds:.1f} | {row.success:.3f} | {row.error:.1e}"
             print(f"| {kind} | {seed} | {says} |", flush=True)
     for kind in args.kinds:
         mine = [row for row in rows if row.kind == kind]
-        iterations, seconds = (statistics.median(x) for x in zip(*((row.iterations, row.seconds) for row in mine), strict=True))
+        iterations, training = (
+            statistics.median(x) for x in zip(*((row.iterations, row.training) for row in mine), strict=True)
+        )
         reached = f"{sum(row.reached for row in mine)} of {len(mine)} reached {args.stop_at}"
-        print(f"{kind}: {reached}; median {iterations} iterations, {seconds:.1f} s")
+        print(f"{kind}: {reached}; median {iterations} iterations, {training:.1f} s of training")
     sys.exit(any(row.error > ALLOWED for row in rows if row.kind == "net"))
 
 
