@@ -5,8 +5,9 @@
 For every seed and kind in turn, `train.py task=quadruped algo.symmetry=KIND seed=SEED stop_at=0.95` runs as a process of its
 own; the words go to it, too (num_envs=…, robot=…). A row for each run: whether it succeeded, iterations until then, seconds of
 training (its median iteration times their number) and in all (with an evaluation after every tenth), success of its last
-evaluation, and the largest |π(M o) - A π(o)| of policy.onnx over observations of its task; then the medians over the seeds. Exits with 1 if an error of symmetry=net is more
-than 1e-6. Seeds come first, so that what a busy machine slows, it slows in all kinds.
+evaluation, and the largest |π(M o) - A π(o)| of policy.onnx over observations of its task; then the medians over the seeds.
+Exits with 1 if an error of symmetry=net is more than 1e-6. Seeds come first, so that what a busy machine slows, it slows in
+all kinds.
 """
 
 import argparse
@@ -90,7 +91,10 @@ def main() -> None:
         for kind in args.kinds:
             row = train(kind, seed, args.out / f"{kind}-s{seed}", args.stop_at, words)
             rows.append(row)
-            says = f"{'yes' if row.reached else 'no'} | {row.iterations} | {row.training:.1f} | {row.seconds:.1f} | {row.success:.3f} | {row.error:.1e}"
+            reached = "yes" if row.reached else "no"
+            says = (
+                f"{reached} | {row.iterations} | {row.training:.1f} | {row.seconds:.1f} | {row.success:.3f} | {row.error:.1e}"
+            )
             print(f"| {kind} | {seed} | {says} |", flush=True)
     for kind in args.kinds:
         mine = [row for row in rows if row.kind == kind]
