@@ -116,8 +116,8 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     run.configure(cfg | {"resume": None})
     for row in run.rewind(ppo.iterations)[-1:]:
         ppo.env.tally.recall(row)
-    if changed:
-        run.log({"iteration": ppo.iterations, "changed": list(changed)}, "hashes.jsonl")
+    if other := [key for key in changed if key not in resume.ALIKE]:
+        run.log({"iteration": ppo.iterations, "changed": ", ".join(other)}, "hashes.jsonl")
     return run, note, cfg
 
 

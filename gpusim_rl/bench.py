@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpusim_rl import compare, config, values
+from gpusim_rl import compare, config, curriculum, values
 from gpusim_rl.assemble import make_ppo
 from gpusim_rl.disk import write_whole
 from gpusim_rl.graph import WARM
@@ -142,6 +142,7 @@ def main(words: list[str]) -> None:
     with config.one_line():
         cfg = config.compose_plain("bench", words)
         settle(cfg)
+        curriculum.clash(cfg, [o.key_or_group for o in config.parse(words)])
         start = perf_counter()
         ppo = make_ppo(cfg)
     found = bench(ppo, cfg, perf_counter() - start, lambda line: console.print(line, highlight=False, soft_wrap=True))

@@ -131,6 +131,8 @@ def check_key(override: Override, base: dict[str, Any]) -> None:
     if rest == "name" and (CONF / group).is_dir():
         raise ValueError(f"{override.input_line}: choose with {group}=, one of {', '.join(choices(CONF / group))}")
     flat = flatten(base)
+    if key == "curriculum" and flat.get(key) and isinstance(override.value(), dict):
+        raise ValueError("curriculum: the task's file has one: change it there, or say curriculum=null for none")
     if key not in flat:
         near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
         section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
@@ -140,6 +142,8 @@ def check_key(override: Override, base: dict[str, Any]) -> None:
 
 def same_kind(key: str, old: Any, new: Any) -> None:
     """ValueError if a value is of another kind than the one it replaces (a null may become anything)."""
+    if key == "curriculum":
+        return  # `curriculum.check` looks at it, whole
     wanted = {int: "a whole number", float: "a number", str: "a word", list: "a list", bool: "true or false"}
     if isinstance(new, float) and not abs(new) <= LARGEST:
         raise ValueError(f"{key}={new}: expected a finite number{'' if old is None else f', such as {old}'}")
@@ -171,13 +175,17 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def merge(base: dict[str, Any], found: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """base with the values of found; ValueError at a key that base lacks or a value of another kind.
 
-    Reward and noise terms are taken as they are: they must agree with the task, not with its file of today.
+    Reward and noise terms and a curriculum are taken as they are: they must agree with the task, not with its file of today.
     """
     for key, value in found.items():
         if key not in base:
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)
-    deep = {key: value for key, value in found.items() if isinstance(base[key], dict) and key not in ("weights", "noise")}
+    deep = {
+        key: value
+        for key, value in found.items()
+        if isinstance(base[key], dict) and key not in ("weights", "noise", "curriculum")
+    }
     return base | found | {key: merge(base[key], value, f"{prefix}{key}.") for key, value in deep.items()}
 
 

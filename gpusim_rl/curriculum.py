@@ -15,6 +15,7 @@ from gpusim_rl import variety
 
 KEYS = ("from", "to", "by", "start", "stop")
 BY = ("iteration", "success")
+NEAR = 1e-6  # the least from start to stop: far above float32's rounding of either
 ALGO = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "mirror_coef")
 KNOWN = (
     f"task.<number>, task.weights.<term>, task.noise.<term>, task.randomise.<field>.<low|high|every>, algo.<{'|'.join(ALGO)}>"
@@ -40,16 +41,17 @@ def check(plan: Plan | None, cfg: dict[str, Any]) -> None:
             variety.number(f"{where}: {name}", entry[name])
         if entry["by"] not in BY:
             raise ValueError(f"{where}: by={entry['by']}: choose one of {', '.join(BY)}")
-        if not entry["start"] < entry["stop"]:
-            raise ValueError(f"{where}: start={entry['start']} is not before stop={entry['stop']}")
+        if not entry["stop"] - entry["start"] >= NEAR:
+            raise ValueError(f"{where}: start={entry['start']} is not before stop={entry['stop']}, by {NEAR} at least")
         now = known(key, cfg)
+        width = len(now) if isinstance(now, list | tuple) else 0
         for name in ("from", "to"):
-            ends = entry[name] if isinstance(now, list | tuple) and isinstance(entry[name], list) else [entry[name]]
+            ends = entry[name] if width and isinstance(entry[name], list) else [entry[name]]
             for end in ends:
                 variety.number(f"{where}: {name}", end)
-            if len(ends) != (len(now) if isinstance(now, list | tuple) else 1):
+            if len(ends) != max(width, 1):
                 raise ValueError(f"{where}: {name}={entry[name]}: expected as many numbers as {key}={now}")
-            if not key.startswith("task.randomise.") and min(ends) < 0:
+            if key.startswith(("task.weights.", "task.noise.", "algo.")) and min(ends) < 0:
                 raise ValueError(f"{where}: expected numbers of at least 0")
     for moment in moments(plan or {}):
         try:
@@ -65,6 +67,8 @@ def known(key: str, cfg: dict[str, Any]) -> Number:
     part, _, name = rest.partition(".")
     task = cfg["task"]
     if section == "algo" and rest in ALGO:
+        if rest == "mirror_coef" and cfg["algo"]["symmetry"] != "loss":
+            raise ValueError(f"curriculum: {key} is in use with algo.symmetry=loss alone")
         return cfg["algo"][rest]
     if section == "task" and part in ("weights", "noise"):
         if name not in task[part]:
@@ -98,14 +102,8 @@ def moments(plan: Plan) -> list[dict[str, float]]:
     return [dict(zip(BY, moment, strict=True)) for moment in product(*(bend or [0.0] for bend in bends))]
 
 
-def share(entry: dict[str, Any], now: Any) -> Any:
-    """How much of its way a number has gone, in [0, 1], at a number or a tensor of what it goes by."""
-    done = (now - entry["start"]) / (entry["stop"] - entry["start"])
-    return done.clamp(0, 1) if hasattr(done, "clamp") else min(max(done, 0.0), 1.0)
-
-
 def at(plan: Plan | None, cfg: dict[str, Any], moment: dict[str, float] | None = None) -> dict[str, Any]:
-    """A copy of a configuration with the scheduled numbers at their last values, or as they are at a moment."""
+    """A copy of a configuration with the scheduled numbers at their last values, or, but for lists, as they are at a moment."""
     if not plan:
         return cfg
     cfg = copy.deepcopy(cfg)
@@ -114,22 +112,22 @@ def at(plan: Plan | None, cfg: dict[str, Any], moment: dict[str, float] | None =
         tree = cfg
         for name in path:
             tree = tree.setdefault(name, {})
-        tree[last] = copy.copy(entry["to"])
+        tree[last] = copy.copy(entry["to"])  # a list in two places of config.yaml would be an alias there
         if moment and not isinstance(entry["to"], list):
-            done = share(entry, moment[entry["by"]])
+            done = (moment[entry["by"]] - entry["start"]) / (entry["stop"] - entry["start"])
+            done = min(max(done, 0.0), 1.0)
             tree[last] = (1 - done) * entry["from"] + done * entry["to"]
     return cfg
 
 
-def clash(cfg: dict[str, Any], keys: Iterable[str]) -> None:
-    """ValueError if one of `keys`, which a user has said, is one whose last value a schedule says otherwise."""
-    for key in keys:
-        if entry := (cfg["curriculum"] or {}).get(key):
-            value = known(key, cfg)
-            if value != entry["to"]:
-                raise ValueError(
-                    f"{key}={value}, but its curriculum ends at {entry['to']}: leave one out (curriculum=null for none)"
-                )
+def clash(cfg: dict[str, Any], said: Iterable[str]) -> None:
+    """ValueError if a user has said a key, itself or the section it is in, whose last value a schedule says otherwise."""
+    said = [f"{key}." for key in said if "." in key]
+    for key, entry in (cfg["curriculum"] or {}).items():
+        value = known(key, cfg)
+        if any(f"{key}.".startswith(section) for section in said) and value != entry["to"]:
+            says = f"{key}={value}, but its curriculum ends at {entry['to']}"
+            raise ValueError(f"{says}: leave one out (curriculum=null for none)")
 
 
 class Curriculum:
@@ -150,23 +148,27 @@ class Curriculum:
             section, _, rest = key.partition(".")
             if rest.startswith("randomise."):
                 name, _, which = rest.removeprefix("randomise.").rpartition(".")
+                if name not in task.randomisation.entries:
+                    raise ValueError(f"curriculum: {key}: not with this actuator, which has learned its gains")
                 if which == "low":
                     task.randomisation.check(name, entry["from"])
                 task.randomisation.number(name, which).fill_(entry["from"])
             elif section == "task" and "." not in rest:
-                first = tuple(entry["from"]) if isinstance(entry["from"], list) else entry["from"]
+                first, last = (tuple(x) if isinstance(x, list) else x for x in (entry["from"], entry["to"]))
                 place = task.number(rest)
-                replace(task, **{rest: first})
+                if getattr(task, rest) != last:
+                    raise ValueError(f"curriculum: {key} ends at {last}, but of this robot it is {getattr(task, rest)}")
+                replace(task, **{rest: first})  # its constructor checks it
                 place.copy_(task.tensor(first))
 
-    def settings(self, cfg: Any, tensor: Callable[[Any], Any]) -> dict[str, Any]:
-        """PPO's settings that move, as tensors () of where they begin; ValueError if one is out of range. Comes before `write`.
+    def prepare(self, cfg: Any, tensor: Callable[[Any], Any]) -> dict[str, Any]:
+        """Keep what `write` reads, and return those of PPO's settings that move, as tensors () of where they begin.
 
-        `tensor` makes a tensor of a number or a list on PPO's device.
+        `tensor` makes one of a number or a list, on PPO's device. ValueError if a setting begins out of its range.
         """
         self._ends = {key: (tensor(entry["from"]), tensor(entry["to"])) for key, entry in self.plan.items()}
         begin = {key[5:]: entry["from"] for key, entry in self.plan.items() if key.startswith("algo.")}
-        replace(cfg, **begin)
+        replace(cfg, **begin)  # its constructor checks them
         return {name: tensor(value) for name, value in begin.items()}
 
     def write(self, ppo: Any, iteration: int) -> None:
@@ -174,7 +176,8 @@ class Curriculum:
         for key, entry in self.plan.items():
             place = ppo.number(key)
             now = ppo.env.success if entry["by"] == "success" else ppo.env.success.new_full((), iteration)
-            (first, last), done = self._ends[key], share(entry, now)
+            (first, last), done = self._ends[key], (now - entry["start"]) / (entry["stop"] - entry["start"])
+            done = done.clamp(0, 1)
             place.copy_((1 - done) * first + done * last)
-        if any(key.startswith("task.noise.") for key in self.plan):
-            ppo.env.see()  # as a run that is loaded here will
+        if any(key.startswith("task.noise.") or (key.startswith("task.") and key.count(".") == 1) for key in self.plan):
+            ppo.env.see()  # views may show it, and a run that is loaded here sees them anew

@@ -250,7 +250,7 @@ class Env:
         """
         part, _, name = key.removeprefix("task.").partition(".")
         if not name:
-            return self.task.number(part)
+            return self._moved.numbers[part]
         if part == "randomise":
             field, _, which = name.rpartition(".")
             return self.task.randomisation.number(field, which)

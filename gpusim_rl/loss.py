@@ -13,7 +13,7 @@ STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clipped", "actor_
 
 @dataclass(kw_only=True)
 class Settings:
-    """The numbers of PPO, in CleanRL's names.
+    """The numbers of PPO, in CleanRL's names; one that a curriculum moves is a tensor ().
 
     Args:
         gamma, gae_lambda: of the returns.

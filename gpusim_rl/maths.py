@@ -42,7 +42,7 @@ def squared(v: Tensor) -> Tensor:
     return (v * v).sum(-1)
 
 
-def gauss(error: Tensor, sigma: float) -> Tensor:
+def gauss(error: Tensor, sigma: float | Tensor) -> Tensor:
     """exp(-|e|²/σ²) over the last axis: 1 at no error, 0.37 at |e| = σ; (…, n) → (…)."""
     return torch.exp(squared(error) * (-1 / sigma**2))
 

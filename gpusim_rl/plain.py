@@ -5,6 +5,8 @@ torch.distributions, autograd through the whole loss, one gradient tensor a para
 the learning rate a number of the host's, which reads the KL for it.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
@@ -22,7 +24,8 @@ class Plain:
 
     def update(self) -> None:
         """All epochs over the rollout; then the normalisers absorb it. In place."""
-        ppo, r, policy, cfg = self.ppo, self.ppo.rollout, self.ppo.policy, self.ppo.cfg
+        ppo, r, policy = self.ppo, self.ppo.rollout, self.ppo.policy
+        cfg = replace(ppo.cfg, **{name: value.item() for name, value in ppo.moving.items()})
         with torch.no_grad():
             value, end = (policy.critic(policy.seer(view)).squeeze(-1) for view in (r.critic, r.end))
             advantage = self.advantage(value, end)

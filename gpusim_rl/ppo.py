@@ -68,8 +68,8 @@ class PPO:
         if graph not in ("parts", "whole", "off"):
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
         self.env, self.policy, self.schedule = env, policy, schedule or Curriculum()
-        self._moving = self.schedule.settings(cfg, partial(torch.tensor, dtype=torch.float32, device=env.device))
-        self.cfg = cfg = replace(cfg, **self._moving)  # a tensor where the formulas have a number
+        self.moving = self.schedule.prepare(cfg, partial(torch.tensor, dtype=torch.float32, device=env.device))
+        self.cfg = cfg = replace(cfg, **self.moving)  # a tensor where the formulas have a number
         self.rollout = Rollout(env, policy, num_steps)
         self.size = num_steps * env.num_envs
         self.parts = cfg.update_epochs * cfg.num_minibatches
@@ -130,7 +130,7 @@ class PPO:
 
     def number(self, key: str) -> Tensor:
         """The live number of a configuration's key, for a curriculum to write to: one of `curriculum.ALGO`, or the Env's."""
-        return self._moving[key[5:]] if key.startswith("algo.") else self.env.number(key)
+        return self.moving[key[5:]] if key.startswith("algo.") else self.env.number(key)
 
     def run(self) -> None:
         """An iteration in its parts. In place."""

@@ -18,6 +18,7 @@ CHANGEABLE = (
     *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log", "rollbacks"),
     *("resume", "run_dir", "auto_resume", "plan", "hydra"),
 )
+ALIKE = ("graph", "sim.threads")  # what changes no bit of a training
 FIXED = (
     *("task", "robot", "seed", "num_envs", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
@@ -92,9 +93,11 @@ def trained(run: Any) -> dict[str, Any]:
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     """Key → "key old → new" for every value that differs, but for those that any continuation may change."""
-    old, new = flatten(before), flatten(after)
-    keys = [key for key in new if not isinstance(new[key], dict) and not within(key, CHANGEABLE)]
-    return {key: f"{key} {old.get(key)} → {new[key]}" for key in keys if old.get(key) != new[key]}
+    plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
+    old, new = ({key: x for key, x in flatten(cfg).items() if not isinstance(x, dict)} for cfg in (before, after))
+    keys = [key for key in {**new, **old} if not within(key, (*CHANGEABLE, "curriculum"))]
+    found = {key: f"{key} {old.get(key)} → {new.get(key)}" for key in keys if old.get(key) != new.get(key)}
+    return found | ({"curriculum": f"curriculum {plans[0]} → {plans[1]}"} if plans[0] != plans[1] else {})
 
 
 def soft(key: str) -> bool:

@@ -41,8 +41,8 @@ def gae(
     truncated: Tensor,
     fault: Tensor,
     *,
-    gamma: float,
-    lam: float,
+    gamma: float | Tensor,
+    lam: float | Tensor,
 ) -> Tensor:
     """Generalised advantage estimation (arXiv:1506.02438, eq. 16), all (T, B).
 

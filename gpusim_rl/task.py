@@ -132,7 +132,9 @@ class Task:
         actuator: what makes torques of `control`'s targets; the model's own servos unless given.
     """
 
-    moves: ClassVar[dict[str, str]] = {}  # field that a curriculum may move → the attribute in which methods read it
+    # field that a curriculum may move → the attribute in which methods read it: a float32 tensor () or (n,) while it moves, so
+    # only for what formulas take alike, and nothing that `__post_init__` has derived other attributes from
+    moves: ClassVar[dict[str, str]] = {}
 
     mjcf: str
     dt: float = 0.02
@@ -148,7 +150,7 @@ class Task:
 
     def __post_init__(self) -> None:
         self._nominal: dict[str, Tensor] = {}
-        self._moving: dict[str, Tensor] = {}
+        self.numbers: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
         if not self.clip > 0:
@@ -198,17 +200,17 @@ class Task:
             raise ValueError(
                 f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers ({known}), or a term's"
             )
-        if name not in self._moving:
-            self._moving[name] = self.tensor(getattr(self, name))
-        return self._moving[name]
+        return self.numbers.setdefault(name, self.tensor(getattr(self, name)))
 
     @property
     def moved(self) -> Self:
         """The task whose methods an Env calls: ourselves, or a copy with each `number` that was asked for in its place."""
-        if not self._moving:
+        if not self.numbers:
             return self
         twin = copy.copy(self)
-        for name, value in self._moving.items():
+        for name, value in self.numbers.items():
+            if not hasattr(self, self.moves[name]):
+                raise ValueError(f"{type(self).__name__}.moves: {name!r} is read in {self.moves[name]!r}, which there is not")
             setattr(twin, self.moves[name], value)
         return twin
 

@@ -200,6 +200,8 @@ def number(key: str, value: Any) -> float:
     """value, if it is a finite number."""
     if type(value) not in (int, float) or not abs(value) < 1e30:
         raise ValueError(f"{key}={value!r}: expected a number")
+    if 0 < abs(value) < 1e-18:
+        raise ValueError(f"{key}={value}: expected 0 or a number of at least 1e-18")
     return float(value)
 
 

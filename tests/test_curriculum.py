@@ -2,15 +2,21 @@
 
 import json
 import re
+import shutil
+from dataclasses import dataclass
 
 import pytest
 import torch
 
-from gpusim_rl import config, curriculum, resume
+from gpusim_rl import adapt, config, curriculum, resume
 from gpusim_rl.assemble import make_ppo
+from gpusim_rl.curriculum import ALGO
+from gpusim_rl.motor import Net
 from tasks import load
+from tasks.cartpole import Cartpole
 from tests.commands import succeed
 from tests.guard import guard
+from tests.test_actuator import INPUTS
 from tests.test_capture import exempt
 from tests.worlds import ROOT, TASKS
 
@@ -94,17 +100,29 @@ def test_an_iteration_with_schedules_reads_nothing():
     assert switch.seen > 500 and ppo.metrics()["fault"] == 0
 
 
-@pytest.mark.parametrize("key", ENDS)
-def test_each_number_is_heeded(key):
-    """Two runs that differ in one scheduled number alone differ after two iterations."""
+MOVING = [(task, f"task.{name}") for task in TASKS for name in load(task).moves] + [
+    ("quadruped", f"algo.{name}") for name in ALGO
+]
+
+
+@pytest.mark.parametrize("task, key", MOVING)
+def test_each_number_is_heeded(task, key):
+    """Two runs with one configuration, whose schedules of one number begin apart, differ after some iterations."""
+    words = ["algo.symmetry=loss", "task.episode=0.04", "algo.learning_rate=0.01", f"task={task}"]
+    last = curriculum.known(key, config.compose_plain("config", words))
+    assert not isinstance(last, dict)
     finals = []
-    for last in ENDS[key]:
-        plan = {key: {"from": last, "to": last, "by": "iteration", "start": 0, "stop": 1}}
-        ppo = build("algo.symmetry=loss", f"curriculum={written(plan)}", "task.episode=0.04", "algo.learning_rate=0.01")
+    for share in {"task.still": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}.get(key, (0.5, 0.75)):
+        first = [share * x for x in last] if isinstance(last, list) else share * (last or 1.0)
+        ppo = build(*words, f"curriculum={written({key: schedule(first, last, stop=10**6)})}")
         for _ in range(4):
             ppo.iteration()
         finals.append(ppo.state())
     assert not all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
+
+
+def schedule(first, last, start=0, stop=1, by="iteration"):
+    return {"from": first, "to": last, "by": by, "start": start, "stop": stop}
 
 
 def written(plan):
@@ -149,6 +167,71 @@ def test_every_number_that_moves_is_in_the_docs(name):
     assert all(f"{key}`" in text for key in curriculum.ALGO)
 
 
+@dataclass(kw_only=True)
+class Scaled(Cartpole):
+    """A cartpole whose critic sees a number that moves."""
+
+    def privileged(self, s):
+        return dict(scaled=s.qpos / self.sigma)
+
+
+def test_views_that_show_a_number_resume_exactly(monkeypatch):
+    """Where a view is of a number that moves, a run that is loaded goes on bit by bit, too."""
+    monkeypatch.setattr("gpusim_rl.assemble.load", lambda _: Scaled)
+    words = ["task=cartpole", f"curriculum={written({'task.sigma': schedule(2.0, 0.5, stop=8)})}"]
+    one, other = build(*words), build(*words)
+    for _ in range(3):
+        one.iteration()
+    other.load(one.state(), "test")
+    one.iteration()
+    other.iteration()
+    a, b = one.state(), other.state()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
+    """A plan in conf/task/ may be dropped, not replaced, and runs that were begun without it or with another open."""
+    folder = tmp_path / "conf"
+    shutil.copytree(config.CONF, folder)
+    plan = {"task.spread": schedule(0.1, 0.3)}
+    run = {**config.compose_plain("config", ["task=cartpole"]), "curriculum": {"task.sigma": schedule(1, 0.5)}}
+    with (folder / "task" / "cartpole.yaml").open("a") as file:
+        file.write(f"curriculum: {json.dumps(plan)}\n")
+    monkeypatch.setattr(config, "CONF", folder)
+    config.build_base.cache_clear()
+    try:
+        base = config.compose_plain("config", ["task=cartpole"])
+        assert base["curriculum"] == plan
+        assert config.compose_plain("config", ["task=cartpole", "curriculum=null"])["curriculum"] is None
+        with pytest.raises(ValueError, match="curriculum: the task's file has one: change it there, or say curriculum=null"):
+            config.compose_plain("config", ["task=cartpole", f"curriculum={written(plan)}"])
+        assert config.merge(base, run)["curriculum"] == run["curriculum"]
+        assert config.merge(base, run | {"curriculum": None})["curriculum"] is None
+        with pytest.raises(ValueError, match=re.escape("task.spread=0.9, but its curriculum ends at 0.3")):
+            adapt.compose("cartpole", 4, ["task.spread=0.9"], {})
+    finally:
+        config.build_base.cache_clear()
+
+
+def test_a_dropped_schedule_is_said():
+    """A schedule, or one of two, that a continuation leaves out is a change."""
+    cfg = config.compose_plain("config", [])
+    two = {"task.lift": schedule(0, 0.08), JERK: schedule(0, 0.01)}
+    one = {"task.lift": schedule(0, 0.08)}
+    for before, after in ((two, one), (one, {}), (one, None), (None, one)):
+        assert list(resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})) == ["curriculum"]
+    assert not resume.changes(cfg | {"curriculum": {}}, cfg)
+
+
+def test_learned_gains_cannot_be_scheduled(tmp_path):
+    """kp and kd of a learned actuator are refused in one line."""
+    net = tmp_path / "net.safetensors"
+    Net(INPUTS, [(torch.zeros(1, 6), torch.zeros(1))]).save(net)
+    words = [f"robot.actuator.file={net}", "robot.actuator.kind=net", f"curriculum={written({LOW: schedule(0.8, 0.9)})}"]
+    with pytest.raises(ValueError, match=r"kp\.low: not with this actuator, which has learned its gains"):
+        build(*words)
+
+
 def test_by_success_evaluates(tmp_path):
     """A plan by success has training evaluate, without stop_at, and a run with a plan resumes."""
     plan = "curriculum={task.randomise.push.high:{from:0,to:1,by:success,start:0,stop:1}}"
@@ -183,10 +266,6 @@ def test_nonsense_gets_a_line(key, values, says):
         curriculum.check({key: dict(zip(curriculum.KEYS, values, strict=False))}, cfg)
 
 
-def schedule(first, last, start=0, stop=1, by="iteration"):
-    return {"from": first, "to": last, "by": by, "start": start, "stop": stop}
-
-
 LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
 
 
@@ -198,6 +277,15 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
         ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         ({"task.lift": schedule(0, 0.2)}, "task.lift=0.1", "task.lift=0.1, but its curriculum ends at 0.2"),
+        ({JERK: schedule(0, 0.4)}, "task.weights={jerk:5}", "task.weights.jerk=5, but its curriculum ends at 0.4"),
+        ({"task.lift": schedule(0, 0.2, stop=1e-9)}, None, "start=0 is not before stop=1e-09, by 1e-06 at least"),
+        ({"task.sigma": schedule(1e-25, 0.5)}, None, "from=1e-25: expected 0 or a number of at least 1e-18"),
+        ({"algo.mirror_coef": schedule(0, 1)}, None, "algo.mirror_coef is in use with algo.symmetry=loss alone"),
+        (
+            {"task.height": schedule(0.2, 0.25)},
+            "robot.mjcf=tasks/assets/quadruped.xml",
+            "task.height ends at 0.25, but of",
+        ),
         (
             {LOW: schedule(0.5, 1), HIGH: schedule(0.8, 1.5, 2, 3)},
             None,

@@ -27,7 +27,7 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     for words in (
         ["task=quadruped", *TINY, "iterations=2", "run_dir=run", "log=none"],
-        ["resume=run", "iterations=3"],
+        ["resume=run", "iterations=3", "graph=off", "sim.threads=2"],
         ["resume=run", "iterations=4", "task.weights.slip=1"],
     ):
         train.train(resume.settled(config.compose_plain("config", words), words))
@@ -36,4 +36,4 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
         verify.main(["run"])
-    assert "run was continued with other values from iteration 3 on (['task.weights.slip'])" in capsys.readouterr().err
+    assert "run was continued with other values from iteration 3 on (task.weights.slip)" in capsys.readouterr().err
