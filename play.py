@@ -179,7 +179,7 @@ def describe_robot(cfg: dict[str, Any]) -> None:
         from gpusim_rl.robot import as_yaml, bring  # loads MuJoCo: not before a mistake is answered
 
         said = {key: value for key, value in cfg["robot"].items() if key not in ("name", "actuator")}
-        name = cfg["robot"]["name"] if cfg["robot"]["name"] != "own" else Path(said["mjcf"]).stem
+        name = cfg["robot"]["name"] if cfg["robot"]["name"] != "own" else Path(said["mjcf"].rpartition(":")[2]).stem
         text = as_yaml(bring(**said).robot, name, cfg["robot"]["actuator"])
         print(text)
         if cfg["out"]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 SIDES = np.array([3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8])  # joint → the one on the other side; legs FL, FR, RL, RR
 GUESSED, SAID = 0.01, 0.1  # of a leg's length: how far a foot may be from its image, for guessed signs and for given ones
+MASS = 0.03  # likewise the centre of mass at least: batteries and cables lie where there is room
 
 
 class Flip(NamedTuple):
@@ -111,15 +112,15 @@ def hinge_signs(m: Any, base: str, feet: tuple[str, ...], given: tuple[float, ..
     spots = places(m, d, base, feet, stance)
     length = float(np.linalg.norm(d.xanchor[joints[1::3]] - spots[:4], axis=1).mean())  # from a hip to its foot
     along = (d.xaxis[joints][SIDES] * d.xaxis[joints] * [-1, 1, -1]).sum(1)  # ±1 where axes are images of one another
-    signs, most = (np.array(given), SAID * length) if given else (np.sign(along) + 0.0, GUESSED * length)
+    signs, near = (np.array(given), SAID) if given else (np.sign(along) + 0.0, GUESSED)
+    most = length * np.array([near] * 4 + [max(near, MASS)])
     lean = 0.3 * np.random.default_rng(0).uniform(-1, 1, (8, 12))  # rad
     image = [places(m, d, base, feet, stance + signs * x[SIDES])[[1, 0, 3, 2, 4]] * [1, -1, 1] for x in lean]
     miss = np.linalg.norm(np.array(image) - [places(m, d, base, feet, stance + x) for x in lean], axis=2).max(0)
     if (signs != signs[SIDES]).any() or not (miss <= most).all():
-        worst = [*feet, "centre of mass"][int(miss.argmax())]
-        says = (
-            f"in mirrored poses its {worst} is {1e3 * miss.max():.0f} mm from where it should be, of {1e3 * most:.0f} allowed"
-        )
+        worst = int((miss / most).argmax())
+        says = f"in mirrored poses its {[*feet, 'centre of mass'][worst]} is {1e3 * miss[worst]:.0f} mm from where it should be"
+        says += f", of {1e3 * most[worst]:.0f} allowed"
         raise ValueError(f"robot.mirror: this robot is not its own mirror image: {says}")
     servos = {"kp": m.actuator_gainprm[:, 0], "kd": m.actuator_biasprm[:, 2], "torque": m.actuator_forcerange[:, 1]}
     servos["armature"] = m.dof_armature[m.jnt_dofadr[joints]]

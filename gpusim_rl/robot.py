@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ class Robot:
     feet: Any = None  # four geoms, sites or bodies; the spheres at the ends of the legs
     joints: Any = None  # four lists of abduction, thigh, knee; the three hinges above each foot
     stance: Any = None  # rad; the first keyframe in which it stands, else legs bent with the feet below the hips
-    kp: Any = None  # N m/rad; the model's own servos', else weight times height
-    kd: Any = None  # N m s/rad; the model's own servos', else √(kp · inertia of the leg about its hip)
+    kp: Any = None  # N m/rad; the model's own servos' if it stands with them, else weight times height
+    kd: Any = None  # N m s/rad; the model's own servos' likewise, else √(kp · inertia of the leg about its hip)
     torque: Any = None  # N m; the model's own limits, else weight times height
     armature: Any = None  # kg m²; the model's own, else a fifth of the inertia of the leg about its hip
     scale: Any = None  # rad of joint target per unit of action; task.reach
@@ -131,8 +132,8 @@ def stand(robot: Robot, spec: mujoco.MjSpec, own: mujoco.MjModel) -> Brought:
     four = Legs(light.compile(), base, names, feet)
     robot = replace(robot, base=base, joints=joints, feet=[foot.name or foot.inside for foot in feet])
     given = [*four.keyframes(own), four.bent()] if robot.stance is None else [legs.twelve("stance", robot.stance)]
-    for stance in given:
-        ready, trial = complete(robot, own, four, stance), light.copy()
+    for trust, stance in product((True, False), given):
+        ready, trial = complete(robot, own, four, stance, trust), light.copy()
         stance = np.array(ready.stance)  # as it is printed, so that what is printed gives the same model
         servos = dict(kp=ready.kp, kd=ready.kd, torque=ready.torque, armature=ready.armature)
         outfit.drive(trial, four, stance, **servos)
@@ -160,14 +161,17 @@ def image(robot: Robot, mjm: mujoco.MjModel, balls: tuple[str, ...]) -> list[flo
         return None
 
 
-def complete(robot: Robot, own: mujoco.MjModel, four: Legs, stance: Array) -> Robot:
-    """The description with its gains and limits, for a stance."""
+def complete(robot: Robot, own: mujoco.MjModel, four: Legs, stance: Array, trust: bool) -> Robot:
+    """The description with its gains and limits, for a stance; the file's own gains if they are to be trusted."""
     inertia, lever = four.inertia(stance), four.lever(stance)  # kg m², N m
     stance = np.round(stance, 4) + 0.0  # no -0
 
     def known(key: str, guess: Array) -> list[float]:
         value = getattr(robot, key)
-        found = theirs(own, four.names, key) if value is None else legs.twelve(key, value)
+        if value is not None:
+            found = legs.twelve(key, value)
+        else:
+            found = theirs(own, four.names, key) if trust or key not in ("kp", "kd") else np.full(12, np.nan)
         found = np.where(np.isnan(found), guess, found)
         if not (found > 0).all():
             raise legs.Misfit(f"robot.{key}={value}: expected more than 0")

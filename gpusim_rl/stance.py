@@ -38,6 +38,9 @@ class Legs:
         foot = self.spots()
         self.length = np.linalg.norm(knee - thigh, axis=1) + np.linalg.norm(foot - knee, axis=1)  # (4,) m
         self.wanted = thigh - [[0, 0, CROUCH]] * self.length[:, None]  # below the hips
+        self.pose(np.where(np.arange(12) % 3 == 0, np.clip(0, self.low, self.high), (self.low + self.high) / 2))
+        side = self.spots()[:, 1]  # with the abductions at rest; never narrower than that
+        self.wanted[:, 1] = np.where(np.abs(side) > np.abs(thigh[:, 1]), side, thigh[:, 1])
 
     def qpos(self, angles: Array) -> Array:
         """(19,) in the model's order, the feet on the ground."""

@@ -24,7 +24,7 @@ from tests.accept_deploy import episodes, walk_alone
 from tests.commands import TINY, refused, succeed
 from tests.exported import export_task
 from tests.guard import guard
-from tests.robots import NAMES, mjcf, write
+from tests.robots import NAMES, PLACE, mjcf, write
 from tests.test_capture import exempt
 from tests.worlds import ROOT, make_env, make_ppo, numbers
 
@@ -196,6 +196,25 @@ def test_keyframe_of_the_file(tmp_path):
     keys = "".join(f'<key qpos="{q}"/>' for q in ("0 3 0.5 " * 4, " ".join(pose.values())))
     found = bring(mjcf=write(tmp_path, mjcf(more=f"<keyframe>{keys}</keyframe>")))
     np.testing.assert_allclose(found.robot.stance, [0, 0.6, 1.2, 0, 0.6, -1.2, 0, 0.6, 1.2, 0, 0.6, 1.2])
+
+
+def test_feet_beside_the_hips(tmp_path):
+    """Legs whose feet are outside of their hips, as Barkour's and ANYmal's, stand as wide as that, abductors at rest."""
+    text = mjcf()
+    for leg, (_, y) in PLACE.items():
+        knee = f'<body name="{leg}_unter" pos="0 '
+        text = text.replace(f"{knee}0 -0.2", f"{knee}{np.sign(y) * 0.06} -0.2")
+    stance = np.reshape(bring(mjcf=write(tmp_path, text)).robot.stance, (4, 3))
+    np.testing.assert_allclose(stance[:, 0], 0, atol=0.01)
+
+
+def test_weak_servos(tmp_path):
+    """A file's servos in which it does not stand are not taken over, but those in which it does; torques are in either case."""
+    for kp, same in ((40, True), (2, False)):
+        servos = "".join(f'<position joint="{name}" kp="{kp}" kv="1" forcerange="-30 30"/>' for name in NAMES)
+        text = re.sub("<actuator>.*</actuator>", f"<actuator>{servos}</actuator>", mjcf(), flags=re.DOTALL)
+        robot = bring(mjcf=write(tmp_path, text)).robot
+        assert (robot.kp == [kp] * 12, robot.torque) == (same, [30] * 12)
 
 
 def test_urdf(tmp_path):
