@@ -110,14 +110,15 @@ def begin(cfg: dict[str, Any], ppo: Any) -> tuple[Any, dict[str, str], dict[str,
     if rank() > 0:
         return run, note, cfg
     changed = resume.changes(resume.trained(run), cfg)
+    changed = {key: says for key, says in changed.items() if key not in resume.ALIKE}
     if changed:
         say(f"warning: {', '.join(changed.values())}: from iteration {ppo.iterations} on this is not the run that was begun")
     run.checkpoints.forget(path)
     run.configure(cfg | {"resume": None})
     for row in run.rewind(ppo.iterations)[-1:]:
         ppo.env.tally.recall(row)
-    if other := [key for key in changed if key not in resume.ALIKE]:
-        run.log({"iteration": ppo.iterations, "changed": ", ".join(other)}, "hashes.jsonl")
+    if changed:
+        run.log({"iteration": ppo.iterations, "changed": ", ".join(changed)}, "hashes.jsonl")
     return run, note, cfg
 
 

@@ -31,8 +31,9 @@ def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[st
     said = [f"{key}={json.dumps(value, default=spoken, ensure_ascii=False)}" for key, value in deep.items()]
     cfg = config.compose_plain("config", [*words, *said])
     values.settle(cfg)
-    curriculum.clash(cfg, [word.partition("=")[0].strip() for word in [*words, *said]])
-    return curriculum.at(cfg["curriculum"], cfg)
+    told = tuple(word.partition("=")[0].strip() for word in [*words, *said])
+    plan = {key: entry for key, entry in (cfg["curriculum"] or {}).items() if not config.within(key, told)}
+    return curriculum.at(plan, cfg)  # no schedule runs here: it says the numbers that nobody else did
 
 
 def spoken(value: Any) -> Any:

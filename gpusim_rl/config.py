@@ -15,8 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gpusim_rl.variety import SMALLEST
+
 CONF = Path(__file__).resolve().parent.parent / "conf"
-LARGEST, SMALLEST = 3.4e38, 1e-18  # of float32, and what of it can be squared and inverted
+LARGEST = 3.4e38  # of float32
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

@@ -15,7 +15,7 @@ from gpusim_rl import variety
 
 KEYS = ("from", "to", "by", "start", "stop")
 BY = ("iteration", "success")
-NEAR = 1e-6  # the least from start to stop: far above float32's rounding of either
+NEAR = 1e-6  # the least from start to stop, so that a share of it is finite
 ALGO = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "mirror_coef")
 KNOWN = (
     f"task.<number>, task.weights.<term>, task.noise.<term>, task.randomise.<field>.<low|high|every>, algo.<{'|'.join(ALGO)}>"

@@ -95,7 +95,9 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     """Key → "key old → new" for every value that differs, but for those that any continuation may change."""
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
     old, new = ({key: x for key, x in flatten(cfg).items() if not isinstance(x, dict)} for cfg in (before, after))
-    keys = [key for key in {**new, **old} if not within(key, (*CHANGEABLE, "curriculum"))]
+    entries = [entry for cfg in (before, after) for entry in (cfg["curriculum"] or {}).values()]
+    free = {*CHANGEABLE, "curriculum"} - ({"eval_every"} if any(entry.get("by") == "success" for entry in entries) else set())
+    keys = [key for key in {**new, **old} if not within(key, tuple(free))]
     found = {key: f"{key} {old.get(key)} → {new.get(key)}" for key in keys if old.get(key) != new.get(key)}
     return found | ({"curriculum": f"curriculum {plans[0]} → {plans[1]}"} if plans[0] != plans[1] else {})
 

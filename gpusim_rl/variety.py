@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KINDS = ("off", "uniform", "log_uniform", "normal")
+SMALLEST = 1e-18  # of a float32 that can be squared and inverted
 NUMBERS = ("low", "high", "every")  # of an entry, that a curriculum may move
 Entry = dict[str, Any]
 
@@ -200,8 +201,8 @@ def number(key: str, value: Any) -> float:
     """value, if it is a finite number."""
     if type(value) not in (int, float) or not abs(value) < 1e30:
         raise ValueError(f"{key}={value!r}: expected a number")
-    if 0 < abs(value) < 1e-18:
-        raise ValueError(f"{key}={value}: expected 0 or a number of at least 1e-18")
+    if 0 < abs(value) < SMALLEST:
+        raise ValueError(f"{key}={value}: expected 0 or a number of at least {SMALLEST}")
     return float(value)
 
 

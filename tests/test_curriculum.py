@@ -207,8 +207,8 @@ def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
             config.compose_plain("config", ["task=cartpole", f"curriculum={written(plan)}"])
         assert config.merge(base, run)["curriculum"] == run["curriculum"]
         assert config.merge(base, run | {"curriculum": None})["curriculum"] is None
-        with pytest.raises(ValueError, match=re.escape("task.spread=0.9, but its curriculum ends at 0.3")):
-            adapt.compose("cartpole", 4, ["task.spread=0.9"], {})
+        spread = [adapt.compose("cartpole", 4, words, {})["task"]["spread"] for words in ([], ["task.spread=0.9"])]
+        assert spread == [0.3, 0.9]  # another trainer follows no plan
     finally:
         config.build_base.cache_clear()
 
@@ -221,6 +221,9 @@ def test_a_dropped_schedule_is_said():
     for before, after in ((two, one), (one, {}), (one, None), (None, one)):
         assert list(resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})) == ["curriculum"]
     assert not resume.changes(cfg | {"curriculum": {}}, cfg)
+    judged = cfg | {"curriculum": {JERK: schedule(0, 0.01, by="success")}}
+    assert list(resume.changes(judged, judged | {"eval_every": 3})) == ["eval_every"]
+    assert not resume.changes(cfg, cfg | {"eval_every": 3})
 
 
 def test_learned_gains_cannot_be_scheduled(tmp_path):

@@ -234,6 +234,7 @@ def test_menagerie(tmp_path, monkeypatch):
     (folder / "go2.xml").write_text(mjcf())
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     assert bring(mjcf="menagerie:unitree_go2").robot.base == bring(mjcf=str(folder / "go2.xml")).robot.base
+    assert "\nname: unitree_go2\n" in succeed("play.py", "mode=robot", "robot.mjcf=menagerie:unitree_go2", cwd=tmp_path)
     monkeypatch.delenv("MENAGERIE_ROOT")
     monkeypatch.setenv("MENAGERIE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("MENAGERIE_BASE_URL", "http://127.0.0.1:9")

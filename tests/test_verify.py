@@ -33,7 +33,8 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
         train.train(resume.settled(config.compose_plain("config", words), words))
         if "iterations=3" in words:
             verify.main(["run"])
-    capsys.readouterr()
+        warned = "this is not the run that was begun" in capsys.readouterr().err
+        assert warned == ("task.weights.slip=1" in words)
     with pytest.raises(SystemExit, match="2"):
         verify.main(["run"])
     assert "run was continued with other values from iteration 3 on (task.weights.slip)" in capsys.readouterr().err
