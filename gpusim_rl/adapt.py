@@ -38,6 +38,7 @@ def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[st
 
 def spoken(value: Any) -> Any:
     """What JSON does not know: numpy's numbers as Python's, anything else as a word."""
+    # numbers of a caller's words, before anything is built
     return value.item() if hasattr(value, "item") else str(value)
 
 

@@ -25,6 +25,7 @@ class Plain:
     def update(self) -> None:
         """All epochs over the rollout; then the normalisers absorb it. In place."""
         ppo, r, policy = self.ppo, self.ppo.rollout, self.ppo.policy
+        # read here, once: the minibatches of this way wait for the device anyway, and not for these numbers too
         cfg = replace(ppo.cfg, **{name: value.item() for name, value in ppo.moving.items()})
         with torch.no_grad():
             value, end = (policy.critic(policy.seer(view)).squeeze(-1) for view in (r.critic, r.end))
