@@ -1,16 +1,17 @@
-# `make train` creates the environment, installs and trains; `make test` runs the tests. Both are all there is on a fresh machine.
-# TORCH chooses the torch to install, e.g. make train TORCH=torch==2.13.0; ARGS goes to the program, e.g. make train ARGS="seed=2".
-# EXTRAS are the optional parts to install, e.g. EXTRAS=dev,mjx.
+# `make train` creates the environment, installs and trains. `make test` runs the tests.
+# TORCH is the torch to install, for example make train TORCH=torch==2.13.0.
+# ARGS goes to the program, for example make train ARGS="seed=2".
+# EXTRAS are the optional parts to install, for example EXTRAS=dev,mjx.
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch
 EXTRAS ?= dev
 ARGS   ?=
 BIN    := $(VENV)/bin
-# the environment is made anew for another TORCH or EXTRAS; a path or a range of versions is no name of a file
+# Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
 READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
 
-.PHONY: train play test gpu-test bench check clean
+.PHONY: train play test gpu-test bench docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py task=quadruped $(ARGS)
@@ -27,6 +28,15 @@ gpu-test: $(READY)
 bench: $(READY)
 	$(BIN)/python -m gpusim_rl.bench task=quadruped $(ARGS)
 
+# the pages are written to site/; nothing in them loads from the network
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
+# the package for other environments; setuptools would put old files of build/ into it
+wheel: $(READY)
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +50,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

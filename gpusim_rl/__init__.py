@@ -1,1 +1,2 @@
-"""Robot reinforcement learning in shared tensors: simulate, update, verify and export without leaving the device."""
+"""Robot reinforcement learning in shared tensors: simulate, update, verify and export without
+leaving the device."""

@@ -1,4 +1,5 @@
-"""Real processes for the tests: train.py and play.py as a user runs them, in a directory and a home of their own."""
+"""Real processes for the tests: train.py and play.py as a user runs them, in a directory and a home
+of their own."""
 
 import os
 import subprocess
@@ -9,8 +10,9 @@ from tests.worlds import ROOT
 
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4")
 TINY = (*SMALL, "task.episode=2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
-# Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot be imported, and
-# what GPUSIM_HIDE names is no library of this machine. Signals work, though a shell's background job and nohup ignore them.
+# Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot
+# be imported, and what GPUSIM_HIDE names is no library of this machine. Signals work, though a
+# shell's background job and nohup ignore them.
 SITE = """
 import ctypes.util, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,8 +22,8 @@ class Block:
         if name.split(".")[0] in os.environ.get("GPUSIM_BLOCK", "").split():
             raise RuntimeError(f"{name} was imported")
 sys.meta_path.insert(0, Block())
-find = ctypes.util.find_library
-ctypes.util.find_library = lambda name: None if name in os.environ.get("GPUSIM_HIDE", "").split() else find(name)
+find, hidden = ctypes.util.find_library, os.environ.get("GPUSIM_HIDE", "").split()
+ctypes.util.find_library = lambda name: None if name in hidden else find(name)
 """
 PRIVATE = ("WANDB", "DISPLAY", "WAYLAND", "NETRC", "MUJOCO_GL", "EGL_", "__EGL", "PYTHON", "GPUSIM")
 
@@ -32,18 +34,38 @@ def environment(home: Path, block: str = "", hide: str = "", **settings: str) ->
     site.mkdir(parents=True, exist_ok=True)
     (site / "sitecustomize.py").write_text(SITE)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE)}
-    cache = os.environ.get("WARP_CACHE_PATH", str(Path.home() / ".cache" / "warp"))  # or every home compiles its kernels anew
+    # Otherwise every home would compile its kernels anew.
+    cache = os.environ.get("WARP_CACHE_PATH", str(Path.home() / ".cache" / "warp"))
     path = os.pathsep.join([str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    kept |= {"HOME": str(home), "PYTHONPATH": path, "WARP_CACHE_PATH": cache, "OMP_NUM_THREADS": "1"}
+    kept |= {
+        "HOME": str(home),
+        "PYTHONPATH": path,
+        "WARP_CACHE_PATH": cache,
+        "OMP_NUM_THREADS": "1",
+    }
     return kept | {"GPUSIM_BLOCK": block, "GPUSIM_HIDE": hide, "PYTHONWARNINGS": ""} | settings
 
 
-def command(script: str, *words: str, cwd: Path, timeout: float = 240, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run train.py, play.py or "-m a.module" in cwd with no terminal; `settings` are those of `environment`."""
-    line = [sys.executable, *(script.split() if script.startswith("-m ") else [str(ROOT / script)]), *words]
+def command(
+    script: str, *words: str, cwd: Path, timeout: float = 240, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """Run train.py, play.py or "-m a.module" in cwd with no terminal; `settings` are those of
+    `environment`."""
+    line = [
+        sys.executable,
+        *(script.split() if script.startswith("-m ") else [str(ROOT / script)]),
+        *words,
+    ]
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
     return subprocess.run(
-        line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        line,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
 
 
@@ -60,6 +82,10 @@ def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     done = command(script, *words, cwd=cwd, **settings)
     assert done.returncode == 2, done
     assert "Traceback" not in done.stdout + done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.endswith("\n") and done.stderr.count("\n") == 1, done.stderr
+    assert (
+        done.stderr.startswith("error: ")
+        and done.stderr.endswith("\n")
+        and done.stderr.count("\n") == 1
+    ), done.stderr
     assert sorted(cwd.rglob("*")) == before
     return done.stderr

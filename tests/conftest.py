@@ -1,4 +1,5 @@
-"""What all tests share: one torch thread, because small tensors gain nothing from more and the engine's threads fight them."""
+"""What all tests share: one torch thread, because small tensors gain nothing from more and the
+engine's threads fight them."""
 
 import os
 from pathlib import Path
@@ -14,8 +15,17 @@ os.environ.pop("WANDB_MODE", None)  # the tests choose
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
-    """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B and no other engine."""
+    """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B and
+    no other engine."""
     cwd = tmp_path_factory.mktemp("trained")
-    said = succeed("train.py", "task=quadruped", *TINY, "iterations=2", "run_dir=run", cwd=cwd, block="wandb mujoco_warp jax")
+    said = succeed(
+        "train.py",
+        "task=quadruped",
+        *TINY,
+        "iterations=2",
+        "run_dir=run",
+        cwd=cwd,
+        block="wandb mujoco_warp jax",
+    )
     (cwd / "stdout.txt").write_text(said)
     return cwd / "run"

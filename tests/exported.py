@@ -1,4 +1,5 @@
-"""Exported policies for the tests: an actor that is not at rest, real observations of its task, and the file."""
+"""Exported policies for the tests: an actor that is not at rest, real observations of its task, and
+the file."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,11 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpusim_rl.env import Env
-from gpusim_rl.export import export
-from gpusim_rl.policy import Actor, Policy
-from gpusim_rl.task import Task
-from tests.worlds import make_env, numbers
+from gpusim_rl.deploy.export import export
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.task import Task
+from gpusim_rl.networks.actor_critic import Actor
+from tests.worlds import (
+    make_env,
+    make_policy,
+    numbers,
+)
 
 
 class Exported(NamedTuple):
@@ -26,22 +31,24 @@ class Exported(NamedTuple):
 
 
 def make_actor(env: Env, push: float = 20.0) -> Actor:
-    """An untrained actor whose last layer is `push` times larger than at the start of training, so that its actions matter."""
-    actor = Policy(*env.sizes, hidden=(128, 128), seed=3).actor
+    """An untrained actor whose last layer is `push` times larger than at the start of training, so
+    that its actions matter."""
+    actor = make_policy(*env.dims, hidden=(128, 128), seed=3).actor
     with torch.no_grad():
         actor.net[-1].weight *= push  # pyright: ignore
-        actor.net[-1].bias += torch.linspace(-0.2, 0.2, env.sizes[2])  # pyright: ignore
+        actor.net[-1].bias += torch.linspace(-0.2, 0.2, env.dims[2])  # pyright: ignore
     return actor
 
 
 @torch.no_grad()
 def record(env: Env, actor: Actor, steps: int) -> Tensor:
-    """(steps · B, no) observations along a rollout; the actor's normaliser takes them in on the way."""
+    """(steps · B, no) observations along a rollout; the actor's normalizer takes them in on the
+    way."""
     seen = []
     for _ in range(steps):
-        seen.append(env.views.obs.clone())
-        actor.normaliser.absorb(env.views.obs, torch.ones(env.num_envs, dtype=torch.bool))
-        env.step(actor(env.views.obs))
+        seen.append(env.observation.actor.clone())
+        actor.normalizer.update(env.observation.actor, torch.ones(env.num_envs, dtype=torch.bool))
+        env.step(actor(env.observation.actor))
     return torch.cat(seen)
 
 
@@ -50,6 +57,6 @@ def export_task(name: str, path: Path, **settings: Any) -> Exported:
     env = make_env(name, 64, **settings)
     actor = make_actor(env)
     observations = record(env, actor, 20)
-    about = {"name": name, "noise": numbers(name)["noise"], "widths": env.widths}
+    about = {"name": name, "noise": numbers(name)["noise"], "widths": env.term_widths}
     error = export(actor, env.task, path, **about, observations=observations)
-    return Exported(path, actor, env.task, observations, error, settings, env.widths)
+    return Exported(path, actor, env.task, observations, error, settings, env.term_widths)

@@ -1,4 +1,5 @@
-"""What a captured iteration must do: tests/test_graph.py runs it on Warp's CPU graphs, tests/test_gpu.py on CUDA."""
+"""What a captured iteration must do: tests/core/test_graphs.py runs it on Warp's CPU graphs,
+tests/test_gpu.py on CUDA."""
 
 import json
 import time
@@ -10,22 +11,30 @@ import mujoco_warp as mjw
 import torch
 import warp as wp
 
-from gpusim_rl import config
-from gpusim_rl.assemble import make_ppo
-from gpusim_rl.graph import WARM, Captured, capture, fetch, one_stream, record
-from gpusim_rl.ppo import PPO
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import compose
+from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, one_stream, record
 from tests.commands import succeed
 from tests.guard import guard
 
 SLEEP = 3.0  # s that the device is kept busy before an iteration is enqueued
-CALLS = WARM + 3  # so many iterations run every captured function eagerly, captured and replayed
+CALLS = WARM_UP + 3  # so many iterations run every captured function eagerly, captured and replayed
 
 
 def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) -> PPO:
-    """A PPO on MuJoCo Warp as train.py builds it, with short episodes, so that worlds restart in every rollout."""
-    small = ["num_steps=4", "algo.num_minibatches=2", "algo.update_epochs=2", "algo.hidden=[32,32]", "task.episode=0.2"]
-    cfg = config.compose_plain(
-        "config", [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", *small, *words]
+    """A PPO on MuJoCo Warp as train.py builds it, with short episodes, so that worlds restart in
+    every rollout."""
+    small = [
+        "num_steps=4",
+        "algo.num_minibatches=2",
+        "algo.update_epochs=2",
+        "algo.hidden=[32,32]",
+        "task.episode=0.2",
+    ]
+    cfg = compose.compose_plain(
+        "config",
+        [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", *small, *words],
     )
     return make_ppo(cfg)
 
@@ -33,7 +42,9 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
 def captured(ppo: PPO) -> list[Captured]:
     """All of its functions that may be captured, those of the Sim too."""
     owners = (ppo, ppo.env.sim)
-    return [value for owner in owners for value in vars(owner).values() if isinstance(value, Captured)]
+    return [
+        value for owner in owners for value in vars(owner).values() if isinstance(value, Captured)
+    ]
 
 
 def replays(ppo: PPO) -> bool:
@@ -46,9 +57,12 @@ def replays(ppo: PPO) -> bool:
 def captured_is_eager(device: str, task: str, *words: str) -> None:
     """Ten iterations with graphs and without give the same state, bit by bit."""
     plan = [word for word in words if word.startswith("curriculum=")]
-    with_graphs, without = build(device, task, 8, *words), build(device, task, 8, "graph=off", *plan)
+    with_graphs, without = (
+        build(device, task, 8, *words),
+        build(device, task, 8, "graph=off", *plan),
+    )
     for ppo in (with_graphs, without):  # on CUDA atomics add in any order unless told not to
-        ppo.env.sim._m.opt.deterministic = mjw.DeterminismType.ALL
+        ppo.env.sim.m.opt.deterministic = mjw.DeterminismType.ALL
     restarts = 0
     for _ in range(10):
         for ppo in (with_graphs, without):
@@ -65,7 +79,8 @@ def captured_is_eager(device: str, task: str, *words: str) -> None:
 
 @contextmanager
 def never_reads(device: torch.device) -> Iterator[None]:
-    """Any host read inside raises: by the guard on the CPU, by torch's debug mode and a sleeping device on CUDA."""
+    """Any host read inside raises: by the guard on the CPU, by torch's debug mode and a sleeping
+    device on CUDA."""
     if device.type == "cpu":
         with guard():
             yield
@@ -81,7 +96,9 @@ def never_reads(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
     asleep = not torch.cuda.current_stream().query()
     torch.cuda.synchronize()
-    assert asleep, "the device woke before the work was enqueued: something waited, or the sleep was too short"
+    assert asleep, (
+        "the device woke before the work was enqueued: something waited, or the sleep was too short"
+    )
     assert spent < 0.05, f"{spent:.3f} s to enqueue an iteration: something waits for the device"
 
 
@@ -96,7 +113,8 @@ def clock_rate() -> float:
 
 
 def an_iteration_reads_nothing(device: str, task: str) -> None:
-    """Once everything is captured, iterations read nothing on the host and do not wait; nor, on CUDA, does a report."""
+    """Once everything is captured, iterations read nothing on the host and do not wait; nor, on
+    CUDA, does a report."""
     ppo = build(device, task)
     for _ in range(CALLS):
         ppo.iteration()
@@ -104,7 +122,8 @@ def an_iteration_reads_nothing(device: str, task: str) -> None:
     ppo.report()()  # its first copy allocates pinned memory
     with never_reads(ppo.env.device):
         ppo.iteration()
-        if ppo.env.device.type == "cuda":  # on the CPU it reads at once: there is nothing to wait for
+        # On the CPU it reads at once: there is nothing to wait for.
+        if ppo.env.device.type == "cuda":
             ppo.report()
     before = ppo.iteration_count.clone()
     ppo.iteration()
@@ -126,7 +145,9 @@ def a_graph_is_replayed(device: str) -> None:
     wp.launch(count_down, 1, inputs=[left, done], device=device)  # builds the kernel
     done.zero_()
     one_stream(device)
-    replay = record(lambda: wp.launch(count_down, 1, inputs=[left, done], device=device), torch.device(device))
+    replay = record(
+        lambda: wp.launch(count_down, 1, inputs=[left, done], device=device), torch.device(device)
+    )
     assert done.numpy()[0] == 0
     for _ in range(5):
         replay()
@@ -134,7 +155,8 @@ def a_graph_is_replayed(device: str) -> None:
 
 
 def another_shape_is_captured_anew(device: str) -> None:
-    """Arguments at another address, or of another shape, are not those of the graph: the function is captured again."""
+    """Arguments at another address, or of another shape, are not those of the graph: the function
+    is captured again."""
     a, b = (torch.zeros(n, device=device) for n in (4, 6))
 
     def add(x: torch.Tensor, n: int) -> None:
@@ -168,20 +190,34 @@ def a_fetch_is_of_its_moment(device: str) -> None:
 
 
 def trains_their_robot(device: str, *robot: str) -> PPO:
-    """A robot with all of its collisions, and control period and network sizes as mjlab trains its Go1: captured, finite."""
+    """A robot with all of its collisions, and control period and network sizes as mjlab trains its
+    Go1: captured, finite."""
     network = ("algo.hidden=[512,256,128]", "algo.activation=elu")
     ppo = build(device, "quadruped", 8, *robot, "robot.collide=all", "task.dt=0.02", *network)
     for _ in range(CALLS):
         ppo.iteration()
     assert replays(ppo) and ppo.env.task.substeps == round(0.02 / ppo.env.task.mjm.opt.timestep)
-    assert [layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)] == [512, 256, 128, 12]
-    assert all(torch.isfinite(weights).all() for weights in ppo.vectors.weights) and ppo.metrics()["overflow"] == 0
+    assert [
+        layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)
+    ] == [512, 256, 128, 12]
+    assert (
+        all(torch.isfinite(weights).all() for weights in ppo.optimizer.weights)
+        and ppo.metrics()["overflow"] == 0
+    )
     return ppo
 
 
 def starts_warm(device: str, folder: Path) -> None:
     """The second start on a machine compiles nothing; what both took is printed."""
-    words = ("task=cartpole", "sim=warp", "num_envs=4", "num_steps=4", "repeats=1", "warmup=1", "seconds=1e-3")
+    words = (
+        "task=cartpole",
+        "sim=warp",
+        "num_envs=4",
+        "num_steps=4",
+        "repeats=1",
+        "warmup=1",
+        "seconds=1e-3",
+    )
     built = []
     for start in ("cold", "warm"):
         succeed(
@@ -193,6 +229,15 @@ def starts_warm(device: str, folder: Path) -> None:
             WARP_CACHE_PATH=str(folder / "cache"),
         )
         took = json.loads((folder / "bench.json").read_text())["start_s"]
-        print(f"{start} start on {device}: building {took['build']:.1f} s, first iteration {took['first_iteration']:.1f} s")
-        built.append({path: path.stat().st_mtime_ns for path in (folder / "cache").rglob("*") if path.is_file()})
+        print(
+            f"{start} start on {device}: building {took['build']:.1f} s, first iteration "
+            f"{took['first_iteration']:.1f} s"
+        )
+        built.append(
+            {
+                path: path.stat().st_mtime_ns
+                for path in (folder / "cache").rglob("*")
+                if path.is_file()
+            }
+        )
     assert built[0] and built[0] == built[1]

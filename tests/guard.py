@@ -1,8 +1,10 @@
-"""A guard under which any read of a tensor on the host, and any copy of host data to the device, is an error.
+"""A guard under which any read of a tensor on the host, and any copy of host data to the device, is
+an error.
 
-On the CPU such a read costs nothing and would go unnoticed; on a GPU it stalls the device and cannot be captured in a CUDA
-graph. A TorchDispatchMode sees what reaches an operator, inside backward too; a TorchFunctionMode sees what never does on CPU
-tensors (`tolist`, `numpy`, `cpu`, `torch.tensor(list)`); Warp's and two of torch's functions have to be replaced for the time.
+On the CPU such a read costs nothing and would go unnoticed; on a GPU it stalls the device and
+cannot be captured in a CUDA graph. A TorchDispatchMode sees what reaches an operator, inside
+backward too; a TorchFunctionMode sees what never does on CPU tensors (`tolist`, `numpy`, `cpu`,
+`torch.tensor(list)`); Warp's and two of torch's functions have to be replaced for the time.
 """
 
 from collections.abc import Iterator
@@ -17,22 +19,40 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-# Operators whose value or shape the host has to know carry these tags; `index` has one too, for its masks alone.
+# Operators whose value or shape the host has to know carry these tags; `index` has one too, for its
+# masks alone.
 TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READS = {aten.equal, aten.allclose, aten.is_nonzero, aten.randperm}  # and these have none
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 METHODS = {
     getattr(Tensor, name)
     for name in (
-        *("item", "tolist", "numpy", "cpu", "__array__", "__dlpack__", "__repr__", "__format__", "__contains__"),
+        *(
+            "item",
+            "tolist",
+            "numpy",
+            "cpu",
+            "__array__",
+            "__dlpack__",
+            "__repr__",
+            "__format__",
+            "__contains__",
+        ),
         *("__bool__", "__int__", "__float__", "__index__", "__complex__"),
     )
 }
-COPIES = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}  # of host data, unless of a tensor
+# They copy host data, unless they are given a tensor.
+COPIES = {
+    torch.tensor,
+    torch.as_tensor,
+    torch.asarray,
+    Tensor.new_tensor,
+}
 ITEMS = {Tensor.__getitem__, Tensor.__setitem__}
 WARP = (
     *("synchronize", "synchronize_device", "synchronize_stream", "synchronize_event", "from_numpy"),
-    *("capture_while", "capture_if"),  # outside a CUDA capture they read their condition, on the CPU straight from memory
+    # Outside a CUDA capture they read their condition, on the CPU straight from memory.
+    *("capture_while", "capture_if"),
 )
 
 
@@ -121,9 +141,11 @@ def guard(*exempt: tuple[object, str]) -> Iterator[Switch]:
     build = wp.array.__init__
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for owner, names in ((torch, ("from_numpy", "frombuffer")), (wp, WARP), (wp.array, ("numpy", "list"))):
+        arrays = (wp.array, ("numpy", "list"))
+        for owner, names in ((torch, ("from_numpy", "frombuffer")), (wp, WARP), arrays):
             for name in names:
-                patch.setattr(owner, name, refused(f"{owner.__name__}.{name}", getattr(owner, name)))
+                refuse = refused(f"{owner.__name__}.{name}", getattr(owner, name))
+                patch.setattr(owner, name, refuse)
         patch.setattr(wp.array, "__init__", building)
         for owner, name in exempt:
             patch.setattr(owner, name, suspended(getattr(owner, name)))

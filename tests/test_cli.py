@@ -1,4 +1,5 @@
-"""The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log= ends where it should."""
+"""The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log=
+ends where it should."""
 
 import json
 import os
@@ -16,10 +17,12 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from gpusim_rl import assemble, config, values
-from gpusim_rl.checkpoint import load
-from gpusim_rl.evaluate import SEED, STOP_SEED
-from gpusim_rl.run import Run
+from gpusim_rl import build
+from gpusim_rl.config import compose
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.evaluation import SEED, STOP_SEED
 from tests.commands import SMALL, TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
 
@@ -27,7 +30,8 @@ TRAIN = {
     "task=walk": "unknown task 'walk': choose one of cartpole, quadruped",
     "log=wandbb": "unknown log 'wandbb': choose one of auto, none, tensorboard, wandb",
     "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
-    "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean task.weights.velocity",
+    "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean "
+    "task.weights.velocity",
     "num_envs=0": "num_envs=0: expected a whole number of at least 1",
     "num_envs=abc": "num_envs='abc': expected a whole number, such as 512",
     "iterations=1.5": "iterations=1.5: expected a whole number",
@@ -45,18 +49,27 @@ TRAIN = {
     "-m seed=1,x": "seed='x': expected a whole number",
     "-m num_envs=8,0": "num_envs=0: expected",
     "task.randomise.friction.low=2": "task.randomise.friction: low=2.0 is above high=1.25",
-    "task.randomise.push.kind=log_uniform": "task.randomise.push.low=-0.5: a log_uniform draw needs more than 0",
+    "task.randomise.push.kind=log_uniform": "task.randomise.push.low=-0.5: a log_uniform draw "
+    "needs more than 0",
     "task.randomise.mass.low=0": "task.randomise.mass.low=0.0: expected more than 0",
-    "task.randomise.kp.kind=gauss": "task.randomise.kp.kind=gauss: choose one of off, uniform, log_uniform, normal",
-    "task.randomise.frction.low=1": "unknown key 'task.randomise.frction.low': did you mean task.randomise.friction.low",
+    "task.randomise.kp.kind=gauss": "task.randomise.kp.kind=gauss: choose one of off, uniform, "
+    "log_uniform, normal",
+    "task.randomise.frction.low=1": "unknown key 'task.randomise.frction.low': did you mean "
+    "task.randomise.friction.low",
     "task.randomise.gravity.how=add": "task.randomise.gravity.how=add: choose one of set, scale",
     "curriculum=5": "curriculum=5: expected KEY",
-    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo.learning_rate cannot",
-    "curriculum={task.weights.jrk:{from:0,to:1,by:iteration,start:0,stop:9}}": "curriculum: unknown key task.weights.jrk",
-    "curriculum={task.randomise.mass.low:{from:1,to:0.9,by:iteration,start:0,stop:9}}": "mass is drawn once, before training",
-    "curriculum={task.randomise.force.low:{from:0,to:-9,by:iteration,start:0,stop:9}}": "task.randomise.force is off",
-    "curriculum={task.randomise.push.low:{from:1,to:-1,by:iteration,start:0,stop:9}}": "at iteration 0, success 0: task",
-    "curriculum={task.weights.jerk:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one of iteration, success",
+    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
+    "learning_rate cannot",
+    "curriculum={task.weights.jrk:{from:0,to:1,by:iteration,start:0,stop:9}}": "curriculum: "
+    "unknown key task.weights.jrk",
+    "curriculum={task.randomise.mass.low:{from:1,to:0.9,by:iteration,start:0,stop:9}}": "mass is "
+    "drawn once, before training",
+    "curriculum={task.randomise.force.low:{from:0,to:-9,by:iteration,start:0,stop:9}}": "task."
+    "randomise.force is off",
+    "curriculum={task.randomise.push.low:{from:1,to:-1,by:iteration,start:0,stop:9}}": "at "
+    "iteration 0, success 0: task",
+    "curriculum={task.weights.jerk:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one "
+    "of iteration, success",
     "task.fastest=[1,0.5]": "task.fastest=[1, 0.5]: expected 3 numbers, such as [1.0, 0.5, 1.0]",
     "task.clip=nan": "task.clip=nan: expected a finite number",
     "task.episode=inf": "task.episode=inf: expected a finite number",
@@ -82,18 +95,25 @@ TRAIN = {
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
 TRAIN |= {
-    "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise.friction.only=[['a']]: expected",
+    "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise."
+    "friction.only=[['a']]: expected",
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
 }
 BUILD = {  # answered by what the value is for, when it is built
     "task.clip=-1": "task.clip=-1: expected more than 0",
     "task.still=1.5": "task.still=1.5: expected a share",
-    "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no free base",
-    "task.randomise.mass.only=[wheel]": "task.randomise.mass.only: no body 'wheel', choose of trunk, FL_hip",
-    "task.randomise.payload.kind=uniform task.randomise.payload.low=-9": "task.randomise.payload.low=-9: body_mass could",
-    "task=cartpole task.randomise.joint_friction.kind=uniform": "joint_friction: this model has none to scale, say how=set",
-    "task.randomise.damping.kind=uniform task.randomise.damping.how=add task.randomise.damping.low=0 "
-    "curriculum={task.randomise.damping.low:{from:-9,to:0,by:iteration,start:0,stop:9}}": "damping.low=-9: dof_damping could",
+    "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no "
+    "free base",
+    "task.randomise.mass.only=[wheel]": "task.randomise.mass.only: no body 'wheel', choose of "
+    "trunk, FL_hip",
+    "task.randomise.payload.kind=uniform task.randomise.payload.low=-9": "task.randomise.payload."
+    "low=-9: body_mass could",
+    "task=cartpole task.randomise.joint_friction.kind=uniform": "joint_friction: this model has "
+    "none to scale, say how=set",
+    "task.randomise.damping.kind=uniform task.randomise.damping.how=add "
+    "task.randomise.damping.low=0 "
+    "curriculum={task.randomise.damping.low:"
+    "{from:-9,to:0,by:iteration,start:0,stop:9}}": "damping.low=-9: dof_damping could",
     "task=cartpole task.sigma=0": "task.sigma=0: expected more than 0",
     "algo.gamma=3": "algo.gamma=3: expected a number from 0 to 1",
     "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected at least 1",
@@ -102,7 +122,8 @@ BUILD = {  # answered by what the value is for, when it is built
     "graph=some": "graph='some': choose one of parts, whole, off",
     "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
     "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers of at most 8192",
-    "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's timestep",
+    "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
+    "timestep",
     "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 2³¹ control steps",
     "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
     "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
@@ -127,7 +148,16 @@ PLAY = {
     "mode=evaluate": "no run with a checkpoint under runs/: train one",
 }
 
-FILES = {".lock", "config.yaml", "versions.json", "metrics.jsonl", "hashes.jsonl", "checkpoints", "eval.json", "policy.onnx"}
+FILES = {
+    ".lock",
+    "config.yaml",
+    "versions.json",
+    "metrics.jsonl",
+    "hashes.jsonl",
+    "checkpoints",
+    "eval.json",
+    "policy.onnx",
+}
 
 
 @pytest.fixture
@@ -139,27 +169,32 @@ def here(tmp_path) -> Path:
 
 @pytest.mark.parametrize("line", TRAIN)
 def test_train_answers_a_mistake_at_once(here, line):
-    """train.py answers a wrong key, value or option in one line, before torch and MuJoCo are loaded."""
+    """train.py answers a wrong key, value or option in one line, before torch and MuJoCo are
+    loaded."""
     assert TRAIN[line] in refused("train.py", *line.split(), cwd=here, block="torch mujoco warp")
 
 
 @pytest.mark.parametrize("line", BUILD)
 def test_what_is_built_answers_for_its_numbers(line):
-    """A number out of its range is a ValueError with key, value and range where it is used; train.py makes it one line."""
+    """A number out of its range is a ValueError with key, value and range where it is used;
+    train.py makes it one line."""
     with pytest.raises(ValueError, match=re.escape(BUILD[line])):
-        assemble.make_ppo(config.compose_plain("config", ["num_envs=4", *line.split()]))
+        build.make_ppo(compose.compose_plain("config", ["num_envs=4", *line.split()]))
 
 
 @pytest.mark.parametrize("line", PLAY)
 def test_play_answers_a_mistake_at_once(here, line):
-    """play.py answers a wrong key, value or path in one line, before torch and MuJoCo are loaded."""
+    """play.py answers a wrong key, value or path in one line, before torch and MuJoCo are
+    loaded."""
     assert PLAY[line] in refused("play.py", *line.split(), cwd=here, block="torch mujoco warp")
 
 
 def test_play_with_empty_runs(here):
     """play.py in a directory whose runs/ is empty says to train one."""
     (here / "runs" / "quadruped").mkdir(parents=True)
-    assert "no run with a checkpoint under runs/" in refused("play.py", cwd=here, block="torch mujoco warp")
+    assert "no run with a checkpoint under runs/" in refused(
+        "play.py", cwd=here, block="torch mujoco warp"
+    )
 
 
 def test_the_block_works(here):
@@ -169,7 +204,7 @@ def test_the_block_works(here):
     assert not list(here.iterdir())
 
 
-# -- the model -----------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 
 XML = (ROOT / "tasks" / "assets" / "quadruped.xml").read_text()
 
@@ -186,29 +221,60 @@ def without(*parts: str) -> str:
     [
         (None, "task.mjcf: no file 'robot.xml', here or among cartpole.xml, quadruped.xml"),
         ("<mujoco><worldbody>", "task.mjcf: robot.xml: XML parse error"),
-        ("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>", "task.mjcf: robot.xml: Error: mass and inertia"),
-        ("<mujoco/>", "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FL_abduction', 'FL_abduction_torque'"),
-        (without("<gyro name"), "the task reads 'gyro', which no sensor or memory of this model has"),
-        (without('"FR_position"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FR_position'"),
-        (without('"RL_knee_torque"'), "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'RL_knee_torque'"),
+        (
+            "<mujoco><worldbody><body><joint/></body></worldbody></mujoco>",
+            "task.mjcf: robot.xml: Error: mass and inertia",
+        ),
+        (
+            "<mujoco/>",
+            "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FL_abduction', "
+            "'FL_abduction_torque'",
+        ),
+        (
+            without("<gyro name"),
+            "the task reads 'gyro', which no sensor or memory of this model has",
+        ),
+        (
+            without('"FR_position"'),
+            "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FR_position'",
+        ),
+        (
+            without('"RL_knee_torque"'),
+            "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'RL_knee_torque'",
+        ),
         (without("<key name"), "does not fit task=quadruped: it lacks a keyframe"),
     ],
-    ids=["missing", "broken", "invalid", "empty", "no-gyro", "no-position", "no-torque", "no-keyframe"],
+    ids=[
+        "missing",
+        "broken",
+        "invalid",
+        "empty",
+        "no-gyro",
+        "no-position",
+        "no-torque",
+        "no-keyframe",
+    ],
 )
 def test_a_model_that_does_not_fit(here, text, says):
-    """A model file that is missing, broken, or lacks what the task reads gets one line that names what is wrong."""
+    """A model file that is missing, broken, or lacks what the task reads gets one line that names
+    what is wrong."""
     if text:
         (here / "robot.xml").write_text(text)
     assert says in refused("train.py", *TINY, "task.mjcf=robot.xml", "run_dir=run", cwd=here)
 
 
-# -- run directories and checkpoints -------------------------------------------------------------------------------------
+# -- run directories and checkpoints ---------------------------------------------------------------
 
 
 def test_run_directory_that_cannot_be_written(here, trained):
-    """A run directory under a file, in /proc or not empty is refused in one line, and nothing of it remains."""
+    """A run directory under a file, in /proc or not empty is refused in one line, and nothing of it
+    remains."""
     (here / "file").write_text("x")
-    for path, says in (("file/run", "Not a directory"), ("/proc/run", "cannot be written"), (str(trained), "is not empty")):
+    for path, says in (
+        ("file/run", "Not a directory"),
+        ("/proc/run", "cannot be written"),
+        (str(trained), "is not empty"),
+    ):
         line = refused("train.py", *TINY, f"run_dir={path}", cwd=here, block="torch")
         assert f"run_dir={path}" in line and says in line
     assert (here / "file").read_text() == "x"
@@ -227,18 +293,26 @@ def both(here: Path, says: str) -> None:
 
 
 def test_checkpoint_that_is_cut_short(here, copy):
-    """Truncated checkpoints are refused by play.py and by resume= in one line; of one alone the one before takes the place."""
+    """Truncated checkpoints are refused by play.py and by resume= in one line; of one alone the one
+    before takes the place."""
     for file in Run(copy).checkpoints.saved()[::-1]:
         done = command("play.py", "run=run", "mode=export", "out=p.onnx", cwd=here)
-        assert done.returncode == 0 and done.stderr.count("\n") == (file != Run(copy).checkpoints.latest())
+        assert done.returncode == 0 and done.stderr.count("\n") == (
+            file != Run(copy).checkpoints.latest()
+        )
         file.write_bytes(file.read_bytes()[:-100])
     assert f"cut short; going on from {file.relative_to(here)}" in done.stderr
     (here / "p.onnx").unlink()
-    both(here, f"{file.relative_to(here)} is not a whole checkpoint: cut short; none in run/checkpoints is whole")
+    both(
+        here,
+        f"{file.relative_to(here)} is not a whole checkpoint: cut short; none in run/checkpoints "
+        f"is whole",
+    )
 
 
 def test_checkpoint_of_another_program(here, copy):
-    """A safetensors file of another program is refused by play.py and by resume= in one line with its name."""
+    """A safetensors file of another program is refused by play.py and by resume= in one line with
+    its name."""
     (copy / "checkpoints" / "manifest.json").unlink()
     for file in Run(copy).checkpoints.saved():
         save_file({"weight": torch.zeros(3)}, file)
@@ -247,26 +321,44 @@ def test_checkpoint_of_another_program(here, copy):
 
 def test_checkpoint_of_another_task_or_network(here, copy):
     """A checkpoint of another task or of another network is refused in one line with its name."""
-    file = Run(here / "other").checkpoints.save(9, make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,)).state(), {})
+    file = Run(here / "other").checkpoints.save(
+        9, make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,)).state(), {}
+    )
     line = ("run=run", f"checkpoint={file.relative_to(here)}", "mode=export")
-    assert f"{file.relative_to(here)} does not fit this task and network" in refused("play.py", *line, cwd=here)
-    file = Run(copy).checkpoints.save(9, make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(24,)).state(), {})
+    assert f"{file.relative_to(here)} does not fit this run: 'actor." in refused(
+        "play.py", *line, cwd=here
+    )
+    file = Run(copy).checkpoints.save(
+        9, make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(24,)).state(), {}
+    )
     both(here, f"{file.relative_to(here)} does not fit")
 
 
 def test_checkpoint_that_is_missing(here, copy):
     """checkpoint= without such a file, and a run without any, get one line."""
-    assert "no checkpoint x.safetensors" in refused("play.py", "run=run", "checkpoint=x.safetensors", "mode=export", cwd=here)
+    assert "no checkpoint x.safetensors" in refused(
+        "play.py", "run=run", "checkpoint=x.safetensors", "mode=export", cwd=here
+    )
     shutil.rmtree(copy / "checkpoints")
-    assert "run holds no checkpoint" in refused("play.py", "run=run", "mode=export", cwd=here, block="torch")
+    assert "run holds no checkpoint" in refused(
+        "play.py", "run=run", "mode=export", cwd=here, block="torch"
+    )
 
 
 @pytest.mark.parametrize(
     "path, value, says",
     [
-        (("task", "weights", "jerk"), None, "reward terms and weights disagree: 'jerk' has no weight"),
+        (
+            ("task", "weights", "jerk"),
+            None,
+            "reward terms and weights disagree: 'jerk' has no weight",
+        ),
         (("task", "weights", "joy"), 1.0, "reward terms and weights disagree: 'joy' is no term"),
-        (("task", "weights", "jerk"), -1.0, "config.yaml: task.weights.jerk=-1.0: expected a number of at least 0"),
+        (
+            ("task", "weights", "jerk"),
+            -1.0,
+            "config.yaml: task.weights.jerk=-1.0: expected a number of at least 0",
+        ),
         (("task", "name"), "os", "unknown task 'os': choose one of cartpole, quadruped"),
         (("task", "name"), "../evil", "unknown task '../evil'"),
         (("algo",), 3, "config.yaml: algo=3: expected keys with values"),
@@ -275,7 +367,8 @@ def test_checkpoint_that_is_missing(here, copy):
     ],
 )
 def test_config_of_a_run_is_not_trusted(here, copy, path, value, says):
-    """A run's config.yaml with a term without weight, a key that is none or a task that is none is refused in one line."""
+    """A run's config.yaml with a term without weight, a key that is none or a task that is none is
+    refused in one line."""
     tree = yaml.safe_load((copy / "config.yaml").read_text())
     place = tree
     for key in path[:-1]:
@@ -288,47 +381,72 @@ def test_config_of_a_run_is_not_trusted(here, copy, path, value, says):
 
 
 def test_config_that_is_no_yaml(here, copy):
-    """A config.yaml that cannot be parsed, or constructs objects, is refused in one line before torch is loaded."""
+    """A config.yaml that cannot be parsed, or constructs objects, is refused in one line before
+    torch is loaded."""
     for text in ("task: [", "task: !!python/object/apply:os.system ['touch evil']", "\x00"):
         (copy / "config.yaml").write_text(text)
-        assert "run/config.yaml is not" in refused("play.py", "run=run", "mode=export", cwd=here, block="torch")
+        assert "run/config.yaml is not" in refused(
+            "play.py", "run=run", "mode=export", cwd=here, block="torch"
+        )
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "foreign"])
 def test_onnx_file_that_is_none_of_ours(here, kind):
-    """play.py onnx= with a missing file, a file that is not ONNX, or a network of another program gets one line."""
-    says = {"missing": "no ONNX file p.onnx", "text": "p.onnx is not an ONNX file", "foreign": "was not exported by gpusim_rl"}
+    """play.py onnx= with a missing file, a file that is not ONNX, or a network of another program
+    gets one line."""
+    says = {
+        "missing": "no ONNX file p.onnx",
+        "text": "p.onnx is not an ONNX file",
+        "foreign": "was not exported by gpusim_rl",
+    }
     if kind == "text":
         (here / "p.onnx").write_text("policy")
     elif kind == "foreign":
         value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
         twin = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-        graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [value], [twin])
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [value], [twin]
+        )
+        model = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9
+        )
         onnx.save(model, here / "p.onnx")
-    assert says[kind] in refused("play.py", "onnx=p.onnx", "video=walk.mp4", cwd=here, block="torch")
+    assert says[kind] in refused(
+        "play.py", "onnx=p.onnx", "video=walk.mp4", cwd=here, block="torch"
+    )
 
 
-# -- no display and no GL ------------------------------------------------------------------------------------------------
+# -- no display and no GL --------------------------------------------------------------------------
 
 
 def test_no_off_screen_gl(here, trained):
-    """Without a library for off-screen OpenGL, or without a driver behind it, one line says what to install."""
-    says = "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install"
+    """Without a library for off-screen OpenGL, or without a driver behind it, one line says what to
+    install."""
+    says = (
+        "no display and no off-screen OpenGL: "
+        "install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install"
+    )
     line = (f"run={trained}", "video=walk.mp4", "seconds=1")
     assert says in refused("play.py", *line, cwd=here, hide="EGL OSMesa", block="torch mujoco")
     assert says in refused("play.py", *line, cwd=here, MUJOCO_GL="glf", block="torch")
-    assert says in refused("play.py", *line, cwd=here, MUJOCO_GL="egl", __EGL_VENDOR_LIBRARY_DIRS="/nowhere")
+    assert says in refused(
+        "play.py", *line, cwd=here, MUJOCO_GL="egl", __EGL_VENDOR_LIBRARY_DIRS="/nowhere"
+    )
 
 
 def test_a_display_that_does_not_open(here, trained):
-    """A DISPLAY on which no window opens gets one line, for the viewer and for a video through it."""
-    assert "no window can be opened on the display :99" in refused("play.py", f"run={trained}", cwd=here, DISPLAY=":99")
+    """A DISPLAY on which no window opens gets one line, for the viewer and for a video through
+    it."""
+    assert "no window can be opened on the display :99" in refused(
+        "play.py", f"run={trained}", cwd=here, DISPLAY=":99"
+    )
     line = (f"run={trained}", "video=walk.mp4", "seconds=1")
-    assert "no off-screen OpenGL" in refused("play.py", *line, cwd=here, DISPLAY=":99", MUJOCO_GL="glfw")
+    assert "no off-screen OpenGL" in refused(
+        "play.py", *line, cwd=here, DISPLAY=":99", MUJOCO_GL="glfw"
+    )
 
 
-# -- help, multirun, logs ------------------------------------------------------------------------------------------------
+# -- help, multirun, logs --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("script", ["train.py", "play.py"])
@@ -337,7 +455,9 @@ def test_help_fits_a_screen(here, script):
     said = succeed(script, "--help", cwd=here, block="torch mujoco")
     name = {"train.py": "config", "play.py": "play"}[script]
     assert said.count("\n") <= 60 and max(map(len, said.splitlines())) <= 128
-    keys = [key for key, value in config.compose_plain(name, []).items() if not isinstance(value, dict)]
+    keys = [
+        key for key, value in compose.compose_plain(name, []).items() if not isinstance(value, dict)
+    ]
     assert not [key for key in keys if key not in said]
     assert not list(here.iterdir())
 
@@ -345,47 +465,57 @@ def test_help_fits_a_screen(here, script):
 def test_cfg_prints_the_configuration(here):
     """--cfg job, as --help says, prints the composed configuration as YAML."""
     said = succeed("train.py", "--cfg", "job", "seed=7", cwd=here, block="torch mujoco")
-    assert yaml.safe_load(said) == config.compose_plain("config", ["seed=7"])
+    assert yaml.safe_load(said) == compose.compose_plain("config", ["seed=7"])
 
 
 def test_multirun(here):
     """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/."""
-    said = succeed("train.py", "task=cartpole", "-m", "seed=1,2", *SMALL, "iterations=1", "log=none", cwd=here)
+    said = succeed(
+        "train.py", "task=cartpole", "-m", "seed=1,2", *SMALL, "iterations=1", "log=none", cwd=here
+    )
     assert [p.name for p in here.iterdir()] == ["runs"]
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
     runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
-    assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(f"run: runs/cartpole/{p.name}" in said for p in runs)
+    assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(
+        f"run: runs/cartpole/{p.name}" in said for p in runs
+    )
     assert all({p.name for p in run.iterdir()} == FILES for run in runs)
     one, two = (load(Run(run).checkpoints.latest())[0]["policy/actor.net.0.weight"] for run in runs)
     assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
 
 
 def test_no_login_needs_no_wandb(trained):
-    """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run directory holds and no more."""
+    """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run
+    directory holds and no more."""
     assert {p.name for p in trained.iterdir()} == FILES
     assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
     assert Run(trained).config["log"]["name"] == "auto"
 
 
 def test_wandb_and_tensorboard(here, trained):
-    """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files; resume= may choose them."""
-    for name, file in (("wandb", "wandb/offline-run-*/run-*.wandb"), ("tensorboard", "tensorboard/events.out.*")):
+    """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;
+    resume= may choose them."""
+    for name, file in (
+        ("wandb", "wandb/offline-run-*/run-*.wandb"),
+        ("tensorboard", "tensorboard/events.out.*"),
+    ):
         shutil.copytree(trained, here / name)
         succeed("train.py", f"resume={name}", "iterations=3", f"log={name}", cwd=here, timeout=120)
-        (found,) = (here / name).glob(file)
+        (file_written,) = (here / name).glob(file)
         for _ in range(100):  # W&B's own process writes it
-            time.sleep(0.1 * (found.stat().st_size < 500))
-        assert found.stat().st_size > 500
+            time.sleep(0.1 * (file_written.stat().st_size < 500))
+        assert file_written.stat().st_size > 500
     assert sorted(p.name for p in here.iterdir()) == ["tensorboard", "wandb"]
 
 
 def test_seeds_of_evaluation_are_apart():
     """The evaluation's seeds are those that train.py refuses."""
-    assert values.SEEDS == SEED < STOP_SEED
+    assert EVALUATION_SEEDS == SEED < STOP_SEED
 
 
 def test_interrupt(here):
-    """Ctrl-C ends a training after its iteration and a checkpoint, says how to go on, and resume= goes on."""
+    """Ctrl-C ends a training after its iteration and a checkpoint, says how to go on, and resume=
+    goes on."""
     line = [
         sys.executable,
         str(ROOT / "train.py"),
@@ -396,7 +526,12 @@ def test_interrupt(here):
         "run_dir=run",
     ]
     with subprocess.Popen(
-        line, cwd=here, env=environment(here.parent / "home"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        line,
+        cwd=here,
+        env=environment(here.parent / "home"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as training:
         assert training.stdout and training.stderr
         for said in training.stdout:
@@ -406,7 +541,11 @@ def test_interrupt(here):
             assert training.poll() is None
         os.kill(training.pid, signal.SIGINT)
         said, error = training.communicate(timeout=60)
-    assert training.returncode == 130 and error.count("\n") == 1 and error.startswith("SIGINT: ends after this iteration")
+    assert (
+        training.returncode == 130
+        and error.count("\n") == 1
+        and error.startswith("SIGINT: ends after this iteration")
+    )
     assert said.endswith("python train.py resume=run continues\n")
     _, note = load(Run(here / "run").checkpoints.latest())
     done = int(note["iteration"])
@@ -416,7 +555,8 @@ def test_interrupt(here):
 
 
 def test_a_diverged_training_stops(here):
-    """A training that only gets worse goes back three times, then ends in one line; play.py shows what went wrong."""
+    """A training that only gets worse goes back three times, then ends in one line; play.py shows
+    what went wrong."""
     words = ("task=quadruped", *TINY, "iterations=40", "save_every=2", "log=none", "run_dir=run")
     done = command("train.py", *words, "algo.learning_rate=1e30", "algo.lr_max=1e30", cwd=here)
     assert done.returncode == 1 and "Traceback" not in done.stderr
@@ -424,9 +564,13 @@ def test_a_diverged_training_stops(here):
     assert error.startswith("error: 3 bad iterations in a row, after 3 roll-backs: world ")
     assert done.stdout.count("bad iterations in a row (world") == 3
     for path in (here / "run" / "checkpoints").glob("*.safetensors"):
-        assert all(torch.isfinite(v).all() for k, v in load(path)[0].items() if k.startswith("policy/"))
+        assert all(
+            torch.isfinite(v).all() for k, v in load(path)[0].items() if k.startswith("policy/")
+        )
     about = json.loads((here / "run" / "report.json").read_text())
     assert about["term"] in about["terms"] and 0 <= about["world"] < 16
     said = succeed("play.py", "repro=run/repro.safetensors", cwd=here).splitlines()
-    assert said[0].startswith(f"world {about['world']}  step {about['step']}") and said[-1].startswith("recorded: ")
+    assert said[0].startswith(f"world {about['world']}  step {about['step']}") and said[
+        -1
+    ].startswith("recorded: ")
     assert [line.split(":")[0] for line in said[1:-1]] == [f"timestep {i}" for i in range(5)]

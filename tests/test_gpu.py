@@ -8,23 +8,25 @@ import pytest
 import torch
 import warp as wp
 
-from gpusim_rl import config
-from gpusim_rl.assemble import make_ppo
-from gpusim_rl.graph import capture, one_stream, record, warp_stream
-from gpusim_rl.levels import launches
-from gpusim_rl.noise import Noise
-from gpusim_rl.sim import choose, make
-from gpusim_rl.task import converged
-from tests import graphs, test_bench, test_fused
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import compose
+from gpusim_rl.core.graphs import capture, one_stream, record, warp_stream
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.robots.models import converged
+from gpusim_rl.sim.factory import choose
+from gpusim_rl.tools.bench.levels import launches
+from tests import graphs
+from tests.algorithms import test_loss_kernels
 from tests.commands import succeed
-from tests.worlds import TASKS, make_task
+from tests.tools import test_bench
+from tests.worlds import TASKS, make_sim, make_task
 
 pytestmark = pytest.mark.gpu
 
 
 def trained(task: str, iterations: int, num_envs: int = 256):
     """A PPO after some iterations on CUDA."""
-    cfg = config.compose_plain("config", [f"task={task}", f"num_envs={num_envs}", "device=cuda"])
+    cfg = compose.compose_plain("config", [f"task={task}", f"num_envs={num_envs}", "device=cuda"])
     ppo = make_ppo(cfg)
     for _ in range(iterations):
         ppo.iteration()
@@ -40,25 +42,34 @@ def test_noise_is_that_of_the_cpu():
     """Uniforms are bit-equal on both devices, normals to 1e-6."""
     draws = {}
     for device in ("cpu", "cuda"):
-        noise = Noise(5, torch.arange(100, 1100, device=device))
-        noise.uniform("u", 0.0, 1.0)
-        noise.normal("n", 5)
-        noise.draw(torch.tensor(2**33 + 1, device=device))
-        draws[device] = noise.uniform("u", 0.0, 1.0).cpu(), noise.normal("n", 5).cpu()
+        rng = Rng(5, torch.arange(100, 1100, device=device))
+        rng.uniform("u", 0.0, 1.0)
+        rng.normal("n", 5)
+        rng.draw(torch.tensor(2**33 + 1, device=device))
+        draws[device] = rng.uniform("u", 0.0, 1.0).cpu(), rng.normal("n", 5).cpu()
     assert torch.equal(draws["cpu"][0], draws["cuda"][0])
     assert (draws["cpu"][1] - draws["cuda"][1]).abs().max() < 1e-6
 
 
 def test_a_control_step_is_that_of_mujoco_c():
-    """With converged solvers one control step of 100 quadrupeds agrees with MuJoCo C: |Δqpos| ≤ 1e-5, |Δqvel| ≤ 1e-3."""
+    """With converged solvers one control step of 100 quadrupeds agrees with MuJoCo C: |Δqpos| ≤
+    1e-5, |Δqvel| ≤ 1e-3."""
     mjm: mujoco.MjModel = converged(make_task("quadruped").mjm)
-    native, warp = make("native", mjm, 100, device="cpu"), make("warp", mjm, 100, device="cuda")
+    native, warp = (
+        make_sim("native", mjm, 100, device="cpu"),
+        make_sim("warp", mjm, 100, device="cuda"),
+    )
     generator = torch.Generator().manual_seed(0)
     stance = torch.from_numpy(mjm.key_ctrl[0])
-    everyone, qpos = torch.ones(100, dtype=torch.bool), torch.from_numpy(mjm.key_qpos[0]).expand(100, -1)
+    everyone, qpos = (
+        torch.ones(100, dtype=torch.bool),
+        torch.from_numpy(mjm.key_qpos[0]).expand(100, -1),
+    )
     native.reset(everyone, qpos, torch.zeros(100, mjm.nv, dtype=torch.float64))
     for _ in range(25):  # onto the ground, and about
-        native.ctrl.copy_(stance + 0.3 * torch.randn(100, mjm.nu, generator=generator, dtype=torch.float64))
+        native.ctrl.copy_(
+            stance + 0.3 * torch.randn(100, mjm.nu, generator=generator, dtype=torch.float64)
+        )
         native.step(4)
     qpos, qvel, ctrl = native.qpos.clone(), native.qvel.clone(), native.ctrl.clone()
     for sim in (native, warp):
@@ -72,7 +83,8 @@ def test_a_control_step_is_that_of_mujoco_c():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_iteration_reads_nothing(task):
-    """While the device sleeps for three seconds an iteration is enqueued in 50 ms, and torch raises at any call that waits."""
+    """While the device sleeps for three seconds an iteration is enqueued in 50 ms, and torch raises
+    at any call that waits."""
     graphs.an_iteration_reads_nothing("cuda", task)
 
 
@@ -91,28 +103,36 @@ def test_a_hundred_iterations_read_nothing():
 
 
 def test_the_profiler_sees_graphs_alone():
-    """An iteration is graph launches: no synchronising call, no copy to the host, no kernel launched by itself."""
+    """An iteration is graph launches: no synchronizing call, no copy to the host, no kernel
+    launched by itself."""
     ppo = graphs.build("cuda")
     for _ in range(graphs.CALLS):
         ppo.iteration()
     seen = launches(ppo)
     assert seen["synchronisations"] == seen["copies_to_host"] == 0
-    assert seen["graph_launches"] == 3 * ppo.rollout.num_steps + ppo.parts + 2
+    assert seen["graph_launches"] == 3 * ppo.rollout.num_steps + ppo.minibatches.count + 2
     assert seen["kernel_launches"] == 0 and seen["kernels"] > 1000
 
 
 PLAN = "curriculum={task.fastest:{from:[0.2,0.1,0.2],to:[1,0.5,1],by:iteration,start:0,stop:9},"
-PLAN += "algo.ent_coef:{from:0.1,to:0,by:iteration,start:0,stop:9},algo.gamma:{from:0.9,to:0.97,by:iteration,start:0,stop:9}}"
+PLAN += "algo.ent_coef:{from:0.1,to:0,by:iteration,start:0,stop:9},"
+PLAN += "algo.gamma:{from:0.9,to:0.97,by:iteration,start:0,stop:9}}"
 
 
 @pytest.mark.parametrize("words", [[], ["graph=whole"], ["sim.conditional=true"], [PLAN]], ids=str)
 def test_captured_is_eager(words):
-    """Ten captured iterations leave the state of ten eager ones, bit by bit, with mujoco_warp told to be deterministic."""
+    """Ten captured iterations leave the state of ten eager ones, bit by bit, with mujoco_warp told
+    to be deterministic."""
     graphs.captured_is_eager("cuda", "quadruped", *words)
 
 
 @pytest.mark.parametrize(
-    "body", [graphs.a_graph_is_replayed, graphs.another_shape_is_captured_anew, graphs.a_fetch_is_of_its_moment]
+    "body",
+    [
+        graphs.a_graph_is_replayed,
+        graphs.another_shape_is_captured_anew,
+        graphs.a_fetch_is_of_its_moment,
+    ],
 )
 def test_graphs(body):
     """Recording, capturing anew, fetching."""
@@ -121,35 +141,53 @@ def test_graphs(body):
 
 @pytest.mark.skipif(find_spec("mjlab") is None, reason="mjlab is not installed")
 def test_three_times_mjlab(tmp_path):
-    """On mjlab's Go1 with its collisions, control period and network sizes, training is three times as fast as mjlab's own."""
+    """On mjlab's Go1 with its collisions, control period and network sizes, training is three times
+    as fast as mjlab's own."""
     ppo = graphs.trains_their_robot("cuda", "robot=go1")
     assert ppo.env.task.substeps == 4
     network = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.update_epochs=5")
-    words = ("robot=go1", "robot.collide=all", *network, "num_envs=4096", "num_steps=24", "compare=mjlab", "out=bench.json")
+    words = (
+        "robot=go1",
+        "robot.collide=all",
+        *network,
+        "num_envs=4096",
+        "num_steps=24",
+        "compare=mjlab",
+        "out=bench.json",
+    )
     print(succeed("-m gpusim_rl.bench", *words, cwd=tmp_path))
-    found = json.loads((tmp_path / "bench.json").read_text())
-    assert found["steps_per_s"]["training"]["median"] >= 3 * found["mjlab"]["steps_per_s"]
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["steps_per_s"]["training"]["median"] >= 3 * report["mjlab"]["steps_per_s"]
 
 
 def test_a_second_start_is_warm(tmp_path):
-    """Kernels are compiled once on a machine; `pytest -s` prints what a cold and a warm start took."""
+    """Kernels are compiled once on a machine; `pytest -s` prints what a cold and a warm start
+    took."""
     graphs.starts_warm("cuda", tmp_path)
 
 
 def test_conditional_nodes_inside_a_graph_of_torch():
-    """`wp.capture_while` in a graph that torch began loops on the device, and torch's work after it is in order."""
+    """`wp.capture_while` in a graph that torch began loops on the device, and torch's work after it
+    is in order."""
     one_stream("cuda")
     left, done = (wp.zeros(1, dtype=int, device="cuda") for _ in range(2))
-    twice, room = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(1000, dtype=torch.int32, device="cuda")
+    twice, room = (
+        torch.zeros(1, dtype=torch.int32, device="cuda"),
+        torch.zeros(1000, dtype=torch.int32, device="cuda"),
+    )
 
     def fn() -> None:
         with wp.ScopedStream(warp_stream(twice.device), sync_enter=False):
-            wp.capture_while(left, lambda: wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda"))
-        torch.mul((room + wp.to_torch(done)).amax(0, keepdim=True), 2, out=twice)  # temporaries after the loop
+            wp.capture_while(
+                left, lambda: wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda")
+            )
+        # These are temporaries after the loop.
+        torch.mul((room + wp.to_torch(done)).amax(0, keepdim=True), 2, out=twice)
 
     wp.launch(graphs.count_down, 1, inputs=[left, done], device="cuda")  # builds the kernel
     replay = record(fn, torch.device("cuda"))
-    others = [torch.full((1000,), 5, dtype=torch.int32, device="cuda") for _ in range(20)]  # where a stray temporary would be
+    # They lie where a stray temporary would be.
+    others = [torch.full((1000,), 5, dtype=torch.int32, device="cuda") for _ in range(20)]
     for n in (7, 3, 0):
         left.fill_(n)
         done.zero_()
@@ -159,7 +197,8 @@ def test_conditional_nodes_inside_a_graph_of_torch():
 
 
 def test_a_broken_capture_leaves_the_device_usable(capsys):
-    """A function that reads the host cannot be captured: it says so and runs, and the next one is captured."""
+    """A function that reads the host cannot be captured: it says so and runs, and the next one is
+    captured."""
     x = torch.ones(3, device="cuda")
     bad, good = capture(lambda: x.mul_(x[0].item()), "cuda"), capture(lambda: x.add_(1), "cuda")
     for _ in range(graphs.CALLS):
@@ -172,14 +211,19 @@ def test_a_broken_capture_leaves_the_device_usable(capsys):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_fused_loss_is_that_of_the_cpu(seed):
-    """The update's kernels give on CUDA what they give on the CPU, where they are checked against autograd."""
-    found = {}
+    """The update's kernels give on CUDA what they give on the CPU, where they are checked against
+    autograd."""
+    results = {}
     for device in ("cpu", "cuda"):
-        policy, rows, old_std = test_fused.minibatch(seed)
-        ours, grad, _ = test_fused.fused(policy.to(device), rows.to(device), old_std.to(device))
+        policy, rows, old_std = test_loss_kernels.minibatch(seed)
+        ours, grad, _ = test_loss_kernels.fused(
+            policy.to(device), rows.to(device), old_std.to(device)
+        )
         ours()
-        found[device] = [x.cpu() for x in (ours.stats, ours.share, ours.grad_mean, ours.grad_value, grad)]
-    for a, b in zip(found["cpu"], found["cuda"], strict=True):
+        results[device] = [
+            x.cpu() for x in (ours.stats, ours.share, ours.grad_mean, ours.grad_value, grad)
+        ]
+    for a, b in zip(results["cpu"], results["cuda"], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -197,18 +241,29 @@ def test_training_stays_finite(task):
 
 @pytest.mark.parametrize("num_envs", [4096, 16384])
 def test_training_is_near_the_bare_engine(tmp_path, num_envs):
-    """Training steps/s are at least 0.7 of a captured mujoco_warp.step, with the same model and worlds, in one run."""
+    """Training steps/s are at least 0.7 of a captured mujoco_warp.step, with the same model and
+    worlds, in one run."""
     out = tmp_path / "bench.json"
-    words = ("device=cuda", f"num_envs={num_envs}", "num_steps=24", "repeats=3", "seconds=1", "warmup=8", f"out={out}")
+    words = (
+        "device=cuda",
+        f"num_envs={num_envs}",
+        "num_steps=24",
+        "repeats=3",
+        "seconds=1",
+        "warmup=8",
+        f"out={out}",
+    )
     done = test_bench.run("task=quadruped", *words)
     assert done.returncode == 0, done.stderr
     assert json.loads(out.read_text())["ratios"]["training/bare"]["median"] >= 0.7
 
 
 def test_a_quadruped_walks_within_a_minute(tmp_path):
-    """`python train.py task=quadruped` reaches success 0.95 in less than 60 s of training after compilation."""
+    """`python train.py task=quadruped` reaches success 0.95 in less than 60 s of training after
+    compilation."""
     words = ("task=quadruped", "device=cuda", "log=none", "save_every=1000")
-    succeed("train.py", *words, "iterations=4", "run_dir=compiled", cwd=tmp_path)  # kernels are in the cache from here on
+    # From here on the kernels are in the cache.
+    succeed("train.py", *words, "iterations=4", "run_dir=compiled", cwd=tmp_path)
     succeed("train.py", *words, "run_dir=run", cwd=tmp_path)
     scores = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert scores["success"] >= 0.95 and scores["time_s"] < 60

@@ -1,10 +1,11 @@
-"""A sample of the acceptance of tests/accept_cli.py: whatever the command line, success or one clear line."""
+"""A sample of the acceptance of tests/acceptance/cli.py: whatever the command line, success or one
+clear line."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.accept_cli import Draw, Line, inside, judge
+from tests.acceptance.cli import Draw, Line, inside, judge
 
 KINDS = [name.removeprefix("draw_") for name in dir(Draw) if name.startswith("draw_")]
 ROW = {"config.yaml", "versions.json", "metrics.jsonl"}
@@ -18,7 +19,8 @@ def draw() -> Draw:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_line_ends_well_or_in_one_line(draw, trained, kind):
-    """Two drawn lines of every kind end with 0 and nothing on stderr, or with 2, one line and nothing left behind."""
+    """Two drawn lines of every kind end with 0 and nothing on stderr, or with 2, one line and
+    nothing left behind."""
     draw.random.seed(kind)
     for line in draw.lines(2, kind):
         _, complaint = judge(line, inside, trained)

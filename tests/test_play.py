@@ -1,4 +1,5 @@
-"""From train.py to a film, an evaluation and an exported file, as the README says; and resume= continues exactly."""
+"""From train.py to a film, an evaluation and an exported file, as the README says; and resume=
+continues exactly."""
 
 import json
 import os
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl import config, resume
-from gpusim_rl.assemble import make_ppo
-from gpusim_rl.checkpoint import load
-from gpusim_rl.evaluate import evaluate
-from gpusim_rl.run import Run, newest
-from gpusim_rl.show import Keys, choose_gl, film, tour
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import check_words, compose, resume
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run, newest
+from gpusim_rl.training.evaluation import evaluate
+from gpusim_rl.viewer.film import film
+from gpusim_rl.viewer.window import Keys, tour
 from tests.commands import TINY, command, refused, succeed
 from tests.worlds import make_task, numbers
 
@@ -35,40 +37,50 @@ def copy(here, trained) -> Path:
     return shutil.copytree(trained, here / "run")
 
 
-# -- train.py ------------------------------------------------------------------------------------------------------------
+# -- train.py --------------------------------------------------------------------------------------
 
 
 def test_train_says_where_the_run_is(trained):
-    """train.py prints the run directory first and last, one line for each iteration far apart, and the scores."""
+    """train.py prints the run directory first and last, one line for each iteration far apart, and
+    the scores."""
     lines = (trained.parent / "stdout.txt").read_text().splitlines()
     assert lines[0] == "run: run" and lines[-1].endswith("see it: python play.py run=run")
     assert lines[-3].startswith("iteration 2/2  0.00 M steps") and lines[-2].startswith("success ")
 
 
 def test_run_directory_is_whole(trained):
-    """A run holds its configuration as composed, versions, a row for each iteration, checkpoints, scores and the policy."""
+    """A run holds its configuration as composed, versions, a row for each iteration, checkpoints,
+    scores and the policy."""
     run = Run(trained)
     words = ["task=quadruped", *TINY, "iterations=2", "run_dir=run"]
-    assert run.config == config.compose_plain("config", words)
+    assert run.config == compose.compose_plain("config", words)
     versions = json.loads((trained / "versions.json").read_text())
     assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
     rows = run.rows()
     assert [(row["iteration"], row["env_steps"]) for row in rows] == [(1, 64), (2, 128)]
     terms = {f"reward/{term}" for term in numbers("quadruped")["weights"]}
-    assert all(terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys() for row in rows)
-    assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows)
+    assert all(
+        terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys()
+        for row in rows
+    )
+    assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(
+        row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows
+    )
     assert [p.name for p in run.checkpoints.saved()] == ["000000.safetensors", "000002.safetensors"]
     assert [row["iteration"] for row in run.rows("hashes.jsonl")] == [1, 2]
     scores = json.loads((trained / "eval.json").read_text())
     assert scores["episodes"] == 4 and scores["time_s"] >= rows[1]["time_s"]
 
 
-# -- play.py -------------------------------------------------------------------------------------------------------------
+# -- play.py ---------------------------------------------------------------------------------------
 
 
 def check_film(path: Path, seconds: int) -> None:
-    """A real film: 25 frames a second, neither black nor of one colour, and it moves."""
-    line = [imageio_ffmpeg.get_ffmpeg_exe(), *("-v", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-")]
+    """A real film: 25 frames a second, neither black nor of one color, and it moves."""
+    line = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        *("-v", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"),
+    ]
     raw = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
     frames = np.frombuffer(raw, np.uint8).reshape(-1, 480, 720, 3)
     assert len(frames) == 25 * seconds
@@ -91,16 +103,26 @@ def test_film_of_the_newest_run(here, copy):
 
 
 def test_film_from_the_file_alone(here, trained):
-    """play.py onnx=… films the policy where neither torch nor the run can be had, and leaves the film alone."""
+    """play.py onnx=… films the policy where neither torch nor the run can be had, and leaves the
+    film alone."""
     shutil.copy(trained / "policy.onnx", here / "p.onnx")
-    said = succeed("play.py", "onnx=p.onnx", "video=walk.mp4", "seconds=2", "command=[0.5,0,0]", cwd=here, block="torch")
+    said = succeed(
+        "play.py",
+        "onnx=p.onnx",
+        "video=walk.mp4",
+        "seconds=2",
+        "command=[0.5,0,0]",
+        cwd=here,
+        block="torch",
+    )
     assert said == "wrote walk.mp4\n"
     assert sorted(p.name for p in here.iterdir()) == ["p.onnx", "walk.mp4"]
     check_film(here / "walk.mp4", 2)
 
 
 def test_a_film_runs_at_the_speed_of_the_robot(here):
-    """Control steps of 0.1 s: a film of two seconds shows twenty of them; also of a model that asks for no large frames."""
+    """Control steps of 0.1 s: a film of two seconds shows twenty of them; also of a model that asks
+    for no large frames."""
     task, shown = make_task("cartpole"), 0
 
     def frames():
@@ -109,17 +131,22 @@ def test_a_film_runs_at_the_speed_of_the_robot(here):
             yield shown / 10, np.array([0.01 * shown, 0.1 * shown])
 
     assert task.mjm.vis.global_.offwidth < 720
-    choose_gl()
     film(task.mjm, frames(), here / "pole.mp4", 2)
     assert shown == 20
     check_film(here / "pole.mp4", 2)
 
 
 def test_commands_stay_in_their_range():
-    """Tour and keyboard ask for what the policy was trained for, whatever the number of its commands."""
+    """Tour and keyboard ask for what the policy was trained for, whatever the number of its
+    commands."""
     low, high = (-2.0, 0.0), (1.0, 0.5)
     asked = tour(low, high, 10.0)
-    assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {(0, 0), (0.8, 0), (-1.6, 0), (0, 0.4)}
+    assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {
+        (0, 0),
+        (0.8, 0),
+        (-1.6, 0),
+        (0, 0.4),
+    }
     keys = Keys(low, high)
     keys.press(265)
     assert keys(0.0).tolist() == pytest.approx([0.3, 0])
@@ -131,23 +158,36 @@ def test_commands_stay_in_their_range():
 
 
 def test_command_of_another_width(here, trained):
-    """A command of two numbers for a policy that follows three is refused in one line, from a run and from a file."""
+    """A command of two numbers for a policy that follows three is refused in one line, from a run
+    and from a file."""
     for source in (f"run={trained}", f"onnx={trained}/policy.onnx"):
         line = refused("play.py", source, "video=walk.mp4", "command=[0.5,0]", cwd=here)
         assert "command=[0.5, 0]: this policy follows 3 numbers: forward, left, turn" in line
 
 
 def test_evaluate(here, trained):
-    """mode=evaluate prints and writes the scores that evaluate() gives for the run's actor on the same seeds."""
-    said = succeed("play.py", f"run={trained}", "mode=evaluate", "out=eval.json", "episodes=4", cwd=here)
+    """mode=evaluate prints and writes the scores that evaluate() gives for the run's actor on the
+    same seeds."""
+    said = succeed(
+        "play.py", f"run={trained}", "mode=evaluate", "out=eval.json", "episodes=4", cwd=here
+    )
     scores = json.loads((here / "eval.json").read_text())
     assert json.loads(said) == scores and scores["episodes"] == 4
-    assert {"success", "return", "episodes", "velocity_rmse", "yaw_rmse", "falls_per_episode"} <= scores.keys()
-    settings = resume.trained(Run(trained))
+    assert {
+        "success",
+        "return",
+        "episodes",
+        "velocity_rmse",
+        "yaw_rmse",
+        "falls_per_episode",
+    } <= scores.keys()
+    settings = resume.load_config(Run(trained))
     ppo = make_ppo(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings["task"]["weights"], settings["task"]["noise"]
-    assert scores == evaluate(ppo.act, make_task(episode=2.0), weights=weights, noise=noise, episodes=4)
+    assert scores == evaluate(
+        ppo.act, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
+    )
     at_the_end = json.loads((trained / "eval.json").read_text())
     assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}
 
@@ -159,45 +199,77 @@ def test_export(here, trained):
     assert (here / "p.onnx").read_bytes() == (trained / "policy.onnx").read_bytes()
 
 
-# -- resume= -------------------------------------------------------------------------------------------------------------
+# -- resume= ---------------------------------------------------------------------------------------
 
 
 def test_resume_is_exact(here, copy):
-    """Two iterations and two more in another process give, bit by bit, the state of four; time and rows go on."""
+    """Two iterations and two more in another process give, bit by bit, the state of four; time and
+    rows go on."""
     words = ["task=quadruped", *TINY, "log=none"]
     succeed("train.py", *words, "iterations=4", "run_dir=whole", "save_every=2", cwd=here)
     before = Run(copy).rows()
     # as a crash leaves it: a row that the checkpoint does not know of, and one cut short
     with open(copy / "metrics.jsonl", "a") as file:
-        file.write(json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu')
+        file.write(
+            json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu'
+        )
     said = succeed("train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here)
     assert said.startswith("run: run\niteration 3/4") or said.startswith("run: run\niteration 4/4")
-    (mine, note), (whole, _) = load(Run(copy).checkpoints.latest()), load(Run(here / "whole").checkpoints.latest())
+    (mine, note), (whole, _) = (
+        load(Run(copy).checkpoints.latest()),
+        load(Run(here / "whole").checkpoints.latest()),
+    )
     assert note["iteration"] == "4" and mine.keys() == whole.keys()
     assert [name for name in whole if not torch.equal(mine[name], whole[name])] == []
     rows = Run(copy).rows()
     assert rows[:2] == before and [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert all(a["time_s"] < b["time_s"] for a, b in pairwise(rows))
     same = ("env_steps", "return", "reward/velocity", "approx_kl", "learning_rate")
-    assert [[r[k] for k in same] for r in rows] == [[r[k] for k in same] for r in Run(here / "whole").rows()]
+    assert [[r[k] for k in same] for r in rows] == [
+        [r[k] for k in same] for r in Run(here / "whole").rows()
+    ]
     assert (copy / "policy.onnx").read_bytes() == (here / "whole" / "policy.onnx").read_bytes()
     assert Run(copy).config == Run(here / "whole").config | {"run_dir": "run", "save_every": 1}
 
 
 def test_resume_changes_little(here, copy):
-    """resume= refuses what would make it another run in one line that lists the differences; of other changes it warns."""
+    """resume= refuses what would make it another run in one line that lists the differences; of
+    other changes it warns."""
     line = refused(
-        "train.py", "resume=run", "seed=2", "task=cartpole", "num_envs=17", "algo.hidden=[8]", cwd=here, block="torch"
+        "train.py",
+        "resume=run",
+        "seed=2",
+        "task=cartpole",
+        "num_envs=17",
+        "algo.hidden=[8]",
+        cwd=here,
+        block="torch",
     )
-    for difference in ("seed 1 → 2", "task.name quadruped → cartpole", "num_envs 16 → 17", "algo.hidden [16] → [8]"):
+    for difference in (
+        "seed 1 → 2",
+        "task.name quadruped → cartpole",
+        "num_envs 16 → 17",
+        "algo.hidden [16] → [8]",
+    ):
         assert difference in line
     before = (copy / "config.yaml").read_bytes()
-    assert "iterations=1: run has done 2 already" in refused("train.py", "resume=run", "iterations=1", cwd=here)
+    assert "iterations=1: run has done 2 already" in refused(
+        "train.py", "resume=run", "iterations=1", cwd=here
+    )
     assert (copy / "config.yaml").read_bytes() == before
-    words = ("task=quadruped", "num_envs=16", "iterations=3", "algo.gamma=0.9", "task.weights.jerk=1")
+    words = (
+        "task=quadruped",
+        "num_envs=16",
+        "iterations=3",
+        "algo.gamma=0.9",
+        "task.weights.jerk=1",
+    )
     done = command("train.py", "resume=run", *words, cwd=here)
     assert done.returncode == 0 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("warning: ") and "from iteration 2 on this is not the run" in done.stderr
+    assert (
+        done.stderr.startswith("warning: ")
+        and "from iteration 2 on this is not the run" in done.stderr
+    )
     assert "task.weights.jerk 0.01 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
     assert Run(copy).config["algo"]["gamma"] == 0.9
 
@@ -205,7 +277,11 @@ def test_resume_changes_little(here, copy):
 def test_a_run_may_be_older_than_a_key(trained):
     """A run without a key that came later has its default; its own values stay."""
     run = Run(trained)
-    found = run.config
-    del found["episodes"], found["task"]["lift"]
-    cfg = config.merge(config.build("config", ["task=quadruped"]), found)
-    assert cfg["episodes"] == 512 and cfg["task"]["lift"] == numbers("quadruped")["lift"] and cfg["num_envs"] == 16
+    kept = run.config
+    del kept["episodes"], kept["task"]["lift"]
+    cfg = check_words.merge(compose.build("config", ["task=quadruped"]), kept)
+    assert (
+        cfg["episodes"] == 512
+        and cfg["task"]["lift"] == numbers("quadruped")["lift"]
+        and cfg["num_envs"] == 16
+    )

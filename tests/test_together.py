@@ -1,20 +1,29 @@
-"""All that makes a robot real, at once: randomisation, a slow DC motor, history, late readings, symmetry, a curriculum."""
+"""All that makes a robot real, at once: randomization, a slow DC motor, history, late readings,
+symmetry, a curriculum."""
 
 import pytest
 import torch
 
-from gpusim_rl import config
-from gpusim_rl.assemble import export_policy, make_ppo
-from gpusim_rl.evaluate import evaluate
-from gpusim_rl.sim.driven import engine
+from gpusim_rl.build import export_policy, make_ppo
+from gpusim_rl.config import compose
+from gpusim_rl.sim.actuated import engine
+from gpusim_rl.training.evaluation import evaluate
 from tests.commands import TINY
 from tests.guard import guard
 from tests.worlds import SIMS
 
 ON = (
-    *("robot.actuator.kind=dc", "robot.actuator.no_load=21", "robot.actuator.delay=1", "robot.actuator.lag=2"),
+    *(
+        "robot.actuator.kind=dc",
+        "robot.actuator.no_load=21",
+        "robot.actuator.delay=1",
+        "robot.actuator.lag=2",
+    ),
     *("algo.symmetry=net", "task.history.joints=3", "task.observation_delay=[0,2]"),
-    *(f"task.randomise.{field}.kind=uniform" for field in ("payload", "strength", "gravity", "encoder", "force", "bias.gyro")),
+    *(
+        f"task.randomise.{field}.kind=uniform"
+        for field in ("payload", "strength", "gravity", "encoder", "force", "bias.gyro")
+    ),
     *("task.randomise.joint_friction.kind=log_uniform", "task.randomise.joint_friction.how=set"),
     *("task.randomise.force.every=0.5", "task.randomise.bias.gyro.high=0.05"),
     "curriculum={task.randomise.push.high:{from:0,to:0.5,by:iteration,start:0,stop:3}}",
@@ -24,12 +33,13 @@ ON = (
 def configured(sim: str) -> dict:
     """A small quadruped's training with all of it."""
     small = [word for word in TINY if not word.startswith("sim")]
-    return config.compose_plain("config", ["task=quadruped", *small, f"sim={sim}", *ON])
+    return compose.compose_plain("config", ["task=quadruped", *small, f"sim={sim}", *ON])
 
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_resume_is_exact(sim):
-    """Two iterations, and two more of a new PPO that was given the state, are four iterations, bit by bit."""
+    """Two iterations, and two more of a new PPO that was given the state, are four iterations, bit
+    by bit."""
     cfg = configured(sim)
     whole, first, second = make_ppo(cfg), make_ppo(cfg), make_ppo(cfg)
     for _ in range(4):
@@ -41,18 +51,22 @@ def test_resume_is_exact(sim):
         ppo.iteration()
     ours, theirs = whole.state(), second.state()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
-    assert float(whole.env.number("task.randomise.push.high")[0]) == 0.5
-    assert float(make_ppo(cfg).env.number("task.randomise.push.high")[0]) == 0.0
+    assert float(whole.env.scheduled_number("task.randomise.push.high")[0]) == 0.5
+    assert float(make_ppo(cfg).env.scheduled_number("task.randomise.push.high")[0]) == 0.0
 
 
 def test_gains_are_the_actuators():
-    """Randomised gains and strengths are those of the motor that stands for the servos; each world has its own."""
+    """Randomized gains and strengths are those of the motor that stands for the servos; each world
+    has its own."""
     env = make_ppo(configured("native")).env
     nominal = env.task.actuator.gains(env.task.mjm)
     for name, spread in (("kp", 0.1), ("kd", 0.1), ("strength", 0.2)):
         share = env.sim.model(name) / torch.as_tensor(nominal[name])
         assert (share >= 1 - spread - 1e-6).all() and (share <= 1 + spread + 1e-6).all()
-        assert share[:, 0].unique().numel() == env.num_envs and (share - share[:, :1]).abs().max() < 1e-6
+        assert (
+            share[:, 0].unique().numel() == env.num_envs
+            and (share - share[:, :1]).abs().max() < 1e-6
+        )
 
 
 @pytest.mark.parametrize("sim", SIMS)
@@ -67,7 +81,8 @@ def test_nothing_is_read_on_the_host(sim):
 
 
 def test_what_acted_is_exported_and_judged(tmp_path):
-    """The exported network is the trained one, and an evaluation has its actuators, delays and history."""
+    """The exported network is the trained one, and an evaluation has its actuators, delays and
+    history."""
     cfg = configured("native")
     ppo = make_ppo(cfg)
     ppo.iteration()

@@ -1,10 +1,11 @@
-"""Walk an exported policy in MuJoCo C from its file alone, in a process that can import neither torch nor gpusim_rl.
+"""Walk an exported policy in MuJoCo C from its file alone, in a process that can import neither
+torch nor gpusim_rl.
 
-    python -I tests/walk_alone.py DEPLOY_PY POLICY_ONNX EPISODES_NPZ OUT_NPZ
+    python -I tests/walk_alone.py RUNTIME_PY POLICY_ONNX EPISODES_NPZ OUT_NPZ
 
-The episodes are those that `tests.accept_deploy.episodes` wrote: start states, worlds, commands and observation noise. OUT_NPZ
-holds `success` (B,) by the definition of the quadruped's evaluation, `velocity` and `yaw` (B,) errors RMSE, `fell` (B,) and
-`path` (T, B, nq).
+The episodes are those that `tests.acceptance.deploy.episodes` wrote: start states, worlds, commands
+and observation noise. OUT_NPZ holds `success` (B,) by the definition of the quadruped's evaluation,
+`velocity` and `yaw` (B,) errors RMSE, `fell` (B,) and `path` (T, B, nq).
 """
 
 import importlib.abc
@@ -26,8 +27,8 @@ class Ban(importlib.abc.MetaPathFinder):
 
 
 def load(file: str):
-    """The deploy module from its file, without its package."""
-    spec = importlib.util.spec_from_file_location("deploy", file)
+    """The runtime module from its file, without its package."""
+    spec = importlib.util.spec_from_file_location("runtime", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -35,7 +36,8 @@ def load(file: str):
 
 
 def worlds(mjcf: str, given: dict) -> tuple[Any, dict[str, Any]]:
-    """(batch, live arrays by name) of the episodes' worlds in their start states, with a converged solver."""
+    """(batch, live arrays by name) of the episodes' worlds in their start states, with a converged
+    solver."""
     import mujoco
     from mujoco.batch import Batch
 
@@ -46,7 +48,9 @@ def worlds(mjcf: str, given: dict) -> tuple[Any, dict[str, Any]]:
         if name.startswith("model/"):
             batch.expand(name[6:])[:] = given[name]
     batch.set_const()
-    live: dict[str, Any] = {name: batch.bind(name) for name in ("qpos", "qvel", "ctrl", "sensordata")}
+    live: dict[str, Any] = {
+        name: batch.bind(name) for name in ("qpos", "qvel", "ctrl", "sensordata")
+    }
     start(batch, live, given, range(len(given["qpos"])))
     live["sensor"] = {
         model.sensor(i).name: live["sensordata"][:, a : a + d]
@@ -70,14 +74,16 @@ def start(batch: Any, live: dict, given: dict, ids: Iterable[int]) -> None:
 
 def measured(policy: Any, live: dict, given: dict, t: int) -> dict[str, Any]:
     """What the robots' sensors say at control step t: the physics and the sensors' noise."""
-    found = {name: live["sensor"][name] for name in policy.needs if name not in policy.reads}
+    values = {name: live["sensor"][name] for name in policy.needs if name not in policy.reads}
     for source, array, place in (("joint_pos", "qpos", "angle"), ("joint_vel", "qvel", "speed")):
-        found[source] = live[array][:, [live[place][live["joint"][j]] for j in policy.reads[source]]]
+        values[source] = live[array][
+            :, [live[place][live["joint"][j]] for j in policy.reads[source]]
+        ]
     for term in policy.about["observation"]:
         if f"noise/{term['name']}" in given:
             key = term["names"][0] if term["source"] == "sensor" else term["source"]
-            found[key] = found[key] + given[f"noise/{term['name']}"][t]
-    return found
+            values[key] = values[key] + given[f"noise/{term['name']}"][t]
+    return values
 
 
 def walk(policy: Any, batch: Any, live: dict, given: dict) -> dict[str, Any]:
@@ -98,13 +104,20 @@ def walk(policy: Any, batch: Any, live: dict, given: dict) -> dict[str, Any]:
         sums[0] += settled * ((sensor["velocity"][:, :2] - command[:, :2]) ** 2).sum(1)
         sums[1] += settled * (sensor["gyro"][:, 2] - command[:, 2]) ** 2
         sums[2] += settled
-        down = ~((sensor["up"][:, 2] >= 0.3) & (live["qpos"][:, 2] >= given["fallen"]))  # NaN is down, too
+        # NaN is down, too.
+        down = ~((sensor["up"][:, 2] >= 0.3) & (live["qpos"][:, 2] >= given["fallen"]))
         fell |= down
         if down.any():  # it has failed; stand it up, so that its readings stay finite
             start(batch, live, given, np.flatnonzero(down))
     velocity, yaw = np.sqrt(sums[:2] / np.maximum(sums[2], 1))
     success = ~fell & (velocity <= 0.25) & (yaw <= 0.25)
-    return {"success": success, "velocity": velocity, "yaw": yaw, "fell": fell, "path": np.stack(path)}
+    return {
+        "success": success,
+        "velocity": velocity,
+        "yaw": yaw,
+        "fell": fell,
+        "path": np.stack(path),
+    }
 
 
 def main() -> None:

@@ -1,44 +1,125 @@
-"""Small real environments for the tests: every task of `tasks/`, with the numbers of its `conf/task` file."""
+"""Small real environments for the tests: every task of `tasks/`, with the numbers of its
+`conf/task` file."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import mujoco
 from omegaconf import OmegaConf
 
-import tasks
-from gpusim_rl.curriculum import Curriculum
-from gpusim_rl.env import Env
-from gpusim_rl.loss import Settings
-from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import PPO
-from gpusim_rl.sim.driven import drive
-from gpusim_rl.task import Task
-from gpusim_rl.variety import FIELDS
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.settings import Settings
+from gpusim_rl.build import NETWORK, OPTIONS
+from gpusim_rl.config import compose
+from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.randomization.fields import FIELDS
+from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.task import Task
+from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.robots import importer
+from gpusim_rl.sim.actuated import make_actuated
+from gpusim_rl.sim.actuator_spec import Actuator
+from gpusim_rl.sim.factory import make
 
 ROOT = Path(__file__).parent.parent
-TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*.py") if path.stem != "__init__")
+TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*/*.py") if path.stem != "__init__")
 SIMS = ("native", "warp")
 
 
+def read(path: str) -> dict[str, Any]:
+    """conf/<path>.yaml alone, as plain data."""
+    return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / f"{path}.yaml"))  # type: ignore
+
+
+def composed(*words: str) -> dict[str, Any]:
+    """What train.py composes of a command line, as plain data."""
+    return copy.deepcopy(compose.build_base("config", words))
+
+
 def numbers(name: str) -> dict[str, Any]:
-    """The `task` section of conf/task/<name>.yaml as plain data."""
-    return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "task" / f"{name}.yaml"))["task"]
+    """The `task` section of task=<name>."""
+    return composed(f"task={name}")["task"]
+
+
+def with_ranges(randomise: dict[str, Any]) -> dict[str, Any]:
+    """`task.randomise` with what conf/config.yaml has of each entry, where it does not say it."""
+    listed = read("config")["task"]["randomise"] | {"bias": {}}
+    return {
+        name: listed.get(name, {}) | entry if isinstance(entry, dict) else entry
+        for name, entry in randomise.items()
+    }
 
 
 def everything(kind: str = "uniform") -> dict[str, Any]:
-    """`task.randomise` of the quadruped with every field on, those that share a model field on bodies of their own."""
-    ranges = {"add": {"low": 0.005, "high": 0.045}, "scale": {"low": 0.2, "high": 1.8}, "set": {"low": 0.2, "high": 1.8}}
-    found: dict[str, Any] = {name: {"kind": kind} | ranges[field.hows[0]] for name, field in FIELDS.items()}
-    found |= {"bias": {term: {"kind": kind, "low": 0.005, "high": 0.045} for term in ("gyro", "joints")}}
-    for name, bodies in (("mass", ["trunk"]), ("inertia", ["FL_hip", "RR_hip"]), ("payload", ["FR_hip"])):
-        found[name]["only"] = bodies
-    return found
+    """`task.randomise` of the quadruped with every field on, those that share a model field on
+    bodies of their own."""
+    ranges = {
+        "add": {"low": 0.005, "high": 0.045},
+        "scale": {"low": 0.2, "high": 1.8},
+        "set": {"low": 0.2, "high": 1.8},
+    }
+    entries: dict[str, Any] = {
+        name: {"kind": kind} | ranges[field.hows[0]] for name, field in FIELDS.items()
+    }
+    entries |= {
+        "bias": {term: {"kind": kind, "low": 0.005, "high": 0.045} for term in ("gyro", "joints")}
+    }
+    for name, bodies in (
+        ("mass", ["trunk"]),
+        ("inertia", ["FL_hip", "RR_hip"]),
+        ("payload", ["FR_hip"]),
+    ):
+        entries[name]["only"] = bodies
+    return entries
+
+
+def make_actuator(**keys: Any) -> Actuator:
+    """The actuator of conf/robot/own.yaml with other values of these keys."""
+    return Actuator(**(read("robot/own")["actuator"] | keys))
+
+
+def robot_keys(**keys: Any) -> dict[str, Any]:
+    """What conf/robot/own.yaml says of a robot, but its name and actuator; `keys` win."""
+    section = read("robot/own") | keys
+    return {key: section[key] for key in section if key not in ("name", "actuator")}
+
+
+def make_robot(**keys: Any) -> importer.LoadedRobot:
+    """The robot that conf/robot/own.yaml describes with other values of these keys."""
+    return importer.load_robot(**robot_keys(**keys))
+
+
+def make_policy(no: int, nc: int, nu: int, *, seed: int = 0, **keys: Any) -> Policy:
+    """A policy with the network of conf/algo/ppo.yaml; `keys` win."""
+    ppo = read("algo/ppo")
+    return Policy(no, nc, nu, seed=seed, **({key: ppo[key] for key in NETWORK} | keys))
+
+
+def make_settings(**numbers: Any) -> Settings:
+    """PPO's numbers in conf/algo/ppo.yaml; `numbers` win."""
+    ppo = read("algo/ppo") | numbers
+    return Settings(**{key: ppo[key] for key in ppo if key not in (*NETWORK, "tf32")})
+
+
+def sim_options(name: str) -> dict[str, Any]:
+    """A backend's options in conf/sim/<name>.yaml."""
+    section = read(f"sim/{name}")
+    return {key: section[key] for key in OPTIONS[name]}
+
+
+def make_sim(name: str, mjm: mujoco.MjModel, num_envs: int, **options: Any) -> Any:
+    """`factory.make` on the CPU with the options of conf/sim/<name>.yaml; `options` win."""
+    return make(name, mjm, num_envs, **({"device": "cpu"} | sim_options(name) | options))
 
 
 def make_task(name: str = "quadruped", **settings: Any) -> Task:
     """The task of tasks/<name>.py with its YAML's numbers; `settings` win."""
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
-    return tasks.load(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in (values | settings).items()})
+    values |= {"actuator": make_actuator()} | settings
+    values["randomise"] = with_ranges(values["randomise"])
+    return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def make_env(
@@ -53,14 +134,26 @@ def make_env(
     fields: tuple[str, ...] = (),
     **settings: Any,
 ) -> Env:
-    """num_envs worlds of a task. `fields` adds model fields with a value per world, `settings` changes the task's numbers."""
+    """num_envs worlds of a task. `fields` adds model fields with a value per world, `settings`
+    changes the task's numbers."""
     task = make_task(name, **settings)
-    options: dict[str, Any] = {"threads": 1} if sim == "native" else {}
-    options |= dict(device="cpu", fields=(*task.fields, *fields), actuator=task.actuator, substeps=task.substeps)
-    engine = drive(sim, task.mjm, num_envs, **options)
+    options = sim_options(sim) | ({"threads": 1} if sim == "native" else {})
+    options |= dict(
+        device="cpu", fields=(*task.fields, *fields), actuator=task.actuator, substeps=task.substeps
+    )
+    engine = make_actuated(sim, task.mjm, num_envs, **options)
     yaml = numbers(name)
     weights, noise = yaml["weights"], yaml["noise"]
-    return Env(task, engine, seed=seed, weights=weights, noise=noise, first=first, stagger=stagger, compiled=compiled)
+    return Env(
+        task,
+        engine,
+        seed=seed,
+        weights=weights,
+        noise=noise,
+        first=first,
+        stagger=stagger,
+        compiled=compiled,
+    )
 
 
 def make_ppo(
@@ -73,5 +166,7 @@ def make_ppo(
     **numbers: Any,
 ) -> PPO:
     """PPO with a small policy over env; `numbers` are those of `Settings`."""
-    policy = Policy(*env.sizes, hidden=hidden, seed=seed)
-    return PPO(env, policy, num_steps=num_steps, cfg=Settings(**numbers), schedule=schedule)
+    policy = make_policy(*env.dims, hidden=hidden, seed=seed)
+    settings = make_settings(**numbers)
+    graph = read("config")["graph"]
+    return PPO(env, policy, num_steps=num_steps, cfg=settings, graph=graph, schedule=schedule)

@@ -1,42 +1,61 @@
-"""What the adapters to other trainers share: an Env made from a task's name and the words of train.py's command line."""
+"""What the adapters to other trainers share: an Env made from a task's name and the words of
+train.py's command line."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpusim_rl import config, curriculum, resume, values
-from gpusim_rl.assemble import build_env, remembered
-from gpusim_rl.env import Env
+from gpusim_rl.build import build_env
+from gpusim_rl.config import compose, resume, trees, validate
+from gpusim_rl.envs import curriculum
+from gpusim_rl.envs.env import Env
+from gpusim_rl.training.memory import out_of_memory_named
 
-TRAINING = (*resume.CHANGEABLE, "num_steps", "algo", "curriculum")  # keys of a training, which is the other trainer's business
+# Keys of a training, which is the other trainer's business.
+TRAINING = (*resume.CHANGEABLE, "num_steps", "algo", "curriculum")
 
 
-def compose(task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]) -> dict[str, Any]:
-    """train.py's configuration as plain data; ValueError in the same one line for the same mistakes.
+def compose_config(
+    task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]
+) -> dict[str, Any]:
+    """train.py's configuration as plain data; ValueError in the same one line for the same
+    mistakes.
 
     Args:
         task: its name, as in task=quadruped.
         num_envs: worlds; None for the task's own number.
         words: KEY=VALUE, as on the command line.
-        keys: the same as Python values, such as {"seed": 3, "task.history": {"gyro": 3}}; they win over words.
+        keys: the same as Python values, such as {"seed": 3, "task.history": {"gyro": 3}}; they win
+        over words.
     """
     if isinstance(words, str):
         raise ValueError(f"words={words!r}: expected a list of KEY=VALUE, such as {words.split()}")
     keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
-    deep = {key: value for key, value in config.flatten(keys).items() if not isinstance(value, dict)}
+    deep = {key: value for key, value in trees.flatten(keys).items() if not isinstance(value, dict)}
     for key in [word.partition("=")[0].strip() for word in words] + list(deep):
-        if config.within(key, TRAINING):
-            raise ValueError(f"{key} is of a training, not of its environment: set it in your trainer")
+        if trees.is_below(key, TRAINING):
+            raise ValueError(
+                f"{key} belongs to the training, not to the environment: set it in your trainer"
+            )
     # JSON's quoted words, lists, true and null are Hydra's too
-    said = [f"{key}={json.dumps(value, default=spoken, ensure_ascii=False)}" for key, value in deep.items()]
-    cfg = config.compose_plain("config", [*words, *said])
-    values.settle(cfg)
-    told = tuple(word.partition("=")[0].strip() for word in [*words, *said])
-    plan = {key: entry for key, entry in (cfg["curriculum"] or {}).items() if not config.within(key, told)}
-    return curriculum.at(plan, cfg)  # no schedule runs here: it says the numbers that nobody else did
+    overrides = [
+        f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
+        for key, value in deep.items()
+    ]
+    cfg = compose.compose_plain("config", [*words, *overrides])
+    validate.check_values(cfg)
+    cfg["task_code"] = validate.find_task_code(cfg, named=str(keys["task"]))
+    given = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
+    plan = {
+        key: entry
+        for key, entry in (cfg["curriculum"] or {}).items()
+        if not trees.is_below(key, given)
+    }
+    # No schedule runs here. It only gives the numbers that the caller did not.
+    return curriculum.config_at(plan, cfg)
 
 
-def spoken(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON does not know: numpy's numbers as Python's, anything else as a word."""
     # numbers of a caller's words, before anything is built
     return value.item() if hasattr(value, "item") else str(value)
@@ -44,11 +63,14 @@ def spoken(value: Any) -> Any:
 
 def make_env(cfg: dict[str, Any]) -> Env:
     """Its Env; every first episode begins at time zero."""
-    with remembered(cfg["num_envs"]):
+    with out_of_memory_named(cfg["num_envs"]):
         return build_env(cfg, cfg["num_envs"], stagger=False)
 
 
 def reseed(env: Env, cfg: dict[str, Any], seed: int) -> Env:
-    """The Env of another seed in the same Sim, which is reset: worlds, episodes and noise are what a new one would draw."""
+    """The Env of another seed in the same Sim, which is reset: worlds, episodes and noise are what
+    a new one would draw."""
     weights, noise, compiled = cfg["task"]["weights"], cfg["task"]["noise"], cfg["compile"]
-    return Env(env.task, env.sim, seed=seed, weights=weights, noise=noise, stagger=False, compiled=compiled)
+    return Env(
+        env.task, env.sim, seed=seed, weights=weights, noise=noise, stagger=False, compiled=compiled
+    )

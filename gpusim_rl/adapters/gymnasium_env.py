@@ -1,23 +1,25 @@
-"""Our tasks as Gymnasium environments, for Stable-Baselines3, CleanRL and others: numpy in, numpy out.
+"""Our tasks as Gymnasium environments, for CleanRL and others: NumPy in, NumPy out.
 
-    worlds = gpusim_rl.gym.make("quadruped", num_envs=256, sim="native", seed=1)  # a gymnasium.vector.VectorEnv
-    worlds = gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=256)           # the same, once this module is imported
-    world = gymnasium.make("gpusim_rl/quadruped-v0")                              # one world as a gymnasium.Env
+    # a gymnasium.vector.VectorEnv
+    worlds = gpusim_rl.adapters.gymnasium_env.make("quadruped", num_envs=256, sim="native", seed=1)
+    # the same, and one world as a gymnasium.Env, once this module is imported
+    worlds = gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=256)
+    world = gymnasium.make("gpusim_rl/quadruped-v0")
 
-Every task of conf/task/ is registered. What the numbers mean: docs/adapters.md.
+Every task of conf/task/ is registered. docs/adapters.md explains the numbers.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl import adapt, config
-from gpusim_rl.ppo import torch_threads
-from gpusim_rl.show import NO_GL
+from gpusim_rl.adapters import common
+from gpusim_rl.config import compose
+from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.viewer.offscreen import Camera
 
 try:
     import gymnasium
@@ -25,55 +27,72 @@ try:
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
 except ImportError:
-    raise ImportError("gpusim_rl.gym needs gymnasium 1.1 or newer: pip install 'gpusim_rl[gym]'") from None
+    raise ImportError(
+        "gpusim_rl.adapters.gymnasium_env needs gymnasium 1.1 or newer:"
+        " pip install 'gpusim_rl[gym]'"
+    ) from None
 
 MODES = ("rgb_array",)
 HEIGHT, WIDTH = 360, 480  # pixels
 
 
 def array(x: Tensor) -> np.ndarray:
-    """On the host, and the caller's to keep: x is not written again."""
+    """x as a NumPy array on the host. The caller may keep it, as nobody writes to x again."""
     return x.cpu().numpy()
 
 
 class Worlds(VectorEnv):
-    """B worlds of a task, stepped together; a world whose episode ended has begun the next one when `step` returns.
+    """B worlds of a task, stepped together.
 
-    Observation (B, no): the actor's view, float32, with the task's noise; terms in SI units, not normalised. Action
-    (B, nu), within ± task.clip. `info`, each with its mask `_…` as Gymnasium has it:
+    When `step` returns, a world whose episode ended has already begun its next one. The observation
+    (B, no) float32 is the actor's: with the task's noise, in SI units, not normalized. The action
+    (B, nu) lies within ± task.clip. `info` holds, each with its mask `_…` as Gymnasium has it:
 
-    - `critic` (B, nc): the critic's view of the same moment, without noise.
-    - `fault` (B,): the world was quarantined, being not finite or over a capacity. Such a step is *truncated* with reward 0
-      and final views of zeros: leave it out if you can.
-    - `final_obs`, `final_info`, where an episode ended: the observation of the state it ended in, without noise, and its
-      `critic` and `fault`. Bootstrap time-outs from these.
+    - `critic` (B, nc): the critic's observation of the same moment, without noise.
+    - `fault` (B,): the world is not finite or exceeded a capacity. Such a step is truncated, with
+      reward 0 and final observations of zeros. Leave it out if you can.
+    - `final_obs`, `final_info`, where an episode ended: the observation of its last state, without
+      noise, and the `critic` and `fault` of that state. Bootstrap time-outs from these.
 
     Args:
-        cfg: of train.py, checked.
+        cfg: the configuration of train.py, checked.
         render_mode: None or "rgb_array".
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": MODES}  # noqa: RUF012
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+        "render_modes": MODES,
+    }
 
     def __init__(self, cfg: dict[str, Any], render_mode: str | None = None):
         if render_mode not in (None, *MODES):
-            raise ValueError(f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}")
-        self.cfg, self.env, self.render_mode = cfg, adapt.make_env(cfg), render_mode
-        task, (no, _, nu) = self.env.task, self.env.sizes
+            raise ValueError(
+                f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}"
+            )
+        self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
+        task, (no, _, nu) = self.env.task, self.env.dims
         self.num_envs = self.env.num_envs
         self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
         self.single_observation_space = Box(-np.inf, np.inf, (no,), np.float32)
         self.single_action_space = Box(-task.clip, task.clip, (nu,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._camera = Camera(task.mjm) if render_mode else None
+        self._camera: Camera | None = None
+        if render_mode:
+            try:
+                self._camera = Camera(task.mjm, HEIGHT, WIDTH)
+            except ValueError as error:
+                raise ValueError(f"render_mode={render_mode!r}: {error}") from None
 
     @torch.no_grad()
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a new episode in every world.
 
-        The same seed gives the same worlds, episodes and noise, whatever was done before, and world i the same among any
-        number of them. Without a seed the numbers go on; those before the first seed are of the configuration's.
+        The same seed gives the same worlds, episodes and noise, whatever was done before. World i
+        does not depend on the number of worlds. Without a seed the random numbers go on; before the
+        first one they come from the seed of the configuration.
         """
         if options:
             raise ValueError(f"reset takes no options, not {', '.join(options)}")
@@ -83,65 +102,85 @@ class Worlds(VectorEnv):
             if not 0 <= seed < 2**32:
                 raise ValueError(f"seed={seed}: expected 0 ≤ seed < 2³²")
             super().reset(seed=seed)
-            self.env = adapt.reseed(self.env, self.cfg, seed)
-        obs, critic = (array(view.clone()) for view in self.env.views)
+            self.env = common.reseed(self.env, self.cfg, seed)
+        obs, critic = (array(view.clone()) for view in self.env.observation)
         return obs, self._info(critic, np.zeros(self.num_envs, bool))
 
     @torch.no_grad()
     @torch_threads(1)  # torch's would fight the engine's: a fifth of the speed on two cores
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One control step: observation, reward (B,) float32, terminated (B,), truncated (B,), info."""
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One control step: observation, reward (B,) float32, terminated (B,), truncated (B,),
+        info."""
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
         if action.shape != self.action_space.shape:
-            raise ValueError(f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}")
-        env, past, ends = self.env, self.env.past, []
-        off = env.memory.keys() & {"encoder", "sensor_bias"}  # of the episode that ends, drawn anew before `step` returns
+            raise ValueError(
+                f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}"
+            )
+        env, past, ends = self.env, self.env.history, []
+        # Offsets of the episode that ends. They are drawn anew before `step` returns.
+        off = env.memory.keys() & {"encoder", "sensor_bias"}
         before = (past.frames.clone(), past.age.clone()) if past else None
-        step = env.step(action, (lambda s: ends.append(env.sight.measured(s))) if off else None)
-        obs, critic, end, reward, terminated, truncated, fault = map(array, (*step.views, *step[1:]))
+        step = env.step(action, (lambda s: ends.append(env.observer.measured(s))) if off else None)
+        obs, critic, end, reward, terminated, truncated, fault = map(
+            array, (*step.observation, *step[1:])
+        )
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
-            last = ends[0] if ends else step.end[:, : sum(env.widths.values())]  # the critic's view begins with it
+            # The critic's observation begins with the actor's terms.
+            last = ends[0] if ends else step.end[:, : sum(env.term_widths.values())]
             if past and before:
                 last = past.view(torch.cat([before[0][:, 1:], last[:, None]], 1), before[1])
-            final, last = np.full(self.num_envs, None, object), array(torch.where(step.fault[:, None], 0.0, last))
+            final = np.full(self.num_envs, None, object)
+            last = array(torch.where(step.fault[:, None], 0.0, last))
             for i in np.flatnonzero(done):
                 final[i] = last[i].copy()
             info |= {"final_obs": final, "_final_obs": done.copy()}
             info |= {"final_info": self._info(end, fault.copy(), done), "_final_info": done.copy()}
         return obs, reward, terminated, truncated, info
 
-    def _info(self, critic: np.ndarray, fault: np.ndarray, where: np.ndarray | None = None) -> dict[str, Any]:
-        """What is said of the worlds of a mask (all for None), in Gymnasium's form."""
+    def _info(
+        self, critic: np.ndarray, fault: np.ndarray, where: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """The info of the worlds of a mask (None: of all), in Gymnasium's form."""
         mask = np.ones(self.num_envs, bool) if where is None else where
         return {"critic": critic, "_critic": mask.copy(), "fault": fault, "_fault": mask.copy()}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """A picture (360, 480, 3) uint8 of each world, one after the other; None unless render_mode is "rgb_array"."""
-        return tuple(self._camera(qpos) for qpos in array(self.env.sim.qpos)) if self._camera else None
+        """A picture (360, 480, 3) uint8 of each world; None unless render_mode is "rgb_array"."""
+        if self._camera is None:
+            return None
+        return tuple(self._camera(qpos) for qpos in array(self.env.sim.qpos))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let go of the camera."""
+        """Free the OpenGL context."""
         if self._camera:
-            self._camera.renderer.close()
+            self._camera.close()
 
 
 class World(gymnasium.Env):
     """One world of a task: `Worlds` of one, without the batch's axis. Args are those of `make`.
 
-    When an episode ends, the observation is the one it ended in, without noise; `reset` begins the next.
+    When an episode ends, the observation is that of its last state, without noise. `reset` begins
+    the next episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": MODES}  # noqa: RUF012
 
-    def __init__(self, task: str, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any):
-        self.worlds, self.render_mode = make(task, 1, words=words, render_mode=render_mode, **keys), render_mode
+    def __init__(
+        self, task: str, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any
+    ):
+        self.worlds = make(task, 1, words=words, render_mode=render_mode, **keys)
+        self.render_mode = render_mode
         self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
         self.observation_space = self.worlds.single_observation_space
         self.action_space = self.worlds.single_action_space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """As `Worlds.reset`."""
         super().reset(seed=seed)
         obs, info = self.worlds.reset(seed=seed, options=options)
@@ -167,27 +206,13 @@ class World(gymnasium.Env):
         self.worlds.close()
 
 
-class Camera:
-    """Pictures of a model, off screen; ValueError where there is no OpenGL."""
-
-    def __init__(self, model: Any):
-        self.model, self.data = model, mujoco.MjData(model)
-        try:
-            self.renderer = mujoco.Renderer(model, HEIGHT, WIDTH)
-        except Exception as error:  # each backend raises a kind of its own
-            raise ValueError(f"render_mode='rgb_array': {NO_GL}, and set MUJOCO_GL ({error})") from None
-        self.camera = model.camera("track").id if "track" in [model.camera(i).name for i in range(model.ncam)] else -1
-
-    def __call__(self, qpos: np.ndarray) -> np.ndarray:
-        """(360, 480, 3) uint8 of a state (nq,)."""
-        self.data.qpos[:] = qpos
-        mujoco.mj_forward(self.model, self.data)
-        self.renderer.update_scene(self.data, self.camera)
-        return self.renderer.render()
-
-
 def make(
-    task: str, num_envs: int | None = None, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any
+    task: str,
+    num_envs: int | None = None,
+    *,
+    words: Sequence[str] = (),
+    render_mode: str | None = None,
+    **keys: Any,
 ) -> Worlds:
     """`num_envs` worlds of a task (None: as many as conf/task/<task>.yaml says).
 
@@ -195,18 +220,24 @@ def make(
         task: its name, as in train.py task=quadruped.
         words: KEY=VALUE, as on train.py's command line.
         render_mode: None or "rgb_array".
-        keys: train.py's keys as Python values: `sim="native", device="cpu", seed=3, **{"task.episode": 5.0}`; they win.
+        keys: the keys of train.py as Python values, which win over words. For example
+            `sim="native", device="cpu", seed=3, **{"task.episode": 5.0}`.
 
-    ValueError or FileNotFoundError, in train.py's one line, for what it would not take either.
+    Raises ValueError or FileNotFoundError with the line that train.py would print.
     """
-    return Worlds(adapt.compose(task, num_envs, words, keys), render_mode)
+    return Worlds(common.compose_config(task, num_envs, words, keys), render_mode)
 
 
 def register() -> None:
     """Make `gpusim_rl/<task>-v0` known to Gymnasium."""
-    for task in config.choices(config.CONF / "task"):
-        one, many = "gpusim_rl.gym:World", "gpusim_rl.gym:make"
-        gymnasium.register(f"gpusim_rl/{task}-v0", one, vector_entry_point=many, kwargs={"task": task})
+    for task in compose.choices("task"):
+        one, many = (
+            "gpusim_rl.adapters.gymnasium_env:World",
+            "gpusim_rl.adapters.gymnasium_env:make",
+        )
+        gymnasium.register(
+            f"gpusim_rl/{task}-v0", one, vector_entry_point=many, kwargs={"task": task}
+        )
 
 
 register()

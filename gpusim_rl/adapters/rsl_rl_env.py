@@ -1,6 +1,7 @@
-"""Our tasks for rsl_rl (leggedrobotics/rsl_rl, Schwarke et al., arXiv:2509.10771): tensors stay on the device.
+"""Our tasks for rsl_rl (leggedrobotics/rsl_rl, Schwarke et al., arXiv:2509.10771): tensors stay on
+the device.
 
-    env = gpusim_rl.rsl.make("quadruped", num_envs=4096)
+    env = gpusim_rl.adapters.rsl_rl_env.make("quadruped", num_envs=4096)
     OnPolicyRunner(env, cfg, log_dir=None, device=str(env.device)).learn(100)
 
 `docs/adapters.md` has a whole `cfg`.
@@ -12,35 +13,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl import adapt
-from gpusim_rl.ppo import torch_threads
+from gpusim_rl.adapters import common
+from gpusim_rl.core.graphs import torch_threads
 
 try:
     from rsl_rl.env import VecEnv
     from tensordict import TensorDict
 except ImportError:
-    raise ImportError("gpusim_rl.rsl needs rsl-rl-lib 5 or newer: pip install 'gpusim_rl[rsl]'") from None
+    raise ImportError(
+        "gpusim_rl.adapters.rsl_rl_env needs rsl-rl-lib 5 or newer: pip install 'gpusim_rl[rsl]'"
+    ) from None
 
 
 class RslWorlds(VecEnv):
     """B worlds of a task, stepped together, restarted in the step in which their episode ends.
 
-    Observations: groups "policy" (B, no), what a robot measures with its noise, and "critic" (B, nc), the same without
-    noise and what only the simulator knows. `extras["time_outs"]` (B,) float32 is 1 where the clock alone ended an episode,
-    and where a world was quarantined, which is no failure of the policy; `extras["log"]["/fault"]` is their share.
+    Observations: groups "policy" (B, no), what a robot measures with its noise, and "critic" (B,
+    nc), the same without noise and what only the simulator knows. `extras["time_outs"]` (B,)
+    float32 is 1 where the clock alone ended an episode, and where a world was quarantined, which is
+    no failure of the policy; `extras["log"]["/fault"]` is their share.
 
     Args:
         cfg: of train.py, checked.
     """
 
     def __init__(self, cfg: dict[str, Any]):
-        self.cfg, self.env = cfg, adapt.make_env(cfg)
-        self.num_envs, self.num_actions = self.env.num_envs, self.env.sizes[2]
+        self.cfg, self.env = cfg, common.make_env(cfg)
+        self.num_envs, self.num_actions = self.env.num_envs, self.env.dims[2]
         self.max_episode_length, self.device = self.env.task.horizon, self.env.device
 
     @property
     def episode_length_buf(self) -> Tensor:
-        """(B,) int64 control steps since each restart; setting it moves the time-outs, as `init_at_random_ep_len` does."""
+        """(B,) int64 control steps since each restart; setting it moves the time-outs, as
+        `init_at_random_ep_len` does."""
         return self.env.time
 
     @episode_length_buf.setter
@@ -49,21 +54,29 @@ class RslWorlds(VecEnv):
 
     def get_observations(self) -> TensorDict:
         """Both groups, of now."""
-        return self._groups(*(view.clone() for view in self.env.views))
+        return self._groups(*(view.clone() for view in self.env.observation))
 
     @torch.no_grad()
     @torch_threads(1)  # torch's would fight the engine's
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
-        """Apply actions (B, nu) for one control step: observations, rewards (B,), dones (B,) int64, extras."""
-        views, _, reward, terminated, truncated, fault = self.env.step(actions)
+        """Apply actions (B, nu) for one control step: observations, rewards (B,), dones (B,) int64,
+        extras."""
+        observation, _, reward, terminated, truncated, fault = self.env.step(actions)
         out = truncated | fault
         extras = {"time_outs": out.float(), "log": {"/fault": fault.float().mean()}}
-        return self._groups(*views), reward, (terminated | out).long(), extras
+        return self._groups(*observation), reward, (terminated | out).long(), extras
 
     def _groups(self, obs: Tensor, critic: Tensor) -> TensorDict:
-        return TensorDict({"policy": obs, "critic": critic}, batch_size=[self.num_envs], device=self.device)
+        return TensorDict(
+            {"policy": obs, "critic": critic}, batch_size=[self.num_envs], device=self.device
+        )
 
 
-def make(task: str, num_envs: int | None = None, *, words: Sequence[str] = (), **keys: Any) -> RslWorlds:
-    """`num_envs` worlds of a task for rsl_rl; arguments and errors are those of `gym.make`."""
-    return RslWorlds(adapt.compose(task, num_envs, words, keys))
+def make(
+    task: str, num_envs: int | None = None, *, words: Sequence[str] = (), **keys: Any
+) -> RslWorlds:
+    """`num_envs` worlds of a task for rsl_rl.
+
+    Arguments and errors are those of `gymnasium_env.make`.
+    """
+    return RslWorlds(common.compose_config(task, num_envs, words, keys))

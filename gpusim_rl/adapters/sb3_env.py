@@ -1,7 +1,7 @@
 """Our tasks for Stable-Baselines3, whose VecEnv is not Gymnasium's.
 
 from stable_baselines3 import PPO
-PPO("MlpPolicy", gpusim_rl.sb3.make("cartpole", num_envs=256)).learn(500_000)
+PPO("MlpPolicy", gpusim_rl.adapters.sb3_env.make("cartpole", num_envs=256)).learn(500_000)
 """
 
 from collections.abc import Sequence
@@ -9,26 +9,32 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl import gym
+from gpusim_rl.adapters import gymnasium_env
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 except ImportError:
-    raise ImportError("gpusim_rl.sb3 needs stable-baselines3: pip install 'gpusim_rl[sb3]'") from None
+    raise ImportError(
+        "gpusim_rl.adapters.sb3_env needs stable-baselines3: pip install 'gpusim_rl[sb3]'"
+    ) from None
 
 
 class VecWorlds(VecEnv):
-    """`gym.Worlds` as Stable-Baselines3 takes them: an episode that ended says so in its world's info.
+    """`gymnasium_env.Worlds` as Stable-Baselines3 takes them.
 
-    `terminal_observation` (no,) is the observation it ended in, without noise; `TimeLimit.truncated` whether only the clock
-    ended it, so that its value is bootstrapped. `fault` is there for a quarantined world: neither, so that nothing is
-    bootstrapped from a state that is not known.
+    An episode that ended says so in its world's info.
+    `terminal_observation` (no,) is the observation it ended in, without noise;
+    `TimeLimit.truncated` whether only the clock ended it, so that its value is bootstrapped.
+    `fault` is there for a quarantined world: neither, so that nothing is bootstrapped from a state
+    that is not known.
     """
 
-    def __init__(self, worlds: gym.Worlds):
+    def __init__(self, worlds: gymnasium_env.Worlds):
         self.worlds = worlds
-        super().__init__(worlds.num_envs, worlds.single_observation_space, worlds.single_action_space)
+        super().__init__(
+            worlds.num_envs, worlds.single_observation_space, worlds.single_action_space
+        )
 
     def reset(self) -> np.ndarray:
         """(B, no). The seed of `seed()` is used once, as Stable-Baselines3 has it."""
@@ -47,7 +53,10 @@ class VecWorlds(VecEnv):
         done, infos = terminated | truncated, [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(done):
             fault = bool(info["fault"][i])
-            infos[i] = {"terminal_observation": info["final_obs"][i], "TimeLimit.truncated": bool(truncated[i]) and not fault}
+            infos[i] = {
+                "terminal_observation": info["final_obs"][i],
+                "TimeLimit.truncated": bool(truncated[i]) and not fault,
+            }
             infos[i] |= {"fault": True} if fault else {}
         return obs, reward, done, infos
 
@@ -58,7 +67,7 @@ class VecWorlds(VecEnv):
     def close(self) -> None:
         self.worlds.close()
 
-    # -- the worlds are one object: what is asked of some is asked of it ----------------------------------------------------
+    # -- the worlds are one object: what is asked of some is asked of it ---------------------------
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The attribute of `worlds`, once for each index."""
@@ -69,7 +78,13 @@ class VecWorlds(VecEnv):
         self._all(indices)
         setattr(self.worlds, attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,
+    ) -> list[Any]:
         """Call a method of `worlds` once, for all; ValueError for some."""
         self._all(indices)
         return [getattr(self.worlds, method_name)(*method_args, **method_kwargs)] * self.num_envs
@@ -83,9 +98,12 @@ class VecWorlds(VecEnv):
 
     def _all(self, indices: VecEnvIndices) -> None:
         if self._count(indices) != self.num_envs:
-            raise ValueError(f"indices={indices}: the worlds are one object, what is done is done to all of them")
+            raise ValueError(f"indices={indices}: all worlds are one object, so choose all of them")
 
 
 def make(task: str, num_envs: int | None = None, **keys: Any) -> VecWorlds:
-    """`num_envs` worlds of a task for Stable-Baselines3; arguments and errors are those of `gym.make`."""
-    return VecWorlds(gym.make(task, num_envs, **keys))
+    """`num_envs` worlds of a task for Stable-Baselines3.
+
+    Arguments and errors are those of `gymnasium_env.make`.
+    """
+    return VecWorlds(gymnasium_env.make(task, num_envs, **keys))

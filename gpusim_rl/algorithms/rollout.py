@@ -3,54 +3,60 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.env import Env
-from gpusim_rl.policy import Policy
+from gpusim_rl.envs.env import Env
+from gpusim_rl.networks.actor_critic import Policy
 
 
 class Rollout:
-    """T control steps of B worlds; allocated once, written in place, at a row that the device counts.
+    """T control steps of B worlds. Allocated once, written in place; the device counts the step.
 
-    `obs` (T, B, no), `critic` (T, B, nc) and `end` (T, B, nc) are views of the states before the action, and at the end of
-    the step before any restart; `mean` and `action` (T, B, nu); `reward` (T, B); `terminated`, `truncated`, `fault`
-    (T, B) bool.
+    Attributes:
+        obs: (T, B, no) the actor's observation before the action.
+        critic: (T, B, nc) the critic's observation before the action.
+        mean, action: (T, B, nu).
+        end: (T, B, nc) the critic's observation at the end of the step, before any restart.
+        reward: (T, B).
+        terminated, truncated, fault: (T, B) bool.
     """
 
     def __init__(self, env: Env, policy: Policy, num_steps: int):
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
         self.env, self.policy, self.num_steps = env, policy, num_steps
-        no, nc, nu = env.sizes
+        no, nc, nu = env.dims
+        before, after = [no, nc, nu, nu], [nc, 1, 1, 1, 1]
         self._before, self._after = (
-            torch.zeros(num_steps, env.num_envs, width, device=env.device) for width in (no + nc + 2 * nu, nc + 4)
+            torch.zeros(num_steps, env.num_envs, sum(widths), device=env.device)
+            for widths in (before, after)
         )
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
-        self.obs, self.critic, self.mean, self.action = self._before.split([no, nc, nu, nu], dim=2)
-        self.end, rest = self._after.split([nc, 4], dim=2)
-        self.reward, *self._flags = rest.unbind(2)
+        self.obs, self.critic, self.mean, self.action = self._before.split(before, dim=2)
+        self.end, *rest = self._after.split(after, dim=2)
+        self.reward, self._terminated, self._truncated, self._fault = (x.squeeze(2) for x in rest)
 
     @property
     def terminated(self) -> Tensor:
-        return self._flags[0] != 0
+        return self._terminated != 0
 
     @property
     def truncated(self) -> Tensor:
-        return self._flags[1] != 0
+        return self._truncated != 0
 
     @property
     def fault(self) -> Tensor:
-        return self._flags[2] != 0
+        return self._fault != 0
 
-    def blank(self) -> None:
-        """Zeros in place of whatever a quarantined step holds: not even times zero may it be multiplied. In place."""
+    def clear_faults(self) -> None:
+        """Write zeros where a step was quarantined: NaN times zero is NaN. In place."""
         self._before.masked_fill_(self.fault[..., None], 0.0)
 
     @torch.no_grad()
     def act(self) -> None:
-        """The part of a step before the physics: the stochastic policy chooses."""
-        env, policy, views = self.env, self.policy, self.env.views
-        mean = policy.act(views.obs)
-        action = mean + policy.std * env.noise.normal("policy/action", mean.shape[1])
-        self._before.index_copy_(0, self._t, torch.cat([*views, mean, action], dim=1)[None])
+        """The part of a step before the physics: sample an action from the policy."""
+        env, policy, observation = self.env, self.policy, self.env.observation
+        mean = policy.act(observation.actor)
+        action = mean + policy.std * env.rng.normal("policy/action", mean.shape[1])
+        self._before.index_copy_(0, self._t, torch.cat([*observation, mean, action], dim=1)[None])
         env.act(action)
 
     @torch.no_grad()

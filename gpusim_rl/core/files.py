@@ -26,8 +26,14 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def read_whole(path: Path, largest: int) -> bytes:
-    """A file of at most so many bytes; ValueError if it is none, OSError if it cannot be read."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+    """The bytes of a regular file.
+
+    Raises:
+        ValueError: it is no regular file, or has more than `largest` bytes.
+        OSError: it cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
+    with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is no file")
         data = file.read(largest + 1)

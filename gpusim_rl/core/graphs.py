@@ -1,7 +1,8 @@
-"""Graphs outside the algorithm: `capture(fn)` replays fixed work, `Phases` times it, `fetch` reads a result of it later.
+"""`capture(fn)` replays fixed work, `Phases` times it, `fetch` reads a result of it later.
 
-On CUDA a graph holds all that fn launched, torch's kernels and Warp's; on the CPU only Warp can record, so that there a
-function of Warp launches alone (`kernels=True`) is captured and every other one simply runs.
+On CUDA a graph holds all that fn launched, torch's kernels and Warp's. On the CPU only Warp can
+record. So a function of Warp launches alone (`kernels=True`) is captured there, and every other
+one simply runs.
 """
 
 import functools
@@ -11,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,8 +20,12 @@ import warp as wp
 from torch import Tensor
 
 
+@functools.cache
 def start_warp() -> None:
-    """Initialise Warp without a word: no banner, no compile log, no warning from C that there is no CUDA driver."""
+    """Initialize Warp once per process, and print nothing: no banner, no log of compilations.
+
+    Without a CUDA driver Warp's C code writes a warning to stderr. It is dropped.
+    """
     wp.config.log_level = wp.LOG_WARNING
     if torch.cuda.is_available():
         wp.init()
@@ -34,20 +40,23 @@ def start_warp() -> None:
             os.close(kept)
 
 
-start_warp()
-
-WARM = 3  # calls that simply run before one is captured: modules load, libraries choose, streams see their first work
+# Calls that simply run before one is captured: meanwhile modules load and libraries choose.
+WARM_UP = 3
 _recording = False  # what is called now is being recorded, and not run
-_warming = False  # it belongs to a function that will be captured as a whole
+_warming_up = False  # what is called now belongs to a function that will be captured as a whole
 
 
 def one_stream(device: torch.device | str) -> None:
-    """Send all further work of torch and of Warp on a CUDA device to one stream; nothing on the CPU.
+    """Send all further work of torch and of Warp on a CUDA device to one stream.
 
-    It is torch's own and non-blocking: Warp's streams are blocking, and the default one cannot be captured.
+    It is a non-blocking stream of torch. Warp's streams are blocking, and the default one cannot be
+    captured. On the CPU nothing is done.
     """
+    start_warp()
     device = torch.device(device)
-    if device.type != "cuda" or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+    if device.type != "cuda":
+        return
+    if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return
     if device.index is not None:
         torch.cuda.set_device(device)
@@ -66,14 +75,21 @@ _warp_stream = functools.cache(wp.stream_from_torch)
 
 
 class Captured:
-    """What `capture` returns: fn, run as it is at first, then captured once and replayed. Within another that is or will be
-    captured it is simply a part of that one.
+    """What `capture` returns: fn, run as it is at first, then captured once and replayed.
 
-    `reason` says why fn is not captured, or is empty. A graph holds addresses, so that with other tensors or numbers as
-    arguments, or a tensor of another shape, fn is captured anew.
+    Within another function that is or will be captured, fn is simply a part of that one. `reason`
+    says why fn is not captured, or is empty. A graph holds addresses. So with other tensors or
+    numbers as arguments, or a tensor of another shape, fn is captured anew.
     """
 
-    def __init__(self, fn: Callable[..., None], device: torch.device | str, *, kernels: bool = False, on: bool = True):
+    def __init__(
+        self,
+        fn: Callable[..., None],
+        device: torch.device | str,
+        *,
+        kernels: bool = False,
+        on: bool = True,
+    ):
         one_stream(device)
         self.fn, self.device = fn, torch.device(device)
         self.name = getattr(fn, "__qualname__", repr(fn))
@@ -84,27 +100,31 @@ class Captured:
             self.reason = self.reason or "torch on the CPU has no graphs"
 
     def __call__(self, *args: Any) -> None:
-        global _warming
-        if self.reason or _recording or _warming:
+        global _warming_up
+        if self.reason or _recording or _warming_up:
             return self.fn(*args)
         key = tuple((x.data_ptr(), x.shape) if isinstance(x, Tensor) else x for x in args)
         if key != self.key:
             self.key, self.graph, self.calls = key, None, 0
         self.calls += 1
-        if self.calls <= WARM:
-            _warming = True
+        if self.calls <= WARM_UP:
+            _warming_up = True
             try:
                 return self.fn(*args)
             finally:
-                _warming = False
+                _warming_up = False
         if self.graph is None:
             try:
                 self.graph = record(functools.partial(self.fn, *args), self.device)
-            except Exception as error:  # a driver, library or device that cannot: go on without, and say so
-                while error.__context__:  # ending a capture that broke raises too: the first error is the cause
+            # Of any kind: where a driver, library or device cannot, go on without, and say so.
+            except Exception as error:
+                # Ending a capture that broke raises too: the first error is the cause.
+                while error.__context__:
                     error = error.__context__
                 self.reason = " ".join(str(error).split()) or type(error).__name__
-                print(f"{self.name} runs without a graph: {self.reason}", file=sys.stderr, flush=True)
+                print(
+                    f"{self.name} runs without a graph: {self.reason}", file=sys.stderr, flush=True
+                )
                 return self.fn(*args)
         self.graph()
 
@@ -113,16 +133,20 @@ capture = Captured
 
 
 def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
-    """A function that replays what fn launches, which is recorded and not run; RuntimeError if it cannot be."""
+    """A function that replays what fn launches. Now fn is only recorded, and does not run.
+
+    Raises:
+        RuntimeError: fn cannot be recorded.
+    """
     global _recording
     collects = gc.isenabled()
-    gc.disable()  # an object that frees device memory in the midst would invalidate the capture
+    gc.disable()  # an object that frees device memory meanwhile would invalidate the capture
     _recording = True
     try:
         if device.type == "cpu":
             with wp.ScopedCapture(device="cpu") as captured:
                 fn()
-            return functools.partial(wp.capture_launch, captured.graph)  # pyright: ignore[reportArgumentType]
+            return functools.partial(wp.capture_launch, captured.graph)  # pyright: ignore
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             ours = _warp_stream(stream)
@@ -139,7 +163,10 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
 
 
 class Phases:
-    """Seconds spent in the named parts of repeated work: by CUDA events, or on the CPU by the clock."""
+    """Seconds spent in the named parts of repeated work.
+
+    They are measured with CUDA events, or on the CPU with the clock.
+    """
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
@@ -157,24 +184,32 @@ class Phases:
         self.marks.append((name, stamp))
 
     def take(self) -> Callable[[], dict[str, float]]:
-        """A function that gives the seconds of each part up to now, once the device has come so far. Starts anew."""
+        """Start anew. The function returned gives the seconds of each part up to now.
+
+        It may be called once the device has come so far.
+        """
         marks, self.marks = self.marks, []
 
         def seconds() -> dict[str, float]:
             spent: dict[str, float] = {}
             for (name, a), (_, b) in itertools.pairwise(marks):
                 if name:
-                    spent[name] = spent.get(name, 0.0) + (a.elapsed_time(b) / 1e3 if self.cuda else b - a)
+                    spent[name] = spent.get(name, 0.0) + (
+                        a.elapsed_time(b) / 1e3 if self.cuda else b - a
+                    )
             return spent
 
         return seconds
 
 
 def fetch(values: Tensor) -> Callable[[], list[float]]:
-    """Begin to copy values (n,) to the host; the function returned waits for that copy alone, and gives the numbers."""
+    """Begin to copy values (n,) to the host.
+
+    The function returned waits for that copy alone, and gives the numbers.
+    """
     if values.device.type == "cpu":
-        found = values.tolist()
-        return lambda: found
+        numbers = values.tolist()  # outside the iteration
+        return lambda: numbers
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     host.copy_(values, non_blocking=True)
     arrived = torch.cuda.Event()
@@ -182,6 +217,17 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
 
     def read() -> list[float]:
         arrived.synchronize()
-        return host.tolist()
+        return host.tolist()  # outside the iteration
 
     return read
+
+
+@contextmanager
+def torch_threads(n: int):
+    """Run torch's CPU operations on n threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

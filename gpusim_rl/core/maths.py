@@ -1,9 +1,11 @@
-"""Batched formulas: rotations, error kernels, Gaussian densities. Pure functions of tensors; the last axis is the vector."""
+"""Batched formulas: rotations, error kernels, Gaussian densities.
+
+All are pure functions of tensors. The last axis is the vector.
+"""
 
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
@@ -54,12 +56,5 @@ def log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def entropy(std: Tensor) -> Tensor:
-    """Differential entropy of N(·, diag std²) [nat]: Σ (½ + ½ log 2π + log σ) over the last axis."""
+    """Differential entropy [nat] of N(·, diag std²): Σ (½ + ½ log 2π + log σ), (…, n) → (…)."""
     return (0.5 + 0.5 * LOG_2PI + std.log()).sum(-1)
-
-
-def total(x: Tensor) -> Tensor:
-    """x summed over all ranks, in place; the identity on one device. Sums and counts pass here, never means."""
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(x)
-    return x

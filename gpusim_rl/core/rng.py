@@ -1,8 +1,11 @@
-"""Counter-based random numbers: each is a pure function of (seed, stream, step, global world id, column).
+"""Counter-based random numbers.
 
-Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): key (seed, stream),
-counter (world, column / 4, step low, step high). There is no generator state, so there is none to save, to split over
-devices or to get out of step. Integers and uniforms are bit-equal on every device, normals to 1e-6.
+Each is a pure function of (seed, stream, step, global world id, column).
+
+Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
+key (seed, stream), counter (world, column / 4, step low, step high). There is no generator state,
+so there is none to save, to split over devices or to get out of step. Integers and uniforms are
+bit-equal on every device, normals to 1e-6.
 """
 
 # The kernel is Warp's dialect of Python:
@@ -17,7 +20,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.graph import warp_stream
+from gpusim_rl.core.graphs import start_warp, warp_stream
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85
@@ -25,14 +28,24 @@ LOW = 0xFFFFFFFF
 WEYL0, WEYL1 = wp.constant(wp.uint32(W0)), wp.constant(wp.uint32(W1))
 
 
-def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10: four words for a counter of four and a key of two, all 32-bit values in broadcastable int64."""
+def philox(
+    counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox4x32-10: four words for a counter of four words and a key of two.
+
+    All are 32-bit values in broadcastable int64.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
         # int64 products wrap modulo 2⁶⁴: the low 64 bits are right, so are both halves
         p0, p1 = c0 * M0, c2 * M1
-        c0, c1, c2, c3 = ((p1 >> 32) & LOW) ^ c1 ^ k0, p1 & LOW, ((p0 >> 32) & LOW) ^ c3 ^ k1, p0 & LOW
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & LOW) ^ c1 ^ k0,
+            p1 & LOW,
+            ((p0 >> 32) & LOW) ^ c3 ^ k1,
+            p0 & LOW,
+        )
         k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
     return c0, c1, c2, c3
 
@@ -47,7 +60,10 @@ def philox_block(
     words_out: wp.array2d[wp.int64],
     units_out: wp.array2d[wp.float32],
 ):
-    """`philox` for every world and group of four columns; the words, and as exact multiples of 2⁻²⁴ in [0, 1)."""
+    """`philox` for every world and group of four columns.
+
+    Writes the words, and their exact multiples of 2⁻²⁴ in [0, 1).
+    """
     i, g = wp.tid()
     c0, c1 = wp.uint32(world[i]), wp.uint32(column[g])
     c2, c3 = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
@@ -72,18 +88,21 @@ def stream_id(name: str) -> int:
     return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
 
 
-class Noise:
-    """Named random streams for B worlds. `draw(step)` makes one block of numbers that serves every stream of that step.
+class Rng:
+    """Named random streams for B worlds.
 
-    A stream joins the block when it is first asked for; from then on its numbers come with the others at no extra call.
-    Asking twice in one step gives the same numbers twice. Widths are fixed per name.
+    `draw(step)` makes one block of numbers that serves every stream of that step. A stream joins
+    the block when it is first asked for. From then on its numbers come with the others at no extra
+    call. Asking twice in one step gives the same numbers twice. Widths are fixed per name.
 
     Args:
         seed: 32-bit.
-        worlds: (B,) int64, global ids: two devices with halves of the ids draw what one device with all of them draws.
+        worlds: (B,) int64, global ids. Two devices with half of the ids each draw what one device
+            with all of them draws.
     """
 
     def __init__(self, seed: int, worlds: Tensor):
+        start_warp()
         self.seed, self.worlds, self.device = seed & LOW, worlds, worlds.device
         self.step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
@@ -92,7 +111,7 @@ class Noise:
         self._launch: Any = None
 
     def draw(self, step: Tensor) -> None:
-        """Make the numbers of `step` (0-d int64, on the device) for all streams, in place where they stand."""
+        """Make the numbers of `step` (0-d int64, on the device) for all streams, in place."""
         self.step.copy_(step)
         self._fill()
 
@@ -112,26 +131,35 @@ class Noise:
         return low + (high - low) * unit.view(-1, *shape)
 
     def normal(self, name: str, width: int) -> Tensor:
-        """(B, width) float32 standard normals, by Box and Muller (1958) from two words each pair."""
+        """(B, width) float32 standard normals, each pair from two words (Box and Muller, 1958)."""
         half = (width + 1) // 2
         unit = self._take(name, 2 * half)[1]
-        radius = torch.sqrt(-2 * torch.log1p(-unit[:, :half]))  # unit < 1, so the logarithm is finite
+        radius = torch.sqrt(-2 * torch.log1p(-unit[:, :half]))  # finite, because unit < 1
         angle = 2 * math.pi * unit[:, half:]
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :width]
 
     def integers(self, name: str, high: int, width: int = 1) -> Tensor:
-        """(B, width) int64 in [0, high), by the high half of word × high (bias below high / 2³²)."""
+        """(B, width) int64 in [0, high): the high half of word × high, biased by < high / 2³²."""
         return (self._take(name, width)[0] * high) >> 32
 
     def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
-        """(count, B, n) int64, rows that are permutations of 0 … n-1: a stable sort of 63-bit keys, by step, row and world."""
-        key = (torch.full((), self.seed, device=self.device), torch.full((), stream_id(name), device=self.device))
+        """(count, B, n) int64, rows that are permutations of 0 … n-1, by step, row and world.
+
+        Each is a stable sort of 63-bit keys.
+        """
+        key = (
+            torch.full((), self.seed, device=self.device),
+            torch.full((), stream_id(name), device=self.device),
+        )
         item = torch.arange(count * n, device=self.device).view(count, 1, n)
         words = philox((item, self.worlds[:, None], step & LOW, (step >> 32) & LOW), key)
         return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
-        """(B, width) of a stream at the current step: int64 words, and as float32 in [0, 1), exact multiples of 2⁻²⁴."""
+        """(B, width) of a stream at the current step: int64 words, and float32 in [0, 1).
+
+        The latter are exact multiples of 2⁻²⁴.
+        """
         if name not in self._place:
             self._place[name] = (len(self._groups), width)
             self._groups += [(stream_id(name), column) for column in range((width + 3) // 4)]
@@ -152,7 +180,11 @@ class Noise:
         self._launch = wp.launch(
             philox_block,
             dim=(shape[0], len(self._groups)),
-            inputs=[*map(wp.from_torch, (self.worlds, self.step)), self.seed, *map(wp.from_torch, groups)],
+            inputs=[
+                *map(wp.from_torch, (self.worlds, self.step)),
+                self.seed,
+                *map(wp.from_torch, groups),
+            ],
             outputs=[*map(wp.from_torch, (self._words, self._units))],
             device=wp.device_from_torch(self.device),
             record_cmd=True,

@@ -1,23 +1,23 @@
-"""What the actor sees of the last control steps: a history of each term, and readings that come late."""
+"""What the actor sees of the last control steps: histories of terms, and late readings."""
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.noise import Noise
+from gpusim_rl.core.rng import Rng
 
 
-class Past:
-    """The last measured observations of B worlds, with the noise they were measured with; the first fills it at a restart.
+class History:
+    """The last observations of B worlds, with their noise; a restart fills it with the first.
 
     Args:
         widths: term → width at one moment, in the order of the view.
         history: term → control steps of it that the actor sees; 1 unless given.
-        delay: least and largest age [control steps] of what it sees of the `late` terms, drawn for each episode.
+        delay: least and largest age [control steps] of the `late` terms, drawn for each episode.
         late: terms that come late: what sensors measure, not what the robot's computer knows.
         worlds: B.
 
-    `now` (B, n) takes the observation of this moment; `see` then writes the actor's view (B, width): term by term, each
-    oldest first. `state` is all that changes.
+    `now` (B, n) takes the observation of this moment. `update` then writes the actor's view
+    (B, width), term by term, each oldest first. `state` returns all that changes.
     """
 
     def __init__(
@@ -37,7 +37,11 @@ class Past:
         self.age = torch.zeros(worlds, dtype=torch.int64, device=device)
         columns, begin = [], 0
         for name, width in widths.items():
-            columns += [step * n + begin + i for step in range(most - steps[name], most) for i in range(width)]
+            columns += [
+                step * n + begin + i
+                for step in range(most - steps[name], most)
+                for i in range(width)
+            ]
             begin += width
         self.columns = torch.tensor(columns, device=device)
         self.width, self.most = len(columns), most
@@ -45,18 +49,20 @@ class Past:
         self.lags = torch.tensor(lags, device=device).long()  # (n,) 1 for a column that comes late
         self.recent = torch.arange(self.high, self.high + most, device=device)[:, None]
 
-    def see(self, began: Tensor | None, noise: Noise, out: Tensor) -> None:
-        """Write the view, out (B, width), at a new moment; or anew at the same one, if began is None.
+    def update(self, began: Tensor | None, rng: Rng, out: Tensor) -> None:
+        """Write the view to out (B, width): at a new moment, or if began is None at the same one.
 
-        began (B,): the worlds whose episode begins now. They have seen nothing else, and draw their delay.
+        began (B,) bool: the worlds whose episode begins now. They draw their delay.
         """
         if began is None:
             self.frames[:, -1].copy_(self.now)
         else:
             now = self.now[:, None]
-            self.frames.copy_(torch.where(began[:, None, None], now, torch.cat([self.frames[:, 1:], now], 1)))
+            self.frames.copy_(
+                torch.where(began[:, None, None], now, torch.cat([self.frames[:, 1:], now], 1))
+            )
         if self.high and began is not None:
-            drawn = self.low + noise.integers("observe/delay", self.high - self.low + 1)[:, 0]
+            drawn = self.low + rng.integers("observe/delay", self.high - self.low + 1)[:, 0]
             self.age.copy_(torch.where(began, drawn, self.age))
         out.copy_(self.view(self.frames, self.age))
 
@@ -69,4 +75,4 @@ class Past:
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor, by name; B rows each."""
-        return {"past/frames": self.frames, "past/age": self.age}
+        return {"history/frames": self.frames, "history/age": self.age}

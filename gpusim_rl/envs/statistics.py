@@ -3,38 +3,61 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.maths import total
-from gpusim_rl.ranks import ranks
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 
 SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
 
 
-class Tally:
-    """What the log says of B worlds. A quarantined step adds to no mean; it is counted.
+class Statistics:
+    """Means over B worlds for the log. A step with a fault is counted, but is in no mean.
 
     Args:
         terms: names of the reward terms.
         worlds: B.
         dt: control period [s].
+        group: the processes whose sums are added.
     """
 
-    def __init__(self, terms: list[str], worlds: int, dt: float, device: torch.device):
-        self.terms, self.dt = terms, dt
+    def __init__(
+        self,
+        terms: list[str],
+        worlds: int,
+        dt: float,
+        device: torch.device,
+        group: ProcessGroup = SINGLE,
+    ):
+        self.terms, self.dt, self.group = terms, dt, group
         self.episode_return = torch.zeros(worlds, device=device)
-        self.lived = torch.zeros(worlds, dtype=torch.int64, device=device)  # control steps of the episode, seen by us
+        # control steps of the episode, since this object was made
+        self.lived = torch.zeros(worlds, dtype=torch.int64, device=device)
         self.term_sums = torch.zeros(len(terms), device=device)
         self.sums = torch.zeros(len(SUMS), device=device)
-        self._ended = {"return": 0.0, "length": 0.0, "terminated": 0.0}  # of the last episodes that ended, as last logged
+        # means over the last episodes that ended, as last logged
+        self._ended = {"return": 0.0, "length": 0.0, "terminated": 0.0}
 
     def add(
-        self, terms: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, fault: Tensor, overflow: Tensor
+        self,
+        terms: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        fault: Tensor,
+        overflow: Tensor,
     ) -> None:
         """One control step: weighted terms (B, R) [1/s], reward and the rest (B,). In place."""
         done = terminated | truncated
         self.episode_return += reward
         self.lived += 1
         self.term_sums += torch.where(fault[:, None], 0.0, terms).sum(0)
-        columns = (~fault, fault, overflow, done, terminated, done * self.episode_return, done * self.lived)
+        columns = (
+            ~fault,
+            fault,
+            overflow,
+            done,
+            terminated,
+            done * self.episode_return,
+            done * self.lived,
+        )
         self.sums += torch.stack([column.sum() for column in columns])
         self.episode_return.masked_fill_(done | fault, 0.0)
         self.lived.masked_fill_(done | fault, 0)
@@ -45,28 +68,47 @@ class Tally:
         self.lived.zero_()
 
     def take(self, measures: dict[str, Tensor]) -> tuple[list[str], Tensor]:
-        """Names and values (n,) of the sums since the last call, and the means of measures (B,). Clears the sums."""
-        means = {f"measure/{name}": total(value.mean()[None]) / ranks() for name, value in measures.items()}
-        values = torch.cat([total(self.term_sums.clone()), total(self.sums.clone()), *means.values()])
+        """Names and values (n,) of the sums, which it clears, and of the means of measures (B,)."""
+        means = {
+            f"measure/{name}": self.group.all_reduce(value.mean()[None]) / self.group.size
+            for name, value in measures.items()
+        }
+        values = torch.cat(
+            [
+                self.group.all_reduce(self.term_sums.clone()),
+                self.group.all_reduce(self.sums.clone()),
+                *means.values(),
+            ]
+        )
         self.term_sums.zero_()
         self.sums.zero_()
         return [*(f"reward/{name}" for name in self.terms), *SUMS, *means], values
 
     def means(self, names: list[str], values: list[float]) -> dict[str, float]:
-        """What `take` gave, read on the host, as means; those of episodes are the last known if none has ended since."""
+        """The means of what `take` returned; those of episodes stay until another one ends."""
         sums = dict(zip(names, values, strict=False))
         steps, episodes = max(sums["steps"], 1), sums["episodes"]
-        metrics = {name: value / steps for name, value in sums.items() if name.startswith("reward/")}
+        metrics = {
+            name: value / steps for name, value in sums.items() if name.startswith("reward/")
+        }
         if episodes:
-            found = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
-            self._ended = dict(zip(self._ended, (value / episodes for value in found), strict=True))
+            sums_of_episodes = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
+            self._ended = dict(
+                zip(self._ended, (value / episodes for value in sums_of_episodes), strict=True)
+            )
         metrics |= self._ended | {"fault": sums["faults"], "overflow": sums["overflows"]}
-        return metrics | {name: value for name, value in sums.items() if name.startswith("measure/")}
+        return metrics | {
+            name: value for name, value in sums.items() if name.startswith("measure/")
+        }
 
-    def recall(self, row: dict[str, float]) -> None:
+    def restore_means(self, row: dict[str, float]) -> None:
         """Take the means of the last episodes that ended from a row that was logged."""
         self._ended = {name: row.get(name, value) for name, value in self._ended.items()}
 
-    def state(self) -> dict[str, Tensor]:
-        """Every live tensor by name; the sums are of all worlds, the others (B,)."""
-        return {"lived": self.lived, "episode_return": self.episode_return, "term_sums": self.term_sums, "sums": self.sums}
+    def sums_by_name(self) -> dict[str, Tensor]:
+        """The live sums over the worlds."""
+        return {"term_sums": self.term_sums, "sums": self.sums}
+
+    def episodes_by_name(self) -> dict[str, Tensor]:
+        """The live tensors (B,) of the episodes that go on."""
+        return {"lived": self.lived, "episode_return": self.episode_return}

@@ -1,4 +1,7 @@
-"""Checkpoints of a run: kept with a manifest of what each is, and checked against it. Nothing in one is executed."""
+"""Checkpoints of a run, and the manifest that each is checked against.
+
+A checkpoint is a safetensors file: nothing in it is executed.
+"""
 
 import hashlib
 import json
@@ -11,99 +14,133 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from gpusim_rl.disk import read_text, write_whole
+from gpusim_rl.core.files import read_text, write_whole
 
-if TYPE_CHECKING:  # torch is loaded where tensors are, so that a mistake in a path is answered at once
+if TYPE_CHECKING:  # torch loads slowly: a wrong path is reported without it
     from torch import Tensor
 
-KEEP = 3  # checkpoints, besides the best
+KEEP = 3  # newest checkpoints that are kept, besides the best
+RENAMED = {  # beginnings of tensor names of older checkpoints → today's
+    "env/past/": "env/history/",
+    "policy/actor.normaliser.": "policy/actor.normalizer.",
+    "policy/seer.": "policy/critic_normalizer.",
+}
 
 
-def sane(name: str, *, sha256: Any, bytes: Any, success: Any) -> bool:
-    """Whether an entry of a manifest is one of ours: a name here is a path that is read, and may be removed."""
-    fits = re.fullmatch(r"\d+\.safetensors", name) and isinstance(sha256, str) and type(bytes) is int
-    return bool(fits) and (success is None or (type(success) in (int, float) and 0 <= success <= 1))
+def valid_entry(name: str, *, sha256: Any, bytes: Any, success: Any) -> bool:
+    """Whether a manifest's entry is valid. Its name is a path that is read and may be removed."""
+    if not re.fullmatch(r"\d+\.safetensors", name):
+        return False
+    if not (isinstance(sha256, str) and type(bytes) is int):
+        return False
+    return success is None or (type(success) in (int, float) and 0 <= success <= 1)
 
 
 class Checkpoints:
-    """The checkpoints in one directory, by iteration: <iteration>.safetensors, and manifest.json."""
+    """The checkpoints in one directory, <iteration>.safetensors, with their manifest.json.
+
+    Args:
+        path: the directory.
+    """
 
     def __init__(self, path: Path):
         self.path = path
 
-    def save(self, iteration: int, state: "dict[str, Tensor]", note: dict[str, str], success: float | None = None) -> Path:
-        """Write a checkpoint, and drop all but the last few and the most successful."""
+    def save(
+        self,
+        iteration: int,
+        state: "dict[str, Tensor]",
+        note: dict[str, str],
+        success: float | None = None,
+    ) -> Path:
+        """Write a checkpoint, and remove all but the last three and the most successful.
+
+        Args:
+            iteration: after which the state was taken.
+            state: name → tensor.
+            note: strings that are kept with it.
+            success: from 0 to 1, if it was evaluated.
+        """
         from safetensors.torch import save as to_bytes
 
         self.path.mkdir(parents=True, exist_ok=True)
-        # outside the iteration: the saver's thread, on its snapshot
+        # in training this is the writer's thread, and the state is a snapshot
         state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         data = to_bytes(state, metadata={"iteration": str(iteration), **note})
         path = self.path / f"{iteration:06d}.safetensors"
-        manifest: dict[str, dict[str, Any]] = {}
         entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "success": success}
-        with suppress(ValueError, OSError):  # a damaged one is written anew
-            manifest = {name: known for name, known in self.manifest().items() if (self.path / name).exists()}
+        manifest: dict[str, dict[str, Any]] = {}
+        with suppress(ValueError, OSError):  # a damaged manifest is replaced
+            entries = self.manifest()
+            manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
         manifest[path.name] = entry
-        last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
-        judged = [name for name in manifest if manifest[name].get("success") is not None]
-        best = max(judged, key=lambda name: manifest[name]["success"], default=None)
-        gone = [name for name in manifest if name not in (*last, best, path.name)]
-        # first of all what the file will be: a file that nothing vouches for would be refused
-        self.vouch(manifest)
+        keep = {path.name, *kept(manifest)}
+        # the manifest comes first: a file that it does not list would be refused
+        self.write_manifest(manifest)
         write_whole(path, data)
-        for name in gone:
+        for name in manifest.keys() - keep:
             (self.path / name).unlink(missing_ok=True)
         return path
 
-    def vouch(self, manifest: dict[str, dict[str, Any]]) -> None:
+    def write_manifest(self, manifest: dict[str, dict[str, Any]]) -> None:
         """Write the manifest."""
         write_whole(self.path / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
 
     def manifest(self) -> dict[str, dict[str, Any]]:
-        """What each checkpoint is: sha256, bytes, success. Empty if there is none; ValueError if it is damaged."""
+        """Name of each checkpoint → its sha256, bytes and success; empty if there is no manifest.
+
+        Raises:
+            ValueError: the manifest is damaged.
+        """
         file = self.path / "manifest.json"
         if not file.exists():
             return {}
         try:
-            found = json.loads(read_text(file))
-            if all(sane(name, **entry) for name, entry in found.items()):
-                return found
+            entries = json.loads(read_text(file))
+            if all(valid_entry(name, **entry) for name, entry in entries.items()):
+                return entries
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
             pass
         raise ValueError(f"{file} is damaged: remove it to use the checkpoints unchecked")
 
     def saved(self) -> list[Path]:
-        """The checkpoints, by iteration."""
+        """Paths of the checkpoints, in the order of their iterations."""
         return sorted(self.path.glob("*.safetensors"), key=lambda path: (len(path.name), path.name))
 
     def latest(self) -> Path:
-        """The last checkpoint; FileNotFoundError if there is none."""
+        """Path of the last checkpoint; FileNotFoundError if there is none."""
         if not self.saved():
             raise FileNotFoundError(f"{self.path.parent} holds no checkpoint")
         return self.saved()[-1]
 
-    def restore(self, say: Callable[[str], None]) -> "tuple[dict[str, Tensor], dict[str, str], Path]":
-        """Tensors, notes and path of the last checkpoint that is whole; `say` hears of each that is not.
+    def restore(
+        self, say: Callable[[str], None]
+    ) -> "tuple[dict[str, Tensor], dict[str, str], Path]":
+        """Tensors, note and path of the last checkpoint that is whole.
 
-        FileNotFoundError if there is none at all, ValueError if all are damaged.
+        Args:
+            say: called with one line if a later checkpoint is damaged.
+
+        Raises:
+            FileNotFoundError: there is no checkpoint.
+            ValueError: all are damaged, or the manifest is.
         """
-        self.latest()
+        self.latest()  # raises if there is none
         manifest, wrong = self.manifest(), ""
         for path in reversed(self.saved()):
             try:
                 self.check(path, manifest)
-                found = (*load(path), path)
+                tensors, note = load(path)
             except (ValueError, OSError) as error:
                 wrong = str(error)
                 continue
             if wrong:
                 say(f"{wrong}; going on from {path}")
-            return found
+            return tensors, note, path
         raise ValueError(f"{wrong}; none in {self.path} is whole")
 
     def forget(self, path: Path) -> None:
-        """Remove the checkpoints after this one, which a continuation from it writes again."""
+        """Remove the checkpoints after this one: a run that continues from it writes them again."""
         for later in self.saved()[self.saved().index(path) + 1 :]:
             if later.is_dir() and not later.is_symlink():
                 shutil.rmtree(later)
@@ -111,29 +148,53 @@ class Checkpoints:
                 later.unlink()
 
     def check(self, path: Path, manifest: dict[str, dict[str, Any]]) -> None:
-        """ValueError unless a checkpoint lies in this run and is, byte for byte, what the manifest, if there is one, says."""
+        """Raise ValueError unless a checkpoint is a file of this run and matches the manifest.
+
+        Its size and SHA-256 are compared; with an empty manifest they are not.
+        """
         if path.is_symlink() or not path.is_file():
-            raise ValueError(f"{path} is not a whole checkpoint: it is no file of this run")
+            raise ValueError(f"{path} is not a whole checkpoint: it is not a file of this run")
         if not manifest:
             return
         entry = manifest.get(path.name)
         if entry is None or path.stat().st_size != entry["bytes"]:
-            raise ValueError(f"{path} is not a whole checkpoint: {'unknown to the manifest' if entry is None else 'cut short'}")
+            reason = "not in the manifest" if entry is None else "cut short"
+            raise ValueError(f"{path} is not a whole checkpoint: {reason}")
         with open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                raise ValueError(f"{path} is not a whole checkpoint: its sha256 is not that of the manifest")
+                reason = "its sha256 differs from the manifest's"
+                raise ValueError(f"{path} is not a whole checkpoint: {reason}")
+
+
+def kept(manifest: dict[str, dict[str, Any]]) -> list[str]:
+    """Names of the checkpoints that stay: the last three, and the most successful if one is."""
+    last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
+    evaluated = [name for name in manifest if manifest[name].get("success") is not None]
+    best = sorted(evaluated, key=lambda name: -manifest[name]["success"])[:1]
+    return last + best
+
+
+def current_name(name: str) -> str:
+    """Today's name of a tensor, which an older checkpoint may hold under another."""
+    old = next((old for old in RENAMED if name.startswith(old)), None)
+    return name if old is None else RENAMED[old] + name.removeprefix(old)
 
 
 def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Tensors and notes of a checkpoint. FileNotFoundError, or ValueError if it is cut short or not one of ours.
+    """Tensors and note of a checkpoint.
 
-    The format is plain numbers: nothing in it is executed, and nothing in it is larger than the file.
+    The format is plain numbers: nothing in it is executed or larger than the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or not a checkpoint of gpusim_rl.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint {path}")
     try:
         with safe_open(path, framework="pt") as file:
-            tensors, note = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+            tensors = {current_name(name): file.get_tensor(name) for name in file.keys()}
+            note = file.metadata() or {}
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from None
     if not note.get("iteration", "").isdecimal():

@@ -1,4 +1,4 @@
-"""Checkpoints off the critical path: a snapshot is copied at once, hashed and written by a thread."""
+"""A thread that writes checkpoints and hashes, so that training does not wait for the disk."""
 
 import hashlib
 import threading
@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.run import Run
+from gpusim_rl.runs.run import Run
 
-# begin anew at each row of the log, or come of an evaluation: no part of what is verified
+# not hashed: these start again at each row of the log, or come from an evaluation
 SUMS = ("env/sums", "env/term_sums", "env/success", "ppo/skips")
-HASHED = 10  # first iterations of a run whose state is hashed, for `gpusim_rl.verify`
+HASHED = 10  # first iterations after which the state is hashed, for `gpusim_rl.verify`
 
 
 def snapshot(state: dict[str, Tensor]) -> Callable[[], dict[str, Tensor]]:
-    """Begin to copy tensors, which nobody writes any more, to the host; the function returned waits for that copy alone."""
+    """Start to copy tensors to the host. The function returned waits for this copy and returns it.
+
+    Args:
+        state: name → tensor; nobody may write to these tensors any more.
+    """
     if all(value.device.type == "cpu" for value in state.values()):
         return lambda: state
-    host = {name: torch.empty(value.shape, dtype=value.dtype, pin_memory=True) for name, value in state.items()}
+    host = {
+        name: torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        for name, value in state.items()
+    }
     for name, value in state.items():
         host[name].copy_(value, non_blocking=True)
     arrived = torch.cuda.Event()
@@ -33,18 +40,23 @@ def snapshot(state: dict[str, Tensor]) -> Callable[[], dict[str, Tensor]]:
 
 
 def digests(state: dict[str, Tensor]) -> dict[str, str]:
-    """SHA-256 of each tensor on the CPU, its first 16 digits."""
-    return {name: hashlib.sha256(value.numpy().tobytes()).hexdigest()[:16] for name, value in state.items() if name not in SUMS}
+    """The first 16 digits of each tensor's SHA-256; the tensors are on the CPU."""
+    return {
+        name: hashlib.sha256(value.numpy().tobytes()).hexdigest()[:16]
+        for name, value in state.items()
+        if name not in SUMS
+    }
 
 
-class Saver:
-    """Writes what a run keeps of its states. If the disk is slower than the training, the newest state is written next.
+class CheckpointWriter:
+    """Writes checkpoints and hashes of a run in a thread of its own.
 
-    A disk that is full or gone does not end a training: `say` hears of it once, and every save tries again.
+    If the disk is slower than the training, a newer checkpoint replaces one that still waits.
+    A full disk does not end the training: each save tries again.
 
     Args:
-        run: where to.
-        say: hears one line when writing fails, and when it works again.
+        run: the run to write to.
+        say: called with one line when writing fails, and when it works again.
     """
 
     def __init__(self, run: Run, say: Callable[[str], None]):
@@ -53,25 +65,32 @@ class Saver:
         self._jobs: list[dict[str, Any]] = []
         self._busy = self._ends = False
         self._change = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="saver", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="checkpoint writer", daemon=True)
         self._thread.start()
 
-    def save(self, iteration: int, state: dict[str, Tensor], note: dict[str, str], **more: Any) -> None:
-        """Keep a state, whose tensors nobody writes any more; returns before it is written. `more`: success."""
+    def save(
+        self, iteration: int, state: dict[str, Tensor], note: dict[str, str], **more: Any
+    ) -> None:
+        """Write a checkpoint; returns before it is written.
+
+        Args:
+            iteration, state, note: as for `Checkpoints.save`. Nobody may write to the tensors.
+            more: `success`, if the state was evaluated.
+        """
         self._submit(iteration=iteration, read=snapshot(state), note=note, more=more)
 
     def hash(self, iteration: int, state: dict[str, Tensor]) -> None:
-        """Keep the hashes of a state."""
+        """Append the hashes of a state to `hashes.jsonl`; returns before they are written."""
         self._submit(iteration=iteration, read=snapshot(state), note=None, more={})
 
     def wait(self) -> bool:
-        """Wait for all writing; whether the last of it worked."""
+        """Wait until everything is written. Returns whether the last write worked."""
         with self._change:
             self._change.wait_for(lambda: not self._busy and not self._jobs)
         return not self.failed
 
     def close(self) -> bool:
-        """Wait, and end the thread; whether the last write worked."""
+        """Wait as `wait` does, and end the thread. Returns whether the last write worked."""
         done = self.wait()
         with self._change:
             self._ends = True
@@ -81,9 +100,11 @@ class Saver:
 
     def _submit(self, **job: Any) -> None:
         with self._change:
-            if job["note"] is not None:  # a newer checkpoint takes the place of one that waits
+            if job["note"] is not None:  # it replaces those that wait and have no evaluation
                 self._jobs = [
-                    other for other in self._jobs if other["note"] is None or other["more"].get("success") is not None
+                    other
+                    for other in self._jobs
+                    if other["note"] is None or other["more"].get("success") is not None
                 ]
             self._jobs.append(job)
             self._change.notify_all()
@@ -100,19 +121,28 @@ class Saver:
                 if self.failed:
                     self.say(f"{self.run.path} can be written again")
                 self.failed = ""
-            except Exception as error:  # whatever it is, the training is worth more; and without it nothing would be written
+            except Exception as error:  # an error must not end the only thread that writes
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
                 if not self.failed:
-                    self.say(f"{self.run.path} cannot be written ({reason}): training goes on, each save tries again")
+                    self.say(
+                        f"{self.run.path} cannot be written ({reason}): "
+                        "training goes on, each save tries again"
+                    )
                 self.failed = reason
             with self._change:
                 self._busy = False
                 self._change.notify_all()
 
-    def _write(self, iteration: int, read: Callable[[], dict[str, Tensor]], note: dict[str, str] | None, more: dict) -> None:
+    def _write(
+        self,
+        iteration: int,
+        read: Callable[[], dict[str, Tensor]],
+        note: dict[str, str] | None,
+        more: dict,
+    ) -> None:
         state = read()
         if note is None:
             self.run.log({"iteration": iteration, "sha256": digests(state)}, "hashes.jsonl")
             return
-        self.run.mend()
+        self.run.repair()
         self.run.checkpoints.save(iteration, state, note, **more)

@@ -1,4 +1,4 @@
-"""What stands between a joint target and a joint's torque: the `robot.actuator` section, and the model it acts on."""
+"""The `robot.actuator` section: what turns joint targets into torques, and the model it needs."""
 
 import copy
 from dataclasses import asdict, dataclass
@@ -11,19 +11,22 @@ if TYPE_CHECKING:  # loaded where there is a model, so that a mistake in a key i
 
 KINDS = ("position", "pd", "dc", "net")
 LONGEST = 1000  # timesteps of delay
-GAINS = ("kp", "kd", "strength")  # of `sim.driven.Driven`, with a value per world
+GAINS = ("kp", "kd", "strength")  # of `sim.actuated.ActuatedSim`, with a value per world
 
 
 @dataclass(kw_only=True, frozen=True)
 class Actuator:
-    """The actuators of a robot; docs/actuators.md has the formulas. ValueError in one line for what is out of range.
+    """The actuators of a robot; docs/actuators.md has the formulas.
 
-    Numbers of joints are one for all, three (abduction, thigh, knee), or one for each.
+    A number of a joint is given once for all joints, thrice (abduction, thigh, knee), or for each.
+
+    Raises:
+        ValueError: says in one line which number is out of range.
     """
 
-    kind: str = "position"  # of KINDS: the engine's own servo, or a torque computed at each timestep
-    delay: int = 0  # control steps between a target and its effect
-    lag: int = 0  # timesteps of physics that come on top
+    kind: str  # of KINDS: the engine's own servo, or a torque computed at each timestep
+    delay: int  # control steps between a target and its effect
+    lag: int  # timesteps of physics that come on top
     stall: Any = None  # N m, dc: torque at speed 0; the servo's force range
     no_load: Any = None  # rad/s, dc: speed at torque 0
     file: str | None = None  # net: a file that gpusim_rl.fit_actuator wrote
@@ -35,17 +38,31 @@ class Actuator:
         for key in ("delay", "lag"):
             value = getattr(self, key)
             if type(value) is not int or not 0 <= value <= LONGEST:
-                raise ValueError(f"robot.actuator.{key}={value!r}: expected a whole number of steps, from 0 to {LONGEST}")
-        for key, least in (("stall", "above 0"), ("no_load", "above 0"), ("friction", "of at least 0")):
+                raise ValueError(
+                    f"robot.actuator.{key}={value!r}: expected a whole number of steps, from 0 to "
+                    f"{LONGEST}"
+                )
+        for key, least in (
+            ("stall", "above 0"),
+            ("no_load", "above 0"),
+            ("friction", "of at least 0"),
+        ):
             value = getattr(self, key)
-            numbers = [0] if value is None else value if isinstance(value, list | tuple) else [value]
+            numbers = (
+                [0] if value is None else value if isinstance(value, list | tuple) else [value]
+            )
             fits = numbers and all(type(x) in (int, float) and 0 <= x <= 1e8 for x in numbers)
             if not fits or (value is not None and least == "above 0" and not all(numbers)):
-                raise ValueError(f"robot.actuator.{key}={value!r}: expected a number {least}, or a list of such")
+                raise ValueError(
+                    f"robot.actuator.{key}={value!r}: expected a number {least}, or a list of such"
+                )
         for key, kind in (("stall", "dc"), ("no_load", "dc"), ("file", "net")):
             value = getattr(self, key)
             if value is not None and self.kind != kind:
-                raise ValueError(f"robot.actuator.{key}={value} belongs to robot.actuator.kind={kind}, not {self.kind}")
+                raise ValueError(
+                    f"robot.actuator.{key}={value} belongs to robot.actuator.kind={kind}, not "
+                    f"{self.kind}"
+                )
             if value is None and self.kind == kind and key != "stall":
                 raise ValueError(f"robot.actuator.kind={kind} needs robot.actuator.{key}")
         if self.file is not None and not isinstance(self.file, str):
@@ -57,13 +74,20 @@ class Actuator:
         return self.kind == "position" and not self.delay and not self.lag
 
     def gains(self, mjm: "mujoco.MjModel") -> dict[str, np.ndarray]:
-        """Of servos, (nu,) each: `GAINS` as a model has them."""
-        return dict(zip(GAINS, (mjm.actuator_gainprm[:, 0], -mjm.actuator_biasprm[:, 2], np.ones(mjm.nu)), strict=True))
+        """The `GAINS` of a model's servos, (nu,) each."""
+        return dict(
+            zip(
+                GAINS,
+                (mjm.actuator_gainprm[:, 0], -mjm.actuator_biasprm[:, 2], np.ones(mjm.nu)),
+                strict=True,
+            )
+        )
 
     def plant(self, mjm: "mujoco.MjModel") -> "mujoco.MjModel":
-        """The model that is stepped; mjm itself where nothing differs. Servos become motors: ctrl is their torque [N m].
+        """The model that is stepped; mjm itself where nothing differs.
 
-        Motors have no limits of their own: the torque comes limited, by the world's strength.
+        Servos become motors: ctrl is their torque [N m]. Motors have no limits of their own,
+        because the torque is already limited, by the world's strength.
         """
         if self.kind == "position" and self.friction is None:
             return mjm
@@ -79,14 +103,19 @@ class Actuator:
         return model
 
     def spread(self, key: str, nu: int) -> np.ndarray:
-        """(nu,) a key's number, or numbers, for each joint; ValueError if they are as many as no robot's."""
+        """(nu,) the number of a key for each joint; ValueError if there are neither 1, 3 nor nu."""
         value = np.atleast_1d(np.asarray(getattr(self, key), dtype=np.float64))
         if len(value) not in (1, nu) and (len(value) != 3 or nu % 3):
-            raise ValueError(f"robot.actuator.{key} has {len(value)} numbers: expected 1, 3 or {nu}")
+            raise ValueError(
+                f"robot.actuator.{key} has {len(value)} numbers: expected 1, 3 or {nu}"
+            )
         return np.tile(value, nu // len(value))
 
     def about(self) -> dict[str, Any]:
-        """What an exported policy says of the actuators it was trained with: nothing that its robot has to imitate."""
+        """What an exported policy says of the actuators it was trained with.
+
+        Its robot does not have to imitate them.
+        """
         return {key: value for key, value in asdict(self).items() if key != "file"}
 
 
@@ -95,7 +124,10 @@ def joints(m: "mujoco.MjModel") -> np.ndarray:
     import mujoco
 
     if not (m.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all():
-        raise ValueError("robot.actuator: this model has actuators that drive no joint, which only the default fits")
+        raise ValueError(
+            "robot.actuator: this model has actuators that drive no joint, which works only "
+            "with the default"
+        )
     return m.actuator_trnid[:, 0]
 
 
@@ -105,9 +137,19 @@ def check_servos(m: "mujoco.MjModel", kind: str) -> None:
 
     turn = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
     kp = m.actuator_gainprm[:, 0]
-    plain = (kp > 0) & (m.actuator_biasprm[:, 1] == -kp) & (m.actuator_biasprm[:, 0] == 0) & (m.actuator_gear[:, 0] == 1)
-    plain &= (m.actuator_gaintype == mujoco.mjtGain.mjGAIN_FIXED) & (m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)
+    plain = (
+        (kp > 0)
+        & (m.actuator_biasprm[:, 1] == -kp)
+        & (m.actuator_biasprm[:, 0] == 0)
+        & (m.actuator_gear[:, 0] == 1)
+    )
+    plain &= (m.actuator_gaintype == mujoco.mjtGain.mjGAIN_FIXED) & (
+        m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
+    )
     plain &= (m.actuator_dyntype == mujoco.mjtDyn.mjDYN_NONE) & np.isin(m.jnt_type[joints(m)], turn)
     if not plain.all():
         name = m.actuator(int(np.flatnonzero(~plain)[0])).name  # numpy, while it is built
-        raise ValueError(f"robot.actuator.kind={kind} takes joint targets, but {name!r} of this model is no position servo")
+        raise ValueError(
+            f"robot.actuator.kind={kind} takes joint targets, but {name!r} of this model is no "
+            f"position servo"
+        )

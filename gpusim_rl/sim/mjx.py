@@ -1,61 +1,72 @@
-"""MuJoCo XLA (JAX), for models made for MJX: slower than the other two, and the rollout stands outside CUDA graphs."""
+"""MuJoCo XLA (JAX), for models made for MJX.
+
+It is slower than the other two, and the rollout stands outside CUDA graphs.
+"""
 
 # pyright: reportMissingImports=false
 
 import os
+import platform
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import torch
+from mujoco import mjx
 from mujoco.batch import Batch
 from torch import Tensor
 
-from gpusim_rl.sim import LIMIT
+from gpusim_rl.sim.base import LIMIT
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes three quarters of the GPU from torch
-# With a pool of two threads 512 quadrupeds hung on two cores, with sixteen they did not (docs/log.md).
-os.environ.setdefault("PJRT_NPROC", str(max(16, os.cpu_count() or 1)))
-
-import jax
-import jax.numpy as jnp
-from mujoco import mjx
-
-# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from it.
+# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from
+# it.
 STATE = (
     *("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied"),
     *("eq_active", "mocap_pos", "mocap_quat", "userdata", "sensordata"),
 )
 # What mj_setConst derives from other fields.
 DERIVED = (
-    *("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "tendon_invweight0", "tendon_length0"),
-    *("actuator_acc0", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "tendon_invweight0"),
+    *("tendon_length0", "actuator_acc0", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
 )
 BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size
 Arrays = dict[str, jax.Array]
 
 
 class Mjx:
-    """`Sim` over MJX, in float32, or with JAX_ENABLE_X64=1 in float64. Neighbours change no bit of a world's result.
+    """`Sim` over MJX, in float32, or with JAX_ENABLE_X64=1 in float64.
 
-    JAX returns new buffers from each call, so the results are copied into tensors that stay. The first step and the first
-    reset compile, which takes half a minute for a quadruped; Sims of one model and size share what was compiled.
+    Neighbors change no bit of a world's result. JAX returns new buffers from each call, so the
+    results are copied into tensors that stay. The first step and the first reset compile, which
+    takes half a minute for a quadruped. Sims of one model and size share what was compiled.
 
     Args:
-        mjm: the model. What MJX lacks is refused. Which dofs and tendons have dry friction is fixed by the model. With
-            implicitfast, saturated actuators differ from MuJoCo C: MJX keeps the damping that C drops.
+        mjm: the model. What MJX lacks is refused. Which dofs and tendons have dry friction is fixed
+            by the model. With implicitfast, saturated actuators differ from MuJoCo C: MJX keeps the
+            damping that C drops.
         num_envs: B.
         device: "cpu", "cuda" or "cuda:<i>"; JAX must have been installed for it.
-        fields: model fields with a value per world: those that are arrays in mjx.Model, so not opt.gravity.
+        fields: model fields with a value per world. They must be arrays in mjx.Model, so not
+            opt.gravity.
 
-    `overflow` (B,) bool is always false: MJX has room for every contact that the model could have.
+    `overflow` is always false: MJX has room for every contact that the model could have.
     """
 
     capturable = False
 
-    def __init__(self, mjm: mujoco.MjModel, num_envs: int, *, device: str = "cpu", fields: tuple[str, ...] = ()):
-        self._mjm, self._m, blank = mjm, *put(mjm, find(device))
+    def __init__(
+        self,
+        mjm: mujoco.MjModel,
+        num_envs: int,
+        *,
+        device: str = "cpu",
+        fields: tuple[str, ...] = (),
+    ):
+        configure_jax()
+        self._mjm, (self._m, self._blank) = mjm, put_model(mjm, jax_device(device))
         known = [name for name, value in vars(self._m).items() if isinstance(value, jax.Array)]
         unknown = [name for name in fields if name not in known or name.startswith("_")]
         if unknown:
@@ -66,33 +77,35 @@ class Mjx:
         def rows(array: jax.Array) -> Tensor:
             return torch.from_numpy(np.tile(array, (num_envs, *[1] * array.ndim))).to(device)
 
-        self._blank = blank
-        self._state = {name: rows(getattr(blank, name)) for name in STATE if getattr(blank, name).size}
-        chosen = [name for name in dict.fromkeys((*fields, *derived)) if getattr(self._m, name).size]
-        self._model = {name: rows(getattr(self._m, name)) for name in chosen}
+        start = {name: getattr(self._blank, name) for name in STATE}
+        self._state = {name: rows(array) for name, array in start.items() if array.size}
+        stored = {name: getattr(self._m, name) for name in (*fields, *derived)}
+        self._model = {name: rows(array) for name, array in stored.items() if array.size}
         empty = torch.zeros(num_envs, 0, device=device)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
-        self.ctrl, self.sensordata = self._state.get("ctrl", empty), self._state.get("sensordata", empty)
+        self.ctrl = self._state.get("ctrl", empty)
+        self.sensordata = self._state.get("sensordata", empty)
         self.force = self._state["qfrc_applied"]
         self.overflow = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._fault = torch.zeros_like(self.overflow)
 
     def step(self, n: int) -> None:
-        self._copy(advance(self._m, self._blank, lend(self._model), lend(self._state), n=n))
-        # A maximum is not finite if a term is not, and |x| ≤ LIMIT bounds the rest: one pass over the state.
-        worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
-        torch.logical_not(worst <= LIMIT, out=self._fault)
+        self._copy(advance(self._m, self._blank, to_jax(self._model), to_jax(self._state), n=n))
+        # A maximum is not finite if a term is not. So one pass over the state finds both faults.
+        largest = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
+        torch.logical_not(largest <= LIMIT, out=self._fault)
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        start = {"qpos": qpos.to(self.qpos), "qvel": qvel.to(self.qvel)}
-        self._copy(restart(self._m, self._blank, lend(self._model), lend(self._state), **lend({"mask": mask} | start)))
+        start = {"mask": mask, "qpos": qpos.to(self.qpos), "qvel": qvel.to(self.qvel)}
+        fields, state = to_jax(self._model), to_jax(self._state)
+        self._copy(restart(self._m, self._blank, fields, state, **to_jax(start)))
         self._fault &= ~mask
 
     def model(self, field: str) -> Tensor:
         return self._model[field]
 
     def refresh(self) -> None:
-        """MJX has no mj_setConst: MuJoCo C does it on the host. For outside the iteration."""
+        """MJX has no mj_setConst: MuJoCo C does it on the host. Call it outside the iteration."""
         batch = Batch(self._mjm, len(self.qpos), 0)
         live = {name: batch.expand(name) for name in self._model}
         for name in self._fields:
@@ -104,20 +117,22 @@ class Mjx:
     def fault(self) -> Tensor:
         return self._fault
 
-    def state(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self._tensors().items()}
+    def exceeded(self) -> dict[str, int]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Derived constants too: computed again they may differ."""
+        model = {f"model/{name}": value for name, value in self._model.items()}
+        return {**self._state, **model, "fault": self._fault}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in self._tensors().items():
+        for name, value in self.tensors().items():
             value.copy_(state[name])
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """Every live tensor by its name in a checkpoint. Derived constants too: computed again they may differ."""
-        return {**self._state, **{f"model/{name}": value for name, value in self._model.items()}, "fault": self._fault}
 
     def _copy(self, result: Arrays) -> None:
         """Write what JAX returned into the tensors, in place."""
-        jax.block_until_ready(result)  # it reads the tensors that were lent to it, and these are written next
+        # It reads our tensors, which are written next.
+        jax.block_until_ready(result)
         for name, array in result.items():
             self._state[name].copy_(torch.from_dlpack(array))
 
@@ -130,7 +145,7 @@ def advance(m: mjx.Model, blank: mjx.Data, fields: Arrays, state: Arrays, *, n: 
         model = m.replace(**fields)
 
         def timestep(state: Arrays, _) -> tuple[Arrays, None]:
-            return pick(mjx.step(model, blank.replace(**state)), state), None
+            return select(mjx.step(model, blank.replace(**state)), state), None
 
         return jax.lax.scan(timestep, state, length=n)[0]
 
@@ -139,40 +154,69 @@ def advance(m: mjx.Model, blank: mjx.Data, fields: Arrays, state: Arrays, *, n: 
 
 @jax.jit
 def restart(
-    m: mjx.Model, blank: mjx.Data, fields: Arrays, state: Arrays, *, mask: jax.Array, qpos: jax.Array, qvel: jax.Array
+    m: mjx.Model,
+    blank: mjx.Data,
+    fields: Arrays,
+    state: Arrays,
+    *,
+    mask: jax.Array,
+    qpos: jax.Array,
+    qvel: jax.Array,
 ) -> Arrays:
-    """The states (B, …), those of mask (B,) new: at qpos (B, nq) and qvel (B, nv), with current sensors of both stages."""
+    """The states (B, …); those of mask (B,) restart at qpos (B, nq) and qvel (B, nv).
 
-    def world(fields: Arrays, state: Arrays, mask: jax.Array, qpos: jax.Array, qvel: jax.Array) -> Arrays:
+    Their position and velocity sensors are current.
+    """
+
+    def world(
+        fields: Arrays, state: Arrays, mask: jax.Array, qpos: jax.Array, qvel: jax.Array
+    ) -> Arrays:
         model, d = m.replace(**fields), blank.replace(qpos=qpos, qvel=qvel)
         d = mjx.sensor_pos(model, mjx.fwd_position(model, d))
         d = mjx.sensor_vel(model, mjx.fwd_velocity(model, d))
-        return {name: jnp.where(mask, new, state[name]) for name, new in pick(d, state).items()}
+        return {name: jnp.where(mask, new, state[name]) for name, new in select(d, state).items()}
 
     return jax.vmap(world)(fields, state, mask, qpos, qvel)
 
 
-def pick(d: mjx.Data, names: Arrays) -> Arrays:
-    """What of a Data the names say."""
+def select(d: mjx.Data, names: Arrays) -> Arrays:
+    """The arrays of a Data that have these names."""
     return {name: getattr(d, name) for name in names}
 
 
-def lend(tensors: dict[str, Tensor]) -> Arrays:
-    """The tensors as JAX sees them, without a copy where their memory is aligned as XLA wants it."""
+def to_jax(tensors: dict[str, Tensor]) -> Arrays:
+    """The tensors as JAX arrays, without a copy where their memory is aligned as XLA wants it."""
     return {name: jax.dlpack.from_dlpack(tensor.contiguous()) for name, tensor in tensors.items()}
 
 
-def find(device: str) -> Any:
+def configure_jax() -> None:
+    """Set what JAX reads when it starts its first device, unless the user has set it."""
+    # else JAX takes three quarters of the GPU's memory from torch
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # with a pool of two threads 512 quadrupeds hung on two cores, with sixteen they did not
+    os.environ.setdefault("PJRT_NPROC", str(max(16, os.cpu_count() or 1)))
+    # with AVX-512, XLA adds in an order that depends on the number of worlds
+    if platform.machine() in ("x86_64", "AMD64"):
+        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
+
+
+def jax_device(device: str) -> Any:
     """JAX's name of torch's device; ValueError if JAX was installed without it."""
     kind, _, index = device.partition(":")
     try:
         return jax.devices(kind)[int(index or 0)]
     except (RuntimeError, IndexError):
-        raise ValueError(f"device={device}: JAX sees no such device; pip install 'jax[cuda12]' or use device=cpu") from None
+        raise ValueError(
+            f"device={device}: JAX sees no such device; pip install 'jax[cuda12]' or use device=cpu"
+        ) from None
 
 
-def put(mjm: mujoco.MjModel, device: Any) -> tuple[mjx.Model, mjx.Data]:
-    """The model and the Data that a world starts from, on the device; ValueError in one line for what MJX cannot do."""
+def put_model(mjm: mujoco.MjModel, device: Any) -> tuple[mjx.Model, mjx.Data]:
+    """The model and the Data that a world starts from, on the device.
+
+    Raises:
+        ValueError: names in one line what MJX cannot do.
+    """
     try:
         m = mjx.put_model(mjm, device=device, impl="jax")
         blank = mjx.make_data(mjm, device=device, impl="jax")
@@ -186,8 +230,14 @@ def put(mjm: mujoco.MjModel, device: Any) -> tuple[mjx.Model, mjx.Data]:
         "moving surfaces": mjm.flg_surfacevel,
     }
     if any(ignored.values()):
-        raise ValueError(f"sim=mjx ignores {', '.join(name for name in ignored if ignored[name])}: use sim=native")
+        raise ValueError(
+            f"sim=mjx ignores {', '.join(name for name in ignored if ignored[name])}: "
+            "use sim=native"
+        )
     late = mjm.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC
     if late.any() and not blank._impl.efc_J.size:
-        raise ValueError("sim=mjx computes no acceleration sensors in a model without any constraint: use sim=native")
+        raise ValueError(
+            "sim=mjx computes no acceleration sensors in a model without any constraint: use "
+            "sim=native"
+        )
     return m, blank

@@ -1,4 +1,9 @@
-"""MuJoCo C on all cores, through `mujoco.batch.Batch`: the default without a GPU, the reference for every other Sim."""
+"""MuJoCo C on all cores, through `mujoco.batch.Batch`.
+
+It is the default without a GPU, and the reference for every other Sim.
+"""
+
+import functools
 
 import mujoco
 import numpy as np
@@ -6,35 +11,46 @@ import torch
 from mujoco.batch import Batch, SimulationError
 from torch import Tensor
 
-from gpusim_rl.sim import LIMIT
+from gpusim_rl.sim.base import LIMIT
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
-mujoco.set_mju_user_warning(lambda _: None)  # they are counted as faults; said aloud they tear the live table, or fill a file
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
+@functools.cache
+def silence_warnings() -> None:
+    """Drop MuJoCo's printed warnings, once per process: they are counted as faults.
+
+    Printed they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory.
+    """
+    mujoco.set_mju_user_warning(lambda _: None)
+
+
 class Native:
-    """`Sim` over MuJoCo C. Results are bit-identical at any number of threads and of neighbours.
+    """`Sim` over MuJoCo C. Results are bit-identical at any number of threads and of neighbors.
 
     Args:
-        mjm: the model; it should say `<flag autoreset="disable"/>`, or MuJoCo hides NaN by restarting at qpos0.
+        mjm: the model. It should say `<flag autoreset="disable"/>`, or MuJoCo hides NaN by
+            restarting at qpos0.
         num_envs: B.
         fields: model fields with a value per world.
         threads: of the engine; 0 means all cores.
-
-    `overflow` (B,) bool says which worlds the last step took over a capacity; they are in `fault` too.
     """
 
     capturable = False
 
-    def __init__(self, mjm: mujoco.MjModel, num_envs: int, *, fields: tuple[str, ...] = (), threads: int = 0):
+    def __init__(
+        self, mjm: mujoco.MjModel, num_envs: int, *, fields: tuple[str, ...] = (), threads: int
+    ):
+        silence_warnings()
         self.batch = Batch(mjm, num_envs, threads)
         self.qpos = torch.from_numpy(self.batch.bind("qpos"))
         self.qvel = torch.from_numpy(self.batch.bind("qvel"))
         self.ctrl = torch.from_numpy(self.batch.bind("ctrl"))
         self.force = torch.from_numpy(self.batch.bind("qfrc_applied"))
-        self._sensors = self.batch.bind("sensordata")  # read-only, refreshed by every call on a world
+        # Read-only: every call on a world refreshes it.
+        self._sensors = self.batch.bind("sensordata")
         self.sensordata = torch.zeros(self._sensors.shape, dtype=self.qpos.dtype)
         stale = mjm.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC
         self._late = np.repeat(stale, mjm.sensor_dim)  # (ns,) columns that only a step computes
@@ -52,7 +68,8 @@ class Native:
         torch.logical_not(worst <= LIMIT, out=self._fault)
         self.overflow.zero_()
         if not np.array_equal(self.batch.warning, self._warned):
-            fresh = (self.batch.warning != self._warned).any(2)  # (B, kinds), of (B, kinds, last info and count)
+            # (B, kinds), of (B, kinds, last info and count)
+            fresh = (self.batch.warning != self._warned).any(2)
             self._warned[:] = self.batch.warning
             self.overflow.numpy()[:] = fresh[:, FULL].any(1)
             self._fault |= torch.from_numpy(fresh.any(1))
@@ -81,20 +98,21 @@ class Native:
     def fault(self) -> Tensor:
         return self._fault
 
-    def state(self) -> dict[str, Tensor]:
-        fields = {f"model/{name}": value.clone() for name, value in self._model.items()}
-        return {"rows": self._rows.clone(), "sensordata": self.sensordata.clone(), **fields}
+    def exceeded(self) -> dict[str, int]:
+        return {}  # MuJoCo C has room as the model's <size memory=…> says
+
+    def tensors(self) -> dict[str, Tensor]:
+        fields = {f"model/{name}": value for name, value in self._model.items()}
+        return {"rows": self._rows, "sensordata": self.sensordata, **fields}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        self._rows.copy_(state["rows"])
-        self.sensordata.copy_(state["sensordata"])
-        for name, value in self._model.items():
-            value.copy_(state[f"model/{name}"])
+        for name, value in self.tensors().items():
+            value.copy_(state[name])
         if self._model:
             self.refresh()
 
     def _call(self, call, ids, *args, **kwargs) -> list[int]:
-        """Run one engine call; the worlds that it could not complete (the others did)."""
+        """Run one engine call. Returns the worlds that failed; the others went on."""
         try:
             call(ids, *args, **kwargs)
         except SimulationError as error:

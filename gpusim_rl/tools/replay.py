@@ -1,4 +1,4 @@
-"""An incident of a training, stepped again in MuJoCo C: `python play.py repro=<run>/repro.safetensors`."""
+"""A step that went wrong, stepped again: `python play.py repro=<run>/repro.safetensors`."""
 
 import json
 from collections.abc import Iterator
@@ -10,24 +10,33 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gpusim_rl import config, resume, values
-from gpusim_rl.assemble import fitting, make_task
-from gpusim_rl.incident import live
-from gpusim_rl.sim.driven import drive
+from gpusim_rl.build import make_task, model_must_fit
+from gpusim_rl.config import check_words, compose, validate
+from gpusim_rl.config.run_files import find_files
+from gpusim_rl.envs.worst_step import step_tensors
+from gpusim_rl.sim.actuated import make_actuated
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What is told about an incident, and its tensors; FileNotFoundError, or ValueError in one line if it is none."""
+def read(path: Path, task_code: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The report on an incident, and its tensors.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no such file, or it is none of ours.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"repro={path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["gpusim_rl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        found = {key: about[key] for key in ("task", "robot")}
-        cfg = config.merge(config.build("config", [f"task={values.task_name(found['task']['name'])}"]), found)
-        for key in found:
-            about[key] = resume.own(path.parent, key, cfg[key])
+        sections = {key: about[key] for key in ("task", "robot")}
+        name = str(sections["task"]["name"])
+        about["task_code"] = validate.saved_task_code(name, about.get("task_code"), task_code)
+        ours = about["task_code"] is None
+        words = [f"task={validate.task_name(name)}"]
+        cfg = check_words.merge(compose.build("config", words, ours), sections)
+        for key in sections:
+            about[key] = find_files(path.parent, key, cfg[key], ours)
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no incident of a training: {error}") from None
     return about, tensors
@@ -37,27 +46,37 @@ class Repro:
     """One world as it was before the step that went wrong, its controls held.
 
     Args:
-        path: the file; ValueError if it does not fit its task.
+        path: the file.
+        task_code: "here" allows a task of the working directory.
+
+    Raises:
+        ValueError: the file does not fit its task.
     """
 
-    def __init__(self, path: Path):
-        self.about, tensors = read(path)
-        with fitting(self.about["task"]):
+    def __init__(self, path: Path, task_code: str | None = None):
+        self.about, tensors = read(path, task_code)
+        with model_must_fit(self.about):
             self.task = make_task(self.about, "cpu")
             task = self.task
             settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
-            self.sim = sim = drive("native", task.mjm, 1, actuator=task.actuator, substeps=task.substeps, **settings)
-        for name, target in live(sim, task.fields, "force" in task.randomisation.entries).items():
+            self.sim = sim = make_actuated(
+                "native", task.mjm, 1, actuator=task.actuator, substeps=task.substeps, **settings
+            )
+        for name, target in step_tensors(
+            sim, task.fields, "force" in task.randomization.entries
+        ).items():
             if name not in tensors or tensors[name].shape != target[0].shape:
-                raise ValueError(f"repro={path} does not fit task={self.about['task']['name']}: {name}")
+                raise ValueError(
+                    f"repro={path} does not fit task={self.about['task']['name']}: {name}"
+                )
             target.copy_(tensors[name][None])
         if self.task.fields:
             sim.refresh()
 
     def steps(self) -> Iterator[str]:
-        """A line before, one for each timestep of the control step, and one on what was recorded."""
-        says = {key: self.about.get(key) for key in ("world", "step", "iteration")}
-        yield "  ".join(f"{key} {value}" for key, value in says.items())
+        """A first line, one for each timestep of the control step, and one on what was recorded."""
+        where = {key: self.about.get(key) for key in ("world", "step", "iteration")}
+        yield "  ".join(f"{key} {value}" for key, value in where.items())
         for i in range(self.task.substeps + 1):
             if i:
                 self.sim.step(1)
@@ -66,7 +85,11 @@ class Repro:
             yield f"timestep {i}: max |qpos| {qpos:.4g}  max |qvel| {qvel:.4g}{fault}"
         why, terms = self.about.get("why"), self.about.get("terms")
         why = ", ".join(map(str, why)) if isinstance(why, list) and why else "no fault"
-        terms = "  ".join(f"{name} {value}" for name, value in terms.items()) if isinstance(terms, dict) else ""
+        terms = (
+            "  ".join(f"{name} {value}" for name, value in terms.items())
+            if isinstance(terms, dict)
+            else ""
+        )
         yield f"recorded: {why}; reward terms {terms}"
 
     @property

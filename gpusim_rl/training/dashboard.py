@@ -1,11 +1,4 @@
-"""Where metrics go beside metrics.jsonl: a live table in a terminal, W&B or TensorBoard on request."""
-
-import os
-from collections.abc import Callable
-from netrc import NetrcParseError, netrc
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+"""The live table of a training, in a terminal."""
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,51 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 Row = dict[str, float]
-HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
-PATIENCE = 20.0  # s, for the first answer from W&B
-SINKS = ("auto", "wandb", "tensorboard", "none")
-
-
-def logged_in() -> bool:
-    """Whether a W&B login exists on this machine; touches neither the network nor wandb."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    hosts = {*HOSTS, urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc}
-    try:
-        return not hosts.isdisjoint(netrc(os.environ.get("NETRC")).hosts)
-    except (OSError, NetrcParseError):
-        return False
-
-
-def sink(name: str, project: str, path: Path, config: dict[str, Any]) -> tuple[Callable[[Row], None], Callable[[], None]]:
-    """(write a row, close) for log=name. `auto` is W&B where a login exists, else nothing beyond metrics.jsonl."""
-    if name not in SINKS:
-        raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
-    if name == "wandb" or (name == "auto" and logged_in()):
-        import wandb
-
-        if not logged_in():
-            os.environ.setdefault("WANDB_MODE", "offline")  # else it would prompt, or wait for the network
-        settings = wandb.Settings(silent=True, init_timeout=PATIENCE)
-        try:
-            run = wandb.init(project=project, dir=path, config=config, settings=settings)
-        except wandb.Error:
-            print(f"W&B cannot be reached; `wandb sync {path}/wandb/offline-run-*` sends the run later", flush=True)
-            run = wandb.init(project=project, dir=path, config=config, settings=settings, mode="offline")
-        return lambda row: run.log(row, step=int(row["iteration"])), run.finish
-    if name == "tensorboard":
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'") from None
-        writer = SummaryWriter(str(path / "tensorboard"))
-
-        def write(row: Row) -> None:
-            for key, value in row.items():
-                writer.add_scalar(key, value, int(row["iteration"]))
-
-        return write, writer.close
-    return lambda row: None, lambda: None
 
 
 def clock(seconds: float) -> str:
@@ -69,24 +17,26 @@ def clock(seconds: float) -> str:
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
 
 
-class Board:
+class Dashboard:
     """The live table of a training, or plain lines where there is no terminal.
 
     Args:
         title: shown above the table.
         iterations: in all.
         done: of them, before this process.
-        quiet: say and show nothing.
+        quiet: print nothing.
     """
 
     def __init__(self, title: str, iterations: int, done: int = 0, *, quiet: bool = False):
         self.title, self.iterations, self.done = title, iterations, done
         self.console = Console(stderr=False, quiet=quiet)
-        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+        self.live = (
+            Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+        )
         self.success: dict[str, float] = {}  # of the last evaluation
         self.quiet_until = 0.0  # s of training before the next plain line
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "Dashboard":
         if self.live:
             self.live.start()
         return self
@@ -110,9 +60,11 @@ class Board:
         elif spent >= self.quiet_until or i == self.iterations:
             self.quiet_until = spent + 5.0
             success = f"  success {row['success']:.3f}" if "success" in row else ""
+            env_steps, speed = row["env_steps"] / 1e6, row["steps_per_s"]
             self.say(
-                f"iteration {i}/{self.iterations}  {row['env_steps'] / 1e6:.2f} M steps  {row['steps_per_s']:,.0f} steps/s  "
-                f"return {row['return']:.2f}{success}  time {clock(row['time_s'])}  left {clock(left)}"
+                f"iteration {i}/{self.iterations}  {env_steps:.2f} M steps  {speed:,.0f} steps/s"
+                f"  return {row['return']:.2f}{success}"
+                f"  time {clock(row['time_s'])}  left {clock(left)}"
             )
 
     def table(self, row: Row, left: float) -> Group:
@@ -143,4 +95,8 @@ class Board:
                 name, value = column[line] if line < len(column) else ("", "")
                 cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
             grid.add_row(*cells)
-        return Group(Text(self.title, "bold"), Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)), grid)
+        return Group(
+            Text(self.title, "bold"),
+            Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)),
+            grid,
+        )

@@ -1,21 +1,22 @@
-"""A cart swings its pole up from hanging and balances it: the small task, learned in half a minute on two cores."""
+"""A cart swings its pole up and balances it: a small task, learned in half a minute."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from gpusim_rl.maths import gauss
-from gpusim_rl.mirror import keep
-from gpusim_rl.task import Drive, Reading, Task
+from gpusim_rl.core.maths import gauss
+from gpusim_rl.core.symmetry import keep
+from gpusim_rl.envs.declarations import Drive, Reading
+from gpusim_rl.envs.task import Task
 
-UPRIGHT = 0.95  # cos θ of a pole that counts as balanced: within 18°
-BALANCED = 5.0  # s at the end of an episode for which it must be
+UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
+BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
 
 
 @dataclass(kw_only=True)
 class Cartpole(Task):
-    """Swing the pole up from hanging, by pushing the cart, and balance it near the middle of the rail.
+    """Swing the pole up from hanging by pushing the cart, and balance it in the middle of the rail.
 
         r = w₁ u + w₂ u exp(-x²/σ²) + w₃ u exp(-θ̇²/σ_θ²) - w₄ a²,   u = (1 + cos θ)/2
 
@@ -27,20 +28,17 @@ class Cartpole(Task):
     | a | action: share of the largest force on the cart, 10 N | 1 |
     | σ, σ_θ | tolerances | m, rad/s |
 
-    Episodes end by time alone; the rail's ends are stops. The task is cartpole swingup of dm_control's suite (Tassa et al.,
-    arXiv:1801.00690), whose reward is a product of the same four wishes; here a pole that hangs is paid nothing for the
-    others. The model goes back to Barto, Sutton and Anderson, IEEE Trans. SMC 13 (1983).
+    Episodes end by time alone; the ends of the rail are stops. The task is the cartpole swingup of
+    dm_control's suite (Tassa et al., arXiv:1801.00690), whose reward is a product of the same four
+    terms. Here they are added; two are multiplied by u, so that a hanging pole earns neither. The
+    model goes back to Barto, Sutton and Anderson, IEEE Trans. SMC 13 (1983).
     """
 
-    moves: ClassVar = {name: name for name in ("sigma", "sigma_speed", "spread")}
+    schedulable: ClassVar = {name: name for name in ("sigma", "sigma_speed", "spread")}
 
-    mjcf: str = "cartpole.xml"
-    dt: float = 0.05
-    episode: float = 10.0
-    clip: float = 1.0
-    sigma: float = 0.5  # m: tolerance of the cart's position
-    sigma_speed: float = 5.0  # rad/s: tolerance of the pole's speed
-    spread: float = 0.3  # rad, m: first pole angle is uniform within π ±, first cart position within ±
+    sigma: float  # m: tolerance of the cart's position
+    sigma_speed: float  # rad/s: tolerance of the pole's speed
+    spread: float  # rad, m: half-width of the first pole angle about π, and of the first position
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,8 +52,12 @@ class Cartpole(Task):
     def readings(self):
         return {
             "cart": Reading(source="joint_pos", width=1, names=("slider",), unit="m"),
-            "pole": Reading(source="joint_pos", width=2, names=("hinge",), unit="1", form="cos_sin"),
-            "speeds": Reading(source="joint_vel", width=2, names=("slider", "hinge"), unit="m/s, rad/s"),
+            "pole": Reading(
+                source="joint_pos", width=2, names=("hinge",), unit="1", form="cos_sin"
+            ),
+            "speeds": Reading(
+                source="joint_vel", width=2, names=("slider", "hinge"), unit="m/s, rad/s"
+            ),
         }
 
     @property
@@ -66,13 +68,15 @@ class Cartpole(Task):
     def mirror(self):
         return dict(cart=keep(-1), pole=keep(1, -1), speeds=keep(-1, -1), action=keep(-1))
 
-    def start(self, n, noise):
-        unit = noise.uniform("start", *self.bounds)  # (n, 4), each in ±1
+    def start(self, n, rng):
+        unit = rng.uniform("start", *self.bounds)  # (n, 4), each in ±1
         return dict(qpos=self.rest + self.spread * unit[:, :2], qvel=0.1 * unit[:, 2:])
 
     def observe(self, s):
         angle = s.qpos[:, 1:]
-        return dict(cart=s.qpos[:, :1], pole=torch.cat([angle.cos(), angle.sin()], 1), speeds=s.qvel)
+        return dict(
+            cart=s.qpos[:, :1], pole=torch.cat([angle.cos(), angle.sin()], 1), speeds=s.qvel
+        )
 
     def reward(self, s):
         upright = (1 + s.qpos[:, 1].cos()) / 2
@@ -87,7 +91,11 @@ class Cartpole(Task):
         return dict(cos=s.qpos[:, 1].cos(), x=s.qpos[:, 0], control=s.action[:, 0] ** 2)
 
     def score(self, record):
-        """success: upright throughout the last 5 s. upright_s: when it is upright for good; cart_rms, effort: after that."""
+        """`success` is the share of episodes whose pole is upright throughout the last 5 s.
+
+        `upright_s` is the time [s] from which the pole stays upright. `cart_rms` [m] and `effort`
+        are root mean squares of the cart's position and of the action in the last 5 s.
+        """
         upright, last = record["cos"] > UPRIGHT, round(BALANCED / self.dt)
         good = upright[-last:].all(0) & ~record["terminated"].any(0)
         held = upright.flip(0).long().cumprod(0).sum(0)  # control steps from the end

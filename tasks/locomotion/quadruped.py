@@ -1,4 +1,7 @@
-"""A 12-joint quadruped walks on flat ground at commanded velocities, seeing only what a robot measures."""
+"""A quadruped of 12 joints walks on flat ground at commanded velocities.
+
+The actor observes only what a robot measures.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,9 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gpusim_rl.maths import from_euler, gauss, squared
-from gpusim_rl.mirror import SIDES, Flip, hinge_signs, keep
-from gpusim_rl.task import Clock, Command, Drive, Reading, Task
+from gpusim_rl.core.maths import from_euler, gauss, squared
+from gpusim_rl.core.symmetry import Flip, keep
+from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading
+from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.quadruped.symmetry import SIDES, hinge_signs
 
 FEET = ("FL", "FR", "RL", "RR")
 GATE = 0.1  # a command of a smaller norm asks to stand
@@ -17,45 +22,52 @@ GATE = 0.1  # a command of a smaller norm asks to stand
 
 @dataclass(kw_only=True)
 class Quadruped(Task):
-    """Walk at a commanded planar velocity and yaw rate c = (c_x, c_y, c_ω), and stand still at c = 0.
+    """Walk at a commanded planar velocity and yaw rate c = (c_x, c_y, c_ω); stand still at c = 0.
 
-        r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²) + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²)
-            - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)² - w₈ |a - a'|² - w₉ Σ|τ q̇| - w₁₀ |q - q̄|² - w₁₁ Σ_f n_f |ṗ_f|²
+        r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²)
+            + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²) - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)²
+            - w₈ |a - a'|² - w₉ Σ|τ q̇| - w₁₀ |q - q̄|² - w₁₁ Σ_f n_f |ṗ_f|²
 
     | symbol | meaning | unit, frame |
     |---|---|---|
     | v, ω | trunk velocity and angular velocity | m/s, rad/s; body |
     | c | command | m/s, m/s, rad/s; body |
-    | z_f, ẑ_f | foot height, and the gait clock's: lift · max(0, sin 2πφ_f); diagonal pairs in antiphase (a trot) | m; world |
+    | z_f, ẑ_f | foot height, and that of the gait clock: lift · max(0, sin 2πφ_f) | m; world |
     | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
     | z, ẑ | trunk height, and the wanted one | m; world |
     | a, a' | action, and the one before | 1 |
     | τ, q, q̇, q̄ | joint torque, angle, speed, stance | N m, rad, rad/s |
     | n_f, ṗ_f | 1 where the clock has the foot stand; foot velocity in the plane | 1, m/s; world |
 
-    Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al. (arXiv:2011.01387).
+    The clock moves diagonal pairs of legs in antiphase: a trot.
+
+    Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al.
+    (arXiv:2011.01387).
     """
 
-    moves: ClassVar = dict(fastest="limit") | {k: k for k in ("still", "sigma", "sigma_feet", "height", "lift", "gait")}
+    takes_robot: ClassVar = True
+    schedulable: ClassVar = dict(fastest="limit") | {
+        k: k for k in ("still", "sigma", "sigma_feet", "height", "lift", "gait")
+    }
 
-    mjcf: str = "quadruped.xml"
-    reach: float = 0.3  # rad of joint target per unit of action
-    delay: int = 0  # control steps between an action and its effect, 0 or 1
-    fastest: tuple[float, float, float] = (1.0, 0.5, 1.0)  # m/s, m/s, rad/s: commands are uniform within ±
-    redraw: float = 5.0  # s between commands
-    still: float = 0.1  # share of episodes whose command stays zero
-    sigma: float = 0.5  # m/s, rad/s: tolerance of the tracking terms
-    sigma_feet: float = 0.1  # m
-    height: float = 0.28  # m of the trunk
-    lift: float = 0.08  # m of a swinging foot
-    gait: float = 2.0  # Hz of the clock
-    step: tuple[float, float, float] = (0.0, 0.3, -0.6)  # rad: how far the clock alone bends a swinging leg's joints
-    balls: tuple[str, ...] = FEET  # the feet's geoms, spheres
-    scale: tuple[float, ...] = ()  # rad of each joint's target per unit of action; reach unless given
-    flex: tuple[
-        float, ...
-    ] = ()  # direction of the joints that lifts each foot, times the knee's step; step itself unless given
-    signs: tuple[float, ...] = ()  # of the joints' images in a mirror, in the order of ctrl; found in the model unless given
+    reach: float  # rad of joint target per unit of action
+    delay: int  # control steps between an action and its effect, 0 or 1
+    fastest: tuple[float, float, float]  # m/s, m/s, rad/s: commands are uniform within ±
+    redraw: float  # s: time between two commands
+    still: float  # share of episodes whose command stays zero
+    sigma: float  # m/s, rad/s: tolerance of the tracking terms
+    sigma_feet: float  # m: tolerance of the height of the feet
+    height: float  # m: height of the trunk
+    lift: float  # m: highest point of a swinging foot
+    gait: float  # Hz: frequency of the clock
+    step: tuple[float, float, float]  # rad: how far the clock bends a swinging leg's joints
+    foot_geoms: tuple[str, ...] = FEET  # the feet's geoms, spheres
+    # rad of each joint's target per unit of action; `reach` unless given
+    scale: tuple[float, ...] = ()
+    # (12,) direction of the joints that lifts each foot, times the knee's step; `step` unless given
+    lift_direction: tuple[float, ...] = ()
+    # signs of the joints in a mirror, in the order of ctrl; from the model unless given
+    signs: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,16 +79,25 @@ class Quadruped(Task):
             if getattr(self, name) <= 0:
                 raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
         if not 0 < self.gait <= 0.5 / self.dt:
-            raise ValueError(f"task.gait={self.gait} Hz: expected more than 0, and two control steps a turn at least")
+            raise ValueError(
+                f"task.gait={self.gait} Hz: expected more than 0, and two control steps a turn at "
+                f"least"
+            )
         key = self.nominal("key_qpos")[0]
         self.angles, self.speeds, self.back = joint_columns(self.mjm, self.device)
         self.rest, self.stance = key, key[self.angles]
-        self.ground = float(self.mjm.geom(self.balls[0]).size[0])  # m, height of a foot's centre when it stands: its radius
+        # m, height of the center of a foot that stands: its radius
+        self.ground = float(self.mjm.geom(self.foot_geoms[0]).size[0])
         self.reaches = self.tensor(self.scale) if self.scale else self.reach
         self.limit = self.tensor(self.fastest)
-        self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])  # of the clock, per foot: FL and RR together
-        self.bend = abs(self.step[2]) * self.tensor(self.flex).view(4, 3) if self.flex else self.tensor(self.step).expand(4, 3)
-        # bounds of what is drawn
+        # turns of the clock, per foot: FL and RR move together
+        self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])
+        self.bend = (
+            abs(self.step[2]) * self.tensor(self.lift_direction).view(4, 3)
+            if self.lift_direction
+            else self.tensor(self.step).expand(4, 3)
+        )
+        # bounds of the numbers that `start` draws
         self.unit = self.tensor([-1.0] * 20), self.tensor([1.0] * 20)
         self.redraw_steps = round(self.redraw / self.dt)
 
@@ -91,7 +112,9 @@ class Quadruped(Task):
         return {
             "gyro": Reading(source="sensor", width=3, names=("gyro",), unit="rad/s"),
             "up": Reading(source="sensor", width=3, names=("up",), unit="1"),
-            "joints": Reading(source="joint_pos", width=12, names=self.joints, offset=stance, unit="rad"),
+            "joints": Reading(
+                source="joint_pos", width=12, names=self.joints, offset=stance, unit="rad"
+            ),
             "speeds": Reading(source="joint_vel", width=12, names=self.joints, unit="rad/s"),
             "action": Reading(source="action", width=12, unit="1"),
             "command": Reading(source="command", width=3, unit="m/s, m/s, rad/s"),
@@ -105,7 +128,9 @@ class Quadruped(Task):
     @property
     def asks(self):
         low, high = tuple(-x for x in self.fastest), tuple(self.fastest)
-        return Command(names=("forward", "left", "turn"), units=("m/s", "m/s", "rad/s"), low=low, high=high)
+        return Command(
+            names=("forward", "left", "turn"), units=("m/s", "m/s", "rad/s"), low=low, high=high
+        )
 
     @property
     def drive(self):
@@ -123,7 +148,9 @@ class Quadruped(Task):
     @property
     def mirror(self):
         base = self.mjm.body(int(self.mjm.jnt_bodyid[0])).name
-        joints = Flip(tuple(SIDES.tolist()), hinge_signs(self.mjm, base, self.balls, self.signs))
+        joints = Flip(
+            tuple(SIDES.tolist()), hinge_signs(self.mjm, base, self.foot_geoms, self.signs)
+        )
         self.check_sides(joints)
         return dict(
             gyro=keep(-1, 1, -1),  # a pseudovector
@@ -139,45 +166,46 @@ class Quadruped(Task):
         )
 
     def check_sides(self, joints: Flip) -> None:
-        """ValueError if what makes targets and torques is not its own image."""
+        """ValueError if targets and torques of the left legs differ from those of the right."""
         order, signs = torch.tensor(joints.order), torch.tensor(joints.signs)
         bend = self.bend.flatten().cpu()
         reach = torch.tensor(self.scale) if self.scale else torch.full((12,), self.reach)
-        even = {"task.step": (bend, signs * bend[order]), "robot.scale": (reach, reach[order])}
+        sides = {"task.step": (bend, signs * bend[order]), "robot.scale": (reach, reach[order])}
         for key in ("stall", "no_load", "friction"):
             if getattr(self.actuator, key) is not None:
                 numbers = torch.from_numpy(self.actuator.spread(key, 12))
-                even[f"robot.actuator.{key}"] = numbers, numbers[order]
-        for key, (numbers, image) in even.items():
+                sides[f"robot.actuator.{key}"] = numbers, numbers[order]
+        for key, (numbers, image) in sides.items():
             if not torch.allclose(numbers, image, rtol=0.02, atol=1e-3):
                 raise ValueError(
-                    f"algo.symmetry: {key} differs between left and right: {[round(x, 3) for x in numbers.tolist()]}"
+                    f"algo.symmetry: {key} differs between left and right: "
+                    f"{[round(x, 3) for x in numbers.tolist()]}"
                 )
 
-    # -- episodes ------------------------------------------------------------------------------------------------------
+    # -- episodes ----------------------------------------------------------------------------------
 
-    def start(self, n, noise):
-        unit = noise.uniform("start", *self.unit)  # (n, 20), each in ±1
+    def start(self, n, rng):
+        unit = rng.uniform("start", *self.unit)  # (n, 20), each in ±1
         still = (unit[:, 18] < 2 * self.still - 1).float()
         turned = from_euler(0.1 * unit[:, 3], 0.1 * unit[:, 4], math.pi * unit[:, 5])
         base = torch.cat([0 * unit[:, :2], self.rest[2] + 0.02 * (1 + unit[:, 2:3]), turned], 1)
         return dict(
             qpos=torch.cat([base, (self.stance + 0.1 * unit[:, 6:18])[:, self.back]], 1),
             qvel=torch.cat([0.3 * unit[:, :6], 0 * unit[:, 6:18]], 1),
-            command=noise.uniform("command", -self.limit, self.limit) * (1 - still)[:, None],
+            command=rng.uniform("command", -self.limit, self.limit) * (1 - still)[:, None],
             still=still,
             phase=0.5 + 0.5 * unit[:, 19],
         )
 
-    def update(self, s, noise):
+    def update(self, s, rng):
         again = (s.time % self.redraw_steps == 0)[:, None]
-        fresh = noise.uniform("command", -self.limit, self.limit) * (1 - s.still)[:, None]
+        fresh = rng.uniform("command", -self.limit, self.limit) * (1 - s.still)[:, None]
         return dict(
             command=torch.where(again, fresh, s.command),
             phase=(s.phase + self.dt * self.gait) % 1.0,
         )
 
-    # -- the contract --------------------------------------------------------------------------------------------------
+    # -- control, observations and reward ----------------------------------------------------------
 
     def control(self, s):
         bend = (self.swing(s)[:, :, None] * self.bend).flatten(1)
@@ -207,16 +235,21 @@ class Quadruped(Task):
         return s.span("FL_position", "RR_position")[:, 2::3] - self.ground
 
     def swing(self, s):
-        """(B, 4) the clock's wish, in [0, 1]: 0 to stand, 1 at the top of a swing."""
-        return self.moving(s)[:, None] * torch.sin(2 * math.pi * (s.phase[:, None] + self.offsets)).clamp(min=0)
+        """(B, 4) how far the clock lifts each foot, in [0, 1]: 0 stands, 1 is a swing's top."""
+        return self.moving(s)[:, None] * torch.sin(
+            2 * math.pi * (s.phase[:, None] + self.offsets)
+        ).clamp(min=0)
 
     def power(self, s):
         """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (s.span("FL_abduction_torque", "RR_knee_torque") * s.qvel[:, self.speeds]).abs().sum(1)
+        return (
+            (s.span("FL_abduction_torque", "RR_knee_torque") * s.qvel[:, self.speeds]).abs().sum(1)
+        )
 
     def reward(self, s):
         swing = self.swing(s)
-        slide = squared(s.span("FL_velocity", "RR_velocity").unflatten(1, (4, 3))[..., :2])  # (B, 4)
+        velocities = s.span("FL_velocity", "RR_velocity").unflatten(1, (4, 3))
+        slide = squared(velocities[..., :2])  # (B, 4)
         return dict(
             velocity=gauss(s.velocity[:, :2] - s.command[:, :2], self.sigma),
             yaw=gauss(s.gyro[:, 2:] - s.command[:, 2:], self.sigma),
@@ -234,10 +267,11 @@ class Quadruped(Task):
     def terminated(self, s):
         return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < self.height / 2)
 
-    # -- evaluation ----------------------------------------------------------------------------------------------------
+    # -- evaluation --------------------------------------------------------------------------------
 
     def measure(self, s):
-        settled = (s.time % self.redraw_steps >= round(1.0 / self.dt)).float()  # the first second after a draw is ignored
+        # The first second after a draw is ignored.
+        settled = (s.time % self.redraw_steps >= round(1.0 / self.dt)).float()
         error = squared(s.velocity[:, :2] - s.command[:, :2])
         feet = self.feet(s)
         return dict(
@@ -260,7 +294,8 @@ class Quadruped(Task):
         good = (falls == 0) & (velocity <= 0.25) & (yaw <= 0.25)
         moving = record["moving"].mean(0) > 0.5
         upright = falls == 0
-        # highest point of each foot in each period of the clock, over walking worlds: the mean of the laziest foot
+        # The highest point of each foot in each period of the clock. Its mean over the walking
+        # worlds is taken for each foot; the least of the four is `foot_lift`.
         steps = len(record["x"])
         period = min(round(1 / (self.gait * self.dt)), steps)
         feet = torch.stack([record[f"foot_{foot}"] for foot in FEET])  # (4, T, B)
@@ -271,7 +306,7 @@ class Quadruped(Task):
         path = torch.stack([record["x"], record["y"]])  # (2, T, B)
         second = min(round(1.0 / self.dt), steps - 1)
         drift = (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * self.dt)
-        metres = record["speed"][:, walking].sum() * self.dt
+        meters = record["speed"][:, walking].sum() * self.dt
         return dict(
             success=good.float().mean().item(),
             velocity_rmse=velocity.mean().item(),
@@ -279,14 +314,22 @@ class Quadruped(Task):
             falls_per_episode=falls.mean().item(),
             foot_lift=lift.item(),
             drift_still=drift[still].mean().item() if still.any() else 0.0,
-            energy_per_metre=(record["power"][:, walking].sum() * self.dt / metres.clamp(min=1e-6)).item(),
+            energy_per_metre=(
+                record["power"][:, walking].sum() * self.dt / meters.clamp(min=1e-6)
+            ).item(),
         )
 
 
 def joint_columns(m: Any, device: str) -> list[slice] | list[Tensor]:
-    """Columns of qpos and of qvel in the order of ctrl, and of angles (…, 12) in the model's; slices where all are one."""
+    """Columns of qpos and qvel in the order of ctrl, and of joints in ctrl in the order of qpos.
+
+    They are slices if the orders are the same.
+    """
     joints = m.actuator_trnid[:, 0]
-    angles, speeds = (torch.tensor(place[joints], dtype=torch.int64, device=device) for place in (m.jnt_qposadr, m.jnt_dofadr))
+    angles, speeds = (
+        torch.tensor(place[joints], dtype=torch.int64, device=device)
+        for place in (m.jnt_qposadr, m.jnt_dofadr)
+    )
     if angles.tolist() == list(range(7, m.nq)):
         return [slice(7, None), slice(6, None), slice(None)]
     return [angles, speeds, angles.argsort()]

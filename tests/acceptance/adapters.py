@@ -1,10 +1,13 @@
-"""Acceptance: Stable-Baselines3 learns cartpole, and rsl_rl trains the quadruped, through our adapters.
+"""Acceptance: Stable-Baselines3 learns cartpole, and rsl_rl trains the quadruped, through our
+adapters.
 
-    python -m tests.accept_adapters [sb3|rsl …] [--num-envs 128]
+    python -m tests.acceptance.adapters [sb3|rsl …] [--num-envs 128]
 
-sb3: its PPO on 256 worlds, judged as our policies are, every 51,200 steps until all of 128 episodes succeed; at most 409,600.
-rsl: its OnPolicyRunner for 20 iterations of 24 steps, MuJoCo C; the mean reward per second of the first five and the last.
-Exits with 1 if cartpole was not learned, or the quadruped's reward did not rise.
+sb3: its PPO on 256 worlds, judged as our policies are, every 51,200 steps until all of 128 episodes
+succeed; at most 409,600.
+rsl: its OnPolicyRunner for 20 iterations of 24 steps, MuJoCo C; the mean reward per second of the
+first five and the last. Exits with 1 if cartpole was not learned, or the quadruped's reward did not
+rise.
 """
 
 import argparse
@@ -12,14 +15,22 @@ from time import perf_counter
 
 import torch
 
-from gpusim_rl.evaluate import STOP_SEED, evaluate
+from gpusim_rl.training.evaluation import STOP_SEED, evaluate
 
 # PPO's numbers for cartpole, those of conf/task/cartpole.yaml where Stable-Baselines3 knows them
-CARTPOLE = dict(n_steps=20, batch_size=1280, n_epochs=5, learning_rate=2e-3, gamma=0.98, ent_coef=0.01, target_kl=0.04)
+CARTPOLE = dict(
+    n_steps=20,
+    batch_size=1280,
+    n_epochs=5,
+    learning_rate=2e-3,
+    gamma=0.98,
+    ent_coef=0.01,
+    target_kl=0.04,
+)
 
 
 def judge(model, worlds, episodes: int = 64) -> dict[str, float]:
-    """A Stable-Baselines3 policy for `gym.Worlds`, judged as ours are."""
+    """A Stable-Baselines3 policy for `gymnasium_env.Worlds`, judged as ours are."""
     task = worlds.cfg["task"]
 
     def act(obs: torch.Tensor) -> torch.Tensor:
@@ -31,7 +42,12 @@ def judge(model, worlds, episodes: int = 64) -> dict[str, float]:
 
 def rsl_config(num_steps: int = 24) -> dict:
     """rsl_rl's own configuration of PPO: networks and γ as ours, the rest its defaults."""
-    net = {"class_name": "MLPModel", "hidden_dims": [128, 128], "activation": "elu", "obs_normalization": True}
+    net = {
+        "class_name": "MLPModel",
+        "hidden_dims": [128, 128],
+        "activation": "elu",
+        "obs_normalization": True,
+    }
     gauss = {"class_name": "GaussianDistribution", "init_std": 0.5}
     return {
         "num_steps_per_env": num_steps,
@@ -39,7 +55,12 @@ def rsl_config(num_steps: int = 24) -> dict:
         "obs_groups": {"actor": ["policy"], "critic": ["critic"]},
         "actor": net | {"distribution_cfg": gauss},
         "critic": dict(net),
-        "algorithm": {"class_name": "PPO", "learning_rate": 1e-3, "gamma": 0.97, "entropy_coef": 0.0},
+        "algorithm": {
+            "class_name": "PPO",
+            "learning_rate": 1e-3,
+            "gamma": 0.97,
+            "entropy_coef": 0.0,
+        },
     }
 
 
@@ -47,14 +68,17 @@ def sb3() -> bool:
     """Whether its PPO learns cartpole."""
     from stable_baselines3 import PPO
 
-    import gpusim_rl.sb3
+    import gpusim_rl.adapters.sb3_env
 
-    env = gpusim_rl.sb3.make("cartpole", 256, sim="native", seed=1)
-    model = PPO("MlpPolicy", env, policy_kwargs=dict(net_arch=[64, 64]), seed=1, device="cpu", **CARTPOLE)
+    env = gpusim_rl.adapters.sb3_env.make("cartpole", 256, sim="native", seed=1)
+    model = PPO(
+        "MlpPolicy", env, policy_kwargs=dict(net_arch=[64, 64]), seed=1, device="cpu", **CARTPOLE
+    )
     spent, scores = 0.0, judge(model, env.worlds, 128)
     while True:
         print(
-            f"sb3: {model.num_timesteps} steps, {spent:.1f} s: success {scores['success']:.3f}, return {scores['return']:.2f}"
+            f"sb3: {model.num_timesteps} steps, {spent:.1f} s: success {scores['success']:.3f}, "
+            f"return {scores['return']:.2f}"
         )
         if scores["success"] == 1 or model.num_timesteps >= 400_000:
             return scores["success"] >= 0.9
@@ -68,9 +92,9 @@ def rsl(num_envs: int) -> bool:
     """Whether 20 iterations of its runner raise the reward."""
     from rsl_rl.runners import OnPolicyRunner
 
-    import gpusim_rl.rsl
+    import gpusim_rl.adapters.rsl_rl_env
 
-    worlds = gpusim_rl.rsl.make("quadruped", num_envs, sim="native", seed=1)
+    worlds = gpusim_rl.adapters.rsl_rl_env.make("quadruped", num_envs, sim="native", seed=1)
     torch.manual_seed(1)
     runner = OnPolicyRunner(worlds, rsl_config(), device="cpu")
     start, rewards = perf_counter(), []
@@ -80,14 +104,17 @@ def rsl(num_envs: int) -> bool:
         rewards.append(sum(value for name, value in metrics.items() if name.startswith("reward/")))
         spent = perf_counter() - start
         print(
-            f"rsl: {5 * (i + 1)} iterations, {spent:.1f} s: reward {rewards[-1]:.3f} 1/s, episodes of {metrics['length']:.2f} s"
+            f"rsl: {5 * (i + 1)} iterations, {spent:.1f} s: reward {rewards[-1]:.3f} 1/s, "
+            f"episodes of {metrics['length']:.2f} s"
         )
     return rewards[-1] > rewards[0]
 
 
 def main() -> None:
     """Train, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("which", nargs="*", help="sb3, rsl; both if none is named")
     parser.add_argument("--num-envs", type=int, default=128, help="quadrupeds")
     args = parser.parse_args()

@@ -1,11 +1,12 @@
 """Acceptance: whatever the command line, success or one clear line.
 
-    python -m tests.accept_cli [--seed 1] [--inside 900] [--outside 100] [--only KIND]
+    python -m tests.acceptance.cli [--seed 1] [--inside 900] [--outside 100] [--only KIND]
 
-Command lines of train.py, play.py and gpusim_rl.bench are drawn from a seed: right ones, and ones with mistakes of every
-kind. Most run inside this process, the rest as a user runs them. Each must end within 60 s with 0 and nothing on stderr, or
-with 2 and one line `error: …` on stderr and nothing left behind; a line with a mistake of key or value must end so before torch
-is loaded. Prints what went wrong, then how many of each kind were right. Exits with 1 if one was wrong.
+Command lines of train.py, play.py and gpusim_rl.bench are drawn from a seed: right ones, and ones
+with mistakes of every kind. Most run inside this process, the rest as a user runs them. Each must
+end within 60 s with 0 and nothing on stderr, or with 2 and one line `error: …` on stderr and
+nothing left behind; a line with a mistake of key or value must end so before torch is loaded.
+Prints what went wrong, then how many of each kind were right. Exits with 1 if one was wrong.
 """
 
 import argparse
@@ -30,15 +31,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from gpusim_rl import assemble, config, curriculum, values
+from gpusim_rl import build
+from gpusim_rl.config import compose, trees
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.envs import curriculum
 from tests.commands import command
 from tests.worlds import ROOT
 
 LIMIT = 60  # s a line may take
-MEMORY = 16 << 30  # bytes of addresses, of this process and of each of its children: what takes more must say so in a line
+# Bytes of addresses, of this process and of each of its children: what takes more must say so in a
+# line.
+MEMORY = 16 << 30
 SCRIPTS = {"train.py": "config", "play.py": "play", "gpusim_rl/bench.py": "bench"}
 BASE = (
-    *("num_envs=4", "num_steps=4", "episodes=2", "iterations=1", "task.episode=0.5", "algo.hidden=[8]", "algo.update_epochs=1"),
+    *(
+        "num_envs=4",
+        "num_steps=4",
+        "episodes=2",
+        "iterations=1",
+        "task.episode=0.5",
+        "algo.hidden=[8]",
+        "algo.update_epochs=1",
+    ),
     *("device=cpu", "sim.threads=1", "log=none"),
 )
 SHORT = {  # before the words that are drawn, so that what is right ends soon; a later word wins
@@ -46,9 +60,24 @@ SHORT = {  # before the words that are drawn, so that what is right ends soon; a
     "play.py": ("mode=evaluate", "run=run", "episodes=2"),
     "gpusim_rl/bench.py": (*BASE, "repeats=1", "warmup=1", "seconds=0.001"),
 }
-FILES = {"config.yaml", "versions.json", "checkpoints", "metrics.jsonl"}  # the least that a run directory holds once it trains
-NUMBERS = (*"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(), str(10**9), str(2**63), str(10**30), "9" * 5000)
-WORDS = ("", "''", "a b", "a\nb", "\udcff", "x" * 5000, *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split())
+# The least that a run directory holds once it trains.
+FILES = {"config.yaml", "versions.json", "checkpoints", "metrics.jsonl"}
+NUMBERS = (
+    *"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(),
+    str(10**9),
+    str(2**63),
+    str(10**30),
+    "9" * 5000,
+)
+WORDS = (
+    "",
+    "''",
+    "a b",
+    "a\nb",
+    "\udcff",
+    "x" * 5000,
+    *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split(),
+)
 SWAPS = {"e": "е", "o": "о", "a": "а", "_": "-", "i": "ı"}  # their doubles in other alphabets
 
 
@@ -67,7 +96,7 @@ class Line(NamedTuple):
         return "=run" in " ".join(self.words)
 
 
-# -- the generator -------------------------------------------------------------------------------------------------------
+# -- the generator ---------------------------------------------------------------------------------
 
 
 class Draw:
@@ -81,11 +110,13 @@ class Draw:
     def __init__(self, seed: int, scripts: tuple[str, ...] = tuple(SCRIPTS)):
         self.random, self.scripts = random.Random(seed), scripts
         self.trees = {
-            (script, task): config.build(name, [f"task={task}"] if name != "play" else [])
+            (script, task): compose.build(name, [f"task={task}"] if name != "play" else [])
             for script, name in SCRIPTS.items()
             for task in ("cartpole", "quadruped")
         }
-        self.kinds = {name[5:]: getattr(self, name) for name in dir(self) if name.startswith("draw_")}
+        self.kinds = {
+            name[5:]: getattr(self, name) for name in dir(self) if name.startswith("draw_")
+        }
 
     def lines(self, n: int, only: str = "") -> Iterator[Line]:
         """n lines, of every kind in turn."""
@@ -99,11 +130,21 @@ class Draw:
         self.script = pick.choices(self.scripts, [7, 2, 1][: len(self.scripts)])[0]
         self.task = pick.choice(["cartpole", "cartpole", "quadruped"])
         tree = self.trees[self.script, self.task]
-        self.flat = {key: value for key, value in config.flatten(tree).items() if not key.startswith("hydra")}
-        self.leaves = [k for k, v in self.flat.items() if not isinstance(v, dict) and not k.endswith(".name")]
+        self.flat = {
+            key: value for key, value in trees.flatten(tree).items() if not key.startswith("hydra")
+        }
+        self.leaves = [
+            k for k, v in self.flat.items() if not isinstance(v, dict) and not k.endswith(".name")
+        ]
         self.spoil, self.bare = "", False
         words, right, early = self.kinds[kind]()
-        start = () if self.script == "play.py" else (f"task={self.task}", "sim=native") if self.pure(words) else ()
+        start = (
+            ()
+            if self.script == "play.py"
+            else (f"task={self.task}", "sim=native")
+            if self.pure(words)
+            else ()
+        )
         start = () if self.bare else (*start, *SHORT[self.script])
         early = early and self.script != "gpusim_rl/bench.py"
         return Line(kind, self.script, (*start, *words), right, early, self.spoil)
@@ -114,8 +155,8 @@ class Draw:
 
     def leaf(self, *kinds: type) -> str:
         """A key whose value is of one of the kinds."""
-        found = [key for key in self.leaves if type(self.flat[key]) in kinds]
-        return self.random.choice(found or self.leaves)
+        keys = [key for key in self.leaves if type(self.flat[key]) in kinds]
+        return self.random.choice(keys or self.leaves)
 
     def misspell(self, key: str) -> str:
         """The key with a slip of the finger."""
@@ -137,7 +178,9 @@ class Draw:
 
     def word(self) -> str:
         """Any value."""
-        return self.random.choice([*NUMBERS, *WORDS, "true", "null", "1", "0.5", "[1,2]", "{a:1}", "auto"])
+        return self.random.choice(
+            [*NUMBERS, *WORDS, "true", "null", "1", "0.5", "[1,2]", "{a:1}", "auto"]
+        )
 
     def one(self, text: str) -> str:
         """One word of a text."""
@@ -163,11 +206,18 @@ class Draw:
         return [f"{key}={self.one(wrong[type(self.flat[key])])}"], False, True
 
     def draw_choice(self):
-        late = "graph=some device=tpu:0 algo.activation=swish algo.amp=fp8 device=cuda:99999999999 task.mjcf=none.xml"
+        late = (
+            "graph=some device=tpu:0 algo.activation=swish algo.amp=fp8 "
+            "device=cuda:99999999999 task.mjcf=none.xml"
+        )
         soon = "task=walk sim=bullet log=disk algo=sac stop_at=95 stop_at=true"
         play = "mode=fly mode=viewer command=[fast] command={a:1} out=no/x checkpoint=5 onnx=[a]"
         early = self.script == "play.py" or self.random.random() < 0.5
-        return [self.one(play if self.script == "play.py" else soon if early else late)], False, early
+        return (
+            [self.one(play if self.script == "play.py" else soon if early else late)],
+            False,
+            early,
+        )
 
     def draw_extreme(self):
         return [f"{self.leaf(int, float)}={self.random.choice(NUMBERS)}"], None, False
@@ -185,14 +235,28 @@ class Draw:
         return [f"{self.leaf(str, type(None))}={self.random.choice(WORDS)}"], None, False
 
     def draw_unicode(self):
-        keys = ["ключ", "任务", "tâche", "🤖", "task.🤖", "num_envs\u200b", "\ufeffseed", "se ed", "\udcff", "seed\t"]
+        keys = [
+            "ключ",
+            "任务",
+            "tâche",
+            "🤖",
+            "task.🤖",
+            "num_envs\u200b",
+            "\ufeffseed",
+            "se ed",
+            "\udcff",
+            "seed\t",
+        ]
         return [f"{self.random.choice(keys)}={self.word()}"], False, True
 
     def draw_nested(self):
-        text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1} task.noise={}
+        text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1}
+            task.noise={}
             task=[cartpole]
-            task.weights.upright={a:1} algo.hidden=[[8]] algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} sim={} task.weights=[1,2]
-            task.fastest=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3] task.weights.a.b.c=1
+            task.weights.upright={a:1} algo.hidden=[[8]] algo.hidden=[8,[8]]
+            algo={gamma:{a:{b:1}}} sim={} task.weights=[1,2]
+            task.fastest=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3]
+            task.weights.a.b.c=1
             task.weights={upright:[1,{b:2}]} algo.gamma.x=1"""
         deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
         deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]
@@ -204,59 +268,112 @@ class Draw:
         def entry(key: str) -> str:
             own = str(self.flat.get(key)).replace(" ", "").replace("'", "")
             odd = [*NUMBERS, "x", "null", "{}", "[1,2]", "true"]
-            said = {"from": own, "to": own, "by": self.one("iteration success"), "start": "0", "stop": self.one("1 5 0.5")}
+            said = {
+                "from": own,
+                "to": own,
+                "by": self.one("iteration success"),
+                "start": "0",
+                "stop": self.one("1 5 0.5"),
+            }
             for name in pick.sample(list(said), k=pick.choice([0, 0, 0, 1, 2])):
                 said[name] = pick.choice(odd)
             if pick.random() < 0.1:
                 del said[pick.choice(list(said))]
             return f"{key}:{{{','.join(f'{name}:{value}' for name, value in said.items())}}}"
 
-        plain = [f"task.{name}" for name in "fastest lift sigma still sigma_speed".split() if f"task.{name}" in self.flat]
+        plain = [
+            f"task.{name}"
+            for name in "fastest lift sigma still sigma_speed".split()
+            if f"task.{name}" in self.flat
+        ]
         plain += [key for key in self.leaves if key.startswith(("task.weights.", "task.noise."))]
         moving = [*plain, *(f"algo.{name}" for name in curriculum.ALGO)]
-        keys = {pick.choice([*(moving * 9), *self.leaves, "5", "task.x"]) for _ in range(pick.choice([1, 1, 2, 4]))}
+        keys = {
+            pick.choice([*(moving * 9), *self.leaves, "5", "task.x"])
+            for _ in range(pick.choice([1, 1, 2, 4]))
+        }
         return [f"curriculum={{{','.join(entry(key) for key in sorted(keys))}}}"], None, False
 
     def draw_prefix(self):
         key = self.random.choice([*self.leaves, "new", "task", "task.weights.joy", "hydra.x"])
-        return [f"{self.one('+ ~ ++ +++ ~~ +~')}{key}{self.random.choice(['', '=1', '=' + self.word()])}"], False, True
+        return (
+            [
+                self.one("+ ~ ++ +++ ~~ +~")
+                + key
+                + self.random.choice(["", "=1", "=" + self.word()])
+            ],
+            False,
+            True,
+        )
 
     def draw_quotes(self):
         value = self.one("""' " 'a "a a' [ ] [1 { {a {a: ( ) a'b' [1, 'a'' f( f(1""")
         return [f"{self.random.choice(self.leaves)}={value}"], False, True
 
     def draw_variable(self):
-        text = """${seed} ${nope} ${ $ ${} ${oc.env:HOME} ${oc.env:NOPE} ${oc.decode:1} ${num_envs} ${.x} ${..seed}
+        text = """${seed} ${nope} ${ $ ${} ${oc.env:HOME} ${oc.env:NOPE} ${oc.decode:1}
+            ${num_envs} ${.x} ${..seed}
             ${hydra:run.dir} ${now:%Y} ${task} ${task.weights} ${oc.env:} ${a:b:c} ${${seed}}"""
         key = self.random.choice(self.leaves)
-        return [f"{key}={self.one(text)}", *([f"seed=${{{key}}}"] if self.random.random() < 0.2 else [])], None, False
+        return (
+            [
+                f"{key}={self.one(text)}",
+                *([f"seed=${{{key}}}"] if self.random.random() < 0.2 else []),
+            ],
+            None,
+            False,
+        )
 
     def draw_path(self):
-        keys = {"train.py": "run_dir resume", "play.py": "run checkpoint onnx out video", "gpusim_rl/bench.py": "out run_dir"}
+        keys = {
+            "train.py": "run_dir resume",
+            "play.py": "run checkpoint onnx out video",
+            "gpusim_rl/bench.py": "out run_dir",
+        }
         key = self.one(keys[self.script])
-        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder ~/x run run/config.yaml runs
+        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder
+            ~/x run run/config.yaml runs
             run/checkpoints /etc/passwd a/../../b ./././x // {"x/" * 2000}"""
         return (
-            [f"{key}={self.random.choice([*WORDS, *paths.split()])}", *(["mode=video"] if key == "video" else [])],
+            [
+                f"{key}={self.random.choice([*WORDS, *paths.split()])}",
+                *(["mode=video"] if key == "video" else []),
+            ],
             None,
             False,
         )
 
     def draw_model(self):
         self.script = "train.py"
-        return [f"task.mjcf={self.random.choice([*WORDS, *'. / file folder /dev/zero /etc/passwd'.split()])}"], False, False
+        return (
+            [
+                "task.mjcf="
+                + self.random.choice([*WORDS, *". / file folder /dev/zero /etc/passwd".split()])
+            ],
+            False,
+            False,
+        )
 
     def draw_sweep(self):
         key = (
-            self.one("seed num_envs algo.gamma task run_dir") if self.script == "train.py" else self.random.choice(self.leaves)
+            self.one("seed num_envs algo.gamma task run_dir")
+            if self.script == "train.py"
+            else self.random.choice(self.leaves)
         )
-        values = "1,2 1,x x,y range(1,3) choice(1,2) range(0,1000000000) glob(*) interval(0,1) 1, , sort(2,1)"
+        values = (
+            "1,2 1,x x,y range(1,3) choice(1,2) range(0,1000000000) glob(*) interval(0,1) 1, , "
+            "sort(2,1)"
+        )
         return [f"{key}={self.one(values)}"], False, True
 
     def draw_multirun(self):
         self.script = "train.py"
-        right = "seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1 algo.hidden=[8],[4]"
-        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1) seed=1,2;run_dir=x task=cartpole,walk
+        right = (
+            "seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1 "
+            "algo.hidden=[8],[4]"
+        )
+        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1)
+            seed=1,2;run_dir=x task=cartpole,walk
             task=glob(*) nun_envs=1,2 num_envs=4,1000000000 resume=run,nowhere run_dir=a,a
             run_dir=a,b;seed=1,2 seed=1,2;algo.gamma=0.9,3"""
         is_right = self.random.random() < 0.3
@@ -265,16 +382,23 @@ class Draw:
         return [option, *words] if self.random.random() < 0.5 else [*words, option], is_right, False
 
     def draw_option(self):
-        options = """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p --seed=1 -seed
-            --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r --shell-completion -sc —multirun -h=
+        options = """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p
+            --seed=1 -seed
+            --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r --shell-completion
+            -sc —multirun -h=
             --resolve --cfg=job;--info -m;-m;--info"""
         return self.one(options).split(";"), False, True
 
     def draw_help(self):
         options = (
-            "--help -h --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all --info;defaults-tree --cfg=hydra"
+            "--help -h --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all "
+            "--info;defaults-tree --cfg=hydra"
         )
-        return self.one(options if self.script != "gpusim_rl/bench.py" else "--help -h").split(";"), True, False
+        return (
+            self.one(options if self.script != "gpusim_rl/bench.py" else "--help -h").split(";"),
+            True,
+            False,
+        )
 
     def draw_bare(self):
         words = ["", " ", "seed 1", "x" * 9000, "\udcff"]
@@ -282,13 +406,17 @@ class Draw:
         return [self.random.choice(words)], False, True
 
     def draw_repeated(self):
-        text = """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native algo=ppo;algo=ppo seed=x;seed=1
-            algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole algo.hidden=[4];algo={hidden:[4]}"""
+        text = """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native
+            algo=ppo;algo=ppo seed=x;seed=1
+            algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole
+            algo.hidden=[4];algo={hidden:[4]}"""
         return self.one(text).split(";"), None, False
 
     def draw_hydra(self):
-        text = """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra hydra.mode=MULTIRUN
-            hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib hydra.sweep.dir=x hydra.job.name=a
+        text = """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra
+            hydra.mode=MULTIRUN
+            hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib hydra.sweep.dir=x
+            hydra.job.name=a
             hydra.searchpath=[x] hydra.run=1"""
         return [self.one(text)], False, True
 
@@ -305,16 +433,26 @@ class Draw:
 
     def draw_right(self):
         if self.script == "play.py":
-            return self.one("seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run").split(";"), True, False
-        text = f"""seed=0 seed={values.SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4] algo.hidden=[] graph=off graph=whole
-            stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1 algo.fused=false
-            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1
+            return (
+                self.one(
+                    "seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run"
+                ).split(";"),
+                True,
+                False,
+            )
+        text = f"""seed=0 seed={EVALUATION_SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4]
+            algo.hidden=[] graph=off graph=whole
+            stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1
+            algo.fused=false
+            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2
+            algo.num_minibatches=1
             task.episode=1 plan=true save_every=1 device=auto sim.threads=0
             {"run_dir=a/b run_dir='ünï/机'" if self.script == "train.py" else "out=b.json"}"""
         return self.random.sample(text.split(), k=self.random.randrange(1, 4)), True, False
 
 
-SPOIL: dict[str, Callable[[dict[str, Any]], object]] = {  # what is done to the config.yaml of a run; a string replaces it
+# What is done to the config.yaml of a run; a string replaces it.
+SPOIL: dict[str, Callable[[dict[str, Any]], object]] = {
     "empty": lambda tree: "",
     "list": lambda tree: "[1, 2]",
     "broken": lambda tree: "task: [",
@@ -346,7 +484,9 @@ SPOIL: dict[str, Callable[[dict[str, Any]], object]] = {  # what is done to the 
     "mjcf": lambda tree: tree["task"].update(mjcf="/dev/zero"),
     "mjcf-null-byte": lambda tree: tree["task"].update(mjcf="a\0b"),
     "no-checkpoint": lambda tree: shutil.rmtree("run/checkpoints"),
-    "file-checkpoint": lambda tree: [p.write_bytes(b"x") for p in Path("run/checkpoints").glob("*")] and None,
+    "file-checkpoint": lambda tree: (
+        [p.write_bytes(b"x") for p in Path("run/checkpoints").glob("*")] and None
+    ),
     "no-metrics": lambda tree: Path("run/metrics.jsonl").unlink(),
     "broken-metrics": lambda tree: Path("run/metrics.jsonl").write_text("{\n") and None,
     "list-metrics": lambda tree: Path("run/metrics.jsonl").write_text("[]\n{}\n") and None,
@@ -365,7 +505,7 @@ SPOIL: dict[str, Callable[[dict[str, Any]], object]] = {  # what is done to the 
 }
 
 
-# -- running a line, and judging it --------------------------------------------------------------------------------------
+# -- running a line, and judging it ----------------------------------------------------------------
 
 
 def prepare(line: Line, here: Path, trained: Path) -> None:
@@ -392,7 +532,9 @@ def prepare(line: Line, here: Path, trained: Path) -> None:
 
 def contents(here: Path) -> dict[str, bytes | None]:
     """Every file below a directory, and the directories."""
-    return {str(p.relative_to(here)): p.read_bytes() if p.is_file() else None for p in here.rglob("*")}
+    return {
+        str(p.relative_to(here)): p.read_bytes() if p.is_file() else None for p in here.rglob("*")
+    }
 
 
 class Reached(Exception):
@@ -400,21 +542,31 @@ class Reached(Exception):
 
 
 def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
-    """(exit status, stdout, stderr) of a line in this process; status None: it took too long. Nothing is exported."""
+    """(exit status, stdout, stderr) of a line in this process; status None: it took too long.
+    Nothing is exported."""
 
     def late(*_: object) -> None:
         raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
 
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
-    made = mock.patch.object(assemble, "make_ppo", late) if line.early else contextlib.nullcontext()
-    exported = mock.patch.object(assemble, "export_policy", lambda ppo, cfg, path: path.write_bytes(b"") * 0.0)
+    made = mock.patch.object(build, "make_ppo", late) if line.early else contextlib.nullcontext()
+    exported = mock.patch.object(
+        build, "export_policy", lambda ppo, cfg, path: path.write_bytes(b"") * 0.0
+    )
     handler = signal.signal(signal.SIGALRM, late)
     os.chdir(here)
     signal.alarm(LIMIT)
     status: int | None = 0
     try:
         argv = mock.patch.object(sys, "argv", [line.script, *line.words])
-        with argv, made, exported, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        with (
+            argv,
+            made,
+            exported,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("always")
             runpy.run_path(str(ROOT / line.script), run_name="__main__")
     except SystemExit as end:
@@ -430,7 +582,8 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
 
 
 def outside(line: Line, here: Path) -> tuple[int | None, str, str]:
-    """(exit status, stdout, stderr) of a line as a user runs it; where it must be refused early, torch cannot be imported."""
+    """(exit status, stdout, stderr) of a line as a user runs it; where it must be refused early,
+    torch cannot be imported."""
     block = "torch mujoco warp" if line.early else ""
     try:
         done = command(line.script, *line.words, cwd=here, timeout=LIMIT, block=block)
@@ -439,7 +592,9 @@ def outside(line: Line, here: Path) -> tuple[int | None, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str, str]], trained: Path) -> tuple[str, str]:
+def judge(
+    line: Line, run: Callable[[Line, Path], tuple[int | None, str, str]], trained: Path
+) -> tuple[str, str]:
     """(how it ended, what was wrong with that or "") of a line in a directory of its own."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         here = Path(folder) / "here"
@@ -449,11 +604,22 @@ def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str, str]], 
         status, _, error = run(line, here)
         after = contents(here)
         if status == 0:
-            wrong = "it succeeded" if line.right is False else "it succeeded, but said: " + error if error else ""
+            wrong = (
+                "it succeeded"
+                if line.right is False
+                else "it succeeded, but said: " + error
+                if error
+                else ""
+            )
             return "succeeded", wrong
         if status != 2 or "Traceback" in error:
             return "failed", f"it ended with {status}: {error[-1500:]}"
-        if not (error.startswith("error: ") and error.endswith("\n") and error.count("\n") == 1 and len(error) > 12):
+        if not (
+            error.startswith("error: ")
+            and error.endswith("\n")
+            and error.count("\n") == 1
+            and len(error) > 12
+        ):
             return "refused", f"not one line: {error[-1500:]!r}"
         if line.right:
             return "refused", f"it was refused: {error}"
@@ -472,14 +638,18 @@ def accounted(path: Path, whole: list[Path]) -> bool:
 
 def make_run(folder: Path) -> Path:
     """A small trained run."""
-    done = command("train.py", "task=cartpole", "sim=native", *BASE, "run_dir=run", cwd=folder, timeout=120)
+    done = command(
+        "train.py", "task=cartpole", "sim=native", *BASE, "run_dir=run", cwd=folder, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return folder / "run"
 
 
 def main() -> None:
     """Draw, run, judge, count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--inside", type=int, default=900)
     parser.add_argument("--outside", type=int, default=100)
@@ -488,7 +658,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ended, wrong = Counter(), Counter()
     lines = [(inside, line) for line in Draw(args.seed).lines(args.inside, args.only)]
-    lines += [(outside, line) for line in Draw(args.seed, ("train.py", "play.py")).lines(args.outside, args.only)]
+    lines += [
+        (outside, line)
+        for line in Draw(args.seed, ("train.py", "play.py")).lines(args.outside, args.only)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         trained = make_run(Path(folder))
         for run, line in lines:
@@ -496,17 +669,33 @@ def main() -> None:
             ended[line.kind, how] += 1
             if complaint:
                 wrong[line.kind] += 1
-                shown = [word if len(word) < 80 else f"{word[:60]}… ({len(word)})" for word in line.words if word not in BASE]
-                print(f"{run.__name__} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}: {complaint}", flush=True)
+                shown = [
+                    word if len(word) < 80 else f"{word[:60]}… ({len(word)})"
+                    for word in line.words
+                    if word not in BASE
+                ]
+                print(
+                    f"{run.__name__} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}: "
+                    f"{complaint}",
+                    flush=True,
+                )
             if ended.total() % 50 == 0:
                 print(f"{ended.total()} of {len(lines)}: {wrong.total()} wrong", flush=True)
-    print(f"{'kind':14}{'lines':>7}{'right':>7}{'wrong':>7}{'succeeded':>11}{'refused':>9}")
-    for kind in sorted({kind for kind, _ in ended}):
-        n = sum(ended[kind, how] for how in ("succeeded", "refused", "failed"))
-        print(f"{kind:14}{n:7}{n - wrong[kind]:7}{wrong[kind]:7}{ended[kind, 'succeeded']:11}{ended[kind, 'refused']:9}")
+    summarize(ended, wrong)
     n, bad = ended.total(), wrong.total()
     print(f"{n} lines of {len(lines)} from seed {args.seed}: {n - bad} right, {bad} wrong")
     raise SystemExit(bool(wrong))
+
+
+def summarize(ended: Counter, wrong: Counter) -> None:
+    """Print how the lines of each kind ended."""
+    print(f"{'kind':14}{'lines':>7}{'right':>7}{'wrong':>7}{'succeeded':>11}{'refused':>9}")
+    for kind in sorted({kind for kind, _ in ended}):
+        n = sum(ended[kind, how] for how in ("succeeded", "refused", "failed"))
+        print(
+            f"{kind:14}{n:7}{n - wrong[kind]:7}{wrong[kind]:7}"
+            f"{ended[kind, 'succeeded']:11}{ended[kind, 'refused']:9}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Acceptance: the ONNX file alone walks as the torch policy does.
 
-    python -m tests.accept_deploy runs/quadruped/…/policy.onnx [--run DIR] [--episodes 512] [--expect 0.97]
+    python -m tests.acceptance.deploy runs/quadruped/…/policy.onnx
+        [--run DIR] [--episodes 512] [--expect 0.97]
 
-In this process torch evaluates the run's newest checkpoint. In a child process that cannot import torch, `deploy.py` walks the
-same episodes (start states, worlds, commands, observation noise) in MuJoCo C. Exits with 1 if the shares of successful
-episodes differ by more than 0.03. The child does not emulate `task.observation_delay`: its readings come at once, so only
-without a delay are the two the same robot. `--expect` takes torch's figure from elsewhere, such as the run's eval.json.
+In this process torch evaluates the run's newest checkpoint. In a child process that cannot import
+torch, `runtime.py` walks the same episodes (start states, worlds, commands, observation noise) in
+MuJoCo C. Exits with 1 if the shares of successful episodes differ by more than 0.03. The child does
+not emulate `task.observation_delay`: its readings come at once, so only without a delay are the two
+the same robot. `--expect` takes torch's figure from elsewhere, such as the run's eval.json.
 """
 
 import argparse
@@ -18,49 +20,70 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpusim_rl.assemble import make_ppo
-from gpusim_rl.checkpoint import load
-from gpusim_rl.env import Env
-from gpusim_rl.evaluate import EPISODES, SEED, evaluate, evaluation_env
-from gpusim_rl.resume import trained
-from gpusim_rl.run import Run
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config.resume import load_config
+from gpusim_rl.envs.env import Env
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.evaluation import SEED, evaluate, evaluation_env
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = 0.03  # of success
 
 
 @torch.no_grad()
 def episodes(env: Env, path: Path) -> None:
-    """Write what happens to the worlds of a fresh evaluation Env whatever the robot does, as arrays, to path (.npz).
+    """Write what happens to the worlds of a fresh evaluation Env whatever the robot does, as
+    arrays, to path (.npz).
 
-    `qpos`, `qvel`, `phase`: start states. `model/<field>`: the worlds. `command` (T+1, B, 3) and `noise/<term>` (T+1, B, …): at
-    each control step. `timing`: control steps between commands and ignored after one, timesteps in a control step.
-    `fallen`: height of the base that is a fall [m]. Advances the Env's clock and memory, but not its physics.
+    `qpos`, `qvel`, `phase`: start states. `model/<field>`: the worlds. `command` (T+1, B, 3) and
+    `noise/<term>` (T+1, B, …): at each control step. `timing`: control steps between commands and
+    ignored after one, timesteps in a control step. `fallen`: height of the base that is a fall [m].
+    Advances the Env's clock and memory, but not its physics.
     """
     task = env.task
-    given: dict[str, Any] = {"qpos": env.sim.qpos.clone(), "qvel": env.sim.qvel.clone(), "phase": env.memory["phase"].clone()}
+    given: dict[str, Any] = {
+        "qpos": env.sim.qpos.clone(),
+        "qvel": env.sim.qvel.clone(),
+        "phase": env.memory["phase"].clone(),
+    }
     given |= {f"model/{field}": env.sim.model(field) for field in task.fields}
     commands, noise = [], []
     for t in range(task.horizon + 1):
         if t:  # as in Env.step, without the step
             env.time.fill_(t)
             env.step_count.fill_(t)
-            env.noise.draw(env.step_count)
-            env.write(task.update(env.look(), env.noise), None)
+            env.rng.draw(env.step_count)
+            env.write(task.update(env.current_state(), env.rng), None)
         commands.append(env.memory["command"].clone())
-        noise.append(env.noise.uniform("observe", -env.sight.spread, env.sight.spread).clone())
+        noise.append(
+            env.rng.uniform("observe", -env.observer.amplitudes, env.observer.amplitudes).clone()
+        )
     given["command"] = torch.stack(commands)
-    parts = torch.stack(noise).split(list(env.widths.values()), dim=2)
-    given |= {f"noise/{term}": part for term, part in zip(env.widths, parts, strict=True) if part.any()}
-    given["timing"] = torch.tensor([task.redraw_steps, round(1.0 / task.dt), task.substeps])  # pyright: ignore
+    parts = torch.stack(noise).split(list(env.term_widths.values()), dim=2)
+    given |= {
+        f"noise/{term}": part
+        for term, part in zip(env.term_widths, parts, strict=True)
+        if part.any()
+    }
+    timing = [task.redraw_steps, round(1.0 / task.dt), task.substeps]  # pyright: ignore
+    given["timing"] = torch.tensor(timing)
     given["fallen"] = torch.tensor(task.height / 2)
     np.savez(path, **{name: value.numpy() for name, value in given.items()})
 
 
 def walk_alone(onnx: Path, given: Path, out: Path) -> dict[str, np.ndarray]:
     """Results of tests/walk_alone.py in a process of its own, isolated from this checkout."""
-    script, deploy = ROOT / "tests" / "walk_alone.py", ROOT / "gpusim_rl" / "deploy.py"
-    command = [sys.executable, "-I", str(script), str(deploy), str(onnx.resolve()), str(given), str(out)]
+    script, runtime = ROOT / "tests" / "walk_alone.py", ROOT / "gpusim_rl" / "deploy" / "runtime.py"
+    command = [
+        sys.executable,
+        "-I",
+        str(script),
+        str(runtime),
+        str(onnx.resolve()),
+        str(given),
+        str(out),
+    ]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -71,31 +94,47 @@ def walk_alone(onnx: Path, given: Path, out: Path) -> dict[str, np.ndarray]:
 def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[float, float]:
     """Success of the torch policy and of the exported one."""
     opened = Run.open(run)
-    settings = trained(opened)
-    ppo = make_ppo(settings | {"sim": {"name": "native"}, "device": "cpu"}, num_envs=1)
+    settings = load_config(opened)
+    ppo = make_ppo(
+        settings | {"sim": {"name": "native", "threads": 0}, "device": "cpu"}, num_envs=1
+    )
     task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}
     if expect is None:
-        ppo.load_policy(load(opened.checkpoints.latest())[0], str(opened.checkpoints.latest()))
+        ppo.policy.load(load(opened.checkpoints.latest())[0], str(opened.checkpoints.latest()))
         expect = evaluate(ppo.act, task, **numbers, episodes=count)["success"]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "episodes.npz", Path(folder) / "walked.npz"
         episodes(evaluation_env(task, count, **numbers, seed=SEED), given)
         walked = walk_alone(onnx, given, out)
-    print("policy.onnx: " + "  ".join(f"{key} {walked[key].mean():.4f}" for key in ("velocity", "yaw", "fell")))
+    print(
+        "policy.onnx: "
+        + "  ".join(f"{key} {walked[key].mean():.4f}" for key in ("velocity", "yaw", "fell"))
+    )
     return expect, float(walked["success"].mean())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("onnx", type=Path)
-    parser.add_argument("--run", type=Path, help="the run directory; default: where the ONNX file is")
-    parser.add_argument("--episodes", type=int, default=EPISODES)
-    parser.add_argument("--expect", type=float, help="torch's success, instead of evaluating it here")
+    parser.add_argument(
+        "--run", type=Path, help="the run directory; default: where the ONNX file is"
+    )
+    parser.add_argument("--episodes", type=int, default=512)
+    parser.add_argument(
+        "--expect", type=float, help="torch's success, instead of evaluating it here"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    expected, found = compare(args.onnx, args.run or args.onnx.resolve().parent, args.episodes, args.expect)
-    print(f"success: torch {expected:.4f}, policy.onnx without torch {found:.4f}, over {args.episodes} episodes")
-    sys.exit(abs(expected - found) > ALLOWED)
+    expected, without_torch = compare(
+        args.onnx, args.run or args.onnx.resolve().parent, args.episodes, args.expect
+    )
+    print(
+        f"success: torch {expected:.4f}, policy.onnx without torch {without_torch:.4f}, over "
+        f"{args.episodes} episodes"
+    )
+    sys.exit(abs(expected - without_torch) > ALLOWED)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Acceptance: NaN and Inf put into physics, observations, rewards and gradients of a whole training, which goes on and learns.
+"""Acceptance: NaN and Inf put into physics, observations, rewards and gradients of a whole
+training, which goes on and learns.
 
-    python -m tests.accept_inject [--count 1000] [--draw 0] [--expect 0.996] [KEY=VALUE …]
+    python -m tests.acceptance.inject [--count 1000] [--draw 0] [--expect 0.996] [KEY=VALUE …]
 
-Trains as train.py does, with `count` injections at random moments, a quarter of each kind, never two into the same world and
-step or the same minibatch. Every one must be counted, as a fault or as a skipped minibatch, and the success must be that of
-a training without, within 0.03 (`--expect`). Exits with 1 otherwise.
+Trains as train.py does, with `count` injections at random moments, a quarter of each kind, never
+two into the same world and step or the same minibatch. Every one must be counted, as a fault or as
+a skipped minibatch, and the success must be that of a training without, within 0.03 (`--expect`).
+Exits with 1 otherwise.
 """
 
 import argparse
@@ -17,10 +19,10 @@ from typing import Any
 
 import torch
 
-import train
-from gpusim_rl import assemble, config
-from gpusim_rl.ppo import PPO
-from gpusim_rl.run import Run
+from gpusim_rl import build, train
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.config import compose
+from gpusim_rl.runs.run import Run
 
 VALUES = (float("nan"), float("inf"), float("-inf"))
 KINDS = ("physics", "observation", "reward", "gradient")
@@ -36,14 +38,17 @@ class Injections:
         self.at: dict[int, list[tuple[str, int]]] = {}
         for i, moment in enumerate(moments):
             self.at.setdefault(moment // worlds, []).append((KINDS[i % 3], moment % worlds))
-        self.minibatches = set(self.rng.sample(range(iterations * ppo.parts), count - len(moments)))
+        self.minibatches = set(
+            self.rng.sample(range(iterations * ppo.minibatches.count), count - len(moments))
+        )
         self.step = self.minibatch = -1
         env, fused = ppo.env, ppo.fused
         assert fused is not None
-        act, advance, judge, minibatch = ppo._act, ppo._advance, env._judge, fused.__call__
+        act, advance, judge, minibatch = ppo._act, ppo._advance, env._outcome, fused.__call__
         self._judge = judge
-        ppo._act, ppo._advance = self.wrap(self.begin, act), self.wrap(self.physics, advance)  # type: ignore[assignment]
-        env._judge = self.judged
+        ppo._act = self.wrap(self.begin, act)  # type: ignore[assignment]
+        ppo._advance = self.wrap(self.physics, advance)  # type: ignore[assignment]
+        env._outcome = self.judged
         ppo.fused = Poisoned(self, minibatch, fused)  # type: ignore[assignment]
 
     def value(self, kind: str) -> float:
@@ -64,7 +69,7 @@ class Injections:
         """Before the policy looks."""
         self.step += 1
         for world in self.worlds("observation"):
-            obs = self.ppo.env.views.obs
+            obs = self.ppo.env.observation.actor
             obs[world, self.rng.randrange(obs.shape[1])] = self.value("observation")
 
     def physics(self) -> None:
@@ -97,34 +102,42 @@ class Poisoned:
         ours.minibatch += 1
         if ours.minibatch in ours.minibatches:
             grad = ours.rng.choice((self._fused.grad_mean, self._fused.grad_value))
-            grad[ours.rng.randrange(len(grad)), ours.rng.randrange(grad.shape[1])] = ours.value("gradient")
+            grad[ours.rng.randrange(len(grad)), ours.rng.randrange(grad.shape[1])] = ours.value(
+                "gradient"
+            )
 
 
 def main() -> None:
     """Train, count, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--draw", type=int, default=0, help="seed of the moments")
     parser.add_argument("--expect", type=float, default=0.996)
     args, words = parser.parse_known_args()
     path = Path(tempfile.mkdtemp(prefix="accept-inject-")) / "run"
-    cfg = config.compose_plain("config", ["task=quadruped", "log=none", f"run_dir={path}", *words])
-    make, made = assemble.make_ppo, []
+    cfg = compose.compose_plain("config", ["task=quadruped", "log=none", f"run_dir={path}", *words])
+    make, made = build.make_ppo, []
 
     def make_ppo(*a: Any, **k: Any) -> PPO:
         ppo = make(*a, **k)
         made.append(Injections(ppo, args.count, cfg["iterations"], args.draw))
         return ppo
 
-    assemble.make_ppo = make_ppo
-    train.train(cfg)
+    build.make_ppo = make_ppo
+    train.train_or_exit(cfg)
     rows, done = Run(path).rows(), made[0].done
     faults, skipped = sum(row["fault"] for row in rows), sum(row["skipped"] for row in rows)
     success = json.loads((path / "eval.json").read_text())["success"]
     print(
-        f"injected: {dict(done)}, {sum(done.values())} in all; counted: {faults:.0f} faults, {skipped:.0f} skipped minibatches"
+        f"injected: {dict(done)}, {sum(done.values())} in all; counted: {faults:.0f} faults, "
+        f"{skipped:.0f} skipped minibatches"
     )
-    print(f"success {success:.3f}, without injections {args.expect}; roll-backs {rows[-1]['rollbacks']:.0f}")
+    print(
+        f"success {success:.3f}, without injections {args.expect}; roll-backs "
+        f"{rows[-1]['rollbacks']:.0f}"
+    )
     counted = faults >= sum(done.values()) - done["gradient"] and skipped == done["gradient"]
     raise SystemExit(not (counted and success >= args.expect - 0.03))
 

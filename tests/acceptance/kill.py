@@ -1,10 +1,12 @@
-"""Acceptance: SIGKILL at random moments of a quadruped run, saves included, and the weights come out the same.
+"""Acceptance: SIGKILL at random moments of a quadruped run, saves included, and the weights come
+out the same.
 
-    python -m tests.accept_kill [--kills 50]
+    python -m tests.acceptance.kill [--kills 50]
 
-One run saves at every iteration; again and again it is killed at a drawn moment, every other time in the next save after it,
-and started with the same line (auto_resume=true). Its last checkpoint must be, bit by bit, that of a run that nobody
-disturbed, and its rows those. Exits with 1 unless it is.
+One run saves at every iteration; again and again it is killed at a drawn moment, every other time
+in the next save after it, and started with the same line (auto_resume=true). Its last checkpoint
+must be, bit by bit, that of a run that nobody disturbed, and its rows those. Exits with 1 unless it
+is.
 """
 
 import argparse
@@ -19,13 +21,21 @@ from pathlib import Path
 
 import torch
 
-from gpusim_rl.checkpoint import load
-from gpusim_rl.run import Run
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
 from tests.commands import environment
 from tests.worlds import ROOT
 
 ITERATIONS = 400
-SAME = ("iteration", "env_steps", "return", "reward/velocity", "approx_kl", "learning_rate", "fault")
+SAME = (
+    "iteration",
+    "env_steps",
+    "return",
+    "reward/velocity",
+    "approx_kl",
+    "learning_rate",
+    "fault",
+)
 WORDS = (
     *(
         "task=quadruped",
@@ -48,11 +58,14 @@ def line(run: Path) -> list[str]:
 def parts(run: Path) -> list[str]:
     """Files that are being written, of checkpoints."""
     folder = run / "checkpoints"
-    return [name for name in os.listdir(folder) if name.endswith(".part")] if folder.exists() else []
+    return (
+        [name for name in os.listdir(folder) if name.endswith(".part")] if folder.exists() else []
+    )
 
 
 def kill(run: Path, env: dict[str, str], wait: float, in_a_save: bool) -> str:
-    """Start the run, kill it some seconds after its first new row, in its start, or in a save; what the kill met."""
+    """Start the run, kill it some seconds after its first new row, in its start, or in a save; what
+    the kill met."""
     quiet = {"env": env, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(line(run), **quiet) as process:
         before = len(Run(run).rows())
@@ -69,7 +82,9 @@ def kill(run: Path, env: dict[str, str], wait: float, in_a_save: bool) -> str:
 
 def main() -> None:
     """Kill, start, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     args = parser.parse_args()
     folder, rng = Path(tempfile.mkdtemp(prefix="accept-kill-")), random.Random(0)
@@ -82,10 +97,20 @@ def main() -> None:
         subprocess.run(line(run), env=env, stdout=subprocess.DEVNULL, check=True)
     (whole, _), (killed, _) = (load(Run(run).checkpoints.latest()) for run in runs)
     differ = [name for name in whole if not torch.equal(whole[name], killed[name])]
-    rows = [[{k: v for k, v in row.items() if k in SAME} for row in Run(run).rows()] for run in runs]
-    good = not differ and whole.keys() == killed.keys() and rows[0] == rows[1] and len(rows[0]) == ITERATIONS
+    rows = [
+        [{k: v for k, v in row.items() if k in SAME} for row in Run(run).rows()] for run in runs
+    ]
+    good = (
+        not differ
+        and whole.keys() == killed.keys()
+        and rows[0] == rows[1]
+        and len(rows[0]) == ITERATIONS
+    )
     saves, late = sum("a save" in what for what in met), sum("the end" in what for what in met)
-    print(f"{args.kills - late} kills, {saves} of them inside a save; rows equal: {rows[0] == rows[1]}")
+    print(
+        f"{args.kills - late} kills, {saves} of them inside a save; rows equal: "
+        f"{rows[0] == rows[1]}"
+    )
     print(f"of {len(whole)} tensors {len(differ)} differ: {differ[:3]}")
     shutil.rmtree(folder)
     raise SystemExit(not good)

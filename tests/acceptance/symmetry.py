@@ -1,13 +1,16 @@
-"""Acceptance: time and iterations to success with each kind of symmetry, and the error of what was exported.
+"""Acceptance: time and iterations to success with each kind of symmetry, and the error of what was
+exported.
 
-    python -m tests.accept_symmetry [--kinds none augment loss net] [--seeds 1 2 3] [--stop-at 0.95] [--out DIR] [words …]
+    python -m tests.acceptance.symmetry [--kinds none augment loss net] [--seeds 1 2 3]
+        [--stop-at 0.95] [--out DIR] [words …]
 
-For every seed and kind in turn, `train.py task=quadruped algo.symmetry=KIND seed=SEED stop_at=0.95` runs as a process of its
-own; the words go to it, too (num_envs=…, robot=…). A row for each run: whether it succeeded, iterations until then, seconds of
-training (its median iteration times their number) and in all (with an evaluation after every tenth), success of its last
-evaluation, and the largest |π(M o) - A π(o)| of policy.onnx over observations of its task; then the medians over the seeds.
-Exits with 1 if an error of symmetry=net is more than 1e-6. Seeds come first, so that what a busy machine slows, it slows in
-all kinds.
+For every seed and kind in turn, `train.py task=quadruped algo.symmetry=KIND seed=SEED stop_at=0.95`
+runs as a process of its own; the words go to it, too (num_envs=…, robot=…). A row for each run:
+whether it succeeded, iterations until then, seconds of training (its median iteration times their
+number) and in all (with an evaluation after every tenth), success of its last evaluation, and the
+largest |π(M o) - A π(o)| of policy.onnx over observations of its task; then the medians over the
+seeds. Exits with 1 if an error of symmetry=net is more than 1e-6. Seeds come first, so that what a
+busy machine slows, it slows in all kinds.
 """
 
 import argparse
@@ -23,12 +26,12 @@ import numpy as np
 import onnxruntime
 import torch
 
-from gpusim_rl.assemble import find_mirrors, make_ppo
-from gpusim_rl.evaluate import observe
-from gpusim_rl.mirror import Mirror
-from gpusim_rl.resume import trained
-from gpusim_rl.run import Run
-from gpusim_rl.values import KINDS
+from gpusim_rl.build import find_mirrors, make_ppo
+from gpusim_rl.config.resume import load_config
+from gpusim_rl.config.validate import SYMMETRIES
+from gpusim_rl.core.symmetry import Mirror
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.evaluation import observe
 from tests.worlds import ROOT
 
 ALLOWED = 1e-6  # of an action
@@ -49,7 +52,14 @@ class Row(NamedTuple):
 
 def train(kind: str, seed: int, folder: Path, stop_at: float, words: list[str]) -> Row:
     """A training of its own; SystemExit with what it said if it fails."""
-    own = ["task=quadruped", f"algo.symmetry={kind}", f"seed={seed}", f"stop_at={stop_at}", "eval_every=10", "log=none"]
+    own = [
+        "task=quadruped",
+        f"algo.symmetry={kind}",
+        f"seed={seed}",
+        f"stop_at={stop_at}",
+        "eval_every=10",
+        "log=none",
+    ]
     command = [sys.executable, str(ROOT / "train.py"), *own, f"run_dir={folder}", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -57,19 +67,24 @@ def train(kind: str, seed: int, folder: Path, stop_at: float, words: list[str]) 
     rows = list(Run.open(folder).rows("metrics.jsonl"))
     success: list[float] = [row["success"] for row in rows if "success" in row]
     last: dict[str, Any] = rows[-1]
-    found = success[-1] if success else 0.0
+    final = success[-1] if success else 0.0
     times, iterations = [row["time_s"] for row in rows], int(last["iteration"])
     training = iterations * statistics.median(after - before for before, after in pairwise(times))
-    return Row(kind, seed, found >= stop_at, iterations, training, last["time_s"], found, asymmetry(folder))
+    return Row(
+        kind, seed, final >= stop_at, iterations, training, last["time_s"], final, asymmetry(folder)
+    )
 
 
 def asymmetry(folder: Path) -> float:
-    """Largest |π(M o) - A π(o)| of a run's policy.onnx, over observations that its own policy meets."""
-    cfg = trained(Run.open(folder)) | {"sim": {"name": "native", "threads": 1}, "device": "cpu"}
+    """Largest |π(M o) - A π(o)| of a run's policy.onnx, over observations that its own policy
+    meets."""
+    cfg = load_config(Run.open(folder)) | {"sim": {"name": "native", "threads": 1}, "device": "cpu"}
     ppo = make_ppo(cfg | {"num_steps": cfg["algo"]["num_minibatches"]}, num_envs=1)
     images = find_mirrors(ppo.env, cfg)
     view, out = Mirror(images.obs), Mirror(images.action)
-    session = onnxruntime.InferenceSession((folder / "policy.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        (folder / "policy.onnx").read_bytes(), providers=["CPUExecutionProvider"]
+    )
 
     def act(obs: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(np.asarray(session.run(["action"], {"obs": obs.numpy()})[0]))
@@ -79,27 +94,34 @@ def asymmetry(folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", default=SYMMETRIES, choices=SYMMETRIES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--stop-at", type=float, default=0.95)
-    parser.add_argument("--out", type=Path, default=Path("runs") / f"symmetry-{time.strftime('%Y%m%d-%H%M%S')}")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs") / f"symmetry-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     args, words = parser.parse_known_args()
     rows: list[Row] = []
-    print("| kind | seed | reached | iterations | training s | in all s | success | error |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| kind | seed | reached | iterations | training s | in all s | success | error "
+        "|\n|---|---|---|---|---|---|---|---|"
+    )
     for seed in args.seeds:
         for kind in args.kinds:
             row = train(kind, seed, args.out / f"{kind}-s{seed}", args.stop_at, words)
             rows.append(row)
             reached = "yes" if row.reached else "no"
-            says = (
-                f"{reached} | {row.iterations} | {row.training:.1f} | {row.seconds:.1f} | {row.success:.3f} | {row.error:.1e}"
-            )
-            print(f"| {kind} | {seed} | {says} |", flush=True)
+            times = f"{row.iterations} | {row.training:.1f} | {row.seconds:.1f}"
+            scores = f"{row.success:.3f} | {row.error:.1e}"
+            print(f"| {kind} | {seed} | {reached} | {times} | {scores} |", flush=True)
     for kind in args.kinds:
         mine = [row for row in rows if row.kind == kind]
         iterations, training = (
-            statistics.median(x) for x in zip(*((row.iterations, row.training) for row in mine), strict=True)
+            statistics.median(x)
+            for x in zip(*((row.iterations, row.training) for row in mine), strict=True)
         )
         reached = f"{sum(row.reached for row in mine)} of {len(mine)} reached {args.stop_at}"
         print(f"{kind}: {reached}; median {iterations} iterations, {training:.1f} s of training")

@@ -1,4 +1,5 @@
-"""Gymnasium's view of our tasks: its own checker, exact seeds, final observations, quarantine, one line for a mistake."""
+"""Gymnasium's view of our tasks: its own checker, exact seeds, final observations, quarantine, one
+line for a mistake."""
 
 import importlib
 import re
@@ -17,10 +18,14 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-import gpusim_rl.gym
+import gpusim_rl.adapters.gymnasium_env
 
 KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}
-HONEST = ("minimum value is -infinity", "maximum value is infinity", "symmetric and normalized space")
+HONEST = (
+    "minimum value is -infinity",
+    "maximum value is infinity",
+    "symmetric and normalized space",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +34,22 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def make(task: str = "quadruped", num_envs: int = 4, **keys) -> gpusim_rl.gym.Worlds:
-    return gpusim_rl.gym.make(task, num_envs, **(KEYS | keys))
+def make(
+    task: str = "quadruped", num_envs: int = 4, **keys
+) -> gpusim_rl.adapters.gymnasium_env.Worlds:
+    return gpusim_rl.adapters.gymnasium_env.make(task, num_envs, **(KEYS | keys))
 
 
-def play(worlds: gpusim_rl.gym.Worlds, steps: int = 12, seed: int | None = None) -> list[np.ndarray]:
-    """Observations, rewards and critic's views of the first four worlds from a reset on, under fixed actions."""
+def play(
+    worlds: gpusim_rl.adapters.gymnasium_env.Worlds, steps: int = 12, seed: int | None = None
+) -> list[np.ndarray]:
+    """Observations, rewards and critic's views of the first four worlds from a reset on, under
+    fixed actions."""
     obs, info = worlds.reset(seed=seed)
-    seen, plan = [obs, info["critic"]], np.random.default_rng(0).uniform(-1, 1, (steps, 16, *worlds.action_space.shape[1:]))
+    seen, plan = (
+        [obs, info["critic"]],
+        np.random.default_rng(0).uniform(-1, 1, (steps, 16, *worlds.action_space.shape[1:])),
+    )
     for action in plan[:, : worlds.num_envs]:
         obs, reward, _, _, info = worlds.step(action)
         seen += [obs, reward, info["critic"]]
@@ -47,25 +60,34 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-# -- the interface -------------------------------------------------------------------------------------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_gymnasiums_checker_passes(task):
-    """`check_env` finds nothing, pictures included, but what is so: observations without bounds, actions beyond ± 1."""
+    """`check_env` finds nothing, pictures included, but what is so: observations without bounds,
+    actions beyond ± 1."""
     world = gymnasium.make(f"gpusim_rl/{task}-v0", **KEYS)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         check_env(world.unwrapped)
     world.close()
-    assert [str(w.message) for w in said if not any(known in str(w.message) for known in HONEST)] == []
+    assert [
+        str(w.message) for w in said if not any(known in str(w.message) for known in HONEST)
+    ] == []
 
 
 def test_make_vec_is_make():
     """`gymnasium.make_vec` and `make` give the same worlds, with the task's widths and limits."""
-    worlds, other = make(seed=5), gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=4, seed=5, **KEYS)
-    no, _, nu = worlds.env.sizes
-    assert isinstance(other, gpusim_rl.gym.Worlds) and worlds.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    worlds, other = (
+        make(seed=5),
+        gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=4, seed=5, **KEYS),
+    )
+    no, _, nu = worlds.env.dims
+    assert (
+        isinstance(other, gpusim_rl.adapters.gymnasium_env.Worlds)
+        and worlds.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    )
     assert worlds.observation_space.shape == (4, no) and worlds.single_action_space.shape == (nu,)
     assert worlds.action_space.high.max() == worlds.env.task.clip == -worlds.action_space.low.min()
     one, two = play(worlds), play(other)
@@ -73,7 +95,8 @@ def test_make_vec_is_make():
 
 
 def test_wrappers_agree():
-    """Gymnasium's own vector wrappers read the infos: an episode's return is the sum of its rewards, a list has its ends."""
+    """Gymnasium's own vector wrappers read the infos: an episode's return is the sum of its
+    rewards, a list has its ends."""
     worlds = DictInfoToList(RecordEpisodeStatistics(make("cartpole", **{"task.episode": 0.2})))
     worlds.reset(seed=1)
     total = 0.0
@@ -81,14 +104,21 @@ def test_wrappers_agree():
         _, reward, _, truncated, infos = worlds.step(worlds.action_space.sample())
         total += reward
         assert truncated.all() == (step == 3) == ("final_obs" in infos[0])
-    assert np.allclose([info["episode"]["r"] for info in infos], total) and infos[2]["episode"]["l"] == 4
+    assert (
+        np.allclose([info["episode"]["r"] for info in infos], total)
+        and infos[2]["episode"]["l"] == 4
+    )
     assert infos[3]["final_obs"].shape == (5,) and infos[3]["final_info"]["fault"] == np.False_
 
 
 def test_a_world_of_its_own_ends_where_it_was():
-    """The single environment returns the last observation at the end, the vector one the first of the next episode."""
+    """The single environment returns the last observation at the end, the vector one the first of
+    the next episode."""
     keys = KEYS | {"task.episode": 0.1}
-    world, worlds = gpusim_rl.gym.World("cartpole", **keys), make("cartpole", 1, **{"task.episode": 0.1})
+    world, worlds = (
+        gpusim_rl.adapters.gymnasium_env.World("cartpole", **keys),
+        make("cartpole", 1, **{"task.episode": 0.1}),
+    )
     assert np.array_equal(world.reset(seed=2)[0], worlds.reset(seed=2)[0][0])
     for _ in range(2):
         obs, _, terminated, truncated, info = world.step(np.ones(1))
@@ -97,34 +127,46 @@ def test_a_world_of_its_own_ends_where_it_was():
     assert np.array_equal(obs, last["final_obs"][0]) and not np.array_equal(obs, after[0])
 
 
-# -- seeds -----------------------------------------------------------------------------------------------------------------
+# -- seeds -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_a_seed_is_exact(sim):
-    """The same seed gives the same episode bit by bit, whatever was played before; another, or none, gives another."""
+    """The same seed gives the same episode bit by bit, whatever was played before; another, or
+    none, gives another."""
     keys = {"sim": sim} | ({"sim.threads": 1} if sim == "native" else {})
-    worlds, fresh = (gpusim_rl.gym.make("quadruped", 4, device="cpu", **keys, seed=seed) for seed in (3, 8))
+    worlds, fresh = (
+        gpusim_rl.adapters.gymnasium_env.make("quadruped", 4, device="cpu", **keys, seed=seed)
+        for seed in (3, 8)
+    )
     first = play(worlds, seed=7)
     going_on = play(worlds)
     assert not same(first, going_on)
-    assert same(play(worlds, seed=7), first) and same(play(worlds), going_on) and same(play(fresh, seed=7), first)
+    assert (
+        same(play(worlds, seed=7), first)
+        and same(play(worlds), going_on)
+        and same(play(fresh, seed=7), first)
+    )
     assert not same(play(worlds, seed=8), first)
 
 
 def test_a_seed_is_that_of_train():
-    """The worlds of a seed are those that an Env of this seed has, and world i the same among nine as among four."""
+    """The worlds of a seed are those that an Env of this seed has, and world i the same among nine
+    as among four."""
     seen = play(make(), seed=6)
     assert same(play(make(num_envs=9), seed=6), seen)
     env = make_env(num_envs=4, seed=6, stagger=False)
-    assert np.array_equal(env.views.obs.numpy(), seen[0]) and np.array_equal(env.views.critic.numpy(), seen[1])
+    assert np.array_equal(env.observation.actor.numpy(), seen[0]) and np.array_equal(
+        env.observation.critic.numpy(), seen[1]
+    )
 
 
-# -- ends of episodes --------------------------------------------------------------------------------------------------------
+# -- ends of episodes ------------------------------------------------------------------------------
 
 
 def test_the_end_of_a_history():
-    """At a time-out `final_obs` goes on from what was seen before it, the last step without noise; a reset fills it anew."""
+    """At a time-out `final_obs` goes on from what was seen before it, the last step without noise;
+    a reset fills it anew."""
     worlds = make(**{"task.episode": 0.1, "task.history": {"gyro": 3}})
     obs, _ = worlds.reset(seed=1)
     for _ in range(5):
@@ -139,13 +181,19 @@ def test_the_end_of_a_history():
 
 
 def test_an_end_has_the_offsets_of_its_episode():
-    """`final_obs` has the encoders' offsets and the biases that the episode had; that of a quarantined world is zero."""
+    """`final_obs` has the encoders' offsets and the biases that the episode had; that of a
+    quarantined world is zero."""
     noise = {f"task.noise.{term}": 0.0 for term in ("gyro", "up", "joints", "speeds")}
-    keys = {"task.randomise": {"encoder": {"kind": "uniform"}, "bias": {"gyro": {"kind": "uniform"}}}}
+    keys = {
+        "task.randomise": {"encoder": {"kind": "uniform"}, "bias": {"gyro": {"kind": "uniform"}}}
+    }
     worlds = make(**{"task.episode": 0.1, "task.history": {"up": 2}}, **noise, **keys)
     obs, info = worlds.reset(seed=1)
     spots = slice(0, 3), slice(9, 21)  # gyro, joints, beside two steps of `up`
-    off = [obs[:, a] - info["critic"][:, b] for a, b in zip(spots, (slice(0, 3), slice(6, 18)), strict=True)]
+    off = [
+        obs[:, a] - info["critic"][:, b]
+        for a, b in zip(spots, (slice(0, 3), slice(6, 18)), strict=True)
+    ]
     assert all(np.abs(x).max() > 0.01 for x in off)
     for _ in range(5):
         obs, _, _, truncated, info = worlds.step(worlds.action_space.sample())
@@ -160,7 +208,8 @@ def test_an_end_has_the_offsets_of_its_episode():
 
 
 def test_a_time_out_is_truncated_and_shows_its_end():
-    """At a time-out `final_obs` is the view, without noise, of the state that a twin with longer episodes is in."""
+    """At a time-out `final_obs` is the view, without noise, of the state that a twin with longer
+    episodes is in."""
     worlds, twin = make(**{"task.episode": 0.1}), make()
     worlds.reset(seed=1)
     twin.reset(seed=1)
@@ -170,13 +219,19 @@ def test_a_time_out_is_truncated_and_shows_its_end():
         _, unbroken, _, _, going_on = twin.step(action)
         assert truncated.all() == (step == 4) == ("final_obs" in info) and not terminated.any()
     no = obs.shape[1]
-    assert np.array_equal(np.stack(info["final_obs"]), going_on["critic"][:, :no]) and np.array_equal(reward, unbroken)
-    assert np.array_equal(info["final_info"]["critic"], going_on["critic"]) and info["_final_obs"].all()
+    assert np.array_equal(
+        np.stack(info["final_obs"]), going_on["critic"][:, :no]
+    ) and np.array_equal(reward, unbroken)
+    assert (
+        np.array_equal(info["final_info"]["critic"], going_on["critic"])
+        and info["_final_obs"].all()
+    )
     assert (np.stack(info["final_obs"]) != obs).any(1).all() and not info["fault"].any()
 
 
 def test_a_fall_is_terminated_and_a_fault_truncated():
-    """A robot on its back terminates, a world that is not finite is truncated with `fault`, and the others see neither."""
+    """A robot on its back terminates, a world that is not finite is truncated with `fault`, and the
+    others see neither."""
     worlds, twin = make(), make()
     worlds.reset(seed=1)
     twin.reset(seed=1)
@@ -185,15 +240,28 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
     worlds.env.sim.qvel[2, 0] = float("nan")
     obs, reward, terminated, truncated, info = worlds.step(rest)
     untouched, paid, *_ = twin.step(rest)
-    assert terminated.tolist() == [True, False, False, False] and truncated.tolist() == [False, False, True, False]
-    assert info["fault"].tolist() == info["final_info"]["fault"].tolist() == [False, False, True, False]
+    assert terminated.tolist() == [True, False, False, False] and truncated.tolist() == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert (
+        info["fault"].tolist()
+        == info["final_info"]["fault"].tolist()
+        == [False, False, True, False]
+    )
     assert info["_final_obs"].tolist() == info["_final_info"].tolist() == [True, False, True, False]
-    assert info["final_obs"][1] is None and not info["final_obs"][2].any() and info["final_obs"][0].any()
+    assert (
+        info["final_obs"][1] is None
+        and not info["final_obs"][2].any()
+        and info["final_obs"][0].any()
+    )
     assert np.isfinite(obs).all() and reward[2] == 0
     assert np.array_equal(obs[1::2], untouched[1::2]) and np.array_equal(reward[1::2], paid[1::2])
 
 
-# -- mistakes ------------------------------------------------------------------------------------------------------------
+# -- mistakes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,19 +272,26 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
         (dict(task="cartpole", num_env=3), "unknown key 'num_env': did you mean num_envs"),
         (dict(task="cartpole", num_envs=0), "num_envs=0: expected a whole number of at least 1"),
         (dict(task="cartpole", seed="3"), "seed='3': expected a whole number"),
-        (dict(task="cartpole", words=["task.noise.pole=-1"]), "task.noise.pole=-1: expected a number of at least 0"),
+        (
+            dict(task="cartpole", words=["task.noise.pole=-1"]),
+            "task.noise.pole=-1: expected a number of at least 0",
+        ),
         (dict(task="cartpole", words=["seed=1,2"]), "'seed=1,2' is a list of values"),
         (dict(task="cartpole", words="seed=1"), "expected a list of KEY=VALUE, such as ['seed=1']"),
-        (dict(task="cartpole", words=["algo.gamma=0.9"]), "algo.gamma is of a training"),
-        (dict(task="cartpole", iterations=3), "iterations is of a training"),
+        (dict(task="cartpole", words=["algo.gamma=0.9"]), "algo.gamma belongs to the training"),
+        (dict(task="cartpole", iterations=3), "iterations belongs to the training"),
         (dict(task="cartpole", sim="native", device="cuda:99"), "device=cuda:99"),
-        (dict(task="cartpole", render_mode="human"), "render_mode='human': choose one of None, 'rgb_array'"),
+        (
+            dict(task="cartpole", render_mode="human"),
+            "render_mode='human': choose one of None, 'rgb_array'",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(call, says, capsys):
-    """What train.py would answer in one line is a ValueError with that line, before or while building, and prints nothing."""
+    """What train.py would answer in one line is a ValueError with that line, before or while
+    building, and prints nothing."""
     with pytest.raises(ValueError, match=re.escape(says)) as error:
-        gpusim_rl.gym.make(**call)
+        gpusim_rl.adapters.gymnasium_env.make(**call)
     assert "\n" not in str(error.value) and capsys.readouterr() == ("", "")
 
 
@@ -226,19 +301,27 @@ def test_wrong_arguments_of_a_step():
     for call, says in (
         (lambda: worlds.step(np.zeros((3, 1))), "actions of shape (3, 1): expected (4, 1)"),
         (lambda: worlds.reset(seed=-1), "seed=-1: expected"),
-        (lambda: worlds.reset(options={"reset_mask": np.ones(4, bool)}), "reset takes no options, not reset_mask"),
+        (
+            lambda: worlds.reset(options={"reset_mask": np.ones(4, bool)}),
+            "reset takes no options, not reset_mask",
+        ),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             call()
 
 
 @pytest.mark.parametrize(
-    "package, ours, extra", [("gymnasium", "gym", "gym"), ("stable_baselines3", "sb3", "sb3"), ("rsl_rl", "rsl", "rsl")]
+    "package, ours, extra",
+    [
+        ("gymnasium", "gymnasium_env", "gym"),
+        ("stable_baselines3", "sb3_env", "sb3"),
+        ("rsl_rl", "rsl_rl_env", "rsl"),
+    ],
 )
 def test_a_missing_package_is_named(package, ours, extra, monkeypatch):
     """Without the package, importing the adapter says in one line what to install."""
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, f"gpusim_rl.{ours}", raising=False)
+    monkeypatch.delitem(sys.modules, f"gpusim_rl.adapters.{ours}", raising=False)
     with pytest.raises(ImportError, match=re.escape(f"pip install 'gpusim_rl[{extra}]'")):
-        importlib.import_module(f"gpusim_rl.{ours}")
+        importlib.import_module(f"gpusim_rl.adapters.{ours}")

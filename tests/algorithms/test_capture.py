@@ -1,4 +1,5 @@
-"""A training iteration never reads a tensor on the host: the guard around all of it, and proof that the guard sees."""
+"""A training iteration never reads a tensor on the host: the guard around all of it, and proof that
+the guard sees."""
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 import warp as wp
 from torch.distributions import Normal
 
-from gpusim_rl.ppo import PPO
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from tests.guard import HostRead, guard
 from tests.worlds import SIMS, TASKS, make_env, make_ppo
 
@@ -84,7 +85,8 @@ def exempt(ppo: PPO) -> list[tuple[object, str]]:
 @pytest.mark.parametrize("sim", SIMS)
 @pytest.mark.parametrize("name", TASKS)
 def test_an_iteration_reads_nothing(name, sim):
-    """A whole iteration, rollout with restarts and update, reads nothing on the host; of native but step and reset."""
+    """A whole iteration, rollout with restarts and update, reads nothing on the host; of native but
+    step and reset."""
     ppo = make_ppo(make_env(name, 8, sim=sim, episode=0.2), num_steps=12)
     ppo.iteration()  # what is made at the first call, such as Adam's moments, is building
     before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
@@ -92,7 +94,9 @@ def test_an_iteration_reads_nothing(name, sim):
         ppo.iteration()
     assert switch.seen > 1000
     assert ppo.rollout.truncated.any()
-    assert all(not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor")
+    assert all(
+        not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
+    )
     assert ppo.metrics()["fault"] == 0  # and reading works again
 
 
@@ -118,19 +122,20 @@ def test_a_planted_read_is_caught(ppo, monkeypatch, kind):
         ppo.iteration()
 
 
-@pytest.mark.parametrize("where", ["sim.fault", "minibatch", "normaliser", "optimiser"])
+@pytest.mark.parametrize("where", ["sim.fault", "minibatch", "normalizer", "optimizer"])
 def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
-    """So does one in the Sim outside step and reset, in the update, in the normaliser and in the optimiser."""
+    """So does one in the Sim outside step and reset, in the update, in the normalizer and in the
+    optimizer."""
     owner, name = {
         "sim.fault": (ppo.env.sim, "fault"),
         "minibatch": (ppo, "_minibatch"),
-        "normaliser": (ppo.policy.seer, "absorb"),
-        "optimiser": (ppo.vectors.optimiser, "step"),
+        "normalizer": (ppo.policy.critic_normalizer, "update"),
+        "optimizer": (ppo.optimizer.adam, "step"),
     }[where]
     method = getattr(owner, name)
 
     def planted(*args, **kwargs):
-        ppo.vectors.actor_rate.item()
+        ppo.optimizer.actor_rate.item()
         return method(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, planted)
@@ -159,26 +164,29 @@ def test_a_read_in_backward_is_caught(ppo, monkeypatch):
 
 
 def test_constants_are_copied_once(ppo):
-    """What a task may ask for at every step, a field of the model or noise between two numbers, copies nothing again."""
+    """What a task may ask for at every step, a field of the model or noise between two numbers,
+    copies nothing again."""
     env = ppo.env
-    nominal, drawn = env.task.nominal("body_mass"), env.noise.uniform("test/numbers", 0.5, 1.5)
+    nominal, drawn = env.task.nominal("body_mass"), env.rng.uniform("test/numbers", 0.5, 1.5)
     with guard():
-        env.noise.draw(env.step_count)
-        again = env.task.nominal("body_mass"), env.noise.uniform("test/numbers", 0.5, 1.5)
+        env.rng.draw(env.step_count)
+        again = env.task.nominal("body_mass"), env.rng.uniform("test/numbers", 0.5, 1.5)
     assert again[0] is nominal and torch.equal(again[1], drawn)
 
 
 def test_a_read_inside_warp_is_caught():
-    """With its conditional loop, which copies a counter to the host before every solver iteration, sim=warp is refused."""
+    """With its conditional loop, which copies a counter to the host before every solver iteration,
+    sim=warp is refused."""
     env = make_env(num_envs=4, sim="warp")
     env.step(torch.zeros_like(env.action))
-    env.sim._m.opt.graph_conditional = True
+    env.sim.m.opt.graph_conditional = True
     with pytest.raises(HostRead, match="capture_while"), guard():
         env.step(torch.zeros_like(env.action))
 
 
 def test_native_reads_in_step(ppo):
-    """The exemption is needed and no wider than asked for: without it native's own step or reset is refused."""
+    """The exemption is needed and no wider than asked for: without it native's own step or reset is
+    refused."""
     for kept in (0, 1):
         with pytest.raises(HostRead), guard(exempt(ppo)[kept]):
             ppo.iteration()

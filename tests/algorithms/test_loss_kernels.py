@@ -1,29 +1,34 @@
-"""The update's kernels against the same formulas in torch, differentiated by autograd; run, and replayed from a graph."""
+"""The update's kernels against the same formulas in torch, differentiated by autograd; run, and
+replayed from a graph."""
 
 import pytest
 import torch
 import warp as wp
 
-from gpusim_rl.fused import FusedLoss
-from gpusim_rl.graph import record
-from gpusim_rl.loss import Batch, Settings, loss
-from gpusim_rl.policy import Policy
-from gpusim_rl.returns import backward
+from gpusim_rl.algorithms.ppo.loss import ENTROPY, POLICY_LOSS, VALUE_LOSS, loss
+from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
+from gpusim_rl.algorithms.ppo.samples import Batch, Columns
+from gpusim_rl.algorithms.returns import backward
+from gpusim_rl.core.graphs import record
+from gpusim_rl.networks.actor_critic import Policy
+from tests.worlds import make_policy, make_settings
 
 NO, NC, NU, N = 6, 8, 5, 500
-CFG = Settings(ent_coef=0.02, clip_value=0.3)
+COLUMNS = Columns.of(NO, NC, NU)
+CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
 def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor, torch.Tensor]:
-    """A policy, rows of a minibatch and the old deviations; ratios and values on both sides of their clips."""
+    """A policy, rows of a minibatch and the old deviations; ratios and values on both sides of
+    their clips."""
     g = torch.Generator().manual_seed(seed)
-    policy = Policy(NO, NC, NU, hidden=(16, 16), seed=seed)
+    policy = make_policy(NO, NC, NU, hidden=(16, 16), seed=seed)
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.2 * torch.randn(p.shape, generator=g))
     old_std = policy.std.detach() * (1 + 0.2 * torch.rand(NU, generator=g))
-    rows = torch.randn(N, NO + NC + 2 * NU + 5, generator=g)
-    b = Batch(rows, NO, NC, NU)
+    rows = torch.randn(N, COLUMNS.width, generator=g)
+    b = COLUMNS.batch(rows)
     with torch.no_grad():
         mean, value = policy.mean(b.obs), policy.value(b.critic)[:, 0]
         b.mean.copy_(mean + 0.1 * b.mean)
@@ -35,32 +40,28 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor, t
     return policy, rows, old_std
 
 
-def fused(policy: Policy, rows: torch.Tensor, old_std: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Batch]:
-    """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and where d/d log_std goes."""
+def fused(
+    policy: Policy, rows: torch.Tensor, old_std: torch.Tensor
+) -> tuple[FusedLoss, torch.Tensor, Batch]:
+    """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
+    where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
-    ours = FusedLoss(
-        rows,
-        first=NO + NC,
-        log_std=policy.log_std.detach(),
-        grad_log_std=grad,
-        floor=float(policy.floor),
-        old_std=old_std,
-        clip_coef=CFG.clip_coef,
-        clip_value=CFG.clip_value,
-        ent_coef=CFG.ent_coef,
-    )
+    batch = COLUMNS.batch(rows)
+    ours = FusedLoss(policy, batch, CFG, old_std=old_std, grad_log_std=grad)
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):
             value.fill_(torch.nan)
-    batch = Batch(rows, NO, NC, NU)
     with torch.no_grad():
         ours.mean.copy_(policy.mean(batch.obs))
         ours.value.copy_(policy.value(batch.critic))
     return ours, grad, batch
 
 
-def compare(policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Batch, old_std: torch.Tensor) -> None:
-    """Statistics and gradients by the networks' outputs and by log_std are those of autograd through `loss.loss`."""
+def compare(
+    policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Batch, old_std: torch.Tensor
+) -> None:
+    """Statistics and gradients by the networks' outputs and by log_std are those of autograd
+    through `loss.loss`."""
     mean, value = policy.mean(batch.obs), policy.value(batch.critic)
     with pytest.MonkeyPatch.context() as patch:  # so that these are the leaves
         patch.setattr(policy, "mean", lambda _: mean)
@@ -69,41 +70,57 @@ def compare(policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Batch, o
     want = torch.autograd.grad(objective, (mean, value, policy.log_std))
     close = {"rtol": 2e-4, "atol": 2e-6}
     torch.testing.assert_close(ours.stats, stats.detach(), **close)
-    for found, expected in zip((ours.grad_mean, ours.grad_value, grad), want, strict=True):
-        torch.testing.assert_close(found * ours.share, expected, **close)
+    for gradient, expected in zip((ours.grad_mean, ours.grad_value, grad), want, strict=True):
+        torch.testing.assert_close(gradient * ours.share, expected, **close)
 
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_kernels_are_the_loss(seed, graph):
-    """Random minibatches, poisoned outputs: the kernels equal the torch formulas, also when replayed from a CPU graph."""
+    """Random minibatches, poisoned outputs: the kernels equal the torch formulas, also when
+    replayed from a CPU graph."""
     policy, rows, old_std = minibatch(seed)
     ours, grad, batch = fused(policy, rows, old_std)
-    if graph:  # torch's sum between the kernels cannot be recorded on the CPU: each kernel is replayed by itself
+    # torch's sum between the kernels cannot be recorded on the CPU: each kernel is replayed by
+    # itself
+    if graph:
         for name in ("_prepare", "_sample", "_conclude"):
             launch = getattr(ours, name)
             replay = record(launch.launch, torch.device("cpu"))
-            setattr(ours, name, type("Replay", (), {"launch": staticmethod(lambda _, replay=replay: replay())}))
+            setattr(
+                ours,
+                name,
+                type("Replay", (), {"launch": staticmethod(lambda _, replay=replay: replay())}),
+            )
         assert torch.isnan(ours.stats).all()  # recorded, not run
     ours()
     compare(policy, ours, grad, batch, old_std)
-    ratio = (torch.distributions.Normal(ours.mean, policy.std).log_prob(batch.action).sum(1) - batch.logp).exp()
+    ratio = (
+        torch.distributions.Normal(ours.mean, policy.std).log_prob(batch.action).sum(1) - batch.logp
+    ).exp()
     far = (ours.value[:, 0] - batch.value).abs() > CFG.clip_value
     assert 50 < ((ratio - 1).abs() > CFG.clip_coef).sum() < N - 50 and 50 < far.sum() < N - 50
     assert 0 < (batch.valid == 0).sum()
 
 
 def test_gradient_by_finite_differences():
-    """The kernels' gradients are the central differences of their own loss, but for the few samples at a kink."""
+    """The kernels' gradients are the central differences of their own loss, but for the few samples
+    at a kink."""
     policy, rows, old_std = minibatch(3)
     ours, grad, _ = fused(policy, rows[:20].contiguous(), old_std)
     ours()
-    found = torch.cat([(ours.grad_mean * ours.share).flatten(), (ours.grad_value * ours.share).flatten(), grad * ours.share])
+    analytic = torch.cat(
+        [
+            (ours.grad_mean * ours.share).flatten(),
+            (ours.grad_value * ours.share).flatten(),
+            grad * ours.share,
+        ]
+    )
 
     def objective() -> float:
         ours()
         stats = ours.stats.double()
-        return (stats[0] + stats[1] - CFG.ent_coef * stats[2]).item()
+        return (stats[POLICY_LOSS] + stats[VALUE_LOSS] - CFG.ent_coef * stats[ENTROPY]).item()
 
     numeric, eps = [], 3e-3
     for tensor in (ours.mean.view(-1), ours.value.view(-1), policy.log_std.data):
@@ -114,12 +131,13 @@ def test_gradient_by_finite_differences():
                 ends.append(objective())
             tensor[i] = kept
             numeric.append((ends[0] - ends[1]) / (2 * eps))
-    difference = (torch.tensor(numeric) - found).abs()
-    assert difference.quantile(0.9) < 1e-4 and found.abs().quantile(0.5) > 5e-3
+    difference = (torch.tensor(numeric) - analytic).abs()
+    assert difference.quantile(0.9) < 1e-4 and analytic.abs().quantile(0.5) > 5e-3
 
 
 def test_masked_samples_contribute_nothing():
-    """Whatever stands in quarantined samples, finite, gradients there are zero and the statistics those of the others."""
+    """Whatever stands in quarantined samples, finite, gradients there are zero and the statistics
+    those of the others."""
     policy, rows, old_std = minibatch(4)
     ours, grad, batch = fused(policy, rows, old_std)
     gone = batch.valid == 0
@@ -142,17 +160,26 @@ def test_all_masked_is_no_step():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_recurrence_in_a_graph(dtype):
-    """The backward recurrence replayed from a CPU graph into a poisoned output is the loop over time."""
+    """The backward recurrence replayed from a CPU graph into a poisoned output is the loop over
+    time."""
     g = torch.Generator().manual_seed(0)
     delta, k = (torch.randn(13, 7, generator=g, dtype=dtype) for _ in range(2))
-    out, want, a = torch.full_like(delta, torch.nan), torch.empty_like(delta), torch.zeros(7, dtype=dtype)
+    out, want, a = (
+        torch.full_like(delta, torch.nan),
+        torch.empty_like(delta),
+        torch.zeros(7, dtype=dtype),
+    )
     for t in reversed(range(13)):
         a = delta[t] + k[t] * a
         want[t] = a
     arrays = [wp.from_torch(x) for x in (delta, k, out)]
-    wp.launch(backward, 7, inputs=arrays[:2], outputs=arrays[2:], device="cpu")  # builds the kernel of this type
+    # The first launch builds the kernel of this type.
+    wp.launch(backward, 7, inputs=arrays[:2], outputs=arrays[2:], device="cpu")
     out.fill_(torch.nan)
-    replay = record(lambda: wp.launch(backward, 7, inputs=arrays[:2], outputs=arrays[2:], device="cpu"), torch.device("cpu"))
+    replay = record(
+        lambda: wp.launch(backward, 7, inputs=arrays[:2], outputs=arrays[2:], device="cpu"),
+        torch.device("cpu"),
+    )
     assert torch.isnan(out).all()
     replay()
     torch.testing.assert_close(out, want, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=0)

@@ -1,4 +1,5 @@
-"""The loss against finite differences, its statistics against torch's distributions, and the update as a whole."""
+"""The loss against finite differences, its statistics against torch's distributions, and the update
+as a whole."""
 
 import math
 from dataclasses import replace
@@ -7,19 +8,30 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
-from gpusim_rl.loss import STATS, Batch, Settings, loss
-from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import PPO
-from tests.worlds import make_env, make_ppo
+from gpusim_rl.algorithms.ppo.loss import CLIPPED, ENTROPY, STATS, VALUE_LOSS, loss
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.samples import Batch, Columns
+from gpusim_rl.algorithms.returns import end_values
+from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.core.states import layout
+from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.tools.bench.levels import Operators
+from tests.worlds import (
+    make_env,
+    make_policy,
+    make_ppo,
+    make_settings,
+)
 
-CFG = Settings(ent_coef=0.01, clip_value=0.2)
+CFG = make_settings(ent_coef=0.01, clip_value=0.2)
 
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory) -> PPO:
-    """A rollout of the quadruped, 16 worlds × 8 steps, with time-outs and one quarantined sample."""
+    """A rollout of the quadruped, 16 worlds × 8 steps, with time-outs and one quarantined
+    sample."""
     ppo = make_ppo(make_env(episode=0.2), hidden=(8, 8))
-    ppo.iteration()  # so that the normalisers know the observations
+    ppo.iteration()  # so that the normalizers know the observations
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
@@ -30,17 +42,23 @@ def collected(tmp_path_factory) -> PPO:
 
 def packed_of(ppo: PPO) -> torch.Tensor:
     """The rollout as minibatches are taken from it."""
-    ppo.prepare()
-    return ppo.packed.clone()
+    ppo.pack_samples()
+    return ppo.minibatches.packed.clone()
 
 
-def widths(ppo: PPO) -> tuple[int, int, int]:
-    return ppo.rollout.obs.shape[-1], ppo.rollout.critic.shape[-1], ppo.rollout.action.shape[-1]
+def batch_of(ppo: PPO, rows: torch.Tensor) -> Batch:
+    """Rows of the packed samples, with names."""
+    return Columns.of(*ppo.env.dims).batch(rows)
 
 
 def moved(policy: Policy) -> Policy:
-    """A float64 copy some updates away: ratios and values leave the clipping range in part of the samples."""
-    twin = Policy(*(m.mean.shape[0] for m in (policy.actor.normaliser, policy.seer)), 12, hidden=(8, 8)).double()
+    """A float64 copy some updates away: ratios and values leave the clipping range in part of the
+    samples."""
+    twin = make_policy(
+        *(m.mean.shape[0] for m in (policy.actor.normalizer, policy.critic_normalizer)),
+        12,
+        hidden=(8, 8),
+    ).double()
     twin.load_state_dict(policy.state_dict())
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -50,37 +68,53 @@ def moved(policy: Policy) -> Policy:
 
 
 def double_batch(ppo: PPO, policy: Policy) -> Batch:
-    """The rollout as one float64 Batch, without samples so near a kink that a finite difference could step over it."""
+    """The rollout as one float64 Batch, without samples so near a kink that a finite difference
+    could step over it."""
     packed = packed_of(ppo).double()
-    b = Batch(packed, *widths(ppo))
+    b = batch_of(ppo, packed)
     with torch.no_grad():
-        ratio = Normal(policy.actor.net(b.obs), policy.std).log_prob(b.action).sum(1).sub(b.logp).exp()
+        ratio = (
+            Normal(policy.actor.net(b.obs), policy.std).log_prob(b.action).sum(1).sub(b.logp).exp()
+        )
         value = policy.critic(b.critic)[:, 0]
     near = b.value + (value - b.value).clamp(-CFG.clip_value, CFG.clip_value)
     gaps = [(ratio - 1).abs() - CFG.clip_coef, (value - b.value).abs() - CFG.clip_value]
     crossing = ((value - b.target) ** 2 - (near - b.target) ** 2).abs()
     smooth = (gaps[0].abs() > 1e-4) & (gaps[1].abs() > 1e-4) & ((crossing > 1e-4) | (near == value))
     assert smooth.sum() > 100
-    return Batch(packed[smooth], *widths(ppo))
+    return batch_of(ppo, packed[smooth])
 
 
 def parts(policy: Policy, b: Batch) -> dict[str, torch.Tensor]:
-    """Per-sample terms of the loss, written sample by sample as the paper and torch's distributions have them."""
+    """Per-sample terms of the loss, written sample by sample as the paper and torch's distributions
+    have them."""
     new = Independent(Normal(policy.actor.net(b.obs), policy.std), 1)
     ratio = (new.log_prob(b.action) - b.logp).exp()
     eps, value = CFG.clip_coef, policy.critic(b.critic)[:, 0]
     surrogate, squares = [], []
     for r, a, v, old, target in zip(ratio, b.advantage, value, b.value, b.target, strict=True):
-        bound = r.item() > 1 + eps if a > 0 else r.item() < 1 - eps  # the side on which clipping takes the gradient
+        # Whether this is the side on which clipping takes the gradient.
+        bound = r.item() > 1 + eps if a > 0 else r.item() < 1 - eps
         surrogate.append(a * (1 + eps if a > 0 else 1 - eps) if bound else a * r)
         clipped = min(max(v.item(), old.item() - CFG.clip_value), old.item() + CFG.clip_value)
-        worse = (clipped - target) ** 2 if (clipped - target) ** 2 > (v - target) ** 2 else (v - target) ** 2
+        worse = (
+            (clipped - target) ** 2
+            if (clipped - target) ** 2 > (v - target) ** 2
+            else (v - target) ** 2
+        )
         squares.append(0.5 * worse)
-    return dict(surrogate=torch.stack(surrogate), squares=torch.stack(squares), ratio=ratio, value=value, entropy=new.entropy())
+    return dict(
+        surrogate=torch.stack(surrogate),
+        squares=torch.stack(squares),
+        ratio=ratio,
+        value=value,
+        entropy=new.entropy(),
+    )
 
 
 def test_gradient_by_finite_differences(collected):
-    """In float64 the gradient of the loss is that of central differences, for every weight, with clipping active."""
+    """In float64 the gradient of the loss is that of central differences, for every weight, with
+    clipping active."""
     policy = moved(collected.policy)
     batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
     terms = parts(policy, batch)
@@ -102,11 +136,14 @@ def test_gradient_by_finite_differences(collected):
                 flat[i] -= sign * eps
             numeric[i] = (ends[0] - ends[1]) / (2 * eps)
         assert p.grad is not None and p.grad.abs().max() > 1e-5, name
-        torch.testing.assert_close(p.grad.view(-1), numeric, rtol=1e-6, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            p.grad.view(-1), numeric, rtol=1e-6, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_statistics(collected):
-    """Loss and statistics are the means over valid samples of the paper's terms; the KL is torch's, from old to new."""
+    """Loss and statistics are the means over valid samples of the paper's terms; the KL is torch's,
+    from old to new."""
     policy = moved(collected.policy)
     batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
     objective, stats = loss(policy, batch, old_std, CFG)
@@ -117,22 +154,28 @@ def test_statistics(collected):
     columns = [-terms["surrogate"], terms["squares"], terms["entropy"], kl, clipped]
     want = torch.stack([c[batch.valid == 1].mean() for c in columns])
     torch.testing.assert_close(stats, want, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(objective, want[0] + want[1] - CFG.ent_coef * want[2], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        objective, want[0] + want[1] - CFG.ent_coef * want[2], rtol=1e-9, atol=1e-9
+    )
     assert len(STATS) == len(stats) + 2
 
 
 def test_masked_samples_contribute_nothing(collected):
-    """Whatever stands in quarantined samples, loss, statistics and gradients are those of the others alone."""
+    """Whatever stands in quarantined samples, loss, statistics and gradients are those of the
+    others alone."""
     policy, old_std = moved(collected.policy), collected.policy.std.detach().double()
     packed = packed_of(collected).double()
-    packed[::7, -1] = 0  # valid is the last column
-    packed[packed[:, -1] == 0, :-1] = 3.0
-    packed[packed[:, -1] == 0, -4] = 1e6  # advantage
-    packed[packed[:, -1] == 0, -3] = -1e6  # target
+    columns = Columns.of(*collected.env.dims)
+    packed[::7, columns.valid] = 0
+    gone = packed[:, columns.valid] == 0
+    packed[gone] = 3.0
+    packed[gone, columns.advantage] = 1e6
+    packed[gone, columns.target] = -1e6
+    packed[gone, columns.valid] = 0
     results = []
-    for rows in (packed, packed[packed[:, -1] == 1]):
+    for rows in (packed, packed[~gone]):
         policy.zero_grad()
-        objective, stats = loss(policy, Batch(rows, *widths(collected)), old_std, CFG)
+        objective, stats = loss(policy, batch_of(collected, rows), old_std, CFG)
         objective.backward()
         results.append([objective.detach(), stats, *(p.grad.clone() for p in policy.parameters())])
     for a, b in zip(*results, strict=True):
@@ -142,9 +185,11 @@ def test_masked_samples_contribute_nothing(collected):
 def test_all_masked_is_no_step(collected):
     """A batch without a valid sample gives zero loss and zero gradients, not NaN."""
     packed = packed_of(collected)
-    packed[:, -1] = 0
+    packed[:, Columns.of(*collected.env.dims).valid] = 0
     collected.policy.zero_grad()
-    objective, stats = loss(collected.policy, Batch(packed, *widths(collected)), collected.policy.std.detach(), CFG)
+    objective, stats = loss(
+        collected.policy, batch_of(collected, packed), collected.policy.std.detach(), CFG
+    )
     objective.backward()
     assert objective == 0 and (stats == 0).all()
     assert all((p.grad == 0).all() for p in collected.policy.parameters())
@@ -152,7 +197,7 @@ def test_all_masked_is_no_step(collected):
 
 def test_on_policy_ratio_is_one(collected):
     """Before any step the record reproduces what acted: no KL, nothing clipped, every ratio 1."""
-    batch = Batch(packed_of(collected), *widths(collected))
+    batch = batch_of(collected, packed_of(collected))
     _, stats = loss(collected.policy, batch, collected.policy.std.detach(), CFG)
     values = dict(zip(STATS, stats.tolist(), strict=False))
     assert abs(values["approx_kl"]) < 1e-6 and values["clipped"] == 0
@@ -162,25 +207,34 @@ def test_on_policy_ratio_is_one(collected):
 
 @pytest.mark.parametrize("steps, episode", [(8, 0.06), (8, 0.02), (1, 0.04), (3, 20.0)])
 def test_end_values(steps, episode):
-    """However many time-outs a rollout holds, every step that neither terminated nor failed has the value of its end."""
+    """However many time-outs a rollout holds, every step that neither terminated nor failed has the
+    value of its end."""
     ppo = make_ppo(make_env(episode=episode), num_steps=steps, num_minibatches=1)
     for _ in range(3):
         ppo.collect()
     r, policy = ppo.rollout, ppo.policy
     with torch.no_grad():
-        value, want = (policy.value(policy.seer(view))[..., 0] for view in (r.critic, r.end))
-        found = ppo.end_values(value, r.truncated)
+        value, want = (
+            policy.value(policy.critic_normalizer(view))[..., 0] for view in (r.critic, r.end)
+        )
+        ends = end_values(value, r.end, r.truncated, policy.evaluate, horizon=ppo.env.task.horizon)
     told = ~(r.terminated | r.fault)
-    torch.testing.assert_close(found[told], want[told], rtol=0, atol=1e-6)
-    assert r.truncated.sum() >= (steps * 16 // round(episode / 0.02)) * 0.8 and told.sum() > 0.9 * told.numel()
+    torch.testing.assert_close(ends[told], want[told], rtol=0, atol=1e-6)
+    assert (
+        r.truncated.sum() >= (steps * 16 // round(episode / 0.02)) * 0.8
+        and told.sum() > 0.9 * told.numel()
+    )
 
 
 def test_pack_bootstraps_time_outs(collected):
-    """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of the state it ended in."""
+    """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of
+    the state it ended in."""
     r, policy, cfg = collected.rollout, collected.policy, collected.cfg
-    batch = Batch(packed_of(collected), *widths(collected))
+    batch = batch_of(collected, packed_of(collected))
     with torch.no_grad():
-        value, end = (policy.value(policy.seer(view))[..., 0] for view in (r.critic, r.end))
+        value, end = (
+            policy.value(policy.critic_normalizer(view))[..., 0] for view in (r.critic, r.end)
+        )
     shape = value.shape
     advantage, following = torch.zeros(shape), torch.zeros(shape[1])
     for t in reversed(range(shape[0])):
@@ -189,7 +243,9 @@ def test_pack_bootstraps_time_outs(collected):
         following = (delta + cfg.gamma * cfg.gae_lambda * live * following) * (~r.fault[t]).float()
         advantage[t] = following
     torch.testing.assert_close(batch.target.view(shape), value + advantage, rtol=0, atol=1e-5)
-    assert (end - value.roll(-1, 0))[r.truncated][:-1].abs().min() > 1e-6  # not the value after the restart
+    assert (end - value.roll(-1, 0))[r.truncated][
+        :-1
+    ].abs().min() > 1e-6  # not the value after the restart
     kept = ~r.fault
     torch.testing.assert_close(batch.valid.view(shape), kept.float())
     scaled = (advantage - advantage[kept].mean()) / advantage[kept].std(correction=0)
@@ -211,33 +267,38 @@ def test_pack_bootstraps_time_outs(collected):
     ],
 )
 def test_learning_rate_follows_kl(kl, start, factor, fused):
-    """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within bounds; the critic's stays."""
+    """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within
+    bounds; the critic's stays."""
     ppo = make_ppo(make_env(), num_minibatches=1, update_epochs=1, fused=fused)
     ppo.collect()
-    ppo.prepare()
+    ppo.pack_samples()
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
-    Batch(ppo.packed, *widths(ppo)).mean.add_(math.sqrt(2 * kl / len(ppo.old_std)) * ppo.old_std)
-    ppo.vectors.actor_rate.fill_(start)
+    batch_of(ppo, ppo.minibatches.packed).mean.add_(
+        math.sqrt(2 * kl / len(ppo.old_std)) * ppo.old_std
+    )
+    ppo.optimizer.actor_rate.fill_(start)
     ppo.minibatch()
     assert ppo.stats[STATS.index("approx_kl")].item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
-    assert ppo.vectors.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
-    assert ppo.vectors.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
+    assert ppo.optimizer.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
+    assert ppo.optimizer.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
 
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_gradients_are_clipped(fused):
-    """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms before."""
+    """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms
+    before."""
     ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
     ppo.collect()
-    ppo.prepare()
+    ppo.pack_samples()
     ppo.minibatch()
-    for w, name in zip(ppo.vectors.weights, ("actor_norm", "critic_norm"), strict=True):
+    for w, name in zip(ppo.optimizer.weights, ("actor_norm", "critic_norm"), strict=True):
         assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
         assert ppo.stats[STATS.index(name)] > 1e-2
 
 
 def test_an_iteration_learns():
-    """One iteration moves every weight, counts itself, and lets the normalisers absorb all valid samples, once."""
+    """One iteration moves every weight, counts itself, and lets the normalizers take in all valid
+    samples, once."""
     ppo = make_ppo(make_env())
     before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
     ppo.iteration()
@@ -245,17 +306,17 @@ def test_an_iteration_learns():
         assert name == "floor" or not torch.equal(value, before[name]), name
         assert torch.isfinite(value).all(), name
     assert ppo.iteration_count == 1
-    assert ppo.policy.seer.count == ppo.policy.actor.normaliser.count == 16 * 8
+    assert ppo.policy.critic_normalizer.count == ppo.policy.actor.normalizer.count == 16 * 8
     obs = ppo.rollout.obs.flatten(0, 1)
-    torch.testing.assert_close(ppo.policy.actor.normaliser.mean, obs.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ppo.policy.actor.normalizer.mean, obs.mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_quarantined_samples_are_not_absorbed(collected):
-    """The normalisers count every sample except the quarantined one."""
-    count = collected.policy.seer.count.item()
+    """The normalizers count every sample except the quarantined one."""
+    count = collected.policy.critic_normalizer.count.item()
     weights = {k: v.clone() for k, v in collected.policy.state_dict().items()}
     collected.update()
-    assert collected.policy.seer.count == count + 16 * 8 - 1
+    assert collected.policy.critic_normalizer.count == count + 16 * 8 - 1
     assert all(torch.isfinite(v).all() for v in collected.policy.state_dict().values())
     collected.policy.load_state_dict(weights)
 
@@ -268,7 +329,8 @@ def weights_after(iterations: int, *, seed: int, policy_seed: int) -> dict[str, 
 
 
 def test_same_seed_same_weights():
-    """Two runs from the same seed are bit-identical after three iterations; with another seed of either kind they differ."""
+    """Two runs from the same seed are bit-identical after three iterations; with another seed of
+    either kind they differ."""
     torch.manual_seed(0)
     a = weights_after(3, seed=1, policy_seed=1)
     torch.manual_seed(1)  # nothing may depend on torch's own generator
@@ -276,11 +338,16 @@ def test_same_seed_same_weights():
     assert all(torch.equal(a[k], b[k]) for k in a)
     for other in (weights_after(3, seed=2, policy_seed=1), weights_after(3, seed=1, policy_seed=2)):
         differ = [k for k in a if not torch.equal(a[k], other[k])]
-        assert set(a) - set(differ) <= {"actor.normaliser.count", "seer.count", "floor"}
+        assert set(a) - set(differ) <= {
+            "actor.normalizer.count",
+            "critic_normalizer.count",
+            "floor",
+        }
 
 
 def test_resume_is_exact():
-    """A new PPO that loads another's state, taken after two iterations, does the same two more bit by bit."""
+    """A new PPO that loads another's state, taken after two iterations, does the same two more bit
+    by bit."""
     runs = [make_ppo(make_env(episode=0.3), seed=seed) for seed in (1, 2)]
     for ppo in runs:
         ppo.iteration()
@@ -294,7 +361,13 @@ def test_resume_is_exact():
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
     assert runs[1].iterations == 4
     changed = [k for k in a if not torch.equal(a[k], saved[k])]
-    assert {"policy/log_std", "adam/actor/exp_avg", "ppo/iteration", "env/step_count", "sim/rows"} <= set(changed)
+    assert {
+        "policy/log_std",
+        "adam/actor/exp_avg",
+        "ppo/iteration",
+        "env/step_count",
+        "sim/rows",
+    } <= set(changed)
 
 
 def test_a_foreign_state_is_refused():
@@ -306,15 +379,36 @@ def test_a_foreign_state_is_refused():
     assert all(torch.equal(v, before[k]) for k, v in ppo.state().items())
 
 
+def test_load_compares_without_a_copy():
+    """Whether a state fits is found by shapes and types alone: no tensor operation, no new
+    tensor."""
+    ppo, other = (make_ppo(make_env(), hidden=hidden) for hidden in ((32, 32), (16, 16)))
+    foreign = other.state()
+    with Operators() as operators, pytest.raises(ValueError, match="does not fit"):
+        ppo.load(foreign, "somewhere")
+    assert operators.count == 0
+
+
+def test_layout_is_that_of_the_state():
+    """The layout names what `state` returns; of two processes, rows for the worlds of both."""
+    env = make_env()
+    assert env.layout() == layout(env.state())
+    one, env.group = env.layout(), ProcessGroup(rank=1, size=2)
+    two = env.layout()
+    assert two["env/time"][0] == (2 * env.num_envs,) and two["sim/rows"][0][0] == 2 * env.num_envs
+    assert two["env/step_count"] == one["env/step_count"] and two.keys() == one.keys()
+
+
 def test_every_sample_once_an_epoch():
-    """Each epoch's minibatches together hold every sample once, in an order that changes with epoch and iteration."""
+    """Each epoch's minibatches together hold every sample once, in an order that changes with epoch
+    and iteration."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
     ppo.collect()
     parts, step = [], ppo.minibatch
 
     def watch() -> None:
         step()
-        parts.append(ppo.batch.action[:, 0].clone())
+        parts.append(ppo.minibatches.batch.action[:, 0].clone())
 
     ppo._minibatch = watch
     for _ in range(2):
@@ -333,21 +427,30 @@ def test_minibatches_must_divide():
 
 
 def test_settings_change_the_loss(collected):
-    """The entropy bonus lowers the loss by its coefficient times the entropy; wider clips leave less clipped."""
+    """The entropy bonus lowers the loss by its coefficient times the entropy; wider clips leave
+    less clipped."""
     policy = moved(collected.policy)
     batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
     plain, stats = loss(policy, batch, old_std, replace(CFG, ent_coef=0.0))
     bonus, _ = loss(policy, batch, old_std, replace(CFG, ent_coef=0.5))
-    assert (plain - bonus).item() == pytest.approx(0.5 * stats[2].item())
-    assert loss(policy, batch, old_std, replace(CFG, clip_coef=0.5))[1][4] < stats[4]
+    assert (plain - bonus).item() == pytest.approx(0.5 * stats[ENTROPY].item())
+    assert loss(policy, batch, old_std, replace(CFG, clip_coef=0.5))[1][CLIPPED] < stats[CLIPPED]
     free = 0.5 * ((policy.critic(batch.critic)[:, 0] - batch.target) ** 2)[batch.valid == 1].mean()
-    assert loss(policy, batch, old_std, replace(CFG, clip_value=1e9))[1][1].item() == pytest.approx(free.item())
-    assert free < stats[1]
+    assert loss(policy, batch, old_std, replace(CFG, clip_value=1e9))[1][
+        VALUE_LOSS
+    ].item() == pytest.approx(free.item())
+    assert free < stats[VALUE_LOSS]
 
 
 def test_a_whole_number_is_a_rate():
     """algo.learning_rate=1, a whole number as YAML reads it, adapts as 1.0 does."""
-    one, other = (make_ppo(make_env("cartpole", 4), num_steps=4, learning_rate=rate, lr_max=2) for rate in (1, 1.0))
+    one, other = (
+        make_ppo(make_env("cartpole", 4), num_steps=4, learning_rate=rate, lr_max=2)
+        for rate in (1, 1.0)
+    )
     for ppo in (one, other):
         ppo.iteration()
-    assert one.vectors.actor_rate == other.vectors.actor_rate and one.vectors.actor_rate.dtype == torch.float32
+    assert (
+        one.optimizer.actor_rate == other.optimizer.actor_rate
+        and one.optimizer.actor_rate.dtype == torch.float32
+    )

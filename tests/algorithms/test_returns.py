@@ -3,30 +3,45 @@
 import pytest
 import torch
 
-from gpusim_rl.returns import gae, recurrence
+from gpusim_rl.algorithms.returns import gae, recurrence
 
 T, B = 40, 12
 
 
 def record(*, timeouts: bool = True) -> dict[str, torch.Tensor]:
-    """A random rollout (T, B), float64; a tenth of the steps ends in each of the ways, the last one too."""
+    """A random rollout (T, B), float64; a tenth of the steps ends in each of the ways, the last one
+    too."""
     g = torch.Generator().manual_seed(0)
-    reward, value, end_value = (torch.randn(T, B, generator=g, dtype=torch.float64) for _ in range(3))
+    reward, value, end_value = (
+        torch.randn(T, B, generator=g, dtype=torch.float64) for _ in range(3)
+    )
     kind = torch.randint(0, 10, (T, B), generator=g)
     kind[-1, :4] = torch.arange(4)
     truncated, fault = (kind == 1) & timeouts, (kind == 2) & timeouts
     reward[fault] = 0  # as Env has it
-    return dict(reward=reward, value=value, end_value=end_value, terminated=kind == 0, truncated=truncated, fault=fault)
+    return dict(
+        reward=reward,
+        value=value,
+        end_value=end_value,
+        terminated=kind == 0,
+        truncated=truncated,
+        fault=fault,
+    )
 
 
 def brute(r: dict[str, torch.Tensor], t: int, b: int, gamma: float, lam: float) -> float:
-    """Â_t = Σ_l (γλ)^l δ_{t+l} to the end of the episode or the record (arXiv:1506.02438, eq. 16), term by term."""
+    """Â_t = Σ_l (γλ)^l δ_{t+l} to the end of the episode or the record (arXiv:1506.02438, eq. 16),
+    term by term."""
     advantage = 0.0
     for length, i in enumerate(range(t, T)):
         now = {name: x[i, b].item() for name, x in r.items()}
-        if now["fault"]:  # nothing is known of this step: the sum stops before it, where V(s_i) stood in for its future
+        # Nothing is known of this step: the sum stops before it, where V(s_i) stood in for its
+        # future.
+        if now["fault"]:
             break
-        delta = now["reward"] - now["value"] + (0 if now["terminated"] else gamma * now["end_value"])
+        delta = (
+            now["reward"] - now["value"] + (0 if now["terminated"] else gamma * now["end_value"])
+        )
         advantage += (gamma * lam) ** length * delta
         if now["terminated"] or now["truncated"]:
             break
@@ -35,15 +50,19 @@ def brute(r: dict[str, torch.Tensor], t: int, b: int, gamma: float, lam: float) 
 
 @pytest.mark.parametrize("gamma, lam", [(0.99, 0.95), (0.9, 0.0), (0.97, 1.0), (1.0, 1.0)])
 def test_gae_by_brute_force(gamma, lam):
-    """GAE is the explicit sum over future steps, with terminations, time-outs and quarantines mixed."""
+    """GAE is the explicit sum over future steps, with terminations, time-outs and quarantines
+    mixed."""
     r = record()
     assert all(r[name].any() for name in ("terminated", "truncated", "fault"))
-    want = torch.tensor([[brute(r, t, b, gamma, lam) for b in range(B)] for t in range(T)], dtype=torch.float64)
+    want = torch.tensor(
+        [[brute(r, t, b, gamma, lam) for b in range(B)] for t in range(T)], dtype=torch.float64
+    )
     torch.testing.assert_close(gae(**r, gamma=gamma, lam=lam), want, rtol=0, atol=1e-12)
 
 
 def test_gae_as_rsl_rl():
-    """Without time-outs GAE is what rsl_rl's `RolloutStorage.compute_returns` makes of the same data."""
+    """Without time-outs GAE is what rsl_rl's `RolloutStorage.compute_returns` makes of the same
+    data."""
     r, gamma, lam = record(timeouts=False), 0.99, 0.95
     last = torch.randn(B, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     following = torch.cat([r["value"][1:], last[None]])
@@ -85,7 +104,8 @@ def test_by_hand():
 
 
 def test_recurrence_fills_its_output():
-    """The recurrence writes every entry of a poisoned output in place, and nothing beyond T enters."""
+    """The recurrence writes every entry of a poisoned output in place, and nothing beyond T
+    enters."""
     r = record()
     delta, k = r["reward"], r["value"]
     out = torch.full_like(delta, torch.nan)

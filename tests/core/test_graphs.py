@@ -1,19 +1,21 @@
-"""Graphs on the CPU, where Warp's launches alone are captured: what tests/test_gpu.py runs on CUDA."""
+"""Graphs on the CPU, where Warp's launches alone are captured: what tests/test_gpu.py runs on
+CUDA."""
 
 import time
 
 import pytest
 import torch
 
-from gpusim_rl.graph import Phases, capture
+from gpusim_rl.core.graphs import Phases, capture
 from tests import graphs
-from tests.robots import mjcf, write
+from tests.robot_files import mjcf, write
 from tests.worlds import TASKS
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_captured_is_eager(task):
-    """Ten iterations of sim=warp with its kernels replayed leave the state of ten eager ones, bit by bit, restarts included."""
+    """Ten iterations of sim=warp with its kernels replayed leave the state of ten eager ones, bit
+    by bit, restarts included."""
     graphs.captured_is_eager("cpu", task)
 
 
@@ -24,7 +26,12 @@ def test_a_captured_iteration_reads_nothing(task):
 
 
 @pytest.mark.parametrize(
-    "body", [graphs.a_graph_is_replayed, graphs.another_shape_is_captured_anew, graphs.a_fetch_is_of_its_moment]
+    "body",
+    [
+        graphs.a_graph_is_replayed,
+        graphs.another_shape_is_captured_anew,
+        graphs.a_fetch_is_of_its_moment,
+    ],
 )
 def test_graphs(body):
     """Recording, capturing anew, fetching."""
@@ -57,13 +64,19 @@ def test_a_function_that_cannot_be_captured_runs(capsys):
     captured()
     assert len(calls) == 6 and captured.reason == "no graph for this"
     out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "fn runs without a graph: no graph for this" in err
+    assert (
+        out == "" and err.count("\n") == 1 and "fn runs without a graph: no graph for this" in err
+    )
 
 
 def test_off_and_torch_on_the_cpu_simply_run():
-    """A function of torch operations is never captured on the CPU, and nothing is when switched off; both say why."""
+    """A function of torch operations is never captured on the CPU, and nothing is when switched
+    off; both say why."""
     x = torch.zeros(3)
-    plain, off = capture(lambda: x.add_(1), "cpu"), capture(lambda: x.add_(1), "cpu", kernels=True, on=False)
+    plain, off = (
+        capture(lambda: x.add_(1), "cpu"),
+        capture(lambda: x.add_(1), "cpu", kernels=True, on=False),
+    )
     for _ in range(10):
         plain()
         off()
@@ -72,7 +85,8 @@ def test_off_and_torch_on_the_cpu_simply_run():
 
 
 def test_phases_add_up():
-    """Times of the same name add up, what is marked with no name is left out, and taking begins anew."""
+    """Times of the same name add up, what is marked with no name is left out, and taking begins
+    anew."""
     phases = Phases(torch.device("cpu"))
     for _ in range(3):
         phases.mark("work")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.distributions import Independent, Normal
 
-from gpusim_rl.maths import entropy, from_euler, gauss, log_prob, rotate, squared, total, unrotate
+from gpusim_rl.core.maths import entropy, from_euler, gauss, log_prob, rotate, squared, unrotate
 
 TURNS = 50
 
@@ -59,7 +59,9 @@ def test_euler_as_mujoco():
 def test_gauss():
     """gauss is 1 without error, 1/e at |e| = σ whatever the direction, 1/e⁴ at 2σ."""
     e = torch.tensor([[0.0, 0.0], [0.3, 0.4], [-0.5, 0.0], [0.0, 1.0]])
-    torch.testing.assert_close(gauss(e, 0.5), torch.tensor([1.0, math.exp(-1), math.exp(-1), math.exp(-4)]))
+    torch.testing.assert_close(
+        gauss(e, 0.5), torch.tensor([1.0, math.exp(-1), math.exp(-1), math.exp(-4)])
+    )
 
 
 def test_squared():
@@ -75,9 +77,3 @@ def test_densities_as_torch():
     reference = Independent(Normal(mean, std), 1)
     torch.testing.assert_close(log_prob(x, mean, std), reference.log_prob(x))
     torch.testing.assert_close(entropy(std).expand(6, 5), reference.entropy())
-
-
-def test_total_on_one_device():
-    """On one device the reduction is the identity: the same tensor, unchanged."""
-    x = torch.tensor([1.0, -2.0])
-    assert total(x) is x and x.tolist() == [1.0, -2.0]

@@ -6,13 +6,25 @@ import math
 import pytest
 import torch
 
-from gpusim_rl.noise import Noise, philox, stream_id
+from gpusim_rl.core.rng import Rng, philox, stream_id
 
 # Random123 (Salmon et al. 2011), kat_vectors, philox4x32 10: counter, key, answer
 KNOWN = [
-    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    (
+        "00000000 00000000 00000000 00000000",
+        "00000000 00000000",
+        "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+    ),
+    (
+        "ffffffff ffffffff ffffffff ffffffff",
+        "ffffffff ffffffff",
+        "408f276d 41c83b0e a20bc7c6 6d5451fd",
+    ),
+    (
+        "243f6a88 85a308d3 13198a2e 03707344",
+        "a4093822 299f31d0",
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ),
 ]
 COUNT = 100_000
 KOLMOGOROV = 1.95  # √n times the largest distance exceeds this once in a thousand samples
@@ -34,10 +46,10 @@ def plain_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, .
     return c0, c1, c2, c3
 
 
-def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0) -> Noise:
-    noise = Noise(seed, torch.arange(first, first + n))
-    noise.draw(torch.tensor(step))
-    return noise
+def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0) -> Rng:
+    rng = Rng(seed, torch.arange(first, first + n))
+    rng.draw(torch.tensor(step))
+    return rng
 
 
 def distance(sample: torch.Tensor, cdf) -> float:
@@ -51,22 +63,29 @@ def distance(sample: torch.Tensor, cdf) -> float:
 @pytest.mark.parametrize("counter, key, answer", KNOWN)
 def test_known_answers(counter, key, answer):
     """Philox gives the published words for the published counters and keys."""
-    assert [int(w) for w in philox(words(counter), words(key))] == [int(word, 16) for word in answer.split()]
+    assert [int(w) for w in philox(words(counter), words(key))] == [
+        int(word, 16) for word in answer.split()
+    ]
 
 
 def test_coordinates_fill_key_and_counter():
-    """The words of a stream are Philox at key (seed, stream), counter (world, column / 4, step low, step high)."""
+    """The words of a stream are Philox at key (seed, stream), counter (world, column / 4, step low,
+    step high)."""
     seed, step = 0xDEADBEEF, 3 * 2**32 + 11
-    noise = Noise(seed, torch.tensor([5, 2_000_000_000]))
-    noise.draw(torch.tensor(step))
-    noise.integers("other", 10, 5)
-    got = noise.integers("name", 2**31, 6)
+    rng = Rng(seed, torch.tensor([5, 2_000_000_000]))
+    rng.draw(torch.tensor(step))
+    rng.integers("other", 10, 5)
+    got = rng.integers("name", 2**31, 6)
     for row, world in enumerate((5, 2_000_000_000)):
-        want = [w for c in (0, 1) for w in plain_philox((world, c, step % 2**32, 3), (seed, stream_id("name")))]
+        want = [
+            w
+            for c in (0, 1)
+            for w in plain_philox((world, c, step % 2**32, 3), (seed, stream_id("name")))
+        ]
         assert got[row].tolist() == [(w * 2**31) >> 32 for w in want[:6]]
 
 
-def test_world_does_not_know_its_neighbours():
+def test_world_does_not_know_its_neighbors():
     """World i draws the same numbers among 8 worlds and among 7,000."""
     few, many = make(8, step=3), make(7_000, step=3)
     assert torch.equal(few.normal("a", 5), many.normal("a", 5)[:8])
@@ -75,34 +94,36 @@ def test_world_does_not_know_its_neighbours():
 
 
 def test_two_halves_are_the_whole():
-    """Two Noise of 512 worlds with first ids 0 and 512 draw what one of 1,024 draws."""
+    """Two generators of 512 worlds with first ids 0 and 512 draw what one of 1,024 draws."""
     halves = [make(512, first=first, step=9).normal("a", 6) for first in (0, 512)]
     assert torch.equal(torch.cat(halves), make(1024, step=9).normal("a", 6))
     assert not torch.equal(*halves)
 
 
 def test_streams_do_not_know_each_other():
-    """Neither a further stream nor the order of asking, before or after a draw, changes a stream's numbers."""
+    """Neither a further stream nor the order of asking, before or after a draw, changes a stream's
+    numbers."""
     alone = make(16, step=4).uniform("a", 0.0, 1.0)
-    noise = make(16)
+    rng = make(16)
     for name in ("z", "b", "y"):
-        noise.normal(name, 7)
-    late = noise.uniform("a", 0.0, 1.0)
+        rng.normal(name, 7)
+    late = rng.uniform("a", 0.0, 1.0)
     assert not torch.equal(late, alone)  # of step 0
-    noise.draw(torch.tensor(4))
-    assert torch.equal(noise.uniform("a", 0.0, 1.0), alone)
-    assert torch.equal(make(16, step=4).normal("b", 7), noise.normal("b", 7))
+    rng.draw(torch.tensor(4))
+    assert torch.equal(rng.uniform("a", 0.0, 1.0), alone)
+    assert torch.equal(make(16, step=4).normal("b", 7), rng.normal("b", 7))
 
 
 def test_asking_twice_gives_the_same():
-    """Within a step a stream is one block of numbers, and its tensor keeps its address from step to step."""
-    noise = make(16)
-    noise.normal("a", 3)
-    address = noise._words.data_ptr(), noise._units.data_ptr()
+    """Within a step a stream is one block of numbers, and its tensor keeps its address from step to
+    step."""
+    rng = make(16)
+    rng.normal("a", 3)
+    address = rng._words.data_ptr(), rng._units.data_ptr()
     for step in range(3):
-        noise.draw(torch.tensor(step))
-        assert torch.equal(noise.normal("a", 3), noise.normal("a", 3))
-        assert (noise._words.data_ptr(), noise._units.data_ptr()) == address
+        rng.draw(torch.tensor(step))
+        assert torch.equal(rng.normal("a", 3), rng.normal("a", 3))
+        assert (rng._words.data_ptr(), rng._units.data_ptr()) == address
 
 
 @pytest.mark.parametrize("other", [{"seed": 8}, {"step": 1}, {"step": 2**32}, {"first": 64}])
@@ -114,20 +135,21 @@ def test_every_coordinate_counts(other):
 
 def test_names_count():
     """Two streams differ."""
-    noise = make(64)
-    assert (noise.integers("a", 2**31, 8) == noise.integers("b", 2**31, 8)).sum() == 0
+    rng = make(64)
+    assert (rng.integers("a", 2**31, 8) == rng.integers("b", 2**31, 8)).sum() == 0
 
 
 def test_width_is_fixed():
     """Asking a stream for another width is an error that names it."""
-    noise = make(4)
-    noise.normal("kick", 2)
+    rng = make(4)
+    rng.normal("kick", 2)
     with pytest.raises(ValueError, match="'kick' has width 2, asked for 4"):
-        noise.normal("kick", 4)
+        rng.normal("kick", 4)
 
 
 def test_uniform_distribution():
-    """Uniforms are uniform by Kolmogorov's test, within their bounds, and independent of the next column."""
+    """Uniforms are uniform by Kolmogorov's test, within their bounds, and independent of the next
+    column."""
     u = make(COUNT).uniform("u", torch.zeros(2), torch.ones(2))
     assert u.dtype == torch.float32
     assert u.min() >= 0 and u.max() < 1
@@ -145,31 +167,38 @@ def test_uniform_bounds():
     first, last = torch.minimum(low, high), torch.maximum(low, high)
     assert ((u >= first) & (u <= last)).all()
     assert ((u.amin(0) - first < 0.01 * span) & (last - u.amax(0) < 0.01 * span)).all()
-    noise = make(64)
-    numbers, tensors = noise.uniform("n", 0.5, 1.25), noise.uniform("n", torch.tensor(0.5), torch.tensor(1.25))
+    rng = make(64)
+    numbers, tensors = (
+        rng.uniform("n", 0.5, 1.25),
+        rng.uniform("n", torch.tensor(0.5), torch.tensor(1.25)),
+    )
     assert numbers.shape == (64,) and torch.equal(numbers, tensors)
 
 
 def test_the_kernel_is_philox():
-    """The Warp kernel's words are those of `philox` in torch, bit for bit, and its uniforms their upper 24 bits / 2²⁴."""
-    noise = make(64, first=2**31 - 7, step=2**35 + 11)
-    noise.integers("a", 2, 7)
-    noise.integers("b", 2, 2)
-    noise._words.fill_(-1)
-    noise._units.fill_(torch.nan)
-    noise.draw(torch.tensor(2**35 + 11))
+    """The Warp kernel's words are those of `philox` in torch, bit for bit, and its uniforms their
+    upper 24 bits / 2²⁴."""
+    rng = make(64, first=2**31 - 7, step=2**35 + 11)
+    rng.integers("a", 2, 7)
+    rng.integers("b", 2, 2)
+    rng._words.fill_(-1)
+    rng._units.fill_(torch.nan)
+    rng.draw(torch.tensor(2**35 + 11))
     columns = [("a", 0), ("a", 1), ("b", 0)]
     for group, (name, column) in enumerate(columns):
-        counter = (noise.worlds, *(torch.full_like(noise.worlds, x) for x in (column, 11, 2**3)))
-        words = torch.stack(philox(counter, (torch.tensor(noise.seed), torch.tensor(stream_id(name)))), 1)
+        counter = (rng.worlds, *(torch.full_like(rng.worlds, x) for x in (column, 11, 2**3)))
+        words = torch.stack(
+            philox(counter, (torch.tensor(rng.seed), torch.tensor(stream_id(name)))), 1
+        )
         where = slice(4 * group, 4 * group + 4)
-        assert torch.equal(noise._words[:, where], words)
-        assert torch.equal(noise._units[:, where], (words >> 8).float() * 2.0**-24)
-    assert ((noise._units >= 0) & (noise._units < 1)).all()
+        assert torch.equal(rng._words[:, where], words)
+        assert torch.equal(rng._units[:, where], (words >> 8).float() * 2.0**-24)
+    assert ((rng._units >= 0) & (rng._units < 1)).all()
 
 
 def test_normal_distribution():
-    """Normals have the moments of N(0, 1), pass Kolmogorov's test in every column, and do not correlate."""
+    """Normals have the moments of N(0, 1), pass Kolmogorov's test in every column, and do not
+    correlate."""
     z = make(COUNT).normal("z", 3)
     assert z.shape == (COUNT, 3) and z.dtype == torch.float32
     deviation = 4 / math.sqrt(COUNT)  # four standard errors of a mean of unit variance
@@ -193,20 +222,27 @@ def test_integers(high):
 
 
 def test_permutations_sort_63_bit_keys():
-    """Row r of world w is the stable argsort of the keys of counters (n r + item, w, step), so the first 63 bits of Philox."""
+    """Row r of world w is the stable argsort of the keys of counters (n r + item, w, step), so the
+    first 63 bits of Philox."""
     step = 2**33 + 5
     got = make(4, seed=3).permutations("order", torch.tensor(step), 3, 50)
     assert got.shape == (3, 4, 50)
     for row, world in itertools.product(range(3), range(4)):
-        block = [plain_philox((50 * row + i, world, 5, 2), (3, stream_id("order"))) for i in range(50)]
+        block = [
+            plain_philox((50 * row + i, world, 5, 2), (3, stream_id("order"))) for i in range(50)
+        ]
         keys = [((w[0] << 32) | w[1]) >> 1 for w in block]
         assert got[row, world].tolist() == sorted(range(50), key=keys.__getitem__)
 
 
 def test_permutations_use_all_63_bits():
-    """Items whose first 32 bits agree, as some of 200,000 do, are ordered by the bits that follow."""
+    """Items whose first 32 bits agree, as some of 200,000 do, are ordered by the bits that
+    follow."""
     n = 200_000
-    block = philox((torch.arange(n), *torch.zeros(3, 1).long()), (torch.tensor(3), torch.tensor(stream_id("o"))))
+    block = philox(
+        (torch.arange(n), *torch.zeros(3, 1).long()),
+        (torch.tensor(3), torch.tensor(stream_id("o"))),
+    )
     words = block[0]
     assert len(words.unique()) < n
     keys = (words << 31) | (block[1] >> 1)
@@ -215,16 +251,28 @@ def test_permutations_use_all_63_bits():
 
 
 def test_permutations_differ():
-    """Every row is a permutation; rows, worlds, steps, seeds and names give different ones, neighbours do not matter."""
+    """Every row is a permutation; rows, worlds, steps, seeds and names give different ones,
+    neighbors do not matter."""
     n = 1000
 
     def order(seed=3, step=0, name="order", worlds=2):
-        return make(worlds, seed=seed).permutations(name, torch.tensor(step), 2, n)[:, :2].flatten(0, 1)
+        return (
+            make(worlds, seed=seed)
+            .permutations(name, torch.tensor(step), 2, n)[:, :2]
+            .flatten(0, 1)
+        )
 
     rows = torch.cat(
-        [order(worlds=2), *(order(worlds=2, **o) for o in ({"step": 1}, {"step": 2**32}, {"seed": 4}, {"name": "x"}))]
+        [
+            order(worlds=2),
+            *(
+                order(worlds=2, **o)
+                for o in ({"step": 1}, {"step": 2**32}, {"seed": 4}, {"name": "x"})
+            ),
+        ]
     )
     assert torch.equal(rows.sort(1).values, torch.arange(n).expand(20, n))
-    same = (rows[:, None] == rows[None]).sum(-1)  # two random permutations agree in one place on average
+    # Two random permutations agree in one place on average.
+    same = (rows[:, None] == rows[None]).sum(-1)
     assert (same - n * torch.eye(20, dtype=torch.int64)).max() < 10
     assert torch.equal(order(), order(worlds=9))

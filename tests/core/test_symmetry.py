@@ -1,6 +1,5 @@
-"""Symmetry: mirrored physics, networks that commute, the update over images, and what a robot must be for it."""
-
-import dataclasses
+"""Symmetry: mirrored physics, networks that commute, the update over images, and what a robot must
+be for it."""
 
 import mujoco
 import numpy as np
@@ -8,49 +7,60 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl import config, deploy, values
-from gpusim_rl.actuator import Actuator
-from gpusim_rl.assemble import make_ppo as build_ppo
-from gpusim_rl.assemble import robot_numbers
-from gpusim_rl.env import Env
-from gpusim_rl.export import export
-from gpusim_rl.loss import Batch, Settings, asymmetry, loss
-from gpusim_rl.mirror import Flip, Mirror, Mirrors, hinge_signs, join, keep, mirrors
-from gpusim_rl.policy import Policy
-from gpusim_rl.ppo import PPO
-from gpusim_rl.robot import Robot, bring
-from tasks.quadruped import Quadruped
-from tests import robots
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.samples import Columns
+from gpusim_rl.build import make_ppo as build_ppo
+from gpusim_rl.build import robot_arguments
+from gpusim_rl.config import compose, validate
+from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
+from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.export import export
+from gpusim_rl.envs.env import Env
+from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.robots.quadruped.symmetry import hinge_signs
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests import robot_files
+from tests.algorithms.test_capture import exempt
+from tests.deploy.test_runtime import measure
 from tests.exported import record
 from tests.guard import guard
-from tests.test_capture import exempt
-from tests.test_deploy import measured
-from tests.worlds import TASKS, make_env, make_task, numbers
+from tests.worlds import (
+    TASKS,
+    make_actuator,
+    make_env,
+    make_policy,
+    make_robot,
+    make_settings,
+    make_task,
+    numbers,
+    robot_keys,
+)
 
 KINDS = ("augment", "loss", "net")
-STILL = dict(randomise={}, redraw=100.0)  # no randomisation
+STILL = dict(randomise={}, redraw=100.0)  # no randomization
 HISTORY = {"joints": 3, "action": 2}
 
 
 @pytest.fixture(scope="module")
 def hund(tmp_path_factory) -> str:
     """A stranger's robot; its front knees turn opposite ways."""
-    return robots.write(tmp_path_factory.mktemp("hund"), robots.mjcf())
+    return robot_files.write(tmp_path_factory.mktemp("hund"), robot_files.mjcf())
 
 
 def settings(mjcf: str) -> dict:
-    return robot_numbers(Quadruped, dataclasses.asdict(Robot(mjcf=mjcf)))
+    return robot_arguments(Quadruped, robot_keys(mjcf=mjcf) | {"name": "own"})
 
 
 def images_of(env: Env) -> Mirrors:
     assert env.task.mirror
-    return mirrors(env.task.mirror, env.widths, env.task.history)
+    return mirrors(env.task.mirror, env.term_widths, env.task.history)
 
 
 def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> PPO:
     env = env or make_env(episode=0.3, history=HISTORY)
-    policy = Policy(*env.sizes, hidden=(32, 32), symmetry=kind, mirrors=images_of(env), seed=1)
-    return PPO(env, policy, num_steps=num_steps, cfg=Settings(**cfg))
+    policy = make_policy(*env.dims, hidden=(32, 32), symmetry=kind, mirrors=images_of(env), seed=1)
+    return PPO(env, policy, num_steps=num_steps, cfg=make_settings(**cfg), graph="parts")
 
 
 def shaken(policy: Policy, scale: float = 0.3) -> Policy:
@@ -63,25 +73,32 @@ def shaken(policy: Policy, scale: float = 0.3) -> Policy:
 
 
 def error(policy: Policy, images: Mirrors, seed: int = 0) -> float:
-    """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000 random views."""
+    """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000
+    random views."""
     g = torch.Generator().manual_seed(seed)
     view, wide, out = map(Mirror, images)
     o, s = (3 * torch.randn(1000, len(flip.order), generator=g) for flip in images[:2])
     with torch.no_grad():
         acted = policy.actor(view(o)) - out(policy.actor(o))
         while_training = policy.act(view(o)) - out(policy.act(o))
-        valued = policy.value(policy.seer(wide(s))) - policy.value(policy.seer(s))
+        valued = policy.value(policy.critic_normalizer(wide(s))) - policy.value(
+            policy.critic_normalizer(s)
+        )
     return max(x.abs().max().item() for x in (acted, while_training, valued))
 
 
-# -- the task in a mirror ------------------------------------------------------------------------------------------------
+# -- the task in a mirror --------------------------------------------------------------------------
 
 
 def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
-    """qpos, qvel of a quadruped, reflected in the x-z plane of the world: y, and what turns about x and z, change signs."""
+    """qpos, qvel of a quadruped, reflected in the x-z plane of the world: y, and what turns about x
+    and z, change signs."""
     flips = env.task.mirror
     assert flips
-    joints, (angles, speeds, task) = Mirror(flips["joints"]).double(), (env.task.angles, env.task.speeds, env.task)
+    joints, (angles, speeds, task) = (
+        Mirror(flips["joints"]).double(),
+        (env.task.angles, env.task.speeds, env.task),
+    )
     q, v = qpos.clone(), qvel.clone()
     q[:, [1, 4, 6]] *= -1  # y; x and z of the quaternion
     v[:, [1, 3, 5]] *= -1
@@ -99,12 +116,13 @@ def side_by_side(env: Env) -> None:
     env.sim.reset(torch.ones(2 * n, dtype=torch.bool), qpos, qvel)
     env.memory["command"][n:] = env.memory["command"][:n] * torch.tensor([1.0, -1.0, -1.0])
     env.memory["phase"][n:] = (env.memory["phase"][:n] + 0.5) % 1
-    env.see()
+    env.update_observations()
 
 
 @pytest.mark.parametrize("brought", [False, True])
 def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
-    """Real physics, 50 control steps: mirrored states and actions give mirrored views and equal rewards."""
+    """Real physics, 50 control steps: mirrored states and actions give mirrored views and equal
+    rewards."""
     env = make_env(num_envs=16, stagger=False, **STILL, **(settings(hund) if brought else {}))
     side_by_side(env)
     images, g = images_of(env), torch.Generator().manual_seed(0)
@@ -114,7 +132,8 @@ def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
     for _ in range(50):
         action = 0.8 * action + 0.2 * torch.randn(8, 12, generator=g)
         step = env.step(torch.cat([action, out(action)]))
-        torch.testing.assert_close(wide(step.end[:8])[live], step.end[8:][live], rtol=0, atol=5e-4)  # speeds of 10 rad/s
+        # The tolerance is that of speeds of 10 rad/s.
+        torch.testing.assert_close(wide(step.end[:8])[live], step.end[8:][live], rtol=0, atol=5e-4)
         torch.testing.assert_close(step.reward[:8][live], step.reward[8:][live], rtol=0, atol=1e-6)
         assert torch.equal(step.terminated[:8][live], step.terminated[8:][live])
         live &= ~step.terminated[:8]  # a world that falls is restarted elsewhere than its image
@@ -141,9 +160,10 @@ def test_the_mirrored_cartpole_does_the_mirrored_thing():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_term_has_its_image(name):
-    """A mirror names the terms of both views, privileged ones in their order, and the action; done twice it is nothing."""
+    """A mirror names the terms of both views, privileged ones in their order, and the action; done
+    twice it is nothing."""
     env = make_env(name, 2)
-    task, s = env.task, env.look()
+    task, s = env.task, env.current_state()
     flips, terms = task.mirror, task.observe(s) | task.privileged(s)
     assert flips
     assert [term for term in flips if term in task.privileged(s)] == list(task.privileged(s))
@@ -154,27 +174,32 @@ def test_every_term_has_its_image(name):
         assert torch.equal(Mirror(flip)(Mirror(flip)(x)), x)
 
 
-# -- networks ------------------------------------------------------------------------------------------------------------
+# -- networks --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_net_commutes_exactly(name):
-    """With random weights and statistics, and history, actor, critic and deviations commute with the mirror to the last bit."""
+    """With random weights and statistics, and history, actor, critic and deviations commute with
+    the mirror to the last bit."""
     env = make_env(name, 16, history={next(iter(make_task(name).readings)): 3})
     images = images_of(env)
-    policy = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="net", mirrors=images, seed=1))
-    for normaliser, width in ((policy.actor.normaliser, env.sizes[0]), (policy.seer, env.sizes[1])):
+    policy = shaken(make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1))
+    for normalizer, width in (
+        (policy.actor.normalizer, env.dims[0]),
+        (policy.critic_normalizer, env.dims[1]),
+    ):
         for seed in range(3):
             x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
-            normaliser.absorb(x, torch.ones(100, dtype=torch.bool))
+            normalizer.update(x, torch.ones(100, dtype=torch.bool))
     assert error(policy, images) == 0.0
-    plain = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="loss", mirrors=images, seed=1))
+    plain = shaken(make_policy(*env.dims, hidden=(32, 32), symmetry="loss", mirrors=images, seed=1))
     assert error(plain, images) > 0.1
 
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_net_commutes_after_training(fused):
-    """After three iterations the error is still nothing, the deviations are even, and the policy has moved."""
+    """After three iterations the error is still nothing, the deviations are even, and the policy
+    has moved."""
     ppo = make_ppo("net", fused=fused, num_minibatches=2, update_epochs=2)
     images, before = images_of(ppo.env), ppo.policy.log_std.detach().clone()
     for _ in range(3):
@@ -186,16 +211,18 @@ def test_net_commutes_after_training(fused):
 
 
 def test_statistics_of_views_and_their_images():
-    """A mirrored normaliser absorbs a batch as a plain one absorbs the batch and its image."""
+    """A mirrored normalizer absorbs a batch as a plain one absorbs the batch and its image."""
     flip = join([keep(1, -1), Flip((1, 0, 2), (-1, -1, 1))])
     mirror = Mirror(flip)
-    policy = Policy(5, 5, 5, hidden=(4,), symmetry="net", mirrors=Mirrors(flip, flip, flip))
-    ours, plain = policy.actor.normaliser, Policy(5, 5, 5, hidden=(4,)).actor.normaliser
+    policy = make_policy(5, 5, 5, hidden=(4,), symmetry="net", mirrors=Mirrors(flip, flip, flip))
+    ours, plain = policy.actor.normalizer, make_policy(5, 5, 5, hidden=(4,)).actor.normalizer
     for seed in range(3):
-        x = 3 + torch.randn(50, 5, generator=torch.Generator().manual_seed(seed)) * torch.arange(1, 6)
+        x = 3 + torch.randn(50, 5, generator=torch.Generator().manual_seed(seed)) * torch.arange(
+            1, 6
+        )
         valid = torch.arange(50) % 7 != 0
-        ours.absorb(x, valid)
-        plain.absorb(torch.cat([x, mirror(x)]), torch.cat([valid, valid]))
+        ours.update(x, valid)
+        plain.update(torch.cat([x, mirror(x)]), torch.cat([valid, valid]))
     torch.testing.assert_close(ours.mean, plain.mean)
     torch.testing.assert_close(ours.var, plain.var)
     assert torch.equal(mirror(ours(x)), ours(mirror(x)))
@@ -204,56 +231,59 @@ def test_statistics_of_views_and_their_images():
 def test_a_mirror_is_its_own_inverse():
     """Columns that do not come back, or come back with another sign, are refused."""
     for flip in (Flip((1, 2, 0), (1, 1, 1)), Flip((1, 0), (1, -1))):
-        with pytest.raises(ValueError, match="no identity"):
+        with pytest.raises(ValueError, match="is not the original"):
             Mirror(flip)
 
 
 def test_symmetry_off_is_as_before():
     """With symmetry=none nothing is built for it, and no state has a name more."""
     env = make_env("cartpole", 4)
-    policy = Policy(*env.sizes, hidden=(8,))
-    assert not [m for m in policy.modules() if isinstance(m, Mirror)] and env.past is None
-    with_net = Policy(*env.sizes, hidden=(8,), symmetry="net", mirrors=images_of(env))
+    policy = make_policy(*env.dims, hidden=(8,))
+    assert not [m for m in policy.modules() if isinstance(m, Mirror)] and env.history is None
+    with_net = make_policy(*env.dims, hidden=(8,), symmetry="net", mirrors=images_of(env))
     assert with_net.state_dict().keys() == policy.state_dict().keys()
-    assert not [name for name in env.state() if "past" in name]
+    assert not [name for name in env.state() if "history" in name]
 
 
-# -- the update ----------------------------------------------------------------------------------------------------------
+# -- the update ------------------------------------------------------------------------------------
 
 
 def gradients(ppo: PPO) -> Tensor:
     """Of the next minibatch, before they are clipped."""
     ppo.cfg.max_grad_norm = 1e9
     ppo.minibatch()
-    return torch.cat([place.flatten() for place in ppo.vectors.places])
+    return torch.cat([place.flatten() for place in ppo.optimizer.grad_views])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_is_plain(kind):
-    """For each kind the kernels give the gradients and statistics of the torch formulas under autograd."""
-    found = []
+    """For each kind the kernels give the gradients and statistics of the torch formulas under
+    autograd."""
+    results = []
     for fused in (True, False):
         ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
         ppo.iteration()
         ppo.collect()
-        ppo.prepare()
+        ppo.pack_samples()
         shaken(ppo.policy, 0.02)
-        found.append((gradients(ppo), ppo.stats.clone()))
-    for a, b in zip(*found, strict=True):
+        results.append((gradients(ppo), ppo.stats.clone()))
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-5)
-    assert found[0][0].abs().max() > 1e-2
+    assert results[0][0].abs().max() > 1e-2
 
 
 def test_augment_is_twice_the_samples():
-    """A minibatch holds samples and images: of views and actions; log-probability, advantage, target, value are the same."""
+    """A minibatch holds samples and images: of views and actions; log-probability, advantage,
+    target, value are the same."""
     ppo = make_ppo("augment", num_minibatches=2)
     ppo.iteration()
     ppo.collect()
-    ppo.prepare()
+    ppo.pack_samples()
     ppo.minibatch()
-    n, images = len(ppo.order[0]), images_of(ppo.env)
-    a, b = (Batch(rows, *ppo.env.sizes[:2], 12) for rows in (ppo.rows[:n], ppo.rows[n:]))
-    assert len(ppo.rows) == 2 * n and torch.equal(ppo.rows[:n], ppo.packed[ppo.order[0]])
+    taken, images, columns = ppo.minibatches, images_of(ppo.env), Columns.of(*ppo.env.dims)
+    rows, n = taken.rows, len(taken.order[0])
+    a, b = columns.batch(rows[:n]), columns.batch(rows[n:])
+    assert len(rows) == 2 * n and torch.equal(rows[:n], taken.packed[taken.order[0]])
     both = zip((*images, images.action), ("obs", "critic", "action", "mean"), strict=True)
     for flip, x, y in ((flip, getattr(a, name), getattr(b, name)) for flip, name in both):
         assert torch.equal(x[:, list(flip.order)] * torch.tensor(flip.signs), y)
@@ -262,13 +292,15 @@ def test_augment_is_twice_the_samples():
     # the KL that steers the learning rate is that of what acted: the images have none of their own
     with torch.no_grad():
         whole, alone = (
-            loss(ppo.policy, batch, ppo.old_std, ppo.cfg, copies)[1][3] for batch, copies in ((ppo.batch, 2), (a, 1))
+            loss(ppo.policy, batch, ppo.old_std, ppo.cfg, copies)[1][APPROX_KL]
+            for batch, copies in ((taken.batch, 2), (a, 1))
         )
     torch.testing.assert_close(whole, alone)
 
 
 def test_the_mirror_loss_makes_even():
-    """Updates with a heavy mirror loss leave less than half of the asymmetry that they find; without a weight they do not."""
+    """Updates with a heavy mirror loss leave less than half of the asymmetry that they find;
+    without a weight they do not."""
     left = []
     for coef in (30.0, 0.0):
         ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
@@ -277,7 +309,7 @@ def test_the_mirror_loss_makes_even():
         sizes = []
         for _ in range(4):
             ppo.update()
-            batch = Batch(ppo.packed, *ppo.env.sizes)
+            batch = Columns.of(*ppo.env.dims).batch(ppo.minibatches.packed)
             with torch.no_grad():
                 sizes.append(asymmetry(ppo.policy, batch, ppo.policy.mean(batch.obs)).item())
         left.append(sizes[-1] / sizes[0])
@@ -286,8 +318,14 @@ def test_the_mirror_loss_makes_even():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_and_capture(kind):
-    """An iteration reads nothing on the host, history and delay on; a new PPO that loads its state goes on bit by bit."""
-    runs = [make_ppo(kind, make_env("quadruped", 8, episode=0.1, history=HISTORY, observation_delay=(0, 2))) for _ in range(2)]
+    """An iteration reads nothing on the host, history and delay on; a new PPO that loads its state
+    goes on bit by bit."""
+    runs = [
+        make_ppo(
+            kind, make_env("quadruped", 8, episode=0.1, history=HISTORY, observation_delay=(0, 2))
+        )
+        for _ in range(2)
+    ]
     runs[0].iteration()
     state = runs[0].state()
     with guard(*exempt(runs[0])) as switch:
@@ -299,26 +337,29 @@ def test_resume_and_capture(kind):
     assert all(torch.equal(value, theirs[name]) for name, value in runs[0].state().items())
 
 
-# -- the file ------------------------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def test_the_exported_file_commutes(tmp_path):
-    """With history and symmetry=net the file is the torch actor in closed loop, and its error is at most 1e-6."""
+    """With history and symmetry=net the file is the torch actor in closed loop, and its error is at
+    most 1e-6."""
     env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "policy.onnx"
     images = images_of(env)
-    actor = shaken(Policy(*env.sizes, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1).actor
-    about = {"name": "quadruped", "noise": numbers("quadruped")["noise"], "widths": env.widths}
+    actor = shaken(
+        make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1
+    ).actor
+    about = {"name": "quadruped", "noise": numbers("quadruped")["noise"], "widths": env.term_widths}
     seen = record(env, actor, 20)
     export(actor, env.task, path, **about, observations=seen)
-    robot, env = deploy.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
-    env.sight.spread.zero_()  # a robot's readings have their noise already
-    env.see(torch.ones(8, dtype=torch.bool))
+    robot, env = runtime.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
+    env.observer.amplitudes.zero_()  # a robot's readings have their noise already
+    env.update_observations(torch.ones(8, dtype=torch.bool))
     robot.reset(env.memory["phase"].numpy())
     running, lived = torch.ones(8, dtype=torch.bool), 0
     for _ in range(60):
-        want = actor(env.views.obs).clamp(-env.task.clip, env.task.clip)
-        targets = robot.act(measured(robot, env), env.memory["command"].numpy().copy())
+        want = actor(env.observation.actor).clamp(-env.task.clip, env.task.clip)
+        targets = robot.act(measure(robot, env), env.memory["command"].numpy().copy())
         np.testing.assert_allclose(robot.action[running], want[running], rtol=0, atol=1e-4)
         step = env.step(torch.from_numpy(robot.action.copy()))
         running &= ~(step.terminated | step.truncated | step.fault)
@@ -326,34 +367,42 @@ def test_the_exported_file_commutes(tmp_path):
         lived += int(running.sum())
     assert lived > 200
     view, _, out = map(Mirror, images)
-    a, b = (torch.as_tensor(np.asarray(robot.session.run(["action"], {"obs": x.numpy()})[0])) for x in (seen, view(seen)))
+    a, b = (
+        torch.as_tensor(np.asarray(robot.session.run(["action"], {"obs": x.numpy()})[0]))
+        for x in (seen, view(seen))
+    )
     assert (out(a) - b).abs().max() <= 1e-6 and a.abs().max() > 0.3
 
 
-# -- robots --------------------------------------------------------------------------------------------------------------
+# -- robots ----------------------------------------------------------------------------------------
 
 
 def test_signs_are_found_in_the_model(hund):
-    """Abductions turn the other way on the other side, and a joint whose axis is turned round mirrors with the other sign."""
+    """Abductions turn the other way on the other side, and a joint whose axis is turned round
+    mirrors with the other sign."""
     own = make_task()
-    assert hinge_signs(own.mjm, "trunk", own.balls) == (-1.0, 1.0, 1.0) * 4
-    found = bring(mjcf=hund).robot.mirror
-    assert found == [-1.0, 1.0, -1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0]
-    assert bring(mjcf=hund, mirror=found).robot.mirror == found
+    assert hinge_signs(own.mjm, "trunk", own.foot_geoms) == (-1.0, 1.0, 1.0) * 4
+    signs = make_robot(mjcf=hund).robot.mirror
+    assert signs == [-1.0, 1.0, -1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0]
+    assert make_robot(mjcf=hund, mirror=signs).robot.mirror == signs
 
 
 def test_wrong_signs_are_refused(hund):
-    """Signs that do not mirror the feet, or are no signs, are one line; for each joint of the own robot, too."""
-    with pytest.raises(ValueError, match=r"robot.mirror: this robot is not its own mirror image: in mirrored poses its"):
-        bring(mjcf=hund, mirror=[-1, 1, 1])
+    """Signs that do not mirror the feet, or are no signs, are one line; for each joint of the own
+    robot, too."""
+    with pytest.raises(
+        ValueError,
+        match=r"robot.mirror: this robot is not its own mirror image: in mirrored poses its",
+    ):
+        make_robot(mjcf=hund, mirror=[-1, 1, 1])
     with pytest.raises(ValueError, match=r"robot.mirror=2: expected signs, 1 or -1"):
-        bring(mjcf=hund, mirror=2)
+        make_robot(mjcf=hund, mirror=2)
     own = make_task()
     for i in range(3):
         wrong = np.array([-1.0, 1.0, 1.0] * 4)
         wrong[i::3] *= -1
         with pytest.raises(ValueError, match="mirror image"):
-            hinge_signs(own.mjm, "trunk", own.balls, tuple(wrong))
+            hinge_signs(own.mjm, "trunk", own.foot_geoms, tuple(wrong))
 
 
 @pytest.mark.parametrize(
@@ -361,12 +410,16 @@ def test_wrong_signs_are_refused(hund):
     [
         ({"step": (0.2, 0.3, -0.6)}, "task.step differs"),
         ({"scale": tuple(0.2 + 0.01 * i for i in range(12))}, "robot.scale differs"),
-        ({"actuator": Actuator(friction=[0.1] * 6 + [0.2] * 6)}, None),
-        ({"actuator": Actuator(friction=[0.1] * 3 + [0.2] * 9)}, "robot.actuator.friction differs"),
+        ({"actuator": make_actuator(friction=[0.1] * 6 + [0.2] * 6)}, None),
+        (
+            {"actuator": make_actuator(friction=[0.1] * 3 + [0.2] * 9)},
+            "robot.actuator.friction differs",
+        ),
     ],
 )
 def test_targets_and_torques_must_be_even(settings, says):
-    """What bends, scales or brakes one side otherwise than the other has no symmetry to use; front and rear may differ."""
+    """What bends, scales or brakes one side otherwise than the other has no symmetry to use; front
+    and rear may differ."""
     task = make_task(**settings)
     if says is None:
         assert task.mirror
@@ -388,27 +441,44 @@ def lopsided(what: str) -> mujoco.MjModel:
 
 
 @pytest.mark.parametrize(
-    "what, says", [("hip", "its FL is 20 mm"), ("load", "centre of mass is"), ("gain", "robot.kp differs")]
+    "what, says",
+    [("hip", "its FL is 20 mm"), ("load", "center of mass is"), ("gain", "robot.kp differs")],
 )
 def test_a_lopsided_robot_is_refused(what, says):
-    """A hip out of place, a load on one side, a stronger servo: one line, when symmetry is asked for."""
+    """A hip out of place, a load on one side, a stronger servo: one line, when symmetry is asked
+    for."""
     with pytest.raises(ValueError, match=f"robot.mirror: .*{says}"):
         _ = make_task(mjm=lopsided(what)).mirror
 
 
 def test_a_cable_is_allowed():
-    """A centre of mass that is millimetres off, as the A1's, is no asymmetry."""
+    """A center of mass that is millimeters off, as the A1's, is no asymmetry."""
     assert make_task(mjm=lopsided("cable")).mirror
 
 
 def test_configuration():
     """algo.symmetry builds what it says; a task that knows no mirror gets one line."""
-    words = ["task=cartpole", "num_envs=4", "num_steps=4", "sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[8]"]
-    ppo = build_ppo(config.compose_plain("config", [*words, "algo.symmetry=net", "task.history.pole=3"]))
-    assert ppo.policy.symmetry == "net" and ppo.env.sizes == (9, 5, 1)
+    words = [
+        "task=cartpole",
+        "num_envs=4",
+        "num_steps=4",
+        "sim=native",
+        "sim.threads=1",
+        "device=cpu",
+        "algo.hidden=[8]",
+    ]
+    ppo = build_ppo(
+        compose.compose_plain("config", [*words, "algo.symmetry=net", "task.history.pole=3"])
+    )
+    assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
-        with pytest.raises(ValueError, match=r"algo.symmetry=loss: task=cartpole does not say how it looks in a mirror"):
-            build_ppo(config.compose_plain("config", [*words, "algo.symmetry=loss"]))
-    with pytest.raises(ValueError, match=r"algo.symmetry=both: choose one of none, augment, loss, net"):
-        values.settle(config.compose_plain("config", [*words, "algo.symmetry=both"]))
+        with pytest.raises(
+            ValueError,
+            match=r"algo.symmetry=loss: task=cartpole defines no mirror image",
+        ):
+            build_ppo(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
+    with pytest.raises(
+        ValueError, match=r"algo.symmetry=both: choose one of none, augment, loss, net"
+    ):
+        validate.check_values(compose.compose_plain("config", [*words, "algo.symmetry=both"]))

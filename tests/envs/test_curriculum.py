@@ -1,4 +1,5 @@
-"""Curricula: a number goes linearly from one value to another, by iteration or by success; resume and evaluation know of it."""
+"""Curricula: a number goes linearly from one value to another, by iteration or by success; resume
+and evaluation know of it."""
 
 import json
 import re
@@ -8,48 +9,66 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from gpusim_rl import adapt, config, curriculum, resume
-from gpusim_rl.assemble import make_ppo
-from gpusim_rl.curriculum import ALGO
-from gpusim_rl.motor import Net
-from tasks import load
-from tasks.cartpole import Cartpole
+from gpusim_rl.adapters import common
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import check_words, compose, resume
+from gpusim_rl.envs import curriculum
+from gpusim_rl.envs.curriculum import ALGO
+from gpusim_rl.envs.registry import load_task
+from gpusim_rl.sim.actuator_models import Net
+from gpusim_rl.tasks.classic.cartpole import Cartpole
+from tests.algorithms.test_capture import exempt
 from tests.commands import succeed
 from tests.guard import guard
-from tests.test_actuator import INPUTS
-from tests.test_capture import exempt
+from tests.sim.test_actuators import INPUTS
 from tests.worlds import ROOT, TASKS
 
-TINY = ["num_envs=8", "num_steps=4", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu", "task.episode=0.2"]
+TINY = [
+    "num_envs=8",
+    "num_steps=4",
+    "algo.hidden=[16]",
+    "sim=native",
+    "sim.threads=1",
+    "device=cpu",
+    "task.episode=0.2",
+]
 PLAN = (
     "curriculum={task.randomise.push.high:{from:0,to:2,by:iteration,start:1,stop:5},"
     "task.randomise.friction.low:{from:1.25,to:0.25,by:success,start:0,stop:0.5},"
-    "task.weights.jerk:{from:0,to:0.4,by:iteration,start:0,stop:4},task.noise.gyro:{from:0,to:1,by:iteration,start:0,stop:4},"
+    "task.weights.jerk:{from:0,to:0.4,by:iteration,start:0,stop:4},task.noise.gyro:{from:0,to:1,"
+    "by:iteration,start:0,stop:4},"
     "task.randomise.push.every:{from:8,to:4,by:iteration,start:0,stop:4}}"
 )
 
 
 def build(*words: str):
-    return make_ppo(resume.settled(config.compose_plain("config", [*TINY, *words]), [*TINY, *words]))
+    return make_ppo(
+        resume.check_training(compose.compose_plain("config", [*TINY, *words]), [*TINY, *words])
+    )
 
 
 def test_numbers_follow_the_plan():
-    """Before each iteration the live tensors hold what the plan says, where graphs read them; the draws follow."""
+    """Before each iteration the live tensors hold what the plan says, where graphs read them; the
+    draws follow."""
     ppo = build(PLAN)
     env = ppo.env
-    places = {key: env.number(key) for key in ppo.schedule.plan}
+    places = {key: env.scheduled_number(key) for key in ppo.schedule.plan}
     address = [place.data_ptr() for place in places.values()]
-    assert (env.sim.model("geom_friction")[:, :, 0] == 1.25).all()  # the first episodes are those of the start
+    assert (
+        env.sim.model("geom_friction")[:, :, 0] == 1.25
+    ).all()  # the first episodes are those of the start
     for i in range(7):
         env.success.fill_(0.1 * i)
         ppo.iteration()
-        found = {key: place.flatten()[0].item() for key, place in places.items()}
-        assert found["task.randomise.push.high"] == pytest.approx(2 * min(max((i - 1) / 4, 0), 1))
-        assert found["task.randomise.friction.low"] == pytest.approx(1.25 - min(0.2 * i, 1))
-        assert found["task.weights.jerk"] == pytest.approx(min(0.1 * i, 0.4))
-        assert found["task.randomise.push.every"] == pytest.approx(8 - min(i, 4))
-        assert (env.sight.spread[:3] == min(i / 4, 1)).all() and (env.sight.spread[3:6] == env.sight.spread[3]).all()
-    assert address == [env.number(key).data_ptr() for key in ppo.schedule.plan]
+        numbers = {key: place.flatten()[0].item() for key, place in places.items()}
+        assert numbers["task.randomise.push.high"] == pytest.approx(2 * min(max((i - 1) / 4, 0), 1))
+        assert numbers["task.randomise.friction.low"] == pytest.approx(1.25 - min(0.2 * i, 1))
+        assert numbers["task.weights.jerk"] == pytest.approx(min(0.1 * i, 0.4))
+        assert numbers["task.randomise.push.every"] == pytest.approx(8 - min(i, 4))
+        assert (env.observer.amplitudes[:3] == min(i / 4, 1)).all() and (
+            env.observer.amplitudes[3:6] == env.observer.amplitudes[3]
+        ).all()
+    assert address == [env.scheduled_number(key).data_ptr() for key in ppo.schedule.plan]
     assert env.sim.model("geom_friction")[:, :, 0].min() < 1.0
 
 
@@ -71,12 +90,16 @@ ENDS = {  # key → where it begins, where it ends
 
 @pytest.mark.parametrize("fused", ["true", "false"])
 def test_a_number_that_arrived_is_that_number(fused):
-    """Where each schedule has ended, training is bit by bit what it is with those numbers from the start; before, it is not."""
-    plan = {key: {"from": first, "to": last, "by": "iteration", "start": 0, "stop": 2} for key, (first, last) in ENDS.items()}
+    """Where each schedule has ended, training is bit by bit what it is with those numbers from the
+    start; before, it is not."""
+    plan = {
+        key: {"from": first, "to": last, "by": "iteration", "start": 0, "stop": 2}
+        for key, (first, last) in ENDS.items()
+    }
     own = [f"algo.fused={fused}", "algo.symmetry=loss"]
     one = build(*own, f"curriculum={written(plan)}")
     other = build(*own, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
-    places = {key: one.number(key) for key in ENDS}
+    places = {key: one.scheduled_number(key) for key in ENDS}
     address = [place.data_ptr() for place in places.values()]
     for i in range(3):
         other.load(one.state(), "test")
@@ -87,12 +110,15 @@ def test_a_number_that_arrived_is_that_number(fused):
             assert torch.equal(places[key], first + min(i / 2, 1) * (last - first))
         a, b = one.state(), other.state()
         assert all(torch.equal(a[name], b[name]) for name in a) == (i == 2)
-    assert address == [one.number(key).data_ptr() for key in ENDS]
+    assert address == [one.scheduled_number(key).data_ptr() for key in ENDS]
 
 
 def test_an_iteration_with_schedules_reads_nothing():
     """Numbers that move are read on the device."""
-    plan = {key: {"from": first, "to": last, "by": "success", "start": 0, "stop": 2} for key, (first, last) in ENDS.items()}
+    plan = {
+        key: {"from": first, "to": last, "by": "success", "start": 0, "stop": 2}
+        for key, (first, last) in ENDS.items()
+    }
     ppo = build("algo.symmetry=loss", f"curriculum={written(plan)}")
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
@@ -100,16 +126,17 @@ def test_an_iteration_with_schedules_reads_nothing():
     assert switch.seen > 500 and ppo.metrics()["fault"] == 0
 
 
-MOVING = [(task, f"task.{name}") for task in TASKS for name in load(task).moves] + [
+MOVING = [(task, f"task.{name}") for task in TASKS for name in load_task(task).schedulable] + [
     ("quadruped", f"algo.{name}") for name in ALGO
 ]
 
 
 @pytest.mark.parametrize("task, key", MOVING)
 def test_each_number_is_heeded(task, key):
-    """Two runs with one configuration, whose schedules of one number begin apart, differ after some iterations."""
+    """Two runs with one configuration, whose schedules of one number begin apart, differ after some
+    iterations."""
     words = ["algo.symmetry=loss", "task.episode=0.04", "algo.learning_rate=0.01", f"task={task}"]
-    last = curriculum.known(key, config.compose_plain("config", words))
+    last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
     finals = []
     for share in {"task.still": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}.get(key, (0.5, 0.75)):
@@ -131,7 +158,8 @@ def written(plan):
 
 
 def test_resume_is_exact():
-    """A PPO loaded in the middle of a plan goes on bit by bit, the success of the last evaluation included."""
+    """A PPO loaded in the middle of a plan goes on bit by bit, the success of the last evaluation
+    included."""
     one, other = build(PLAN), build(PLAN)
     one.env.success.fill_(0.25)
     for _ in range(3):
@@ -142,28 +170,30 @@ def test_resume_is_exact():
         ppo.iteration()
     a, b = one.state(), other.state()
     assert all(torch.equal(a[name], b[name]) for name in a)
-    assert one.env.number("task.randomise.friction.low").item() == pytest.approx(0.75)
+    assert one.env.scheduled_number("task.randomise.friction.low").item() == pytest.approx(0.75)
 
 
 def test_an_evaluation_has_the_last_values():
-    """What is evaluated, and what the run's configuration says, is the end of the plan, from the first iteration on."""
-    cfg = resume.settled(config.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
+    """What is evaluated, and what the run's configuration says, is the end of the plan, from the
+    first iteration on."""
+    cfg = resume.check_training(compose.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
     assert (cfg["task"]["weights"]["jerk"], cfg["task"]["noise"]["gyro"]) == (0.4, 1)
     ppo = make_ppo(cfg)
     ppo.iteration()
     task = ppo.env.task.evaluation()
-    assert task.randomisation.entries["friction"]["low"] == 0.25
-    assert task.randomisation.number("friction", "low").item() == 0.25
-    assert ppo.env.number("task.randomise.friction.low").item() == 1.25
+    assert task.randomization.entries["friction"]["low"] == 0.25
+    assert task.randomization.scheduled_number("friction", "low").item() == 0.25
+    assert ppo.env.scheduled_number("task.randomise.friction.low").item() == 1.25
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_number_that_moves_is_in_the_docs(name):
-    """docs/randomisation.md lists what can be scheduled; so does each task's class, of numbers that its configuration has."""
+    """docs/randomisation.md lists what can be scheduled; so does each task's class, of numbers that
+    its configuration has."""
     text = (ROOT / "docs" / "randomisation.md").read_text()
-    section = config.compose_plain("config", [f"task={name}"])["task"]
-    for key in load(name).moves:
-        assert f"`{key}`" in text and (key in section and curriculum.numeric(section[key]))
+    section = compose.compose_plain("config", [f"task={name}"])["task"]
+    for key in load_task(name).schedulable:
+        assert f"`{key}`" in text and (key in section and curriculum.is_numeric(section[key]))
     assert all(f"{key}`" in text for key in curriculum.ALGO)
 
 
@@ -177,7 +207,7 @@ class Scaled(Cartpole):
 
 def test_views_that_show_a_number_resume_exactly(monkeypatch):
     """Where a view is of a number that moves, a run that is loaded goes on bit by bit, too."""
-    monkeypatch.setattr("gpusim_rl.assemble.load", lambda _: Scaled)
+    monkeypatch.setattr("gpusim_rl.build.load_task", lambda *_: Scaled)
     words = ["task=cartpole", f"curriculum={written({'task.sigma': schedule(2.0, 0.5, stop=8)})}"]
     one, other = build(*words), build(*words)
     for _ in range(3):
@@ -190,36 +220,51 @@ def test_views_that_show_a_number_resume_exactly(monkeypatch):
 
 
 def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
-    """A plan in conf/task/ may be dropped, not replaced, and runs that were begun without it or with another open."""
+    """A plan in conf/task/ may be dropped, not replaced, and runs that were begun without it or
+    with another open."""
     folder = tmp_path / "conf"
-    shutil.copytree(config.CONF, folder)
+    shutil.copytree(compose.CONF, folder)
     plan = {"task.spread": schedule(0.1, 0.3)}
-    run = {**config.compose_plain("config", ["task=cartpole"]), "curriculum": {"task.sigma": schedule(1, 0.5)}}
+    run = {
+        **compose.compose_plain("config", ["task=cartpole"]),
+        "curriculum": {"task.sigma": schedule(1, 0.5)},
+    }
     with (folder / "task" / "cartpole.yaml").open("a") as file:
         file.write(f"curriculum: {json.dumps(plan)}\n")
-    monkeypatch.setattr(config, "CONF", folder)
-    config.build_base.cache_clear()
+    monkeypatch.setattr(compose, "CONF", folder)
+    compose.build_cached.cache_clear()
     try:
-        base = config.compose_plain("config", ["task=cartpole"])
+        base = compose.compose_plain("config", ["task=cartpole"])
         assert base["curriculum"] == plan
-        assert config.compose_plain("config", ["task=cartpole", "curriculum=null"])["curriculum"] is None
-        with pytest.raises(ValueError, match="curriculum: the task's file has one: change it there, or say curriculum=null"):
-            config.compose_plain("config", ["task=cartpole", f"curriculum={written(plan)}"])
-        assert config.merge(base, run)["curriculum"] == run["curriculum"]
-        assert config.merge(base, run | {"curriculum": None})["curriculum"] is None
-        spread = [adapt.compose("cartpole", 4, words, {})["task"]["spread"] for words in ([], ["task.spread=0.9"])]
+        assert (
+            compose.compose_plain("config", ["task=cartpole", "curriculum=null"])["curriculum"]
+            is None
+        )
+        with pytest.raises(
+            ValueError,
+            match="curriculum: the task's file has one: change it there, or say curriculum=null",
+        ):
+            compose.compose_plain("config", ["task=cartpole", f"curriculum={written(plan)}"])
+        assert check_words.merge(base, run)["curriculum"] == run["curriculum"]
+        assert check_words.merge(base, run | {"curriculum": None})["curriculum"] is None
+        spread = [
+            common.compose_config("cartpole", 4, words, {})["task"]["spread"]
+            for words in ([], ["task.spread=0.9"])
+        ]
         assert spread == [0.3, 0.9]  # another trainer follows no plan
     finally:
-        config.build_base.cache_clear()
+        compose.build_cached.cache_clear()
 
 
 def test_a_dropped_schedule_is_said():
     """A schedule, or one of two, that a continuation leaves out is a change."""
-    cfg = config.compose_plain("config", [])
+    cfg = compose.compose_plain("config", [])
     two = {"task.lift": schedule(0, 0.08), JERK: schedule(0, 0.01)}
     one = {"task.lift": schedule(0, 0.08)}
     for before, after in ((two, one), (one, {}), (one, None), (None, one)):
-        assert list(resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})) == ["curriculum"]
+        assert list(resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})) == [
+            "curriculum"
+        ]
     assert not resume.changes(cfg | {"curriculum": {}}, cfg)
     judged = cfg | {"curriculum": {JERK: schedule(0, 0.01, by="success")}}
     assert list(resume.changes(judged, judged | {"eval_every": 3})) == ["eval_every"]
@@ -230,15 +275,29 @@ def test_learned_gains_cannot_be_scheduled(tmp_path):
     """kp and kd of a learned actuator are refused in one line."""
     net = tmp_path / "net.safetensors"
     Net(INPUTS, [(torch.zeros(1, 6), torch.zeros(1))]).save(net)
-    words = [f"robot.actuator.file={net}", "robot.actuator.kind=net", f"curriculum={written({LOW: schedule(0.8, 0.9)})}"]
-    with pytest.raises(ValueError, match=r"kp\.low: not with this actuator, which has learned its gains"):
+    words = [
+        f"robot.actuator.file={net}",
+        "robot.actuator.kind=net",
+        f"curriculum={written({LOW: schedule(0.8, 0.9)})}",
+    ]
+    with pytest.raises(
+        ValueError, match=r"kp\.low: cannot be scheduled, since this actuator has learned its gains"
+    ):
         build(*words)
 
 
 def test_by_success_evaluates(tmp_path):
     """A plan by success has training evaluate, without stop_at, and a run with a plan resumes."""
     plan = "curriculum={task.randomise.push.high:{from:0,to:1,by:success,start:0,stop:1}}"
-    words = [*TINY, "iterations=2", "eval_every=1", "save_every=1", "episodes=4", "run_dir=run", "log=none"]
+    words = [
+        *TINY,
+        "iterations=2",
+        "eval_every=1",
+        "save_every=1",
+        "episodes=4",
+        "run_dir=run",
+        "log=none",
+    ]
     succeed("train.py", *words, plan, cwd=tmp_path)
     assert '"success"' in (tmp_path / "run" / "metrics.jsonl").read_text()
     succeed("train.py", "resume=run", "iterations=3", cwd=tmp_path)
@@ -251,22 +310,46 @@ JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"
     "key, values, says",
     [
         (JERK, (0,), "curriculum: task.weights.jerk: expected {from, to, by, start, stop}"),
-        (JERK, (0, -1, "iteration", 0, 1), "curriculum: task.weights.jerk: expected numbers of at least 0"),
-        (JERK, (0, 1, "iteration", 4, 4), "curriculum: task.weights.jerk: start=4 is not before stop=4"),
+        (
+            JERK,
+            (0, -1, "iteration", 0, 1),
+            "curriculum: task.weights.jerk: expected numbers of at least 0",
+        ),
+        (
+            JERK,
+            (0, 1, "iteration", 4, 4),
+            "curriculum: task.weights.jerk: start=4 is not before stop=4",
+        ),
         ("seed", (0, 1, "iteration", 0, 4), "curriculum: seed cannot be scheduled: choose of task"),
-        (TILT, (0, 1, "iteration", 0, 4), "task.randomise.tilt is off, say its kind"),
-        ("algo.hidden", (0, 1, "iteration", 0, 4), "curriculum: algo.hidden cannot be scheduled: choose of task"),
+        (TILT, (0, 1, "iteration", 0, 4), "task.randomise.tilt is off, set its kind"),
+        (
+            "algo.hidden",
+            (0, 1, "iteration", 0, 4),
+            "curriculum: algo.hidden cannot be scheduled: choose of task",
+        ),
         ("task.mjcf", (0, 1, "iteration", 0, 4), "curriculum: task.mjcf cannot be scheduled"),
-        ("task.fastest", (0, [1, 1, 1], "iteration", 0, 4), "task.fastest: from=0: expected as many numbers as task.fastest=["),
-        ("task.lift", ([0], 1, "iteration", 0, 4), "curriculum: task.lift: from=[0]: expected a number"),
-        ("task.lift", ("x", 1, "iteration", 0, 4), "curriculum: task.lift: from='x': expected a number"),
+        (
+            "task.fastest",
+            (0, [1, 1, 1], "iteration", 0, 4),
+            "task.fastest: from=0: expected as many numbers as task.fastest=[",
+        ),
+        (
+            "task.lift",
+            ([0], 1, "iteration", 0, 4),
+            "curriculum: task.lift: from=[0]: expected a number",
+        ),
+        (
+            "task.lift",
+            ("x", 1, "iteration", 0, 4),
+            "curriculum: task.lift: from='x': expected a number",
+        ),
     ],
 )
 def test_nonsense_gets_a_line(key, values, says):
     """A plan that names or says nonsense is a ValueError before anything is built."""
-    cfg = config.compose_plain("config", [])
+    cfg = compose.compose_plain("config", [])
     with pytest.raises(ValueError, match=re.escape(says)):
-        curriculum.check({key: dict(zip(curriculum.KEYS, values, strict=False))}, cfg)
+        curriculum.check_plan({key: dict(zip(curriculum.KEYS, values, strict=False))}, cfg)
 
 
 LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
@@ -275,19 +358,43 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
 @pytest.mark.parametrize(
     "plan, word, says",
     [
-        ({"task.dt": schedule(0.02, 0.04)}, None, "task.dt cannot be scheduled: choose of this task's numbers (fastest,"),
+        (
+            {"task.dt": schedule(0.02, 0.04)},
+            None,
+            "task.dt cannot be scheduled: choose of this task's numbers (fastest,",
+        ),
         ({"task.sigma": schedule(0, 0.5)}, None, "task.sigma=0: expected more than 0"),
         ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
-        ({"task.lift": schedule(0, 0.2)}, "task.lift=0.1", "task.lift=0.1, but its curriculum ends at 0.2"),
-        ({JERK: schedule(0, 0.4)}, "task.weights={jerk:5}", "task.weights.jerk=5, but its curriculum ends at 0.4"),
-        ({"task.lift": schedule(0, 0.2, stop=1e-9)}, None, "start=0 is not before stop=1e-09, by 1e-06 at least"),
-        ({"task.sigma": schedule(1e-25, 0.5)}, None, "from=1e-25: expected 0 or a number of at least 1e-18"),
-        ({"algo.mirror_coef": schedule(0, 1)}, None, "algo.mirror_coef is in use with algo.symmetry=loss alone"),
+        (
+            {"task.lift": schedule(0, 0.2)},
+            "task.lift=0.1",
+            "task.lift=0.1, but its curriculum ends at 0.2",
+        ),
+        (
+            {JERK: schedule(0, 0.4)},
+            "task.weights={jerk:5}",
+            "task.weights.jerk=5, but its curriculum ends at 0.4",
+        ),
+        (
+            {"task.lift": schedule(0, 0.2, stop=1e-9)},
+            None,
+            "start=0 is not before stop=1e-09, by 1e-06 at least",
+        ),
+        (
+            {"task.sigma": schedule(1e-25, 0.5)},
+            None,
+            "from=1e-25: expected 0 or a number of at least 1e-18",
+        ),
+        (
+            {"algo.mirror_coef": schedule(0, 1)},
+            None,
+            "algo.mirror_coef is used only with algo.symmetry=loss",
+        ),
         (
             {"task.height": schedule(0.2, 0.25)},
             "robot.mjcf=tasks/assets/quadruped.xml",
-            "task.height ends at 0.25, but of",
+            "task.height ends at 0.25, but this robot has",
         ),
         (
             {LOW: schedule(0.5, 1), HIGH: schedule(0.8, 1.5, 2, 3)},
@@ -302,6 +409,7 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
     ],
 )
 def test_what_the_task_refuses(plan, word, says):
-    """What cannot move, begins out of its range, crosses on its way or contradicts the command line is a ValueError, too."""
+    """What cannot move, begins out of its range, crosses on its way or contradicts the command line
+    is a ValueError, too."""
     with pytest.raises(ValueError, match=re.escape(says)):
         build(f"curriculum={written(plan)}", *([word] if word else []))

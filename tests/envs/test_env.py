@@ -1,4 +1,5 @@
-"""Env: time-outs, masked restarts, quarantine, independence of worlds, metrics, randomisation, resume."""
+"""Env: time-outs, masked restarts, quarantine, independence of worlds, metrics, randomization,
+resume."""
 
 import math
 import shutil
@@ -7,10 +8,19 @@ import mujoco
 import pytest
 import torch
 
-from gpusim_rl.env import Env, Step
-from gpusim_rl.sim import make
-from gpusim_rl.task import ASSETS
-from tests.worlds import SIMS, make_env, make_ppo, make_task, numbers
+from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.live_tensors import state_tensors
+from gpusim_rl.envs.randomization.entries import whole_entries
+from gpusim_rl.envs.step import Step
+from tests.worlds import (
+    SIMS,
+    make_env,
+    make_ppo,
+    make_sim,
+    make_task,
+    numbers,
+)
 
 QUADRUPED = numbers("quadruped")
 
@@ -28,20 +38,24 @@ def actions(steps: int, num_envs: int) -> torch.Tensor:
 
 
 def run(env: Env, plan: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """(obs, critic, end, reward, terminated, truncated, qpos, qvel) after each step of a plan (T, B, nu)."""
+    """(obs, critic, end, reward, terminated, truncated, qpos, qvel) after each step of a plan (T,
+    B, nu)."""
     history = []
     for action in plan:
-        views, end, reward, terminated, truncated, _ = env.step(action)
+        observation, end, reward, terminated, truncated, _ = env.step(action)
         sim = env.sim.qpos.clone(), env.sim.qvel.clone()
-        history.append((views.obs, views.critic, end, reward, terminated, truncated, *sim))
+        history.append(
+            (observation.actor, observation.critic, end, reward, terminated, truncated, *sim)
+        )
     return history
 
 
-# -- time-outs and restarts --------------------------------------------------------------------------------------------
+# -- time-outs and restarts ------------------------------------------------------------------------
 
 
 def test_time_out_shows_the_state_it_ended_in():
-    """At a time-out `end` is the critic's view of the state before the restart, and the next view is of the one after."""
+    """At a time-out `end` is the critic's view of the state before the restart, and the next view
+    is of the one after."""
     env, twin = make_env(episode=0.1, stagger=False), make_env(episode=20.0, stagger=False)
     plan = 0.1 * actions(5, 16)
     for action in plan[:4]:
@@ -50,17 +64,20 @@ def test_time_out_shows_the_state_it_ended_in():
     last = env.step(plan[4])
     unbroken = twin.step(plan[4])  # the same without a restart
     assert last.truncated.all() and not last.terminated.any() and not last.fault.any()
-    assert torch.equal(last.end, unbroken.views.critic) and torch.equal(last.reward, unbroken.reward)
+    assert torch.equal(last.end, unbroken.observation.critic) and torch.equal(
+        last.reward, unbroken.reward
+    )
     assert (last.reward != 0).all()
-    terms = twin.task.observe(twin.look()) | twin.task.privileged(twin.look())
+    terms = twin.task.observe(twin.current_state()) | twin.task.privileged(twin.current_state())
     before = [term.shape[1] for term in terms.values()][: list(terms).index("height")]
     assert torch.equal(last.end[:, sum(before)], twin.sim.qpos[:, 2].float())
     assert (env.sim.qpos[:, 2] != twin.sim.qpos[:, 2]).all() and (env.time == 0).all()
-    assert (last.views.critic != last.end).any(1).all()
+    assert (last.observation.critic != last.end).any(1).all()
 
 
 def test_a_failure_is_not_a_time_out():
-    """A robot on its back is terminated, not truncated, even in the last step of its episode; the others time out."""
+    """A robot on its back is terminated, not truncated, even in the last step of its episode; the
+    others time out."""
     env = make_env(episode=0.04, stagger=False)
     env.step(torch.zeros(16, 12))
     env.sim.qpos[3, 2:7] = torch.tensor([0.5, 0.0, 1.0, 0.0, 0.0], dtype=env.sim.qpos.dtype)
@@ -70,7 +87,8 @@ def test_a_failure_is_not_a_time_out():
 
 
 def test_restart_is_masked():
-    """Worlds whose episode ended begin anew from task.start; the others go on as if nothing had been restarted."""
+    """Worlds whose episode ended begin anew from task.start; the others go on as if nothing had
+    been restarted."""
     env, twin = make_env(episode=0.2), make_env(episode=0.2)
     twin._restart = lambda mask: None
     live = torch.ones(16, dtype=torch.bool)
@@ -79,29 +97,32 @@ def test_restart_is_masked():
         twin.step(action)
         done = step.terminated | step.truncated
         live &= ~done
-        start = env.task.start(16, env.noise)
+        start = env.task.start(16, env.rng)
         for name, now in (("qpos", env.sim.qpos), ("qvel", env.sim.qvel), *env.memory.items()):
             assert torch.equal(now[done].float(), start[name][done]), name
         assert (env.time[done] == 0).all() and torch.equal(env.time[~done], before[~done] + 1)
         assert (env.action[done] == 0).all() and torch.equal(env.action[~done], action[~done])
         assert torch.equal(env.sim.qpos[live], twin.sim.qpos[live])
-        assert torch.equal(step.views.critic[live], twin.views.critic[live])
+        assert torch.equal(step.observation.critic[live], twin.observation.critic[live])
     assert 0 < live.sum() < 16
 
 
 def test_restarted_views_have_current_sensors():
-    """What a restarted world is seen as is what MuJoCo computes from its new state, not from the one that ended."""
+    """What a restarted world is seen as is what MuJoCo computes from its new state, not from the
+    one that ended."""
     env = make_env(episode=0.04, stagger=False)
     env.step(torch.zeros(16, 12))
     assert env.step(torch.ones(16, 12)).truncated.all()
-    s = env.look()
+    s = env.current_state()
     for i in range(16):
         data = mujoco.MjData(env.task.mjm)
         data.qpos[:], data.qvel[:] = env.sim.qpos[i].numpy(), env.sim.qvel[i].numpy()
         mujoco.mj_forward(env.task.mjm, data)
         for name in ("up", "gyro", "velocity", "FL_position"):
             got = getattr(s, name)[i].double()
-            torch.testing.assert_close(got, torch.from_numpy(data.sensor(name).data), rtol=0, atol=1e-6)
+            torch.testing.assert_close(
+                got, torch.from_numpy(data.sensor(name).data), rtol=0, atol=1e-6
+            )
 
 
 def test_stagger_spreads_time_outs():
@@ -115,7 +136,8 @@ def test_stagger_spreads_time_outs():
 
 
 def test_reward_is_weighted_terms():
-    """The reward is dt Σ weight · term of the state after the step, and actions reach the task clamped to ± clip."""
+    """The reward is dt Σ weight · term of the state after the step, and actions reach the task
+    clamped to ± clip."""
     env = make_env(stagger=False)
     action = 100 * actions(1, 16)[0]
     twin = make_env(stagger=False)
@@ -125,24 +147,34 @@ def test_reward_is_weighted_terms():
     twin.step(action.clamp(-env.task.clip, env.task.clip))
     want = env.task.dt * sum(QUADRUPED["weights"][name] * term for name, term in seen[-1].items())
     torch.testing.assert_close(step.reward, want)
-    assert not step.terminated.any() and torch.equal(step.end, twin.sight.critic(twin.look()))
+    assert not step.terminated.any() and torch.equal(
+        step.end, twin.observer.critic(twin.current_state())
+    )
     assert env.action.abs().max() <= env.task.clip
 
 
-# -- quarantine and independence ---------------------------------------------------------------------------------------
+# -- quarantine and independence -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "sim, where, poison",
     [
-        *(("native", where, poison) for where in ("qpos", "qvel") for poison in (math.nan, math.inf, 1e10)),
+        *(
+            ("native", where, poison)
+            for where in ("qpos", "qvel")
+            for poison in (math.nan, math.inf, 1e10)
+        ),
         ("warp", "qpos", math.nan),
     ],
 )
 def test_quarantine(sim, where, poison):
-    """A poisoned world gets no reward, is counted and restarted; its neighbours' next 50 steps are bit-identical."""
+    """A poisoned world gets no reward, is counted and restarted; its neighbors' next 50 steps are
+    bit-identical."""
     plan = actions(55, 8)
-    poisoned, clean = make_env(num_envs=8, sim=sim, episode=0.5), make_env(num_envs=8, sim=sim, episode=0.5)
+    poisoned, clean = (
+        make_env(num_envs=8, sim=sim, episode=0.5),
+        make_env(num_envs=8, sim=sim, episode=0.5),
+    )
     for env in (poisoned, clean):
         run(env, plan[:5])
         env.metrics()
@@ -150,12 +182,24 @@ def test_quarantine(sim, where, poison):
     others = torch.arange(8) != 3
     first = poisoned.step(plan[5])
     assert first.fault.tolist() == [i == 3 for i in range(8)]
-    assert first.reward[3] == 0 and not first.terminated[3] and not first.truncated[3] and poisoned.time[3] == 0
-    assert all(torch.isfinite(x).all() for x in (*first.views, first.end, poisoned.sim.qpos, poisoned.sim.qvel))
+    assert (
+        first.reward[3] == 0
+        and not first.terminated[3]
+        and not first.truncated[3]
+        and poisoned.time[3] == 0
+    )
+    assert all(
+        torch.isfinite(x).all()
+        for x in (*first.observation, first.end, poisoned.sim.qpos, poisoned.sim.qvel)
+    )
     metrics = poisoned.metrics()
     assert metrics["fault"] == 1 and all(math.isfinite(v) for v in metrics.values())
     same = clean.step(plan[5])
-    for a, b in zip((*first.views, first.end, first.reward), (*same.views, same.end, same.reward), strict=True):
+    for a, b in zip(
+        (*first.observation, first.end, first.reward),
+        (*same.observation, same.end, same.reward),
+        strict=True,
+    ):
         assert torch.equal(a[others], b[others])
     for a, b in zip(run(poisoned, plan[6:]), run(clean, plan[6:]), strict=True):
         for x, y in zip(a, b, strict=True):
@@ -169,24 +213,27 @@ def test_a_reward_that_is_not_finite_is_quarantined():
     env = make_env(num_envs=4)
     reward = env.task.reward
     worlds = torch.arange(4)
-    env.task.reward = lambda s: {n: torch.where(worlds == 2, torch.nan, v) for n, v in reward(s).items()}
+    env.task.reward = lambda s: {
+        n: torch.where(worlds == 2, torch.nan, v) for n, v in reward(s).items()
+    }
     step = env.step(torch.zeros(4, 12))
     assert step.fault.tolist() == [False, False, True, False] and torch.isfinite(step.reward).all()
 
 
 def test_quarantined_samples_do_not_teach():
-    """The rollout marks the sample whose step went wrong, and no other; the loss does not see what stands in it."""
+    """The rollout marks the sample whose step went wrong, and no other; the loss does not see what
+    stands in it."""
     ppo = make_ppo(make_env())
     ppo.env.sim.qvel[5, 3] = torch.inf
     ppo.collect()
     assert ppo.rollout.fault.nonzero().tolist() == [[0, 5]]
-    ppo.prepare()
-    packed = ppo.packed.clone()
+    ppo.pack_samples()
+    packed = ppo.minibatches.packed.clone()
     assert torch.isfinite(packed).all()
     ppo.rollout.reward[0, 5] = 1e3
     ppo.rollout.end[0, 5] = 7.0
-    ppo.prepare()
-    assert torch.equal(ppo.packed, packed)
+    ppo.pack_samples()
+    assert torch.equal(ppo.minibatches.packed, packed)
 
 
 @pytest.mark.parametrize("sim", SIMS)
@@ -205,7 +252,10 @@ def test_two_halves_are_the_whole():
     """Two Envs with global ids 0 to 7 and 8 to 15 do what one Env of 16 does."""
     plan = actions(30, 16)
     whole = run(make_env(episode=0.4), plan)
-    halves = [run(make_env(num_envs=8, first=first, episode=0.4), plan[:, first : first + 8]) for first in (0, 8)]
+    halves = [
+        run(make_env(num_envs=8, first=first, episode=0.4), plan[:, first : first + 8])
+        for first in (0, 8)
+    ]
     for w, a, b in zip(whole, *halves, strict=True):
         assert all(torch.equal(x, torch.cat([y, z])) for x, y, z in zip(w, a, b, strict=True))
 
@@ -214,59 +264,77 @@ def test_same_seed_same_worlds():
     """Seeds decide everything: equal ones repeat every step, another one repeats none."""
     plan = actions(5, 16)
     a, b, c = (run(make_env(seed=seed), plan) for seed in (1, 1, 2))
-    assert all(torch.equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True))
+    assert all(
+        torch.equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True)
+    )
     assert all((x[0] != y[0]).any(1).all() for x, y in zip(a, c, strict=True))
 
 
-# -- names, metrics, noise ---------------------------------------------------------------------------------------------
+# -- names, metrics, noise -------------------------------------------------------------------------
 
 
 def build(weights: dict[str, float], noise: dict[str, float]) -> Env:
     task = make_task()
-    sim = make("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
+    sim = make_sim("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
     return Env(task, sim, seed=0, weights=weights, noise=noise)
 
 
 def test_weights_must_be_those_of_the_terms():
     """A weight too many and one too few are one error, which names both."""
     weights = {k: v for k, v in QUADRUPED["weights"].items() if k != "jerk"} | {"bounce": 1.0}
-    with pytest.raises(ValueError, match=r"reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term"):
+    with pytest.raises(
+        ValueError,
+        match=r"reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term",
+    ):
         build(weights, QUADRUPED["noise"])
 
 
 def test_noise_must_name_observations():
     """Noise on something the task does not observe is an error that lists the terms."""
-    with pytest.raises(ValueError, match=r"noise terms disagree: 'sonar' is no term \(terms: gyro, up, "):
+    with pytest.raises(
+        ValueError, match=r"noise terms disagree: 'sonar' is no term \(terms: gyro, up, "
+    ):
         build(QUADRUPED["weights"], QUADRUPED["noise"] | {"sonar": 0.1})
 
 
 def test_weights_are_not_negative():
-    """A negative weight is refused by name: signs live in the task."""
-    with pytest.raises(ValueError, match="signs live in the task: jerk"):
+    """A negative weight is refused by name: the sign is in the formula."""
+    with pytest.raises(ValueError, match=r"task\.weights\.jerk=.*: expected at least 0"):
         build(QUADRUPED["weights"] | {"jerk": -1.0}, QUADRUPED["noise"])
 
 
 def test_metrics():
-    """Metrics are the means over worlds and steps since they were last read, and reading clears them."""
+    """Metrics are the means over worlds and steps since they were last read, and reading clears
+    them."""
     env = make_env(episode=0.1, stagger=False)
     steps: list[Step] = [env.step(a) for a in 0.1 * actions(5, 16)]
     metrics = env.metrics()
     rewards = torch.stack([s.reward for s in steps])
     terms = sum(v for k, v in metrics.items() if k.startswith("reward/"))
     assert terms * env.task.dt == pytest.approx(rewards.mean().item(), rel=1e-4)
-    assert {k.removeprefix("reward/") for k in metrics if k.startswith("reward/")} == set(QUADRUPED["weights"])
+    assert {k.removeprefix("reward/") for k in metrics if k.startswith("reward/")} == set(
+        QUADRUPED["weights"]
+    )
     assert metrics["return"] == pytest.approx(rewards.sum(0).mean().item(), rel=1e-4)
-    assert metrics["length"] == pytest.approx(0.1) and metrics["terminated"] == 0 and metrics["fault"] == 0
+    assert (
+        metrics["length"] == pytest.approx(0.1)
+        and metrics["terminated"] == 0
+        and metrics["fault"] == 0
+    )
     nothing = env.metrics()
-    assert all(nothing[k] == metrics[k] for k in ("return", "length", "terminated"))  # the last known: none has ended since
-    assert {v for k, v in nothing.items() if k.startswith("reward/") or k in ("fault", "overflow")} == {0.0}
+    # The last known means, because no episode has ended since.
+    assert all(nothing[k] == metrics[k] for k in ("return", "length", "terminated"))
+    assert {
+        v for k, v in nothing.items() if k.startswith("reward/") or k in ("fault", "overflow")
+    } == {0.0}
     for a in 0.1 * actions(5, 16):
         env.step(a)
     assert env.metrics()["length"] == pytest.approx(0.1)
 
 
 def test_length_is_of_what_was_lived():
-    """Episodes that begin at a random time count their own steps alone, so none is longer than the simulation."""
+    """Episodes that begin at a random time count their own steps alone, so none is longer than the
+    simulation."""
     env = make_env(num_envs=64, episode=1.0)
     for _ in range(10):
         env.step(torch.zeros(64, 12))
@@ -286,13 +354,14 @@ def test_return_is_of_whole_episodes():
 
 
 def test_observation_noise():
-    """Noise is uniform, ± the half-width of its term, on the actor's view alone; it differs by world, entry and step."""
+    """Noise is uniform, ± the half-width of its term, on the actor's view alone; it differs by
+    world, entry and step."""
     env = make_env(num_envs=64)
     previous = torch.zeros(())
     for action in actions(3, 64):
-        obs, critic = env.step(action).views
+        obs, critic = env.step(action).observation
         error, at = obs - critic[:, : obs.shape[1]], 0
-        for name, width in env.widths.items():
+        for name, width in env.term_widths.items():
             part, half = error[:, at : at + width], QUADRUPED["noise"].get(name, 0.0)
             at += width
             assert part.abs().max() <= half * (1 + 1e-4) + 1e-6
@@ -303,16 +372,20 @@ def test_observation_noise():
         previous = error
 
 
-# -- randomisation -----------------------------------------------------------------------------------------------------
+# -- randomization ---------------------------------------------------------------------------------
 
 DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0")
 
 
 def test_masses_and_what_follows_from_them():
-    """Masses, inertias and the centre of mass differ within their ranges, and derived constants are mj_setConst's."""
+    """Masses, inertias and the center of mass differ within their ranges, and derived constants are
+    mj_setConst's."""
     env = make_env(num_envs=8, fields=DERIVED)
     task, mjm = env.task, env.task.mjm
-    share, centre = task.randomise["mass"]["high"] - 1, task.randomise["centre"]["high"]
+    share, centre = (
+        whole_entries(task.randomise)["mass"]["high"] - 1,
+        whole_entries(task.randomise)["centre"]["high"],
+    )
     mass = env.sim.model("body_mass")
     scale = mass[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
     assert ((scale - 1).abs() <= share + 1e-6).all()
@@ -336,7 +409,8 @@ def test_masses_and_what_follows_from_them():
 
 
 def test_friction_and_gains():
-    """Friction and gains lie in their ranges, Kp alike in gain and bias, and are drawn anew for each episode alone."""
+    """Friction and gains lie in their ranges, Kp alike in gain and bias, and are drawn anew for
+    each episode alone."""
     env = make_env(num_envs=64, episode=0.2)
     task, mjm = env.task, env.task.mjm
 
@@ -350,8 +424,14 @@ def test_friction_and_gains():
 
     friction, kp, kd = drawn()
     assert torch.equal(friction, friction[:, :1].expand_as(friction))
-    (low, high), gain = (task.randomise["friction"][end] for end in ("low", "high")), task.randomise["kp"]["high"] - 1
-    assert low <= friction.min() < low + 0.1 * (high - low) and high - 0.1 * (high - low) < friction.max() <= high
+    (low, high), gain = (
+        (whole_entries(task.randomise)["friction"][end] for end in ("low", "high")),
+        whole_entries(task.randomise)["kp"]["high"] - 1,
+    )
+    assert (
+        low <= friction.min() < low + 0.1 * (high - low)
+        and high - 0.1 * (high - low) < friction.max() <= high
+    )
     for scale in (kp, kd):
         assert ((scale - 1).abs() <= gain + 1e-6).all() and (scale - 1).abs().max() > 0.8 * gain
         assert len(scale.unique()) == 64
@@ -370,36 +450,40 @@ def test_friction_and_gains():
     assert torch.equal(env.sim.model("geom_friction")[:, :, 1:], other)
 
 
-# -- resume ------------------------------------------------------------------------------------------------------------
+# -- resume ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_state_round_trip(sim):
-    """A new Env loaded with another's state continues bit by bit, metrics included; the state is a copy."""
+    """A new Env loaded with another's state continues bit by bit, metrics included; the state is a
+    copy."""
     plan = actions(30, 8)
     env, other = (make_env(num_envs=8, sim=sim, episode=0.3) for _ in range(2))
     run(env, plan[:12])
     saved = env.state()
     frozen = {k: v.clone() for k, v in saved.items()}
-    views = type(env.views)(*(view.clone() for view in env.views))
+    observation = type(env.observation)(*(view.clone() for view in env.observation))
     want = run(env, plan[12:])
     assert all(torch.equal(frozen[k], v) for k, v in saved.items())
     run(other, 3 * plan[:5])
     for value in other.memory.values():
         value.fill_(torch.nan)
     other.load(saved)
-    assert torch.equal(other.views.obs, views.obs) and torch.equal(other.views.critic, views.critic)
+    assert torch.equal(other.observation.actor, observation.actor) and torch.equal(
+        other.observation.critic, observation.critic
+    )
     for a, b in zip(want, run(other, plan[12:]), strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
     assert env.metrics() == other.metrics()
 
 
 def test_sims_draw_and_start_alike():
-    """With one seed native and warp draw the same numbers, and start and restart the same worlds in the same states."""
+    """With one seed native and warp draw the same numbers, and start and restart the same worlds in
+    the same states."""
     envs = [make_env(num_envs=8, sim=sim, episode=0.1) for sim in ("native", "warp")]
     for step in range(6):
         native, warp = envs
-        assert torch.equal(native.noise._words, warp.noise._words)
+        assert torch.equal(native.rng._words, warp.rng._words)
         assert torch.equal(native.time, warp.time)
         fresh = native.time == 0
         assert fresh.any() or step == 0
@@ -408,17 +492,85 @@ def test_sims_draw_and_start_alike():
         for name in native.memory:
             assert torch.equal(native.memory[name], warp.memory[name]), name
         for field in native.task.fields:
-            assert torch.allclose(native.sim.model(field).float(), warp.sim.model(field), rtol=1e-6, atol=0), field
+            assert torch.allclose(
+                native.sim.model(field).float(), warp.sim.model(field), rtol=1e-6, atol=0
+            ), field
         for env in envs:
             env.step(torch.zeros_like(env.action))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor imports what torch itself deprecates
+# Inductor imports what torch itself deprecates.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_task_is_the_task():
-    """With torch.compile around the task's methods, twelve steps with restarts are those without it, but for rounding."""
+    """With torch.compile around the task's methods, twelve steps with restarts are those without
+    it, but for rounding."""
     plan = actions(12, 8)
-    plain, compiled = (run(make_env(num_envs=8, episode=0.1, compiled=on), plan) for on in (False, True))
+    plain, compiled = (
+        run(make_env(num_envs=8, episode=0.1, compiled=on), plan) for on in (False, True)
+    )
     for a, b in zip(plain, compiled, strict=True):
         for x, y in zip(a, b, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+# -- the state -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_a_state_is_the_moment_at_which_it_was_made(sim):
+    """A State that is kept over steps, restarts and pushes holds the values of its own moment."""
+    pushed = QUADRUPED["randomise"] | {"push": {"kind": "uniform", "every": 0.04}}
+    env = make_env(num_envs=8, sim=sim, episode=0.1, randomise=pushed)
+    kept, copies = [env.current_state()], []
+
+    def keep(s):
+        kept.append(s)
+        copies.append({name: x.clone() for name, x in s._tensors.items()})
+
+    copies.append({name: x.clone() for name, x in kept[0]._tensors.items()})
+    for action in actions(8, 8):
+        env.step(action, on_step=keep)
+        kept.append(env.current_state())
+        copies.append({name: x.clone() for name, x in kept[-1]._tensors.items()})
+    live = state_tensors(env)
+    for s, copy in zip(kept, copies, strict=True):
+        assert copy.keys() == live.keys()
+        for name, x in copy.items():
+            assert torch.equal(s._tensors[name], x), name
+            assert s._tensors[name].data_ptr() != live[name].data_ptr(), name
+    assert not torch.equal(kept[0].qpos, kept[-1].qpos)
+    assert not torch.equal(kept[0].action, kept[-1].action)
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_control_sees_the_action_of_its_step(sim):
+    """`control` is given the new action, the one before it, and otherwise the state at the start of
+    the step."""
+    env = make_env(num_envs=4, sim=sim, stagger=False)
+    states, control = [], env.task.control
+    env._control = lambda s: states.append(s.clone()) or control(s)
+    before, plan = [], actions(3, 4)
+    for action in plan:
+        before.append(env.current_state())
+        env.step(action)
+    for i, (s, earlier) in enumerate(zip(states, before, strict=True)):
+        assert torch.equal(s.action, plan[i].clamp(-env.task.clip, env.task.clip))
+        assert torch.equal(s.previous, earlier.action)
+        assert all(
+            torch.equal(getattr(s, name), getattr(earlier, name)) for name in ("qpos", "time")
+        )
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_update_may_return_what_it_was_given(sim):
+    """What `update` makes of other entries is made of their values before any was written."""
+    env = make_env("cartpole", 4, sim=sim, stagger=False)
+    env.memory |= {name: torch.full((4, 1), float(i)) for i, name in enumerate("ab")}
+    env.memory["speed"] = torch.zeros(4, 2)
+    env._now = env.current_state()
+    env._update = lambda s, rng: dict(a=s.b, b=s.a, kick=torch.ones_like(s.qvel), speed=s.qvel)
+    seen = []
+    env.step(torch.zeros(4, 1), on_step=seen.append)
+    assert (seen[0].a == 1).all() and (seen[0].b == 0).all()
+    assert torch.allclose(seen[0].speed + 1, seen[0].qvel)

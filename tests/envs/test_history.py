@@ -1,4 +1,5 @@
-"""History and observation delay: the actor sees exactly the observations of so many steps ago, in training and deployed."""
+"""History and observation delay: the actor sees exactly the observations of so many steps ago, in
+training and deployed."""
 
 import json
 
@@ -8,19 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl import command, deploy
-from gpusim_rl.env import Env
-from gpusim_rl.evaluate import evaluation_env
-from gpusim_rl.export import describe
+from gpusim_rl.config import command_line
+from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.export import describe
+from gpusim_rl.envs.env import Env
+from gpusim_rl.training.evaluation import evaluation_env
+from tests.algorithms.test_capture import exempt
 from tests.commands import SMALL
+from tests.deploy.test_runtime import measure
 from tests.exported import export_task
 from tests.guard import guard
-from tests.test_capture import exempt
-from tests.test_deploy import measured
 from tests.worlds import SIMS, TASKS, make_env, make_ppo, make_task, numbers
 
 HISTORY = {"gyro": 4, "joints": 2, "action": 3}
-PAST = dict(history=HISTORY, observation_delay=(1, 3), episode=0.3)  # s: episodes of 15 control steps
+# An episode of 0.3 s has 15 control steps.
+PAST = dict(history=HISTORY, observation_delay=(1, 3), episode=0.3)
 
 
 def actions(steps: int, num_envs: int) -> Tensor:
@@ -29,28 +32,33 @@ def actions(steps: int, num_envs: int) -> Tensor:
 
 def parts(env: Env, obs: Tensor) -> dict[str, Tensor]:
     """(B, k, width) of each term of the actor's view."""
-    steps = {name: env.task.history.get(name, 1) for name in env.widths}
-    blocks = obs.split([steps[name] * width for name, width in env.widths.items()], 1)
-    return {name: x.unflatten(1, (steps[name], -1)) for name, x in zip(env.widths, blocks, strict=True)}
+    steps = {name: env.task.history.get(name, 1) for name in env.term_widths}
+    blocks = obs.split([steps[name] * width for name, width in env.term_widths.items()], 1)
+    return {
+        name: x.unflatten(1, (steps[name], -1))
+        for name, x in zip(env.term_widths, blocks, strict=True)
+    }
 
 
 @pytest.mark.parametrize("delay", [(0, 0), (1, 3), (2, 2)])
 def test_each_entry_is_the_observation_of_its_step(delay):
-    """Over restarts and per world: entry j of k is the noisy observation of k-1-j steps ago, and of the delay before that."""
+    """Over restarts and per world: entry j of k is the noisy observation of k-1-j steps ago, and of
+    the delay before that."""
     past = {**PAST, "observation_delay": delay}
     env, plain = make_env(num_envs=16, **past), make_env(num_envs=16, episode=0.3)
     ends, lags = torch.zeros(16), torch.zeros(16, dtype=torch.long)
-    record: list[list[dict[str, Tensor]]] = [[] for _ in range(16)]  # of each world's episode, what was measured
+    # What was measured in each world's episode.
+    record: list[list[dict[str, Tensor]]] = [[] for _ in range(16)]
     for t in range(41):
         if t:
             step = env.step(actions(40, 16)[t - 1])
             twin = plain.step(actions(40, 16)[t - 1])
-            assert torch.equal(step.views.critic, twin.views.critic)
+            assert torch.equal(step.observation.critic, twin.observation.critic)
             ended = step.terminated | step.truncated
             ends += ended
-        now, seen = parts(plain, plain.views.obs), parts(env, env.views.obs)
-        assert env.past
-        lags = env.past.age if delay[1] else lags
+        now, seen = parts(plain, plain.observation.actor), parts(env, env.observation.actor)
+        assert env.history
+        lags = env.history.age if delay[1] else lags
         for i in range(16):
             if t and ended[i]:
                 record[i].clear()
@@ -58,20 +66,25 @@ def test_each_entry_is_the_observation_of_its_step(delay):
             for name, block in seen.items():
                 late = 0 if name in ("action", "command", "clock") else int(lags[i])
                 for j, entry in enumerate(block[i].flip(0)):  # newest first
-                    assert torch.equal(entry, record[i][max(0, len(record[i]) - 1 - j - late)][name]), (t, i, name, j)
-    assert (ends >= 2).all() and (not delay[1] or (lags.min() >= delay[0] and lags.max() <= delay[1]))
+                    assert torch.equal(
+                        entry, record[i][max(0, len(record[i]) - 1 - j - late)][name]
+                    ), (t, i, name, j)
+    assert (ends >= 2).all() and (
+        not delay[1] or (lags.min() >= delay[0] and lags.max() <= delay[1])
+    )
 
 
 def test_delays_are_drawn_for_each_episode():
-    """Every delay of the range comes as often as the others, changes at restarts alone, and is another in another world."""
+    """Every delay of the range comes as often as the others, changes at restarts alone, and is
+    another in another world."""
     env = make_env(num_envs=1200, history={}, observation_delay=(1, 3), episode=0.06, stagger=False)
-    assert env.past
-    first = env.past.age.clone()
+    assert env.history
+    first = env.history.age.clone()
     for _ in range(3):
-        assert torch.equal(env.past.age, first)
+        assert torch.equal(env.history.age, first)
         env.step(torch.zeros(1200, 12))
-    counts = torch.stack([(env.past.age == d).sum() for d in (1, 2, 3)])
-    assert (env.past.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
+    counts = torch.stack([(env.history.age == d).sum() for d in (1, 2, 3)])
+    assert (env.history.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
 
 
 def test_worlds_do_not_know_how_many_they_are():
@@ -79,7 +92,7 @@ def test_worlds_do_not_know_how_many_they_are():
     few, many = make_env(num_envs=4, **PAST), make_env(num_envs=16, **PAST)
     for action in actions(40, 16):
         a, b = few.step(action[:4]), many.step(action)
-        assert torch.equal(a.views.obs, b.views.obs[:4])
+        assert torch.equal(a.observation.actor, b.observation.actor[:4])
 
 
 def test_state_round_trip():
@@ -87,12 +100,14 @@ def test_state_round_trip():
     env, other = make_env(num_envs=8, **PAST), make_env(num_envs=8, **PAST)
     for action in actions(20, 8):
         env.step(action)
-    state, view = env.state(), env.views.obs.clone()
+    state, view = env.state(), env.observation.actor.clone()
     other.step(actions(1, 8)[0])
     other.load(state)
-    assert {"env/past/frames", "env/past/age"} <= state.keys() and torch.equal(other.views.obs, view)
+    assert {"env/history/frames", "env/history/age"} <= state.keys() and torch.equal(
+        other.observation.actor, view
+    )
     for action in actions(20, 8):
-        assert torch.equal(env.step(action).views.obs, other.step(action).views.obs)
+        assert torch.equal(env.step(action).observation.actor, other.step(action).observation.actor)
 
 
 def test_steering_changes_the_present_alone():
@@ -100,9 +115,9 @@ def test_steering_changes_the_present_alone():
     env = make_env(num_envs=4, history={"command": 3})
     for action in actions(5, 4):
         env.step(action)
-    before = parts(env, env.views.obs.clone())["command"]
-    env.steer("command", [0.5, 0.25, -0.5])
-    after = parts(env, env.views.obs)["command"]
+    before = parts(env, env.observation.actor.clone())["command"]
+    env.set_memory("command", [0.5, 0.25, -0.5])
+    after = parts(env, env.observation.actor)["command"]
     assert torch.equal(after[:, :2], before[:, :2])
     assert torch.equal(after[:, 2], torch.tensor([0.5, 0.25, -0.5]).expand(4, 3))
 
@@ -118,48 +133,66 @@ def test_an_iteration_reads_nothing(sim):
 
 
 def test_the_evaluation_keeps_both():
-    """The delay is a property of the robot: what is evaluated has it, and the history that the network needs."""
+    """The delay is a property of the robot: what is evaluated has it, and the history that the
+    network needs."""
     task, yaml = make_task(**PAST), numbers("quadruped")
     env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=1)
-    assert env.past and env.past.high == 3 and env.sizes[0] == make_env(num_envs=2, **PAST).sizes[0]
+    assert (
+        env.history
+        and env.history.high == 3
+        and env.dims[0] == make_env(num_envs=2, **PAST).dims[0]
+    )
 
 
-# -- deployed ------------------------------------------------------------------------------------------------------------
+# -- deployed --------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", TASKS)
 def test_deploy_keeps_the_history(name, tmp_path):
-    """In closed loop from a reset, deploy's observation and controls are those of the Env, noise aside, until episodes end."""
+    """In closed loop from a reset, deploy's observation and controls are those of the Env, noise
+    aside, until episodes end."""
     terms = list(make_task(name).readings)
     past = {"history": {terms[0]: 3, terms[2]: 5, terms[-1]: 2}}
     done = export_task(name, tmp_path / "policy.onnx", **past)
-    policy = deploy.Policy(done.path)
+    policy = runtime.Policy(done.path)
     env = make_env(name, 8, stagger=False, **past)
-    env.sight.spread.zero_()  # a robot's readings have their noise already
-    env.see(torch.ones(8, dtype=torch.bool))
+    env.observer.amplitudes.zero_()  # a robot's readings have their noise already
+    env.update_observations(torch.ones(8, dtype=torch.bool))
     policy.reset(env.memory["phase"].numpy() if "phase" in env.memory else np.zeros(8))
     running, lived = torch.ones(8, dtype=torch.bool), 0
     for _ in range(60):
-        readings = measured(policy, env)
+        readings = measure(policy, env)
         command = env.memory["command"].numpy().copy() if "command" in env.memory else None
-        np.testing.assert_allclose(policy.observe(readings, command)[running], env.views.obs[running], rtol=0, atol=1e-5)
-        targets, want = policy.act(readings, command), done.actor(env.views.obs).clamp(-env.task.clip, env.task.clip)
+        np.testing.assert_allclose(
+            policy.observe(readings, command)[running],
+            env.observation.actor[running],
+            rtol=0,
+            atol=1e-5,
+        )
+        targets, want = (
+            policy.act(readings, command),
+            done.actor(env.observation.actor).clamp(-env.task.clip, env.task.clip),
+        )
         np.testing.assert_allclose(policy.action[running], want[running], rtol=0, atol=1e-4)
         step = env.step(torch.from_numpy(policy.action.copy()))
         running &= ~(step.terminated | step.truncated | step.fault)
         np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
         lived += int(running.sum())
     assert lived > 200
-    assert [t["history"] for t in policy.about["observation"]] == [past["history"].get(term, 1) for term in terms]
-    filled = policy._past[terms[0]].copy()
+    assert [t["history"] for t in policy.about["observation"]] == [
+        past["history"].get(term, 1) for term in terms
+    ]
+    filled = policy._history[terms[0]].copy()
     policy.reset(np.zeros(8))
-    assert policy._past == {} and np.abs(filled).max() > 0
+    assert policy._history == {} and np.abs(filled).max() > 0
 
 
 def test_observing_forgets_nothing(tmp_path):
     """`observe` may be called as often as one likes: only `act` moves the history on."""
-    policy = deploy.Policy(export_task("cartpole", tmp_path / "policy.onnx", history={"cart": 3}).path)
+    policy = runtime.Policy(
+        export_task("cartpole", tmp_path / "policy.onnx", history={"cart": 3}).path
+    )
     reading = lambda x: {"joint_pos": [x, 0.0], "joint_vel": [0.0, 0.0]}  # noqa: E731
     policy.act(reading(1.0))
     policy.act(reading(2.0))
@@ -171,7 +204,7 @@ def test_observing_forgets_nothing(tmp_path):
 
 def test_a_file_without_the_key(tmp_path):
     """A description that says nothing of history, as older files, is one of single steps."""
-    policy = deploy.Policy(export_task("cartpole", tmp_path / "policy.onnx").path)
+    policy = runtime.Policy(export_task("cartpole", tmp_path / "policy.onnx").path)
     for term in policy.about["observation"]:
         del term["history"]
     reading = {"joint_pos": [0.1, 0.2], "joint_vel": [0.3, 0.4]}
@@ -190,19 +223,19 @@ def test_a_strange_history_is_refused(steps, tmp_path):
     about["observation"][0]["history"] = steps
     notes.value = json.dumps(about)
     onnx.save(model, path)
-    with pytest.raises(ValueError, match="describes itself wrongly"):
-        deploy.Policy(path)
+    with pytest.raises(ValueError, match="has an invalid description"):
+        runtime.Policy(path)
 
 
-# -- mistakes ------------------------------------------------------------------------------------------------------------
+# -- mistakes --------------------------------------------------------------------------------------
 
 
 def test_export_checks_the_width():
     """An observation without the history that the task states is not exported."""
     env = make_env("cartpole", 2, history={"pole": 2})
-    assert describe(env.task, "cartpole", {}, env.widths, 7)["observation"][1]["history"] == 2
-    with pytest.raises(ValueError, match="readings are 7 wide, its observation is 5"):
-        describe(env.task, "cartpole", {}, env.widths, 5)
+    assert describe(env.task, "cartpole", {}, env.term_widths, 7)["observation"][1]["history"] == 2
+    with pytest.raises(ValueError, match="readings are 7 wide, but its observation is 5 wide"):
+        describe(env.task, "cartpole", {}, env.term_widths, 5)
 
 
 def test_an_unknown_term():
@@ -218,7 +251,10 @@ def test_an_unknown_term():
         ("task.history.gyro=0", "task.history.gyro=0: expected control steps, from 1 to 64"),
         ("task.history.gyro=65", "task.history.gyro=65: expected control steps, from 1 to 64"),
         ("task.history.gyro=1.5", "task.history.gyro=1.5: expected a whole number"),
-        ("task.observation_delay=[2,1]", "=[2, 1]: expected the least and the most control steps, up to 64"),
+        (
+            "task.observation_delay=[2,1]",
+            "=[2, 1]: expected the least and the most control steps, up to 64",
+        ),
         ("task.observation_delay=[0,65]", "task.observation_delay=[0, 65]: expected the least"),
         ("task.observation_delay=[-1,0]", "task.observation_delay=[-1, 0]: expected the least"),
         ("task.observation_delay=[1]", "task.observation_delay=[1]: expected 2 numbers"),
@@ -227,6 +263,6 @@ def test_an_unknown_term():
 def test_mistakes_are_one_line(word, says, capsys):
     """Wrong histories and delays are answered before anything is built."""
     with pytest.raises(SystemExit) as stopped:
-        command.check("config", ["task=quadruped", *SMALL, word])
+        command_line.check("config", ["task=quadruped", *SMALL, word])
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and says in error and error.count("\n") == 1

@@ -1,4 +1,5 @@
-"""Domain randomisation: every field's distribution, in both Sims; what it does to the physics; off costs nothing."""
+"""Domain randomization: every field's distribution, in both Sims; what it does to the physics; off
+costs nothing."""
 
 import copy
 import math
@@ -11,16 +12,29 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from gpusim_rl import config
-from gpusim_rl.curriculum import Curriculum
-from gpusim_rl.env import Env
-from gpusim_rl.variety import FIELDS, flat, rows
+from gpusim_rl.config import compose
+from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.randomization.entries import whole_entries
+from gpusim_rl.envs.randomization.fields import FIELDS, table_rows
+from tests.algorithms.test_capture import exempt
 from tests.guard import guard
-from tests.test_capture import exempt
-from tests.worlds import ROOT, SIMS, TASKS, everything, make_env, make_ppo, numbers
+from tests.worlds import (
+    ROOT,
+    SIMS,
+    TASKS,
+    everything,
+    make_env,
+    make_ppo,
+    numbers,
+    read,
+    with_ranges,
+)
 
 WORLDS = 4096
-FAR = 0.03  # Kolmogorov's distance of 4,096 numbers from their distribution; 1 in 800 is farther, of this seed none
+# Kolmogorov's distance of 4,096 numbers from their distribution; 1 in 800 is farther, of this seed
+# none
+FAR = 0.03
 KINDS = ("uniform", "log_uniform", "normal")
 
 
@@ -47,9 +61,10 @@ def distance(kind: str, x: Tensor, low: float, high: float) -> float:
 
 
 def drawn(env: Env, name: str) -> Tensor:
-    """(B, columns): what was drawn of a field, as it is found in the Sim, in the first states or in the views."""
+    """(B, columns): what was drawn of a field, as it is found in the Sim, in the first states or in
+    the views."""
     mjm, sim, task = env.task.mjm, env.sim, env.task
-    start = task.start(WORLDS, env.noise)
+    start = task.start(WORLDS, env.rng)
     joints = [slice(7, None), slice(6, None)]
 
     def share(field: str, rows=slice(None), part=slice(None)) -> Tensor:
@@ -58,16 +73,18 @@ def drawn(env: Env, name: str) -> Tensor:
 
     def more(field: str, body: str) -> Tensor:
         at = mjm.body(body).id
-        return (sim.model(field)[:, at] - torch.from_numpy(getattr(mjm, field))[at]).reshape(WORLDS, -1)
+        return (sim.model(field)[:, at] - torch.from_numpy(getattr(mjm, field))[at]).reshape(
+            WORLDS, -1
+        )
 
     def gravity() -> Tensor:
         return sim.model("opt.gravity").double()
 
-    pushes = task.randomisation.push(env.noise, sim.force * 0, torch.ones(WORLDS, dtype=torch.int64))
+    pushes = task.randomization.push(env.rng, sim.force * 0, torch.ones(WORLDS, dtype=torch.int64))
     if name.startswith("bias."):
-        at = list(env.widths).index(name[5:])
-        return env.memory["sensor_bias"].split(list(env.widths.values()), dim=1)[at]
-    found = {
+        at = list(env.term_widths).index(name[5:])
+        return env.memory["sensor_bias"].split(list(env.term_widths.values()), dim=1)[at]
+    return {
         "friction": lambda: sim.model("geom_friction")[:, :, 0],
         "mass": lambda: share("body_mass", slice(1, 2)),
         "inertia": lambda: share("body_inertia", slice(mjm.body("FL_hip").id, None, 12), slice(1)),
@@ -90,40 +107,53 @@ def drawn(env: Env, name: str) -> Tensor:
         "push": lambda: pushes["kick"][pushes["kick"][:, 0] != 0][:, :2],
         "force": lambda: pushes["force"][pushes["force"][:, 0] != 0][:, :2],
     }[name]()
-    return found
 
 
 @pytest.mark.parametrize("sim, kind", [(sim, kind) for sim in SIMS for kind in KINDS])
 def test_distributions(sim, kind):
-    """Over 4,096 worlds each number of every field is of its range and kind alone; each joint has its own."""
+    """Over 4,096 worlds each number of every field is of its range and kind alone; each joint has
+    its own."""
     randomise = everything(kind)
     for name in ("push", "force"):
         randomise[name]["every"] = 1e-3  # s: in every step
     env = make_env(num_envs=WORLDS, sim=sim, randomise=randomise)
-    for name, entry in flat(randomise).items():
+    for name, entry in whole_entries(with_ranges(randomise)).items():
         x, low, high = drawn(env, name), entry["low"], entry["high"]
         assert len(x) == WORLDS, name
-        slack = (
-            2e-6 * max(1.0, abs(env.sim.qpos).max().item()) * (30 if name == "tilt" else 1)
-        )  # of float32, after a difference
+        # The rounding of float32, after a difference.
+        slack = 2e-6 * max(1.0, abs(env.sim.qpos).max().item()) * (30 if name == "tilt" else 1)
         assert low - slack <= x.min() and x.max() <= high + slack, name
         for column in x.T:
             assert distance(kind, column, low, high) < FAR, name
-            assert min(distance(other, column, low, high) for other in KINDS if other != kind) > 3 * FAR, name
+            assert (
+                min(distance(other, column, low, high) for other in KINDS if other != kind)
+                > 3 * FAR
+            ), name
         one = entry.get("each") is False
         assert torch.allclose(x, x[:, :1].expand_as(x)) == (one or x.shape[1] == 1), name
         if not one and x.shape[1] > 1:
             assert abs(torch.corrcoef(x[:, :2].T.double())[0, 1]) < 0.06, name
 
 
-# -- what it does ------------------------------------------------------------------------------------------------------
+# -- what it does ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=SIMS)
 def lab(request) -> Env:
     """Four worlds in which every model field is a world's own, each as the model has it."""
     share = {
-        name: 1.0 for name in ("friction", "mass", "armature", "damping", "joint_friction", "kp", "kd", "strength", "gravity")
+        name: 1.0
+        for name in (
+            "friction",
+            "mass",
+            "armature",
+            "damping",
+            "joint_friction",
+            "kp",
+            "kd",
+            "strength",
+            "gravity",
+        )
     }
     randomise = {name: {"kind": "uniform", "low": x, "high": x} for name, x in share.items()}
     randomise["friction"]["how"] = randomise["gravity"]["how"] = "scale"
@@ -143,7 +173,8 @@ def momentum(env: Env, world: int) -> Tensor:
 
 
 def lift(env: Env, **changes: list) -> None:
-    """Every world in the stance, at rest, 5 m above the ground; each model field as it is, but for rows of changes."""
+    """Every world in the stance, at rest, 5 m above the ground; each model field as it is, but for
+    rows of changes."""
     for name in env.task.fields:
         env.sim.model(name).copy_(torch.from_numpy(attrgetter(name)(env.task.mjm)))
     for name, factors in changes.items():
@@ -164,20 +195,25 @@ def test_gravity_reaches_the_physics(lab):
     lab.sim.model("opt.gravity")[3, 0] = 1.0  # m/s²
     lab.sim.step(40)
     seconds = 40 * lab.task.mjm.opt.timestep
-    speed = torch.stack([momentum(lab, i) for i in range(4)]) / lab.task.mjm.body_mass.sum() / seconds
+    speed = (
+        torch.stack([momentum(lab, i) for i in range(4)]) / lab.task.mjm.body_mass.sum() / seconds
+    )
     assert speed[:, 2].tolist() == pytest.approx([0.0, -9.81, -1.62, -4.905], abs=3e-3)
     assert speed[:, 0].tolist() == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=3e-3)
 
 
 def test_a_force_gives_momentum_and_mass_takes_speed(lab):
-    """A force on the base adds F · t to the momentum whatever the mass, and takes a heavier trunk less far."""
+    """A force on the base adds F · t to the momentum whatever the mass, and takes a heavier trunk
+    less far."""
     heavy = torch.ones(14, dtype=lab.sim.qpos.dtype)
     heavy[1] = 1.6  # the trunk: 4 kg more
     lift(lab, gravity=[0.0] * 4, body_mass=[1.0, heavy])
     lab.sim.force[:2, 0] = 50.0
     lab.sim.step(20)
     given = 50.0 * 20 * lab.task.mjm.opt.timestep
-    assert [momentum(lab, i)[0].item() for i in range(3)] == pytest.approx([given, given, 0.0], rel=1e-3, abs=1e-4)
+    assert [momentum(lab, i)[0].item() for i in range(3)] == pytest.approx(
+        [given, given, 0.0], rel=1e-3, abs=1e-4
+    )
     moved = lab.sim.qpos[:, 0] - lab.task.rest[0]
     assert 0 < moved[1] < 0.9 * moved[0] and abs(moved[2]) < 1e-6
     lab.sim.reset(torch.arange(4) == 1, lab.sim.qpos, lab.sim.qvel)
@@ -185,18 +221,30 @@ def test_a_force_gives_momentum_and_mass_takes_speed(lab):
 
 
 def test_servos_feel_their_gains(lab):
-    """Twice the stiffness is twice the torque of a position error, and the strength bounds it; damping resists a speed."""
-    lift(lab, actuator_gainprm=[1.0, 2.0, 2.0], actuator_biasprm=[1.0, 2.0, 2.0], actuator_forcerange=[1.0, 1.0, 0.1])
+    """Twice the stiffness is twice the torque of a position error, and the strength bounds it;
+    damping resists a speed."""
+    lift(
+        lab,
+        actuator_gainprm=[1.0, 2.0, 2.0],
+        actuator_biasprm=[1.0, 2.0, 2.0],
+        actuator_forcerange=[1.0, 1.0, 0.1],
+    )
     lab.sim.ctrl[:, 0] += 0.1
     lab.sim.step(1)
-    torque = lab.look().FL_abduction_torque[:, 0].tolist()
+    torque = lab.current_state().FL_abduction_torque[:, 0].tolist()
     assert torque[1] == pytest.approx(2 * torque[0], rel=1e-3)
     assert torque[2] == pytest.approx(0.1 * lab.task.mjm.actuator_forcerange[0, 1], rel=1e-5)
 
 
 def test_joints_feel_their_constants(lab):
     """More rotor inertia, damping or dry friction: less speed of a joint under the same command."""
-    lift(lab, gravity=[0.0] * 4, dof_armature=[1, 4, 1, 1], dof_damping=[1, 1, 4, 1], dof_frictionloss=[1, 1, 1, 4])
+    lift(
+        lab,
+        gravity=[0.0] * 4,
+        dof_armature=[1, 4, 1, 1],
+        dof_damping=[1, 1, 4, 1],
+        dof_frictionloss=[1, 1, 1, 4],
+    )
     lab.sim.ctrl[:, 2] += 0.05
     lab.sim.step(10)
     speed = lab.sim.qvel[:, 8].abs()
@@ -213,7 +261,8 @@ def test_friction_brakes(lab):
 
 
 def test_force_pushes():
-    """A push lasts as many control steps as its hold, the same throughout; none outlives a restart; state() knows of it."""
+    """A push lasts as many control steps as its hold, the same throughout; none outlives a restart;
+    state() knows of it."""
     hold = {"kind": "uniform", "low": 20.0, "high": 20.0, "every": 0.2, "hold": [0.1, 0.1]}
     env = make_env(num_envs=32, randomise={"force": hold}, episode=1.0)
     runs, length = [], torch.zeros(32)
@@ -234,47 +283,57 @@ def test_force_pushes():
 
 
 def test_pushes_come_as_often_as_they_should():
-    """Pushes are Poisson's: of 4,096 worlds in 20 steps, 20 · 4,096 · dt / every, within five deviations."""
+    """Pushes are Poisson's: of 4,096 worlds in 20 steps, 20 · 4,096 · dt / every, within five
+    deviations."""
     push = {"kind": "uniform", "low": 0.1, "high": 0.2, "every": 2.0}
     env, count = make_env(num_envs=WORLDS, randomise={"push": push}), 0
     for step in range(1, 21):
-        env.noise.draw(torch.tensor(step))
-        count += (env._push()["kick"][:, 0] != 0).sum().item()
+        env.rng.draw(torch.tensor(step))
+        count += (env._pushes()["kick"][:, 0] != 0).sum().item()
     mean = 20 * WORLDS * 0.02 / 2.0
     assert abs(count - mean) < 5 * math.sqrt(mean)
 
 
 def test_encoders_and_biases():
-    """The actor sees q + δ and biased terms, the critic the truth; a servo's target is less by δ; both anew at a restart."""
+    """The actor sees q + δ and biased terms, the critic the truth; a servo's target is less by δ;
+    both anew at a restart."""
     randomise = everything() | {"push": {"kind": "off"}, "force": {"kind": "off"}}
     env = make_env(num_envs=8, randomise=randomise, episode=0.2)
-    env.sight.spread.zero_()
-    env.see()
+    env.observer.amplitudes.zero_()
+    env.update_observations()
     offset, own = env.memory["encoder"], env.memory["sensor_bias"]
     for _ in range(12):
-        action, before = torch.randn(8, 12, generator=torch.Generator().manual_seed(0)), offset.clone()
-        s = env.look()
-        want = env.task.control(s.seen(action=action, previous=env.action)) - before[:, 7:]
+        action, before = (
+            torch.randn(8, 12, generator=torch.Generator().manual_seed(0)),
+            offset.clone(),
+        )
+        s = env.current_state()
+        want = env.task.control(s.with_(action=action, previous=env.action)) - before[:, 7:]
         env.act(action)
         torch.testing.assert_close(env.sim.ctrl.float(), want)
         env.advance()
         env.settle()
-        obs, critic = env.views.obs, env.views.critic[:, : env.views.obs.shape[1]]
-        seen = (obs - critic - own).split(list(env.widths.values()), dim=1)
-        for name, error in zip(env.widths, seen, strict=True):
-            torch.testing.assert_close(error, offset[:, 7:] if name == "joints" else error * 0, atol=1e-6, rtol=0)
+        obs, critic = (
+            env.observation.actor,
+            env.observation.critic[:, : env.observation.actor.shape[1]],
+        )
+        seen = (obs - critic - own).split(list(env.term_widths.values()), dim=1)
+        for name, error in zip(env.term_widths, seen, strict=True):
+            torch.testing.assert_close(
+                error, offset[:, 7:] if name == "joints" else error * 0, atol=1e-6, rtol=0
+            )
         assert torch.equal((offset != before).any(1), env.time == 0)
     assert own[:, :3].all() and not own[:, 3:6].any()
 
 
-# -- the contracts -----------------------------------------------------------------------------------------------------
+# -- the contracts ---------------------------------------------------------------------------------
 
 
 def test_off_costs_nothing():
-    """Without randomisation no field is kept per world, no number drawn and nothing remembered."""
+    """Without randomization no field is kept per world, no number drawn and nothing remembered."""
     env = make_env(num_envs=4, randomise={})
-    assert env.task.fields == () and not env.task.randomisation.memory(4) and not env.sim._model
-    assert not [name for name in env.noise._place if name.startswith("randomise/")]
+    assert env.task.fields == () and not env.task.randomization.memory(4) and not env.sim._model
+    assert not [name for name in env.rng._place if name.startswith("randomise/")]
 
 
 @pytest.mark.parametrize("sim", SIMS)
@@ -282,7 +341,10 @@ def test_an_iteration_with_everything_reads_nothing(sim):
     """With every field on and a curriculum, an iteration still reads nothing on the host."""
     env = make_env("quadruped", 4, sim=sim, episode=0.1, randomise=everything("normal"))
     by = {"from": 0.0, "to": 0.04, "start": 0, "stop": 4}
-    plan = {"task.randomise.push.low": by | {"by": "iteration"}, "task.weights.jerk": by | {"by": "success"}}
+    plan = {
+        "task.randomise.push.low": by | {"by": "iteration"},
+        "task.weights.jerk": by | {"by": "success"},
+    }
     ppo = make_ppo(env, num_steps=6, num_minibatches=2, update_epochs=1, schedule=Curriculum(plan))
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
@@ -292,8 +354,12 @@ def test_an_iteration_with_everything_reads_nothing(sim):
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_state_round_trip_with_everything(sim):
-    """An Env with everything on, loaded into another, goes on bit by bit; four worlds do what the first of eight do."""
-    envs = [make_env(num_envs=n, sim=sim, episode=0.2, randomise=everything("log_uniform")) for n in (4, 4, 8)]
+    """An Env with everything on, loaded into another, goes on bit by bit; four worlds do what the
+    first of eight do."""
+    envs = [
+        make_env(num_envs=n, sim=sim, episode=0.2, randomise=everything("log_uniform"))
+        for n in (4, 4, 8)
+    ]
     plan = torch.randn(20, 8, 12, generator=torch.Generator().manual_seed(0))
     for action in plan[:8]:
         for env in (envs[0], envs[2]):
@@ -301,27 +367,60 @@ def test_state_round_trip_with_everything(sim):
     envs[1].load(envs[0].state())
     for action in plan[8:]:
         a, b, c = (env.step(action[: env.num_envs]) for env in envs)
-        for x, y, z in zip((*a.views, *a[1:]), (*b.views, *b[1:]), (*c.views, *c[1:]), strict=True):
+        for x, y, z in zip(
+            (*a.observation, *a[1:]),
+            (*b.observation, *b[1:]),
+            (*c.observation, *c[1:]),
+            strict=True,
+        ):
             assert torch.equal(x, y) and torch.equal(x, z[:4])
-    assert envs[0].state().keys() >= {"env/memory/encoder", "env/memory/sensor_bias", "env/memory/force_left", "env/success"}
+    assert envs[0].state().keys() >= {
+        "env/memory/encoder",
+        "env/memory/sensor_bias",
+        "env/memory/force_left",
+        "env/success",
+    }
 
 
 def test_an_evaluation_has_no_pushes():
     """The task as it is evaluated keeps what a robot may be, without pushes."""
     task = make_env(num_envs=2, randomise=everything()).task.evaluation()
-    on = set(task.randomisation.entries)
+    on = set(task.randomization.entries)
     assert {"push", "force"} == set(FIELDS) - on
 
 
 def test_cartpole_has_what_it_can():
-    """A task without a free base takes the fields that make sense, encoders of angles it sees as cosines included."""
-    names = ("friction", "mass", "inertia", "armature", "damping", "joint_friction", "gravity", "encoder", "start_angle")
-    none = {"armature": {"how": "set"}, "damping": {"how": "set"}, "joint_friction": {"how": "set"}}  # of its own
-    env = make_env("cartpole", 4, randomise={name: {"kind": "uniform"} | none.get(name, {}) for name in names})
-    env.sight.spread.zero_()
-    env.see()
+    """A task without a free base takes the fields that make sense, encoders of angles it sees as
+    cosines included."""
+    names = (
+        "friction",
+        "mass",
+        "inertia",
+        "armature",
+        "damping",
+        "joint_friction",
+        "gravity",
+        "encoder",
+        "start_angle",
+    )
+    # Cartpole has none of its own.
+    none = {
+        "armature": {"how": "set"},
+        "damping": {"how": "set"},
+        "joint_friction": {"how": "set"},
+    }
+    env = make_env(
+        "cartpole", 4, randomise={name: {"kind": "uniform"} | none.get(name, {}) for name in names}
+    )
+    env.observer.amplitudes.zero_()
+    env.update_observations()
     angle = env.sim.qpos[:, 1] + env.memory["encoder"][:, 1]
-    torch.testing.assert_close(env.views.obs[:, 1:3].double(), torch.stack([angle.cos(), angle.sin()], 1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        env.observation.actor[:, 1:3].double(),
+        torch.stack([angle.cos(), angle.sin()], 1),
+        atol=1e-6,
+        rtol=0,
+    )
     assert env.memory["encoder"].all() and not env.step(torch.zeros(4, 1)).fault.any()
 
 
@@ -329,15 +428,43 @@ def test_cartpole_has_what_it_can():
     "name, entry, says",
     [
         ("wind", {}, "task.randomise.wind: no such field, choose one of friction, mass"),
-        ("mass", {"lo": 1}, "task.randomise.mass: unknown key 'lo', choose one of kind, low, high, each, only"),
+        (
+            "mass",
+            {"lo": 1},
+            "task.randomise.mass: unknown key 'lo', choose one of kind, low, high, each, only",
+        ),
         ("mass", {"kind": "uniform", "low": 2.0}, "task.randomise.mass: low=2.0 is above high=1.1"),
-        ("friction", {"kind": "log_uniform", "low": 0.0}, "task.randomise.friction.low=0.0: a log_uniform draw needs"),
+        (
+            "friction",
+            {"kind": "log_uniform", "low": 0.0},
+            "task.randomise.friction.low=0.0: a log_uniform draw needs",
+        ),
         ("kp", {"kind": "normal", "low": 0.0}, "task.randomise.kp.low=0.0: expected more than 0"),
-        ("push", {"kind": "uniform", "every": 0}, "task.randomise.push.every=0: expected more than 0 s"),
-        ("force", {"kind": "uniform", "hold": [0.5, 0.1]}, "task.randomise.force.hold=[0.5, 0.1]: expected"),
-        ("mass", {"kind": "uniform", "only": "trunk"}, "task.randomise.mass.only=trunk: expected a list of names"),
-        ("kp", {"kind": "uniform", "only": ["x"]}, "task.randomise.kp.only: no actuator 'x', choose of FL_abduction"),
-        ("bias", {"sonar": {"kind": "uniform"}}, "task.randomise.bias.sonar: no such term, choose one of gyro, up"),
+        (
+            "push",
+            {"kind": "uniform", "every": 0},
+            "task.randomise.push.every=0: expected more than 0 s",
+        ),
+        (
+            "force",
+            {"kind": "uniform", "hold": [0.5, 0.1]},
+            "task.randomise.force.hold=[0.5, 0.1]: expected",
+        ),
+        (
+            "mass",
+            {"kind": "uniform", "only": "trunk"},
+            "task.randomise.mass.only=trunk: expected a list of names",
+        ),
+        (
+            "kp",
+            {"kind": "uniform", "only": ["x"]},
+            "task.randomise.kp.only: no actuator 'x', choose of FL_abduction",
+        ),
+        (
+            "bias",
+            {"sonar": {"kind": "uniform", "low": 0.0, "high": 1.0}},
+            "task.randomise.bias.sonar: no such term, choose one of gyro, up",
+        ),
     ],
 )
 def test_nonsense_gets_a_line(name, entry, says):
@@ -353,7 +480,7 @@ def test_nonsense_gets_a_line(name, entry, says):
         ("kd", "actuator 'slide' is no position servo"),
         ("force", "this model has no free base"),
         ("start_spin", "this model has no free base"),
-        ("payload", "this model has no free base, say which body with only=[NAME]"),
+        ("payload", "this model has no free base, name the body with only=[NAME]"),
     ],
 )
 def test_what_cartpole_lacks(name, says):
@@ -362,20 +489,29 @@ def test_what_cartpole_lacks(name, says):
         make_env("cartpole", 2, randomise={name: {"kind": "uniform"}})
 
 
-# -- where it is written -----------------------------------------------------------------------------------------------
+# -- where it is written ---------------------------------------------------------------------------
 
 
 def test_the_yaml_lists_every_field():
-    """conf/config.yaml has each field, off, with all of its keys and the numbers of the table in the code."""
-    section = config.build_base("config", ("task=cartpole",))["task"]["randomise"]
+    """conf/config.yaml has each field, off and with all of its keys, in the order of the table."""
+    section = compose.build_base("config", ("task=cartpole",))["task"]["randomise"]
     assert section.keys() == {*FIELDS, "bias"}
-    listed = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "config.yaml"))["task"]["randomise"]
-    assert listed == {name: field.entry() for name, field in FIELDS.items()} | {"bias": {}}
+    listed = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "config.yaml"))["task"][
+        "randomise"
+    ]
+    assert listed.pop("bias") == {} and list(listed) == list(FIELDS)
+    for name, entry in listed.items():
+        assert entry["kind"] == "off" and tuple(entry) == FIELDS[name].keys
     for task in TASKS:
-        assert list(numbers(task)["randomise"]["bias"]) == list(make_env(task, 2).widths)[: len(numbers(task)["noise"])]
+        assert (
+            list(numbers(task)["randomise"]["bias"])
+            == list(make_env(task, 2).term_widths)[: len(numbers(task)["noise"])]
+        )
 
 
 def test_the_docs_list_every_field():
     """docs/randomisation.md has the table of the code."""
     table = (ROOT / "docs" / "randomisation.md").read_text().partition("| field |")[2]
-    assert [line for line in table.splitlines() if line.startswith("| `")] == rows()
+    assert [line for line in table.splitlines() if line.startswith("| `")] == table_rows(
+        read("config")["task"]["randomise"]
+    )

@@ -1,4 +1,4 @@
-"""What comes from strangers or from a broken disk: refused in one line, nothing executed, the checkpoint before used."""
+"""Files from strangers or a broken disk are refused in one line; nothing in them is executed."""
 
 import datetime
 import json
@@ -13,10 +13,11 @@ import pytest
 import torch
 import yaml
 
-from gpusim_rl import deploy, resume
-from gpusim_rl.bundle import confined, keep
-from gpusim_rl.run import Run
-from gpusim_rl.task import compile_mjcf
+from gpusim_rl.config import resume
+from gpusim_rl.deploy import runtime
+from gpusim_rl.robots.model_files import check_confined, copy_model
+from gpusim_rl.robots.models import compile_mjcf
+from gpusim_rl.runs.run import Run
 from tests.commands import command, refused
 
 
@@ -35,7 +36,8 @@ def falls_back(run: Run) -> bool:
 
 
 def test_cuts_and_flips(run):
-    """A checkpoint cut at every 1,000th byte or with one bit flipped, at 200 places, is never taken for whole."""
+    """A checkpoint cut at every 1,000th byte or with one bit flipped, at 200 places, is never taken
+    for whole."""
     path = run.checkpoints.latest()
     data, rng = path.read_bytes(), random.Random(0)
     tried = right = 0
@@ -63,7 +65,8 @@ class Evil:
 
 @pytest.mark.parametrize("checked", [True, False], ids=["manifest", "no manifest"])
 def test_what_is_no_checkpoint(run, monkeypatch, checked):
-    """A pickle, torch's pickle, a zip bomb, a directory, a link out of the run: refused, with and without a manifest."""
+    """A pickle, torch's pickle, a zip bomb, a directory, a link out of the run: refused, with and
+    without a manifest."""
     monkeypatch.chdir(run.path)
     path = run.checkpoints.latest()
     outside = run.path.parent / "outside.safetensors"
@@ -94,13 +97,20 @@ def test_what_is_no_checkpoint(run, monkeypatch, checked):
 
 
 def test_a_damaged_manifest(run):
-    """Whatever the manifest holds, it is refused in one line that says what to do, or read as what it should be."""
+    """Whatever the manifest holds, it is refused in one line that says what to do, or read as what
+    it should be."""
     file = run.checkpoints.path / "manifest.json"
     victim = run.path.parent / "victim"
     victim.write_text("mine")
     whole = run.checkpoints.manifest()["000002.safetensors"]
-    hostile = [json.dumps({name: whole}) for name in (str(victim), "../config.yaml", "../../victim", "a.safetensors")]
-    hostile += [json.dumps({"000002.safetensors": whole | {"success": success}}) for success in ("x", 2, [1], float("nan"))]
+    hostile = [
+        json.dumps({name: whole})
+        for name in (str(victim), "../config.yaml", "../../victim", "a.safetensors")
+    ]
+    hostile += [
+        json.dumps({"000002.safetensors": whole | {"success": success}})
+        for success in ("x", 2, [1], float("nan"))
+    ]
     hostile += [
         '{"a": 1}',
         '{"a": {}}',
@@ -126,7 +136,9 @@ def test_a_damaged_manifest(run):
 
 HOSTILE = {
     "_target_": lambda c: c | {"_target_": "os.system"},
-    "_target_ deep": lambda c: c | {"task": c["task"] | {"_target_": "os.system", "_args_": ["touch executed"]}},
+    "_target_ deep": lambda c: (
+        c | {"task": c["task"] | {"_target_": "os.system", "_args_": ["touch executed"]}}
+    ),
     "interpolated number": lambda c: c | {"num_envs": "${oc.env:HOME}"},
     "interpolated model": lambda c: c | {"task": c["task"] | {"mjcf": "${oc.env:HOME}/x.xml"}},
     "model out of the run": lambda c: c | {"task": c["task"] | {"mjcf": "/etc/passwd"}},
@@ -148,11 +160,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_config(run, monkeypatch, what):
-    """A configuration that names code, reaches out of the run or is no configuration is refused in one line of its file."""
+    """A configuration that names code, reaches out of the run or is no configuration is refused in
+    one line of its file."""
     monkeypatch.chdir(run.path)
     (run.path / "config.yaml").write_text(yaml.safe_dump(HOSTILE[what](run.config)))
     with pytest.raises((ValueError, OSError), match=r"config\.yaml|unknown task") as error:
-        resume.trained(Run.open(run.path))
+        resume.load_config(Run.open(run.path))
     assert "\n" not in str(error.value) and not Path("executed").exists()
 
 
@@ -173,13 +186,16 @@ def test_config_that_is_none(run, monkeypatch, text):
     monkeypatch.chdir(run.path)
     (run.path / "config.yaml").write_text(text)
     with pytest.raises(ValueError) as error:
-        resume.trained(Run.open(run.path))
+        resume.load_config(Run.open(run.path))
     assert str(error.value) and not Path("executed").exists()
 
 
-@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "model", "checkpoints/manifest.json"])
+@pytest.mark.parametrize(
+    "name", [".lock", "metrics.jsonl", "checkpoints", "model", "checkpoints/manifest.json"]
+)
 def test_links_out_of_a_run(run, name):
-    """A file of a run that is a link, dangling or not, or a pipe, is refused before anything is read or written."""
+    """A file of a run that is a link, dangling or not, or a pipe, is refused before anything is
+    read or written."""
     file, outside = run.path / name, run.path.parent / "outside"
     if file.is_dir():
         shutil.rmtree(file)
@@ -187,7 +203,7 @@ def test_links_out_of_a_run(run, name):
     file.parent.mkdir(exist_ok=True)
     for make in (lambda: file.symlink_to(outside), lambda: os.mkfifo(file)):
         make()
-        with pytest.raises(ValueError, match="is no file of a run, but a link or a pipe"):
+        with pytest.raises(ValueError, match="is a link or a pipe: a run must not contain one"):
             Run.open(run.path)
         file.unlink()
     assert not outside.exists()
@@ -199,34 +215,45 @@ def test_a_directory_for_a_checkpoint(run):
     path.unlink()
     path.mkdir()
     done = command("train.py", "resume=run", "iterations=3", cwd=run.path.parent)
-    assert done.returncode == 0 and done.stderr.count("\n") == 1 and "going on from run/checkpoints/000000" in done.stderr
+    assert (
+        done.returncode == 0
+        and done.stderr.count("\n") == 1
+        and "going on from run/checkpoints/000000" in done.stderr
+    )
 
 
 def test_hostile_runs_by_command(tmp_path, run):
     """train.py and play.py refuse such runs in one line, before torch is loaded."""
     here = run.path.parent
-    (run.path / "config.yaml").write_text(yaml.safe_dump(HOSTILE["model out of the run"](run.config)))
+    (run.path / "config.yaml").write_text(
+        yaml.safe_dump(HOSTILE["model out of the run"](run.config))
+    )
     for script, word in (("train.py", "resume=run"), ("play.py", "run=run")):
-        line = refused(script, word, *(["mode=export"] if script == "play.py" else []), cwd=here, block="torch")
+        line = refused(
+            script, word, *(["mode=export"] if script == "play.py" else []), cwd=here, block="torch"
+        )
         assert "task.mjcf='/etc/passwd' lies outside of the run" in line
 
 
 def test_a_model_is_kept_whole(tmp_path):
-    """The copy of a model holds its includes and assets by the names they had, and compiles where nothing else is left."""
+    """The copy of a model holds its includes and assets by the names they had, and compiles where
+    nothing else is left."""
     far, near = tmp_path / "far", tmp_path / "near"
     (far / "meshes").mkdir(parents=True)
-    (far / "meshes" / "rock.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n")
+    (far / "meshes" / "rock.obj").write_text(
+        "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n"
+    )
     (far / "part.xml").write_text('<mujoco><asset><mesh file="rock.obj"/></asset></mujoco>')
     (far / "robot.xml").write_text(
         '<mujoco><compiler meshdir="meshes"/><include file="part.xml"/>'
         '<worldbody><geom type="mesh" mesh="rock" pos="0.123456789 0 0"/></worldbody></mujoco>'
     )
     before = compile_mjcf(str(far / "robot.xml"))
-    copy = keep(far / "robot.xml", near)
+    copy = copy_model(far / "robot.xml", near)
     shutil.rmtree(far)
     after = compile_mjcf(str(copy))
     assert (before.geom_pos == after.geom_pos).all() and after.nmesh == 1
-    confined(copy.read_text(), near, "it")
+    check_confined(copy.read_text(), near, "it")
 
 
 @pytest.mark.parametrize(
@@ -243,15 +270,17 @@ def test_a_model_is_kept_whole(tmp_path):
     ],
 )
 def test_models_stay_where_they_are(tmp_path, text):
-    """A stranger's model that names files out of its folder, or expands entities, is refused in one line."""
+    """A stranger's model that names files out of its folder, or expands entities, is refused in one
+    line."""
     for folder in (tmp_path, None):
         with pytest.raises(ValueError) as error:
-            confined(text, folder, "model.xml")
+            check_confined(text, folder, "model.xml")
         assert str(error.value).startswith("model.xml: ") and "\n" not in str(error.value)
 
 
 def test_hostile_policies(tmp_path, trained):
-    """An ONNX file with another's description, weights elsewhere or a model that reads files is refused in one line."""
+    """An ONNX file with another's description, weights elsewhere or a model that reads files is
+    refused in one line."""
     import onnx
 
     whole = onnx.load(trained / "policy.onnx")
@@ -262,7 +291,10 @@ def test_hostile_policies(tmp_path, trained):
         {"gpusim_rl": '{"format": 1}'},
         {"gpusim_rl": '{"format": 1, "action": 3, "dt": "x"}'},
         {"gpusim_rl": "[" * 100_000},
-        *({"gpusim_rl": json.dumps(json.loads(notes["gpusim_rl"]) | wrong)} for wrong in ({"dt": 1e9}, {"command": 5})),
+        *(
+            {"gpusim_rl": json.dumps(json.loads(notes["gpusim_rl"]) | wrong)}
+            for wrong in ({"dt": 1e9}, {"command": 5})
+        ),
         {"mjcf": '<mujoco><include file="/etc/passwd"/></mujoco>'},
     ]
     for i, change in enumerate(changes):
@@ -271,7 +303,13 @@ def test_hostile_policies(tmp_path, trained):
         line = refused("play.py", f"onnx={i}.onnx", "video=x.mp4", cwd=tmp_path)
         assert f"{i}.onnx" in line
     onnx.helper.set_model_props(whole, notes)
-    onnx.save(whole, tmp_path / "far.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    onnx.save(
+        whole,
+        tmp_path / "far.onnx",
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
     with pytest.raises(ValueError, match="is not an ONNX file that onnxruntime can load"):
-        deploy.Policy(tmp_path / "far.onnx")
+        runtime.Policy(tmp_path / "far.onnx")
     assert command("play.py", "onnx=far.onnx", "video=x.mp4", cwd=tmp_path).returncode == 2

@@ -1,4 +1,4 @@
-"""The run directory: files whole or not at all, the last checkpoints, rows that survive a crash."""
+"""The run directory: complete files, the last checkpoints, and rows that survive a crash."""
 
 import json
 import os
@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gpusim_rl.checkpoint import KEEP, load
-from gpusim_rl.disk import write_whole
-from gpusim_rl.run import Run, Stopwatch, newest, versions
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.provenance import versions
+from gpusim_rl.runs.checkpoints import KEEP, load
+from gpusim_rl.runs.run import Run, Stopwatch, newest
 from tests.worlds import make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
@@ -22,15 +23,25 @@ def run(tmp_path) -> Run:
 
 
 def test_create(run):
-    """A new run has its configuration as plain data, the versions, room for checkpoints, and nothing else."""
-    assert sorted(p.name for p in run.path.iterdir()) == [".lock", "checkpoints", "config.yaml", "versions.json"]
+    """A new run has its configuration as plain data, the versions, room for checkpoints, and
+    nothing else."""
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        ".lock",
+        "checkpoints",
+        "config.yaml",
+        "versions.json",
+    ]
     assert Run.open(run.path).config == CONFIG
     assert json.loads((run.path / "versions.json").read_text()) == versions()
-    assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
+    assert (
+        versions()["torch"] == torch.__version__.split("+")[0]
+        or versions()["torch"] == torch.__version__
+    )
 
 
 def test_create_leaves_what_is_there(run, tmp_path):
-    """A directory that holds anything is refused, an empty one is taken, a file is an OSError that names run_dir."""
+    """A directory that holds anything is refused, an empty one is taken, a file is an OSError that
+    names run_dir."""
     with pytest.raises(ValueError, match=r"run_dir=.* is not empty: .*resume="):
         Run.create(run.path, CONFIG)
     (tmp_path / "empty").mkdir()
@@ -48,7 +59,8 @@ def test_open(tmp_path):
 
 
 def test_write_whole(tmp_path):
-    """A file is replaced as a whole, under the eyes of who reads the one before, and no part remains, also where it fails."""
+    """A file is replaced as a whole, under the eyes of who reads the one before, and no part
+    remains, also where it fails."""
     path = tmp_path / "file"
     write_whole(path, b"one")
     with open(path, "rb") as reader:
@@ -61,7 +73,8 @@ def test_write_whole(tmp_path):
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
-    """A write that breaks off in the middle, as on a full disk, leaves the file before it and no part of its own."""
+    """A write that breaks off in the middle, as on a full disk, leaves the file before it and no
+    part of its own."""
     path, (soft, hard) = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
     write_whole(path, b"one")
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of any file
@@ -74,17 +87,26 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 
 def test_checkpoints(run):
-    """A checkpoint comes back bit by bit with its note, the last three stay, and the last is the one of the most iterations."""
-    state = {"a/b": torch.randn(3, 2), "n": torch.tensor(2**40), "mask": torch.tensor([True, False]), "x": torch.zeros(0)}
+    """A checkpoint comes back bit by bit with its note, the last three stay, and the last is the
+    one of the most iterations."""
+    state = {
+        "a/b": torch.randn(3, 2),
+        "n": torch.tensor(2**40),
+        "mask": torch.tensor([True, False]),
+        "x": torch.zeros(0),
+    }
     state["view"] = torch.randn(4, 6)[:, ::2]
     for i in (1, 20, 300, 4000):
         run.checkpoints.save(i, state | {"i": torch.tensor(i)}, {"task": "quadruped"})
     names = sorted(p.name for p in run.checkpoints.path.iterdir())
-    assert KEEP == 3 and names == [*(f"{i:06d}.safetensors" for i in (20, 300, 4000)), "manifest.json"]
-    found, note = load(run.checkpoints.latest())
-    assert note == {"iteration": "4000", "task": "quadruped"} and int(found.pop("i")) == 4000
-    assert found.keys() == state.keys()
-    assert all(torch.equal(found[k], v) and found[k].dtype == v.dtype for k, v in state.items())
+    assert KEEP == 3 and names == [
+        *(f"{i:06d}.safetensors" for i in (20, 300, 4000)),
+        "manifest.json",
+    ]
+    tensors, note = load(run.checkpoints.latest())
+    assert note == {"iteration": "4000", "task": "quadruped"} and int(tensors.pop("i")) == 4000
+    assert tensors.keys() == state.keys()
+    assert all(torch.equal(tensors[k], v) and tensors[k].dtype == v.dtype for k, v in state.items())
 
 
 def test_more_than_a_million_iterations(run):
@@ -95,7 +117,8 @@ def test_more_than_a_million_iterations(run):
 
 
 def test_load_refuses(run, tmp_path):
-    """A checkpoint that is missing, empty, cut anywhere, not safetensors or not ours is an error of one line with its name."""
+    """A checkpoint that is missing, empty, cut anywhere, not safetensors or not ours is an error of
+    one line with its name."""
     path = run.checkpoints.save(1, {"a": torch.arange(100.0)}, {})
     data = path.read_bytes()
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*nowhere"):
@@ -111,11 +134,15 @@ def test_load_refuses(run, tmp_path):
 
 
 def test_a_checkpoint_fits_or_changes_nothing(run):
-    """PPO's whole state passes through a file; one that does not fit is refused with its name and changes nothing."""
+    """PPO's whole state passes through a file; one that does not fit is refused with its name and
+    changes nothing."""
     ppo = make_ppo(make_env("quadruped", 8))
     ppo.iteration()
     state, _ = load(run.checkpoints.save(1, ppo.state(), {}))
-    assert all(torch.equal(state[k], v) for k, v in ppo.state().items()) and state.keys() == ppo.state().keys()
+    assert (
+        all(torch.equal(state[k], v) for k, v in ppo.state().items())
+        and state.keys() == ppo.state().keys()
+    )
     state["env/time"] = state["env/time"][:4]
     before = ppo.state()
     with pytest.raises(ValueError, match="the file does not fit this run: 'env/time'"):
@@ -124,7 +151,8 @@ def test_a_checkpoint_fits_or_changes_nothing(run):
 
 
 def test_rows(run):
-    """Rows come back as they were logged; a last line cut short is left out; a rewind drops it and what came later."""
+    """Rows come back as they were logged; a last line cut short is left out; a rewind drops it and
+    what came later."""
     rows = [{"iteration": i, "return": i / 3} for i in range(1, 5)]
     assert run.rows() == []
     for row in rows:
@@ -139,7 +167,8 @@ def test_rows(run):
 
 
 def test_config_must_be_a_run_s(run):
-    """A config.yaml that is not YAML, builds objects, or is no configuration is a ValueError of its name."""
+    """A config.yaml that is not YAML, builds objects, or is no configuration is a ValueError of its
+    name."""
     for text in ("a: [", "- 1", "task: walk", "a: !!python/name:os.system", ""):
         (run.path / "config.yaml").write_text(text)
         with pytest.raises(ValueError, match=r"config\.yaml is not"):
@@ -147,7 +176,8 @@ def test_config_must_be_a_run_s(run):
 
 
 def test_newest(tmp_path):
-    """The newest run is the one with the newest checkpoint at any depth; a directory without a configuration is none."""
+    """The newest run is the one with the newest checkpoint at any depth; a directory without a
+    configuration is none."""
     with pytest.raises(FileNotFoundError, match="no run with a checkpoint"):
         newest(tmp_path)
     for name, time in (("a/x", 300), ("a/y", 500), ("b", 400), ("c", 900)):

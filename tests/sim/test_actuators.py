@@ -1,4 +1,5 @@
-"""Actuators: closed forms of each kind, delays, restarts, resume, capture, incidents, and files from strangers."""
+"""Actuators: closed forms of each kind, delays, restarts, resume, capture, incidents, and files
+from strangers."""
 
 import json
 import shutil
@@ -10,26 +11,30 @@ import pytest
 import torch
 from safetensors.torch import save as to_bytes
 
-import train
-from gpusim_rl import config, resume, values
-from gpusim_rl.actuator import KINDS, Actuator
-from gpusim_rl.assemble import make_ppo as make_ppo_of
-from gpusim_rl.deploy import Policy
-from gpusim_rl.env import Env
-from gpusim_rl.export import describe
-from gpusim_rl.motor import KEY, WIDEST, Inputs, Net, load
-from gpusim_rl.repro import Repro
-from gpusim_rl.run import Run
-from gpusim_rl.sim.driven import Driven, drive
+from gpusim_rl import train, trainer
+from gpusim_rl.build import make_ppo as make_ppo_of
+from gpusim_rl.config import compose, resume, validate
+from gpusim_rl.deploy.export import describe
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.envs.env import Env
+from gpusim_rl.runs.run import Run
+from gpusim_rl.sim.actuated import ActuatedSim, make_actuated
+from gpusim_rl.sim.actuator_models import KEY, WIDEST, Inputs, Net, load
+from gpusim_rl.sim.actuator_spec import KINDS, Actuator
 from gpusim_rl.sim.native import Native
+from gpusim_rl.tools.replay import Repro
 from tests.commands import TINY
 from tests.guard import HostRead, guard
-from tests.worlds import SIMS, make_env, make_ppo, make_task
+from tests.worlds import SIMS, make_actuator, make_env, make_ppo, make_task, sim_options
 
 HINGE = """
 <mujoco>
-  <option timestep="0.005" integrator="implicitfast" gravity="0 0 0"><flag autoreset="disable"/></option>
-  <worldbody><body><joint name="j" axis="0 1 0" armature="0.05"/><geom size="0.1" mass="1" pos="0.1 0 0"/></body></worldbody>
+  <option timestep="0.005" integrator="implicitfast" gravity="0 0 0">
+    <flag autoreset="disable"/>
+  </option>
+  <worldbody><body>
+    <joint name="j" axis="0 1 0" armature="0.05"/><geom size="0.1" mass="1" pos="0.1 0 0"/>
+  </body></worldbody>
   <actuator><position joint="j" kp="30" kv="0.5" forcerange="-12 12"/></actuator>
   <sensor><jointactuatorfrc joint="j"/></sensor>
 </mujoco>
@@ -47,7 +52,13 @@ def elsewhere(tmp_path, monkeypatch):
 def net(tmp_path_factory) -> Net:
     """A small network of random weights."""
     draw = torch.Generator().manual_seed(0)
-    return Net(INPUTS, [(torch.randn(m, n, generator=draw) / n**0.5, torch.zeros(m)) for n, m in ((6, 8), (8, 8), (8, 1))])
+    return Net(
+        INPUTS,
+        [
+            (torch.randn(m, n, generator=draw) / n**0.5, torch.zeros(m))
+            for n, m in ((6, 8), (8, 8), (8, 1))
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,54 +71,75 @@ def file(tmp_path_factory, net) -> str:
 
 def of(kind: str, file: str, **settings) -> Actuator:
     """An actuator of each kind."""
-    return Actuator(kind=kind, **{"dc": {"no_load": 20.0}, "net": {"file": file}}.get(kind, {}), **settings)
+    return make_actuator(
+        kind=kind, **{"dc": {"no_load": 20.0}, "net": {"file": file}}.get(kind, {}), **settings
+    )
 
 
 def hinge(name: str, num_envs: int, actuator: Actuator, substeps: int = 1, text: str = HINGE):
     """Worlds of one hinge, its torque [N m] as their only sensor."""
-    return drive(name, mujoco.MjModel.from_xml_string(text), num_envs, actuator=actuator, substeps=substeps, device="cpu")
+    return make_actuated(
+        name,
+        mujoco.MjModel.from_xml_string(text),
+        num_envs,
+        actuator=actuator,
+        substeps=substeps,
+        device="cpu",
+        **sim_options(name),
+    )
 
 
 def place(sim, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
     """Restart every world of a hinge at angles and speeds (B,)."""
-    sim.reset(torch.ones(len(qpos), dtype=torch.bool), qpos[:, None].to(sim.qpos), qvel[:, None].to(sim.qvel))
+    sim.reset(
+        torch.ones(len(qpos), dtype=torch.bool),
+        qpos[:, None].to(sim.qpos),
+        qvel[:, None].to(sim.qvel),
+    )
 
 
-# -- closed forms --------------------------------------------------------------------------------------------------------
+# -- closed forms ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SIMS)
 def test_torque_speed_curve(name):
-    """A DC motor asked for more than it has gives, at every speed, the torque of its line, within its peak and its strength."""
+    """A DC motor asked for more than it has gives, at every speed, the torque of its line, within
+    its peak and its strength."""
     speed = torch.linspace(-30, 30, 121)
-    sim = hinge(name, 242, Actuator(kind="dc", stall=16.0, no_load=20.0))
+    sim = hinge(name, 242, make_actuator(kind="dc", stall=16.0, no_load=20.0))
     sim.model("strength")[121:] = 0.5
     place(sim, torch.zeros(242), speed.repeat(2))
     for sign in (1, -1):
-        sim.reset(torch.ones(242, dtype=torch.bool), 0 * sim.qpos, speed.repeat(2)[:, None].to(sim.qvel))
+        sim.reset(
+            torch.ones(242, dtype=torch.bool), 0 * sim.qpos, speed.repeat(2)[:, None].to(sim.qvel)
+        )
         sim.ctrl.fill_(10.0 * sign)
         sim.step(1)
-        found = sim.sensordata[:, 0].double().numpy().reshape(2, 121)
-        along = sign * speed.double().numpy()  # with the torque, 12 N m up to 5 rad/s, then 0.8 N m less for each rad/s
+        torque = sim.sensordata[:, 0].double().numpy().reshape(2, 121)
+        # Speed along the torque: 12 N m up to 5 rad/s, then 0.8 N m less for each rad/s.
+        along = sign * speed.double().numpy()
         line = np.interp(along, [5, 20], [12, 0])
-        np.testing.assert_allclose(found, sign * np.stack([line, line / 2]), atol=1e-5)
+        np.testing.assert_allclose(torque, sign * np.stack([line, line / 2]), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SIMS)
 def test_pd_is_the_servo(name):
-    """From one state the PD law and MuJoCo's position servo give the same torques, at their limits too."""
+    """From one state the PD law and MuJoCo's position servo give the same torques, at their limits
+    too."""
     draw = torch.Generator().manual_seed(0)
-    qpos, qvel, target = (torch.randn(3, 64, generator=draw) * torch.tensor([[0.3], [5.0], [0.3]])).unbind()
-    found = []
+    qpos, qvel, target = (
+        torch.randn(3, 64, generator=draw) * torch.tensor([[0.3], [5.0], [0.3]])
+    ).unbind()
+    torques = []
     for kind in ("position", "pd"):
-        sim = hinge(name, 64, Actuator(kind=kind))
+        sim = hinge(name, 64, make_actuator(kind=kind))
         place(sim, qpos, qvel)
         sim.ctrl.copy_(target[:, None])
         sim.step(1)
-        found.append(sim.sensordata.double())
+        torques.append(sim.sensordata.double())
     expected = (30 * (target - qpos) - 0.5 * qvel).clamp(-12, 12)[:, None].double()
-    torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torques[0], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torques[1], expected, atol=1e-5, rtol=0)
     assert (expected.abs() == 12).any() and (expected.abs() < 11).any()
 
 
@@ -116,7 +148,7 @@ def test_targets_end_at_the_servos_range(kind):
     """A target beyond ctrlrange asks for no more than its end, whatever makes the torque."""
     text = HINGE.replace("<position ", '<position ctrllimited="true" ctrlrange="-0.1 0.1" ')
     assert text != HINGE
-    sim = hinge("native", 1, Actuator(kind=kind), text=text)
+    sim = hinge("native", 1, make_actuator(kind=kind), text=text)
     place(sim, torch.zeros(1), torch.zeros(1))
     sim.ctrl.fill_(0.3)
     sim.step(1)
@@ -124,9 +156,10 @@ def test_targets_end_at_the_servos_range(kind):
 
 
 def test_net_sees_its_past(net, file):
-    """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago; before a restart all stood as it starts."""
+    """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago; before a
+    restart all stood as it starts."""
     sim = hinge("native", 5, of("net", file))
-    assert isinstance(sim, Driven)
+    assert isinstance(sim, ActuatedSim)
     qpos, qvel = torch.linspace(-1, 1, 5), torch.linspace(2, -2, 5)
     place(sim, qpos, qvel)
     errors, speeds = [torch.zeros(5)] * 8, [qvel] * 8
@@ -136,13 +169,16 @@ def test_net_sees_its_past(net, file):
         speeds.append(sim.qvel[:, 0].float())
         sim.step(1)
         e, v = (torch.stack([past[-1], past[-3], past[-5]], -1) for past in (errors, speeds))
-        torch.testing.assert_close(sim.sensordata[:, 0].float(), net(e, v).clamp(-12, 12), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            sim.sensordata[:, 0].float(), net(e, v).clamp(-12, 12), atol=1e-4, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize("name", SIMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_delay_is_exact(name, kind, file):
-    """With a delay of 2 control steps and a lag of 3 timesteps, targets act 11 timesteps later: bit for bit, not one sooner."""
+    """With a delay of 2 control steps and a lag of 3 timesteps, targets act 11 timesteps later: bit
+    for bit, not one sooner."""
     late = hinge(name, 3, of(kind, file, delay=2, lag=3), substeps=4)
     prompt = hinge(name, 3, of(kind, file), substeps=4)
     start = torch.tensor([0.1, 0.2, 0.3])
@@ -156,13 +192,16 @@ def test_delay_is_exact(name, kind, file):
         for k in range(4):
             prompt.ctrl.copy_(due[4 * i + k])
             prompt.step(1)
-        assert torch.equal(late.qpos, prompt.qpos) and torch.equal(late.sensordata, prompt.sensordata)
+        assert torch.equal(late.qpos, prompt.qpos) and torch.equal(
+            late.sensordata, prompt.sensordata
+        )
 
 
 def test_friction():
-    """Dry friction is the driven joint's own resistance: a torque below it hardly moves it, above it the rest accelerates."""
+    """Dry friction is the driven joint's own resistance: a torque below it hardly moves it, above
+    it the rest accelerates."""
     for kind in ("position", "pd"):
-        sim = hinge("native", 2, Actuator(kind=kind, friction=3.0))
+        sim = hinge("native", 2, make_actuator(kind=kind, friction=3.0))
         place(sim, torch.zeros(2), torch.zeros(2))
         sim.ctrl.copy_(torch.tensor([[0.05], [0.3]]))  # 1.5 and 9 N m
         sim.step(1)
@@ -172,18 +211,21 @@ def test_friction():
 
 
 def test_the_default_is_free():
-    """Without actuators the model is the task's own, and so is the Sim; what is exported keeps its servos with any."""
+    """Without actuators the model is the task's own, and so is the Sim; what is exported keeps its
+    servos with any."""
     task = make_task()
     assert task.actuator.plant(task.mjm) is task.mjm and type(make_env(num_envs=2).sim) is Native
-    other = make_task(actuator=Actuator(kind="dc", no_load=20.0))
-    assert (other.mjm.actuator_gainprm == task.mjm.actuator_gainprm).all() and other.mjcf_text() == task.mjcf_text()
+    other = make_task(actuator=make_actuator(kind="dc", no_load=20.0))
+    assert (
+        other.mjm.actuator_gainprm == task.mjm.actuator_gainprm
+    ).all() and other.mjcf_text() == task.mjcf_text()
     widths = {name: reading.width for name, reading in other.readings.items()}
     about = describe(other, "quadruped", {}, widths, sum(widths.values()))
     assert about["action"]["actuator"]["kind"] == "dc" and about["kp"] == [40.0] * 12
     assert other.evaluation().actuator == other.actuator
 
 
-# -- in an Env -----------------------------------------------------------------------------------------------------------
+# -- in an Env -------------------------------------------------------------------------------------
 
 
 def worlds(kind: str, file: str, sim: str = "native", num_envs: int = 8, **settings) -> Env:
@@ -198,7 +240,8 @@ def actions(steps: int, num_envs: int = 8) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gains_are_drawn(kind, file):
-    """The task's shares of Kp and Kd reach the actuators that act, but a network has its own; `strength` is reached by mask."""
+    """The task's shares of Kp and Kd reach the actuators that act, but a network has its own;
+    `strength` is reached by mask."""
     env = worlds(kind, file)
     if kind == "net":
         assert "kp" not in env.task.fields and (env.sim.model("kp") == 40).all()
@@ -217,7 +260,8 @@ def test_gains_are_drawn(kind, file):
 @pytest.mark.parametrize("sim", SIMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_training(kind, sim, file):
-    """Two iterations of each kind, restarts included: nothing is read on the host but by the engine, and no fault."""
+    """Two iterations of each kind, restarts included: nothing is read on the host but by the
+    engine, and no fault."""
     ppo = make_ppo(worlds(kind, file, sim, episode=0.1), num_steps=8)
     ppo.iteration()
     inner = ppo.env.sim.inner  # pyright: ignore[reportAttributeAccessIssue]
@@ -233,14 +277,17 @@ def test_a_read_in_the_law_is_caught(file, monkeypatch):
     env = worlds("pd", file)
     env.step(actions(1)[0])
     torque = env.sim.torque
-    monkeypatch.setattr(env.sim, "torque", lambda target: torque(target * float(target[0, 0] == target[0, 0])))
+    monkeypatch.setattr(
+        env.sim, "torque", lambda target: torque(target * float(target[0, 0] == target[0, 0]))
+    )
     with pytest.raises(HostRead), guard((env.sim.inner, "step"), (env.sim.inner, "reset")):
         env.step(torch.zeros_like(env.action))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_is_exact(kind, file):
-    """A new Env that loads the state of another goes on bit for bit, with what its actuators remember."""
+    """A new Env that loads the state of another goes on bit for bit, with what its actuators
+    remember."""
     env, plan = worlds(kind, file), actions(6)
     for action in plan[:3]:
         env.step(action)
@@ -248,13 +295,16 @@ def test_resume_is_exact(kind, file):
     twin.load(state)
     for action in plan[3:]:
         one, other = env.step(action), twin.step(action)
-        assert torch.equal(one.views.critic, other.views.critic) and torch.equal(one.reward, other.reward)
+        assert torch.equal(one.observation.critic, other.observation.critic) and torch.equal(
+            one.reward, other.reward
+        )
     assert any(name.startswith("sim/actuator/targets") for name in state)
 
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
 def test_quarantine(kind, file):
-    """NaN in what one world's actuators remember is that world's fault; it begins anew, and its neighbours notice nothing."""
+    """NaN in what one world's actuators remember is that world's fault; it begins anew, and its
+    neighbors notice nothing."""
     env, twin, plan = worlds(kind, file), worlds(kind, file), actions(5)
     for e in (env, twin):
         for action in plan[:2]:
@@ -265,36 +315,42 @@ def test_quarantine(kind, file):
     for i, action in enumerate(plan[2:]):
         step, clean = env.step(action), twin.step(action)
         assert step.fault.tolist() == [i == 0 and w == 3 for w in range(8)]
-        assert torch.equal(step.views.critic[others], clean.views.critic[others])
+        assert torch.equal(step.observation.critic[others], clean.observation.critic[others])
     assert all(torch.isfinite(x).all() for x in env.state().values() if x.is_floating_point())
 
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
 def test_an_incident_is_stepped_again(kind, file, tmp_path):
-    """What is kept of the worst step, the actuators' memory too, leads play.py repro= to where that step led."""
+    """What is kept of the worst step, the actuators' memory too, leads play.py repro= to where that
+    step led."""
     env, plan = worlds(kind, file, stagger=False), actions(4)
     for action in plan[:3]:
         env.step(action)
-    env.incident.clear()
+    env.worst_step.clear()
     ends = []
-    env.step(plan[3], watch=lambda s: ends.append(s.qpos.clone()))
-    found = env.incident.read(env.incident.row.clone())
-    about = {"world": found.world, "why": found.why, "terms": {}}
-    cfg = config.compose_plain("config", [])
+    env.step(plan[3], on_step=lambda s: ends.append(s.qpos.clone()))
+    worst = env.worst_step.read(env.worst_step.row.clone())
+    about = {"world": worst.world, "why": worst.why, "terms": {}}
+    cfg = compose.compose_plain("config", [])
     shutil.copy(file, tmp_path / "net.safetensors")
     kinds = {"kind": kind, "lag": 2, "file": "net.safetensors" if kind == "net" else None}
     cfg["robot"]["actuator"] |= kinds | {"no_load": 20.0 if kind == "dc" else None}
     note = json.dumps(about | {key: cfg[key] for key in ("task", "robot")})
     for spoilt in (False, True):
-        tensors = {k: (v + 0.1 if spoilt and k == "memory/targets" else v) for k, v in found.tensors.items()}
-        (tmp_path / "repro.safetensors").write_bytes(to_bytes(tensors, metadata={"gpusim_rl": note}))
+        tensors = {
+            k: (v + 0.1 if spoilt and k == "memory/targets" else v)
+            for k, v in worst.tensors.items()
+        }
+        (tmp_path / "repro.safetensors").write_bytes(
+            to_bytes(tensors, metadata={"gpusim_rl": note})
+        )
         again = Repro(tmp_path / "repro.safetensors")
         assert len(list(again.steps())) == env.task.substeps + 3
-        off = (again.sim.qpos[0] - ends[0][found.world]).abs().max()
+        off = (again.sim.qpos[0] - ends[0][worst.world]).abs().max()
         assert off > 1e-4 if spoilt else off < 1e-5  # but for the solver's warm start
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,9 +370,9 @@ def test_an_incident_is_stepped_again(kind, file, tmp_path):
 )
 def test_mistakes(words, says):
     """Each is answered by one line, before there is a model."""
-    cfg = config.compose_plain("config", [f"robot.actuator.{word}" for word in words])
+    cfg = compose.compose_plain("config", [f"robot.actuator.{word}" for word in words])
     with pytest.raises(ValueError) as error:
-        values.settle(cfg)
+        validate.check_values(cfg)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -325,105 +381,137 @@ def test_mistakes(words, says):
     [
         ("<position joint", '<motor joint="j"/><position joint', "pd", "is no position servo"),
         ('kv="0.5"', 'kv="0.5" gear="2"', "dc", "is no position servo"),
-        ('forcerange="-12 12"', "", "dc", "robot.actuator.stall: say it"),
+        ('forcerange="-12 12"', "", "dc", "robot.actuator.stall must be set"),
         ('timestep="0.005"', 'timestep="0.004"', "net", "no timesteps of this model's 0.004 s"),
     ],
 )
 def test_models_that_do_not_fit(old, new, kind, says, file):
-    """So is a model whose actuators take no joint targets, or whose timestep the network does not know."""
+    """So is a model whose actuators take no joint targets, or whose timestep the network does not
+    know."""
     with pytest.raises(ValueError, match=says):
         hinge("native", 1, of(kind, file), text=HINGE.replace(old, new))
     with pytest.raises(ValueError, match="has 2 numbers: expected 1, 3 or 12"):
-        make_env(num_envs=1, actuator=Actuator(friction=[1.0, 2.0]))
+        make_env(num_envs=1, actuator=make_actuator(friction=[1.0, 2.0]))
     with pytest.raises(ValueError, match="conditional"):
-        task = make_task(actuator=Actuator(lag=1))
-        drive("warp", task.mjm, 1, actuator=task.actuator, substeps=4, device="cpu", conditional=True)
+        task = make_task(actuator=make_actuator(lag=1))
+        make_actuated(
+            "warp",
+            task.mjm,
+            1,
+            actuator=task.actuator,
+            substeps=4,
+            device="cpu",
+            **sim_options("warp") | {"conditional": True},
+        )
 
 
-def spoilt(net: Net) -> dict[str, bytes]:
-    """Files that are no actuator network, by what is wrong."""
-    good = {f"{i}.{name}": x for i, layer in enumerate(net.layers) for name, x in zip("wb", layer, strict=True)}
-    about = {"format": 1, "dt": 0.0025, "offsets": [0, 4, 8], "error": 0.3, "speed": 5.0, "torque": 15.0}
+def net_tensors(net: Net) -> dict[str, torch.Tensor]:
+    """The tensors of a network's file."""
+    layers = enumerate(net.layers)
+    return {f"{i}.{name}": x for i, layer in layers for name, x in zip("wb", layer, strict=True)}
 
-    def made(tensors=good, **changes) -> bytes:
-        said = {key: value for key, value in (about | changes).items() if value is not ...}
-        return to_bytes({k: v.clone() for k, v in tensors.items()}, metadata={KEY: json.dumps(said)})
 
+def net_file(tensors: dict[str, torch.Tensor], **changes) -> bytes:
+    """A network's file with other metadata; `...` leaves a key out."""
+    metadata = {"format": 1, "dt": 0.0025, "offsets": [0, 4, 8]}
+    metadata |= {"error": 0.3, "speed": 5.0, "torque": 15.0} | changes
+    kept = {key: value for key, value in metadata.items() if value is not ...}
+    copied = {name: x.clone() for name, x in tensors.items()}
+    return to_bytes(copied, metadata={KEY: json.dumps(kept)})
+
+
+def broken_metadata(good: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    """Files whose bytes or metadata are wrong, by what is wrong."""
+    whole = net_file(good)
     return {
         "empty": b"",
         "text": b"hello" * 100,
-        "cut": made()[:-7],
-        "header beyond its end": (1 << 62).to_bytes(8, "little") + made()[8:],
+        "cut": whole[:-7],
+        "header beyond its end": (1 << 62).to_bytes(8, "little") + whole[8:],
         "no metadata": to_bytes(good),
         "a list for metadata": to_bytes(good, metadata={KEY: "[]"}),
         "nested": to_bytes(good, metadata={KEY: "[" * 100000}),
-        "format": made(format=2),
-        "another key": made(code="import os"),
-        "no scale": made(torque=...),
-        "scale": made(error=0.0),
-        "not a number": made(speed="fast"),
-        "infinite": made(dt=float("inf")),
-        "offsets": made(offsets=[0, 4]),
-        "descending": made(offsets=[0, 8, 4]),
-        "far": made(offsets=[0, 4, 10**9]),
-        "no offsets": made(offsets=[]),
-        "bool": made(offsets=[False, 4, 8]),
-        "NaN": made(good | {"1.w": good["1.w"] * torch.nan}),
-        "half": made(good | {"1.w": good["1.w"].half()}),
-        "shape": made(good | {"1.w": good["1.w"][:, :3]}),
-        "two outputs": made(good | {"2.w": good["1.w"][:2], "2.b": good["1.b"][:2]}),
-        "scalar": made(good | {"1.w": torch.zeros(())}),
-        "name": made(good | {"x": good["1.w"], "y": good["1.b"]}),
-        "wide": made(
-            {
-                "0.w": torch.zeros(WIDEST + 1, 6),
-                "0.b": torch.zeros(WIDEST + 1),
-                "1.w": torch.zeros(1, WIDEST + 1),
-                "1.b": torch.zeros(1),
-            }
-        ),
-        "large": made() + bytes(1 << 20),
+        "format": net_file(good, format=2),
+        "another key": net_file(good, code="import os"),
+        "no scale": net_file(good, torque=...),
+        "scale": net_file(good, error=0.0),
+        "not a number": net_file(good, speed="fast"),
+        "infinite": net_file(good, dt=float("inf")),
+        "offsets": net_file(good, offsets=[0, 4]),
+        "descending": net_file(good, offsets=[0, 8, 4]),
+        "far": net_file(good, offsets=[0, 4, 10**9]),
+        "no offsets": net_file(good, offsets=[]),
+        "bool": net_file(good, offsets=[False, 4, 8]),
+        "large": whole + bytes(1 << 20),
+    }
+
+
+def broken_tensors(good: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    """Files whose tensors are wrong, by what is wrong."""
+    w, b, wide = good["1.w"], good["1.b"], WIDEST + 1
+    too_wide = {"0.w": torch.zeros(wide, 6), "0.b": torch.zeros(wide)}
+    too_wide |= {"1.w": torch.zeros(1, wide), "1.b": torch.zeros(1)}
+    return {
+        "NaN": net_file(good | {"1.w": w * torch.nan}),
+        "half": net_file(good | {"1.w": w.half()}),
+        "shape": net_file(good | {"1.w": w[:, :3]}),
+        "two outputs": net_file(good | {"2.w": w[:2], "2.b": b[:2]}),
+        "scalar": net_file(good | {"1.w": torch.zeros(())}),
+        "name": net_file(good | {"x": w, "y": b}),
+        "wide": net_file(too_wide),
     }
 
 
 def test_hostile_files(net, tmp_path):
     """A file that is no network is refused in one line; a good one comes back as it was written."""
     path = tmp_path / "net.safetensors"
-    for name, data in spoilt(net).items():
+    good = net_tensors(net)
+    for name, data in (broken_metadata(good) | broken_tensors(good)).items():
         path.write_bytes(data)
         with pytest.raises(ValueError) as error:
             load(path)
             pytest.fail(name)
-        assert str(path) in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500, name
+        says = str(error.value)
+        assert str(path) in says and "\n" not in says and len(says) < 500, name
     with pytest.raises(OSError, match="no such file"):
         load(tmp_path / "none")
     net.save(path)
     again = load(path)
     assert again.inputs == net.inputs and all(
-        torch.equal(a, b) for one, two in zip(again.layers, net.layers, strict=True) for a, b in zip(one, two, strict=True)
+        torch.equal(a, b)
+        for one, two in zip(again.layers, net.layers, strict=True)
+        for a, b in zip(one, two, strict=True)
     )
 
 
 def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
-    """A run holds the network it was trained with, goes on without the file it came from, and names no other."""
+    """A run holds the network it was trained with, goes on without the file it came from, and names
+    no other."""
     shutil.copy(file, "mine.safetensors")
     words = ["task=quadruped", *TINY, "log=none", "iterations=1", "run_dir=run", "auto_resume=true"]
-    words += ["robot.actuator.kind=net", "robot.actuator.file=mine.safetensors", "robot.actuator.lag=1"]
-    train.train(resume.settled(config.compose_plain("config", words), words))
+    words += [
+        "robot.actuator.kind=net",
+        "robot.actuator.file=mine.safetensors",
+        "robot.actuator.lag=1",
+    ]
+    train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
     run = Run.open(Path("run"))
     assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
     assert Policy("run/policy.onnx").about["action"]["actuator"]["lag"] == 1
-    settled = resume.settled(config.compose_plain("config", words), words)  # the same line again: it continues
-    assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path("run/model/actuator.safetensors")
+    # The same line again: it continues.
+    settled = resume.check_training(compose.compose_plain("config", words), words)
+    assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path(
+        "run/model/actuator.safetensors"
+    )
     Path("mine.safetensors").unlink()
     resumed = ["resume=run", "iterations=2"]
-    cfg = resume.settled(config.compose_plain("config", resumed), resumed)
+    cfg = resume.check_training(compose.compose_plain("config", resumed), resumed)
     ppo = make_ppo_of(cfg)
-    train.begin(cfg, ppo)
+    trainer.open_run(cfg, ppo)
     ppo.iteration()
     assert ppo.iterations == 2
     text = Path("run/config.yaml").read_text()
     for outside in ("../mine.safetensors", "/etc/passwd"):
         Path("run/config.yaml").write_text(text.replace("model/actuator.safetensors", outside))
         with pytest.raises(ValueError, match="lies outside of the run"):
-            resume.trained(Run.open(Path("run")))
+            resume.load_config(Run.open(Path("run")))

@@ -1,4 +1,5 @@
-"""Every Sim against MuJoCo C, and against itself with other neighbours, threads, restarts and poisoned worlds."""
+"""Every Sim against MuJoCo C, and against itself with other neighbors, threads, restarts and
+poisoned worlds."""
 
 import copy
 import functools
@@ -13,19 +14,21 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.sim import choose, make
+from gpusim_rl.core.states import copies
+from gpusim_rl.sim.factory import choose
 from gpusim_rl.sim.native import Native
-from gpusim_rl.sim.warp import Warp
 from tests.guard import guard
-from tests.worlds import ROOT
+from tests.worlds import ROOT, make_sim
 
-# A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a mocap body, and
-# sensors of all three stages. The solver converges, so that float32 and float64 agree. The foot is a sphere: under a
-# capsule within 30° of upright MuJoCo Warp turns the friction pyramid differently from MuJoCo C.
+# A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a
+# mocap body, and sensors of all three stages. The solver converges, so that float32 and float64
+# agree. The foot is a sphere: under a capsule within 30° of upright MuJoCo Warp turns the friction
+# pyramid differently from MuJoCo C.
 HOPPER = """
 <mujoco>
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="0.004" integrator="implicitfast" jacobian="dense" iterations="20" ls_iterations="50">
+  <option timestep="0.004" integrator="implicitfast" jacobian="dense" iterations="20"
+   ls_iterations="50">
     <flag autoreset="disable"/>
   </option>
   <worldbody>
@@ -36,7 +39,8 @@ HOPPER = """
       <geom type="box" size="0.2 0.1 0.05" mass="2"/>
       <site name="imu"/>
       <body name="leg" pos="0.1 0 -0.05">
-        <joint name="hip" axis="0 1 0" range="-1 1" damping="0.2" armature="0.01" frictionloss="0.05"/>
+        <joint name="hip" axis="0 1 0" range="-1 1" damping="0.2" armature="0.01"
+         frictionloss="0.05"/>
         <geom type="sphere" size="0.03" pos="0 0 -0.2" mass="0.5"/>
       </body>
     </body>
@@ -54,7 +58,10 @@ FRESH = 6  # sensor columns which need positions and velocities alone; the other
 QUADRUPED = Path(__file__).parents[2] / "tasks/assets/quadruped.xml"
 FIELDS = ("body_mass", "geom_friction")
 WORLDS = 64
-MJX = pytest.param("mjx", marks=pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed"))
+MJX = pytest.param(
+    "mjx",
+    marks=pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed"),
+)
 
 
 @functools.cache
@@ -88,12 +95,16 @@ def starts(seed: int, num_envs: int) -> tuple[torch.Tensor, torch.Tensor]:
     qpos[:, 7] = rng.uniform(-0.5, 0.5, WORLDS)
     qvel = rng.normal(0, 1, (WORLDS, hopper().nv))
     # float32 values, so that every backend starts from the same state
-    return torch.tensor(qpos[:num_envs], dtype=torch.float32), torch.tensor(qvel[:num_envs], dtype=torch.float32)
+    return torch.tensor(qpos[:num_envs], dtype=torch.float32), torch.tensor(
+        qvel[:num_envs], dtype=torch.float32
+    )
 
 
 def control(step: int, num_envs: int) -> torch.Tensor:
     """Targets (B, 1) rad for one control step; row i is the same for every B."""
-    return torch.tensor(np.random.default_rng(step).uniform(-1, 1, (WORLDS, 1))[:num_envs], dtype=torch.float32)
+    return torch.tensor(
+        np.random.default_rng(step).uniform(-1, 1, (WORLDS, 1))[:num_envs], dtype=torch.float32
+    )
 
 
 def every(num_envs: int, n: int = 1) -> torch.Tensor:
@@ -102,8 +113,15 @@ def every(num_envs: int, n: int = 1) -> torch.Tensor:
 
 
 def build(backend: str, num_envs: int, **options):
-    """A Sim of hoppers; one of MJX always has the same fields, because it compiles for 20 s for each set of them."""
-    return make(backend, hopper(), num_envs, device="cpu", **({"fields": FIELDS} if backend == "mjx" else {}) | options)
+    """A Sim of hoppers; one of MJX always has the same fields, because it compiles for 20 s for
+    each set of them."""
+    return make_sim(
+        backend,
+        hopper(),
+        num_envs,
+        device="cpu",
+        **({"fields": FIELDS} if backend == "mjx" else {}) | options,
+    )
 
 
 def started(backend: str, num_envs: int, **options):
@@ -114,7 +132,8 @@ def started(backend: str, num_envs: int, **options):
 
 
 def run(sim, first: int, last: int, restarts: bool = False) -> torch.Tensor:
-    """qpos, qvel and sensordata (steps, B, …) over control steps of two timesteps, some with restarts of each third."""
+    """qpos, qvel and sensordata (steps, B, …) over control steps of two timesteps, some with
+    restarts of each third."""
     num_envs, seen = len(sim.qpos), []
     for step in range(first, last):
         sim.ctrl.copy_(control(step, num_envs))
@@ -126,7 +145,8 @@ def run(sim, first: int, last: int, restarts: bool = False) -> torch.Tensor:
 
 
 def test_step_is_mj_step(backend):
-    """Forty timesteps from one state give the qpos, qvel and one timestep old sensordata of MuJoCo C."""
+    """Forty timesteps from one state give the qpos, qvel and one timestep old sensordata of MuJoCo
+    C."""
     sim, tolerance = started(backend, 8), {"native": 0.0, "warp": 2e-3, "mjx": 2e-3}[backend]
     seen = run(sim, 0, 20).double()
     worst = 0.0
@@ -144,7 +164,8 @@ def test_step_is_mj_step(backend):
 
 
 def test_reset_makes_sensors_current(backend):
-    """After a masked reset sensors show the new state, acceleration sensors are zero, and the past has no effect."""
+    """After a masked reset sensors show the new state, acceleration sensors are zero, and the past
+    has no effect."""
     sim = started(backend, 8)
     run(sim, 0, 10)
     mask, (qpos, qvel) = every(8, 3), starts(7, 8)
@@ -163,7 +184,8 @@ def test_reset_makes_sensors_current(backend):
 
 
 def test_reset_leaves_the_others_alone(backend):
-    """Worlds outside the mask keep every bit of state and sensors, and go on as if nothing had happened."""
+    """Worlds outside the mask keep every bit of state and sensors, and go on as if nothing had
+    happened."""
     sim, undisturbed = started(backend, 8), started(backend, 8)
     run(sim, 0, 10), run(undisturbed, 0, 10)
     mask = every(8, 3)
@@ -177,12 +199,12 @@ def test_an_empty_mask_changes_nothing(backend):
     """A reset of no world is no reset, although Warp runs its kernels for all."""
     sim = started(backend, 8)
     run(sim, 0, 3)
-    before = sim.state()
+    before = copies(sim.tensors())
     sim.reset(torch.zeros(8, dtype=torch.bool), *starts(7, 8))
-    assert all(torch.equal(value, before[name]) for name, value in sim.state().items())
+    assert all(torch.equal(value, before[name]) for name, value in copies(sim.tensors()).items())
 
 
-def test_a_world_does_not_see_its_neighbours(backend):
+def test_a_world_does_not_see_its_neighbors(backend):
     """Worlds 0 to 7 are bit-identical among 8 and among 64 (MJX: 16), restarts included."""
     few, many = started(backend, 8), started(backend, 16 if backend == "mjx" else 64)
     assert torch.equal(run(few, 0, 20, restarts=True), run(many, 0, 20, restarts=True)[:, :8])
@@ -201,7 +223,7 @@ def test_load_continues_exactly(backend):
     sim.model("geom_friction").mul_(torch.linspace(0.5, 1.5, 8)[:, None, None])
     sim.refresh()
     run(sim, 0, 10, restarts=True)
-    saved = sim.state()
+    saved = copies(sim.tensors())
     wanted = run(sim, 10, 20)  # and what is saved does not change with the Sim
     new = build(backend, 8, fields=FIELDS)
     for tensor in (new.qpos, new.qvel, new.sensordata):
@@ -210,18 +232,25 @@ def test_load_continues_exactly(backend):
     new.load(saved)
     assert torch.equal(new.sensordata, saved["sensordata"])
     assert torch.equal(run(new, 10, 20), wanted)
-    assert addresses == [tensor.data_ptr() for tensor in (new.qpos, new.qvel, new.ctrl, new.sensordata)]
+    assert addresses == [
+        tensor.data_ptr() for tensor in (new.qpos, new.qvel, new.ctrl, new.sensordata)
+    ]
 
 
 def test_mass_per_world(backend):
-    """Masses written per world and `refresh` give what mj_setConst gives in MuJoCo C, and leave the state alone."""
+    """Masses written per world and `refresh` give what mj_setConst gives in MuJoCo C, and leave the
+    state alone."""
     sim = started(backend, 8, fields=FIELDS)
     run(sim, 0, 3)
-    before = sim.state()
+    before = copies(sim.tensors())
     scales = np.linspace(0.5, 2.0, 8)
     sim.model("body_mass").mul_(torch.tensor(scales, dtype=sim.qpos.dtype)[:, None])
     sim.refresh()
-    assert all(torch.equal(v, before[name]) for name, v in sim.state().items() if not name.startswith("model/"))
+    assert all(
+        torch.equal(v, before[name])
+        for name, v in copies(sim.tensors()).items()
+        if not name.startswith("model/")
+    )
     sim.reset(every(8), *starts(1, 8))
     seen = run(sim, 0, 10).double()
     for i, (qpos, qvel) in enumerate(zip(*starts(1, 8), strict=True)):
@@ -244,10 +273,13 @@ def test_mass_per_world(backend):
 
 
 def test_poisoned_worlds_stay_alone(backend):
-    """Worlds not finite or far off are faults, the others keep every bit for 50 timesteps, and a masked reset heals."""
+    """Worlds not finite or far off are faults, the others keep every bit for 50 timesteps, and a
+    masked reset heals."""
     sim, clean = started(backend, 16), started(backend, 16)
     run(sim, 0, 5), run(clean, 0, 5)
-    poisons = [(field, value) for field in ("qpos", "qvel") for value in (torch.nan, torch.inf, 1e10)]
+    poisons = [
+        (field, value) for field in ("qpos", "qvel") for value in (torch.nan, torch.inf, 1e10)
+    ]
     for i, (field, value) in enumerate(poisons):
         getattr(sim, field)[2 * i + 1] = value
     bad = (torch.arange(16) % 2 == 1) & (torch.arange(16) < 12)
@@ -263,8 +295,9 @@ def test_poisoned_worlds_stay_alone(backend):
 
 
 def test_too_few_constraint_rows_are_a_fault():
-    """A world with more constraints than njmax is flagged for as long as it has them; a world in the air is not."""
-    sim = Warp(hopper(), 8, njmax=2)  # a flying hopper has one row, for dry friction
+    """A world with more constraints than njmax is flagged for as long as it has them; a world in
+    the air is not."""
+    sim = make_sim("warp", hopper(), 8, njmax=2)  # a flying hopper has one row, for dry friction
     qpos, qvel = starts(0, 8)
     qpos[:, 2] = torch.where(every(8, 2), 0.1, 5.0)
     qpos[:, 3:7], qpos[:, 7] = torch.tensor([1.0, 0, 0, 0]), 0.0
@@ -280,7 +313,7 @@ def test_too_few_constraint_rows_are_a_fault():
 
 def test_a_full_contact_pool_is_a_fault():
     """The pool does not tell whose contacts it lost, so that every world is flagged."""
-    sim = Warp(hopper(), 8, naconmax=4)
+    sim = make_sim("warp", hopper(), 8, naconmax=4)
     sim.reset(every(8), *starts(0, 8))
     run(sim, 0, 20)
     assert sim.overflow.all() and sim.fault().all()
@@ -288,8 +321,10 @@ def test_a_full_contact_pool_is_a_fault():
 
 def test_too_little_memory_is_a_fault():
     """In MuJoCo C the capacity is the arena; only worlds with constraints run out of it."""
-    model = mujoco.MjModel.from_xml_string(HOPPER.replace("<worldbody>", '<size memory="6000"/><worldbody>', 1))
-    sim = Native(model, 8)
+    model = mujoco.MjModel.from_xml_string(
+        HOPPER.replace("<worldbody>", '<size memory="6000"/><worldbody>', 1)
+    )
+    sim = make_sim("native", model, 8)
     qpos, qvel = starts(0, 8)
     qpos[:, 2] = torch.where(every(8, 2), 0.1, 5.0)
     sim.reset(every(8), qpos, 0 * qvel)
@@ -298,8 +333,9 @@ def test_too_little_memory_is_a_fault():
 
 
 def test_the_probe_is_enough():
-    """Quadrupeds that are thrown about, with other seeds than the probe's, never reach the default capacities."""
-    sim = Warp(quadruped(), 32)
+    """Quadrupeds that are thrown about, with other seeds than the probe's, never reach the default
+    capacities."""
+    sim = make_sim("warp", quadruped(), 32)
     rng = np.random.default_rng(1)
     stance = torch.tensor(quadruped().key_ctrl[0])
     qpos = torch.tensor(quadruped().key_qpos[0]).repeat(32, 1)
@@ -313,11 +349,13 @@ def test_the_probe_is_enough():
 
 
 def test_the_probe_leaves_room():
-    """A model that touches nothing and reaches no limit in the probe has room for both all the same."""
+    """A model that touches nothing and reaches no limit in the probe has room for both all the
+    same."""
     model = mujoco.MjModel.from_xml_string("""
-    <mujoco><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 9"><joint type="slide" axis="1 0 0" limited="true"
-    range="-50 50"/><geom size="0.1"/></body></worldbody></mujoco>""")
-    sim = Warp(model, 4)
+    <mujoco><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 9">
+    <joint type="slide" axis="1 0 0" limited="true" range="-50 50"/><geom size="0.1"/>
+    </body></worldbody></mujoco>""")
+    sim = make_sim("warp", model, 4)
     sim.reset(every(4), torch.full((4, 1), 49.99), torch.full((4, 1), 20.0))
     for _ in range(20):
         sim.step(5)
@@ -326,7 +364,8 @@ def test_the_probe_leaves_room():
 
 
 def test_warp_never_reads_on_the_host():
-    """Step, reset, fault and state of sim=warp run under the guard at fixed addresses, captured kernels included."""
+    """Step, reset, fault and state of sim=warp run under the guard at fixed addresses, captured
+    kernels included."""
     sim = started("warp", 8)
     qpos, qvel = starts(1, 8)
     addresses = [x.data_ptr() for x in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())]
@@ -334,13 +373,16 @@ def test_warp_never_reads_on_the_host():
         for _ in range(6):
             sim.step(2)
             sim.reset(every(8, 3) | sim.fault(), qpos, qvel)
-            sim.state()
+            copies(sim.tensors())
     assert switch.seen > 100 and sim._advance.graph and sim._sense.graph
-    assert addresses == [x.data_ptr() for x in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())]
+    assert addresses == [
+        x.data_ptr() for x in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())
+    ]
 
 
 def test_choices_are_explained():
-    """A wrong backend, device, model field or kind of model is a ValueError that says what would do."""
+    """A wrong backend, device, model field or kind of model is a ValueError that says what would
+    do."""
     assert choose("auto", "cpu") == ("native", "cpu")
     assert choose("warp", "cpu") == ("warp", "cpu")
     for name, device, word in (("newton", "cpu", "native"), ("native", "cuda", "warp|CUDA")):
@@ -348,30 +390,32 @@ def test_choices_are_explained():
             choose(name, device)
     for name in ("native", "warp"):
         with pytest.raises(ValueError, match="body_nose"):
-            make(name, hopper(), 2, device="cpu", fields=("body_nose",))
+            make_sim(name, hopper(), 2, device="cpu", fields=("body_nose",))
     asleep = HOPPER.replace('<flag autoreset="disable"/>', '<flag sleep="enable"/>')
     with pytest.raises(ValueError, match="sim=native"):
-        make("warp", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
+        make_sim("warp", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
 
 
 def test_mjx_explains(monkeypatch):
-    """What MJX has no value per world for, what it would ignore and JAX itself, where missing, are a ValueError of one line."""
+    """What MJX has no value per world for, what it would ignore and JAX itself, where missing, are
+    a ValueError of one line."""
     if find_spec("jax"):
         with pytest.raises(ValueError, match="body_nose"):
-            make("mjx", hopper(), 2, device="cpu", fields=("body_nose",))
+            make_sim("mjx", hopper(), 2, device="cpu", fields=("body_nose",))
         asleep = HOPPER.replace('<flag autoreset="disable"/>', '<flag sleep="enable"/>')
         with pytest.raises(ValueError, match="sleeping islands: use sim=native"):
-            make("mjx", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
+            make_sim("mjx", mujoco.MjModel.from_xml_string(asleep), 2, device="cpu")
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.delitem(sys.modules, "gpusim_rl.sim.mjx", raising=False)
     with pytest.raises(ValueError, match=r"sim=mjx needs JAX: pip install 'gpusim_rl\[mjx\]'"):
-        make("mjx", hopper(), 2, device="cpu")
+        make_sim("mjx", hopper(), 2, device="cpu")
 
 
 @functools.cache
 def standing(count: int) -> dict[str, torch.Tensor]:
-    """qpos, qvel, qacc_warmstart, ctrl (count, …) of quadrupeds in contact, moved by random targets near the stance."""
-    sim = Native(quadruped(), 2 * count)
+    """qpos, qvel, qacc_warmstart, ctrl (count, …) of quadrupeds in contact, moved by random targets
+    near the stance."""
+    sim = make_sim("native", quadruped(), 2 * count)
     stance = torch.tensor(quadruped().key_ctrl[0])
     qpos = torch.tensor(quadruped().key_qpos[0]).repeat(2 * count, 1)
     sim.reset(every(2 * count), qpos, torch.zeros(2 * count, quadruped().nv))
@@ -382,7 +426,8 @@ def standing(count: int) -> dict[str, torch.Tensor]:
     touching = np.flatnonzero(contacts)[:count]
     assert len(touching) == count
     names = ("qpos", "qvel", "qacc_warmstart", "ctrl")
-    return {name: torch.from_numpy(sim.batch.bind(name)[touching]).float() for name in names}  # as in `starts`
+    # As in `starts`.
+    return {name: torch.from_numpy(sim.batch.bind(name)[touching]).float() for name in names}
 
 
 def unsaturated(states: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
@@ -402,17 +447,20 @@ def unsaturated(states: dict[str, torch.Tensor], count: int) -> dict[str, torch.
     return {name: value[free[:count]] for name, value in states.items()}
 
 
-def control_step(backend: str, states: dict[str, torch.Tensor], **solver: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """qpos and qvel after four timesteps from `states`, warm start included, with some solver settings."""
+def control_step(
+    backend: str, states: dict[str, torch.Tensor], **solver: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """qpos and qvel after four timesteps from `states`, warm start included, with some solver
+    settings."""
     model = copy.copy(quadruped())
     for name, value in solver.items():
         setattr(model.opt, name, value)
-    sim = make(backend, model, len(states["qpos"]), device="cpu")
+    sim = make_sim(backend, model, len(states["qpos"]), device="cpu")
     if isinstance(sim, Native):
         for name, value in states.items():
             torch.from_numpy(sim.batch.bind(name)).copy_(value)
     else:
-        sim.load(sim.state() | states)
+        sim.load(copies(sim.tensors()) | states)
     sim.step(4)
     assert not sim.fault().any()
     return sim.qpos.double(), sim.qvel.double()
@@ -423,20 +471,26 @@ CONVERGED = {"iterations": 100, "ls_iterations": 50}
 
 @pytest.mark.parametrize("other", ["warp", MJX])
 def test_others_are_mujoco_on_the_quadruped(other):
-    """With a converged solver 100 states in contact move alike: 1e-5 m or rad, 1e-3 m/s or rad/s per control step.
+    """With a converged solver 100 states in contact move alike: 1e-5 m or rad, 1e-3 m/s or rad/s
+    per control step.
 
-    For MJX only states without a saturated actuator: its implicitfast keeps such a one's damping, which MuJoCo C drops.
+    For MJX only states without a saturated actuator: its implicitfast keeps such a one's damping,
+    which MuJoCo C drops.
     """
     states = standing(100) if other == "warp" else unsaturated(standing(130), 100)
-    (qpos, qvel), (other_qpos, other_qvel) = (control_step(b, states, **CONVERGED) for b in ("native", other))
+    (qpos, qvel), (other_qpos, other_qvel) = (
+        control_step(b, states, **CONVERGED) for b in ("native", other)
+    )
     dq, dv = (qpos - other_qpos).abs().max().item(), (qvel - other_qvel).abs().max().item()
     print(f"{other} against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
-    assert dq <= (2e-5 if other == "mjx" else 1e-5) and dv <= 1e-3  # MJX: one state of 100 is off by 1.2e-5
+    # In MJX one state of 100 is off by 1.2e-5.
+    assert dq <= (2e-5 if other == "mjx" else 1e-5) and dv <= 1e-3
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed")
 def test_mjx_in_float64_is_mujoco():
-    """With JAX in float64 the same step of the same 100 states agrees to rounding: what MJX is off by is float32's."""
+    """With JAX in float64 the same step of the same 100 states agrees to rounding: what MJX is off
+    by is float32's."""
     program = """
 import tests.sim.test_sim as t
 states = t.unsaturated(t.standing(130), 100)
@@ -444,7 +498,14 @@ states = t.unsaturated(t.standing(130), 100)
 print((q - other_q).abs().max().item(), (v - other_v).abs().max().item())
 """
     env = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     dq, dv = map(float, done.stdout.split())
     print(f"mjx in float64 against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
@@ -453,9 +514,12 @@ print((q - other_q).abs().max().item(), (v - other_v).abs().max().item())
 
 @pytest.mark.parametrize("backend", ["native", "warp"])
 def test_training_solver_is_close_to_converged(backend):
-    """With the model's own few iterations at most 1 % of 512 states are off by more than 1e-3 in qpos. Of MJX 13 % are."""
+    """With the model's own few iterations at most 1 % of 512 states are off by more than 1e-3 in
+    qpos. Of MJX 13 % are."""
     states = standing(512)
     wanted, _ = control_step("native", states, **CONVERGED)
     off = (control_step(backend, states)[0] - wanted).abs().amax(1)
-    print(f"{backend}, training solver: {(off > 1e-3).double().mean():.2%} off, worst {off.max():.1e}")
+    print(
+        f"{backend}, training solver: {(off > 1e-3).double().mean():.2%} off, worst {off.max():.1e}"
+    )
     assert (off > 1e-3).double().mean() <= 0.01

@@ -1,4 +1,5 @@
-"""The contract of every task in tasks/: widths, finite values, names, start states, purity, worlds for themselves."""
+"""The contract of every task in tasks/: widths, finite values, names, start states, purity, worlds
+for themselves."""
 
 import copy
 import math
@@ -9,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl.env import Env
-from gpusim_rl.noise import Noise
-from gpusim_rl.task import State, Task
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
 from tests.worlds import TASKS, make_env, make_task, numbers
 
 B = 8
@@ -28,7 +30,7 @@ def lived(name: str) -> Env:
     return env
 
 
-def outputs(task: Task, s: State, noise: Noise) -> dict[str, Tensor]:
+def outputs(task: Task, s: State, noise: Rng) -> dict[str, Tensor]:
     """All that a task says of a state and of the random numbers, flat."""
     out = {"control": task.control(s), "terminated": task.terminated(s)}
     for method, values in (
@@ -45,31 +47,34 @@ def outputs(task: Task, s: State, noise: Noise) -> dict[str, Tensor]:
     return out
 
 
-def clone(s: State) -> State:
-    return State({name: value.clone() for name, value in s._tensors.items()}, s._sensors.clone(), s._columns)
-
-
 def tensors(s: State) -> dict[str, Tensor]:
     """Every tensor that a task sees, the sensors as one."""
-    return s._tensors | {"sensors": s._sensors}
+    return s._tensors
 
 
 def test_shapes(name):
-    """Every method returns tensors of B rows and of the model's widths, float32, and bool for terminated."""
+    """Every method returns tensors of B rows and of the model's widths, float32, and bool for
+    terminated."""
     env = lived(name)
-    task, s, mjm = env.task, env.look(), env.task.mjm
-    for key, value in outputs(task, s, env.noise).items():
+    task, s, mjm = env.task, env.current_state(), env.task.mjm
+    for key, value in outputs(task, s, env.rng).items():
         assert value.shape[0] == B, key
         assert value.dtype == (torch.bool if key == "terminated" else torch.float32), key
     assert task.control(s).shape == (B, mjm.nu)
-    start = task.start(B, env.noise)
+    start = task.start(B, env.rng)
     assert start["qpos"].shape == (B, mjm.nq) and start["qvel"].shape == (B, mjm.nv)
-    assert all(v.shape == (B,) for v in (*task.reward(s).values(), *task.measure(s).values(), task.terminated(s)))
+    assert all(
+        v.shape == (B,)
+        for v in (*task.reward(s).values(), *task.measure(s).values(), task.terminated(s))
+    )
     assert all(v.ndim == 2 for v in (*task.observe(s).values(), *task.privileged(s).values()))
-    for key, value in (task.world(B, env.noise) | task.vary(B, env.noise)).items():
+    for key, value in (task.world(B, env.rng) | task.vary(B, env.rng)).items():
         field, _, part = key.partition(".")  # "geom_friction.0" is a column of the field
         nominal = getattr(mjm, field)
-        assert field in task.fields and value.shape[1:] == (nominal[..., int(part)] if part else nominal).shape, key
+        assert (
+            field in task.fields
+            and value.shape[1:] == (nominal[..., int(part)] if part else nominal).shape
+        ), key
 
 
 def test_finite(name):
@@ -78,31 +83,37 @@ def test_finite(name):
         env, g = make_env(name, B), torch.Generator().manual_seed(1)
         for _ in range(30):
             step = env.step(scale * torch.randn(B, env.task.mjm.nu, generator=g))
-            assert all(torch.isfinite(x).all() for x in (*step.views, step.end, step.reward)) and not step.fault.any()
-            for key, value in outputs(env.task, env.look(), env.noise).items():
+            assert (
+                all(torch.isfinite(x).all() for x in (*step.observation, step.end, step.reward))
+                and not step.fault.any()
+            )
+            for key, value in outputs(env.task, env.current_state(), env.rng).items():
                 assert torch.isfinite(value).all(), key
 
 
 def test_names_are_those_of_the_yaml(name):
-    """Reward terms are the weights of conf/task/<name>.yaml, in both directions; its noise names observed terms."""
+    """Reward terms are the weights of conf/task/<name>.yaml, in both directions; its noise names
+    observed terms."""
     env = make_env(name, B)
-    s = env.look()
+    s = env.current_state()
     assert set(env.task.reward(s)) == set(numbers(name)["weights"])
     assert set(numbers(name)["noise"]) <= set(env.task.observe(s))
     assert not set(env.task.observe(s)) & set(env.task.privileged(s))
 
 
 def test_yaml_holds_every_setting(name):
-    """Every key of the YAML is a setting of the task or known to Env, so that no number in it is dead."""
+    """Every key of the YAML is a setting of the task or known to Env, so that no number in it is
+    dead."""
     known = {f.name for f in fields(make_task(name))} | {"name", "weights", "noise"}
     assert set(numbers(name)) <= known
     assert numbers(name)["name"] == name
 
 
 def test_start_is_a_valid_state(name):
-    """Start states have unit quaternions, keep within joint limits, differ between worlds and are not terminated."""
+    """Start states have unit quaternions, keep within joint limits, differ between worlds and are
+    not terminated."""
     env = make_env(name, 64)
-    mjm, start = env.task.mjm, env.task.start(64, env.noise)
+    mjm, start = env.task.mjm, env.task.start(64, env.rng)
     qpos = start["qpos"]
     for joint in range(mjm.njnt):
         kind, at = mjm.jnt_type[joint], mjm.jnt_qposadr[joint]
@@ -113,26 +124,29 @@ def test_start_is_a_valid_state(name):
             low, high = mjm.jnt_range[joint]
             assert ((qpos[:, at] >= low) & (qpos[:, at] <= high)).all(), mjm.joint(joint).name
     assert len(qpos.unique(dim=0)) == 64
-    assert not env.task.terminated(env.look()).any()
+    assert not env.task.terminated(env.current_state()).any()
 
 
 def test_methods_are_pure(name):
-    """No method changes the state, the random numbers or the task, and asking again gives the same."""
+    """No method changes the state, the random numbers or the task, and asking again gives the
+    same."""
     env = lived(name)
-    task, s = env.task, env.look()
-    before = clone(s)
+    task, s = env.task, env.current_state()
+    before = s.clone()
 
     def constants() -> dict[str, Tensor]:
         return {k: v for k, v in (vars(task) | task._nominal).items() if isinstance(v, Tensor)}
 
-    first = outputs(task, s, env.noise)
+    first = outputs(task, s, env.rng)
     kept, held = copy.deepcopy(first), copy.deepcopy(constants())
-    block, units = env.noise._words.clone(), env.noise._units.clone()
-    second = outputs(task, s, env.noise)
+    block, units = env.rng._words.clone(), env.rng._units.clone()
+    second = outputs(task, s, env.rng)
     for key, value in tensors(s).items():
         assert torch.equal(value, tensors(before)[key]), key
-    assert torch.equal(env.noise._words, block) and torch.equal(env.noise._units, units)
-    assert held.keys() == constants().keys() and all(torch.equal(v, constants()[k]) for k, v in held.items())
+    assert torch.equal(env.rng._words, block) and torch.equal(env.rng._units, units)
+    assert held.keys() == constants().keys() and all(
+        torch.equal(v, constants()[k]) for k, v in held.items()
+    )
     for key, value in second.items():
         assert torch.equal(value, kept[key]) and torch.equal(value, first[key]), key
 
@@ -140,40 +154,56 @@ def test_methods_are_pure(name):
 def test_each_world_for_itself(name):
     """Rubbish in the other worlds changes no bit of what a task says of this one."""
     env = lived(name)
-    s = env.look()
-    want = outputs(env.task, s, env.noise)
+    s = env.current_state()
+    want = outputs(env.task, s, env.rng)
     for rubbish in (math.nan, 1e9):
-        spoiled = clone(s)
+        spoiled = s.clone()
         for value in tensors(spoiled).values():
             value[B // 2 :] = rubbish if value.is_floating_point() else 12345
-        for key, value in outputs(env.task, spoiled, env.noise).items():
+        for key, value in outputs(env.task, spoiled, env.rng).items():
             assert torch.equal(value[: B // 2], want[key][: B // 2]), key
 
 
 def test_observation_is_measurable(name):
-    """The readings that a robot's computer builds the observation from cover it term by term, in its order."""
+    """The readings that a robot's computer builds the observation from cover it term by term, in
+    its order."""
     env = make_env(name, B)
     task = env.task
-    assert list(task.readings) == list(task.observe(env.look()))
+    assert list(task.readings) == list(task.observe(env.current_state()))
     sensors = {task.mjm.sensor(i).name for i in range(task.mjm.nsensor)}
     joints = {task.mjm.joint(i).name for i in range(task.mjm.njnt)}
     for term, reading in task.readings.items():
-        assert reading.source in ("sensor", "joint_pos", "joint_vel", "action", "command", "clock"), term
-        known = {"sensor": sensors, "joint_pos": joints, "joint_vel": joints}.get(reading.source, set())
+        assert reading.source in (
+            "sensor",
+            "joint_pos",
+            "joint_vel",
+            "action",
+            "command",
+            "clock",
+        ), term
+        known = {"sensor": sensors, "joint_pos": joints, "joint_vel": joints}.get(
+            reading.source, set()
+        )
         assert set(reading.names) <= known, term
-        assert len(reading.offset) in (0, env.widths[term]), term
+        assert len(reading.offset) in (0, env.term_widths[term]), term
         if reading.source in ("joint_pos", "joint_vel"):
-            assert len(reading.names) * (2 if reading.form == "cos_sin" else 1) == env.widths[term], term
+            assert (
+                len(reading.names) * (2 if reading.form == "cos_sin" else 1)
+                == env.term_widths[term]
+            ), term
 
 
 def test_score(name):
-    """score makes numbers of a record, success among them, in [0, 1]; evaluation runs a converged solver on the CPU."""
+    """score makes numbers of a record, success among them, in [0, 1]; evaluation runs a converged
+    solver on the CPU."""
     task = make_task(name).evaluation()
     assert (task.mjm.opt.iterations, task.mjm.opt.ls_iterations, task.device) == (100, 50, "cpu")
     env, record = make_env(name, B, stagger=False), {}
     for _ in range(120):
         seen: list[dict[str, Tensor]] = []
-        step = env.step(torch.zeros(B, task.mjm.nu), watch=lambda s, seen=seen: seen.append(task.measure(s)))
+        step = env.step(
+            torch.zeros(B, task.mjm.nu), on_step=lambda s, seen=seen: seen.append(task.measure(s))
+        )
         for key, value in (seen[0] | {"terminated": step.terminated | step.fault}).items():
             record.setdefault(key, []).append(value)
     scores = task.score({key: torch.stack(values) for key, values in record.items()})

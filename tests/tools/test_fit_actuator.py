@@ -1,4 +1,5 @@
-"""The fitter of actuator networks: what made a log is recovered on the part held out, and in simulation; bad logs."""
+"""The fitter of actuator networks: what made a log is recovered on the part held out, and in
+simulation; bad logs."""
 
 import re
 from pathlib import Path
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl import fit_actuator
-from gpusim_rl.actuator import Actuator
-from gpusim_rl.motor import Net, load
-from tests.test_actuator import INPUTS, hinge, place
+from gpusim_rl.sim.actuator_models import Net, load
+from gpusim_rl.sim.actuator_spec import Actuator
+from gpusim_rl.tools import fit_actuator
+from tests.sim.test_actuators import INPUTS, hinge, place
+from tests.worlds import make_actuator
 
 JOINTS, ROWS, DT = 4, 3000, 0.005
 QUICK = ("steps=600", "hidden=24,24", "seed=3")
@@ -29,7 +31,9 @@ def wishes(seed: int, rows: int = ROWS) -> torch.Tensor:
     draw = np.random.default_rng(seed)
     time, target = DT * np.arange(rows)[:, None], 0.0
     for _ in range(5):
-        f, a, phase = (draw.uniform(*ends, JOINTS) for ends in ((0.3, 4.0), (0.05, 0.3), (0.0, 6.3)))
+        f, a, phase = (
+            draw.uniform(*ends, JOINTS) for ends in ((0.3, 4.0), (0.05, 0.3), (0.0, 6.3))
+        )
         target = target + a * np.sin(2 * np.pi * f * time + phase)
     steps = draw.uniform(-0.5, 0.5, (rows // 100 + 1, JOINTS)).repeat(100, 0)[:rows]
     return torch.from_numpy(target + steps)
@@ -51,7 +55,10 @@ def write(path: Path, rows: list[tuple[torch.Tensor, ...]]) -> str:
     """A log."""
     lines = ["time,joint,target,position,velocity,torque"]
     for i, row in enumerate(rows):
-        lines += [f"{i * DT:.6f},hinge{j}," + ",".join(f"{x[j].item():.9g}" for x in row) for j in range(JOINTS)]
+        lines += [
+            f"{i * DT:.6f},hinge{j}," + ",".join(f"{x[j].item():.9g}" for x in row)
+            for j in range(JOINTS)
+        ]
     path.write_text("\n".join(lines))
     return str(path)
 
@@ -59,42 +66,60 @@ def write(path: Path, rows: list[tuple[torch.Tensor, ...]]) -> str:
 def known(path: Path) -> Actuator:
     """A network made by hand, a soft PD law with memory, written to path."""
     draw = torch.Generator().manual_seed(5)
-    first = torch.tensor([[0.9, 0.5, 0.2, -1.5, -0.3, 0.0], [0.2, 0.3, 0.6, -0.8, -0.3, 0.2]]).repeat(4, 1)
+    first = torch.tensor(
+        [[0.9, 0.5, 0.2, -1.5, -0.3, 0.0], [0.2, 0.3, 0.6, -0.8, -0.3, 0.2]]
+    ).repeat(4, 1)
     first = first * (1 + 0.3 * torch.randn(8, 6, generator=draw))
-    Net(INPUTS, [(first, 0.1 * torch.randn(8, generator=draw)), (torch.full((1, 8), 0.12), torch.zeros(1))]).save(path)
-    return Actuator(kind="net", file=str(path))
+    Net(
+        INPUTS,
+        [(first, 0.1 * torch.randn(8, generator=draw)), (torch.full((1, 8), 0.12), torch.zeros(1))],
+    ).save(path)
+    return make_actuator(kind="net", file=str(path))
 
 
 @pytest.mark.parametrize("what", ["network", "dc"])
 def test_recovers(what, tmp_path, capsys):
-    """A known network, and a DC motor with a delay, are recovered: on what was held out and, moving freely, on new targets."""
-    true = known(tmp_path / "true.safetensors") if what == "network" else Actuator(kind="dc", stall=14.0, no_load=8.0, lag=2)
+    """A known network, and a DC motor with a delay, are recovered: on what was held out and, moving
+    freely, on new targets."""
+    true = (
+        known(tmp_path / "true.safetensors")
+        if what == "network"
+        else make_actuator(kind="dc", stall=14.0, no_load=8.0, lag=2)
+    )
     log = write(tmp_path / "log.csv", moved(true, wishes(0)))
     fit_actuator.main([log, *QUICK])
     said = capsys.readouterr().out
-    (plain, _), (error, share) = (map(float, x) for x in re.findall(r"RMSE (\S+) N m, (\S+) of the variance", said))
+    (plain, _), (error, share) = (
+        map(float, x) for x in re.findall(r"RMSE (\S+) N m, (\S+) of the variance", said)
+    )
     fitted = load(tmp_path / "log.safetensors")
     assert fitted.inputs.offsets == (0, 2, 4) and fitted.inputs.dt == DT
-    both = true, Actuator(kind="net", file=str(tmp_path / "log.safetensors"))
+    both = true, make_actuator(kind="net", file=str(tmp_path / "log.safetensors"))
     free = [torch.stack([row[1] for row in moved(actuator, wishes(1, 600))]) for actuator in both]
     apart, moves = (free[0] - free[1]).square().mean().sqrt().item(), free[0].std().item()
-    print(f"{what}: RMSE {error} N m, PD law {plain}, share {share}; free motion {apart:.4f} rad apart, of {moves:.3f}")
+    print(
+        f"{what}: RMSE {error} N m, PD law {plain}, share {share}; free motion {apart:.4f} rad "
+        f"apart, of {moves:.3f}"
+    )
     assert share > 0.98 and error < 0.25 * plain
     assert apart < 0.15 * moves
 
 
 def test_seeded(tmp_path, capsys):
     """The same log, seed and steps give the same file; another seed another."""
-    log = write(tmp_path / "log.csv", moved(Actuator(kind="pd"), wishes(0, 400)))
+    log = write(tmp_path / "log.csv", moved(make_actuator(kind="pd"), wishes(0, 400)))
     files = []
     for seed in (1, 1, 2):
-        fit_actuator.main([log, "steps=5", f"seed={seed}", f"out={tmp_path}/{len(files)}.safetensors"])
+        fit_actuator.main(
+            [log, "steps=5", f"seed={seed}", f"out={tmp_path}/{len(files)}.safetensors"]
+        )
         files.append((tmp_path / f"{len(files)}.safetensors").read_bytes())
     assert files[0] == files[1] != files[2]
 
 
 def test_nothing_held_out_is_learned_from():
-    """Samples held out are those of every fifth block of time, and no other sample's history reaches into one."""
+    """Samples held out are those of every fifth block of time, and no other sample's history
+    reaches into one."""
     rows = np.zeros((1000, 6))
     rows[:, 1] = rows[:, 5] = DT * np.arange(1000)
     rows[:, 4] = np.arange(1000) // 50  # the block, as a speed
@@ -103,34 +128,61 @@ def test_nothing_held_out_is_learned_from():
     assert torch.equal(held, samples.speeds[:, 0] % 5 == 4)
 
 
-GOOD = "time,joint,target,position,velocity,torque\n" + "".join(f"{i * 0.005:.3f},0,0,0,0,0\n" for i in range(50))
+GOOD = "time,joint,target,position,velocity,torque\n" + "".join(
+    f"{i * 0.005:.3f},0,0,0,0,0\n" for i in range(50)
+)
 
 
 @pytest.mark.parametrize(
     "text, words, says",
     [
         ("", [], "has no column time, joint, target, position, velocity, torque"),
-        (GOOD.replace("velocity", "speed"), [], "has no column velocity: its first row is time,joint,"),
+        (
+            GOOD.replace("velocity", "speed"),
+            [],
+            "has no column velocity: its first row is time,joint,",
+        ),
         (GOOD.splitlines()[0], [], "has no rows"),
         (GOOD.replace("0.010,0,0,0", "0.010,0,x,0"), [], "row 4: target is 'x', not a number"),
-        (GOOD.replace("0.010,0,0,0", "0.010,0,nan,0"), [], "row 4: target is nan, not a finite number"),
+        (
+            GOOD.replace("0.010,0,0,0", "0.010,0,nan,0"),
+            [],
+            "row 4: target is nan, not a finite number",
+        ),
         (GOOD.replace("0.010,0,0,0,0,0", "0.010,0,0"), [], "row 4 has 3 columns"),
-        (GOOD.replace("0.010,", "0.013,"), [], "row 4: 0.008 s after the row before of joint '0', others 0.005 s"),
+        (
+            GOOD.replace("0.010,", "0.013,"),
+            [],
+            "row 4: 0.008 s after the row before of joint '0', others 0.005 s",
+        ),
         (GOOD.replace("0.010,", "0.001,"), [], "row 4: -0.004 s after the row before"),
         (GOOD, [], "too few to learn from"),
-        (GOOD, ["history=0,0.007"], "history=0,0.007: expected 0 and whole numbers of the log's rows of 0.005 s"),
+        (
+            GOOD,
+            ["history=0,0.007"],
+            "history=0,0.007: expected 0 and whole numbers of the log's rows of 0.005 s",
+        ),
         (GOOD, ["history=0.005"], "history=0.005: expected 0 and"),
         (GOOD, ["hidden=0"], "hidden=0: expected at most 7, from 1 to 256"),
         (GOOD, ["steps=many"], "steps=many: expected numbers, such as 2000"),
-        (GOOD, ["rate=1"], "rate=1: expected a log, and perhaps KEY=VALUE of out, history, hidden, steps, seed"),
+        (
+            GOOD,
+            ["rate=1"],
+            "rate=1: expected a log, and perhaps KEY=VALUE of out, history, hidden, steps, seed",
+        ),
         (GOOD, ["out=net.pt"], "out=net.pt: expected a name that ends in .safetensors"),
-        (GOOD, ["out=nowhere/net.safetensors"], "out=nowhere/net.safetensors: no directory nowhere"),
+        (
+            GOOD,
+            ["out=nowhere/net.safetensors"],
+            "out=nowhere/net.safetensors: no directory nowhere",
+        ),
         ("\0\1" * 50, [], "has no column"),
         (GOOD + '"' + "x" * 200000, [], "is no CSV file"),
     ],
 )
 def test_bad_logs(tmp_path, capsys, text, words, says):
-    """Each is answered by one line that names the column, the row or the key, and nothing is written."""
+    """Each is answered by one line that names the column, the row or the key, and nothing is
+    written."""
     (tmp_path / "log.csv").write_text(text)
     with pytest.raises(SystemExit) as stop:
         fit_actuator.main([str(tmp_path / "log.csv"), *words])

@@ -1,9 +1,13 @@
 """`gpusim_rl.verify` of runs that are evaluated while they train."""
 
+from pathlib import Path
+
 import pytest
 
-import train
-from gpusim_rl import config, resume, verify
+from gpusim_rl import train
+from gpusim_rl.config import compose, resume
+from gpusim_rl.runs.checkpoints import RENAMED
+from gpusim_rl.tools import verify
 from tests.commands import TINY
 
 PLAN = "curriculum={task.weights.slip:{from:0,to:1,by:success,start:-1,stop:1}}"
@@ -11,30 +15,58 @@ PLAN = "curriculum={task.weights.slip:{from:0,to:1,by:success,start:-1,stop:1}}"
 
 @pytest.mark.parametrize("words, last", [(("stop_at=1.0",), 4), ((PLAN,), 2)])
 def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
-    """A run that was evaluated is what its configuration makes; one whose curriculum goes by evaluations is until the first."""
+    """A run that was evaluated is what its configuration makes; one whose curriculum goes by
+    evaluations is until the first."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
-    words = ["task=quadruped", *TINY, *words, "eval_every=2", "iterations=4", "run_dir=run", "log=none"]
-    train.train(resume.settled(config.compose_plain("config", words), words))
+    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *_, **__: {"success": 0.3})
+    words = [
+        "task=quadruped",
+        *TINY,
+        *words,
+        "eval_every=2",
+        "iterations=4",
+        "run_dir=run",
+        "log=none",
+    ]
+    train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
     verify.main(["run"])
     said = capsys.readouterr().out
     assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
 
 
 def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
-    """A run that was continued with other values cannot be made again from its config.yaml: one line says so."""
+    """A run that was continued with other values cannot be made again from its config.yaml: one
+    line says so."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
+    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *_, **__: {"success": 0.3})
     for words in (
         ["task=quadruped", *TINY, "iterations=2", "run_dir=run", "log=none"],
         ["resume=run", "iterations=3", "graph=off", "sim.threads=2"],
         ["resume=run", "iterations=4", "task.weights.slip=1"],
     ):
-        train.train(resume.settled(config.compose_plain("config", words), words))
+        train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
         if "iterations=3" in words:
             verify.main(["run"])
         warned = "this is not the run that was begun" in capsys.readouterr().err
         assert warned == ("task.weights.slip=1" in words)
     with pytest.raises(SystemExit, match="2"):
         verify.main(["run"])
-    assert "run was continued with other values from iteration 3 on (task.weights.slip)" in capsys.readouterr().err
+    assert (
+        "run was continued with other values from iteration 3 on (task.weights.slip)"
+        in capsys.readouterr().err
+    )
+
+
+def test_hashes_under_older_names(tmp_path, monkeypatch, capsys):
+    """A run whose hashes have the tensor names of an older version still agrees."""
+    monkeypatch.chdir(tmp_path)
+    words = ["task=cartpole", *TINY, "iterations=1", "run_dir=run", "log=none"]
+    train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+    file = Path("run/hashes.jsonl")
+    text = file.read_text()
+    for old, new in RENAMED.items():
+        text = text.replace(f'"{new}', f'"{old}')
+    assert text != file.read_text()
+    file.write_text(text)
+    verify.main(["run", "1"])
+    assert "iteration 1: all" in capsys.readouterr().out

@@ -11,12 +11,20 @@ import time
 import pytest
 from rich.console import Console
 
-from gpusim_rl import board
-from gpusim_rl.board import Board, clock, logged_in, sink
+from gpusim_rl.training import metric_writers
+from gpusim_rl.training.dashboard import Dashboard, clock
+from gpusim_rl.training.metric_writers import logged_in, sink
 from tests.worlds import ROOT
 
 ROW = {
-    **{"iteration": 3, "env_steps": 1_500_000, "time_s": 65.0, "steps_per_s": 23456.0, "return": 12.345, "length": 19.5},
+    **{
+        "iteration": 3,
+        "env_steps": 1_500_000,
+        "time_s": 65.0,
+        "steps_per_s": 23456.0,
+        "return": 12.345,
+        "length": 19.5,
+    },
     **{
         "fault": 0.0,
         "skipped": 0.0,
@@ -29,8 +37,8 @@ ROW = {
     **{"measure/yaw_error": 0.2, "share/physics": 0.6, "share/policy": 0.3, "share/update": 0.1},
 }
 PROGRAM = f"""
-from gpusim_rl.board import Board
-with Board("quadruped · 16 worlds · [/red]/a[0]", 4) as table:
+from gpusim_rl.training.dashboard import Dashboard
+with Dashboard("quadruped · 16 worlds · [/red]/a[0]", 4) as table:
     table.say("run: [bold]/a[0]/b")
     for i in (3, 4):
         table.show({ROW!r} | {{"iteration": i}}, 6.0 * i)
@@ -39,15 +47,25 @@ with Board("quadruped · 16 worlds · [/red]/a[0]", 4) as table:
 
 def test_lines_without_a_terminal():
     """Through a pipe each row is one line of plain text, with nothing that moves a cursor."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     lines = done.stdout.splitlines()
-    assert "\x1b" not in done.stdout and done.stderr == "" and lines[0] == "run: [bold]/a[0]/b" and len(lines) == 3
-    assert lines[1] == "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
+    assert (
+        "\x1b" not in done.stdout
+        and done.stderr == ""
+        and lines[0] == "run: [bold]/a[0]/b"
+        and len(lines) == 3
+    )
+    assert (
+        lines[1]
+        == "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
+    )
 
 
 def test_lines_are_seconds_apart(capsys):
     """Rows that come faster than every five seconds are left out, but for the last."""
-    with Board("t", 100) as table:
+    with Dashboard("t", 100) as table:
         for i in range(1, 101):
             table.show(ROW | {"iteration": i}, 0.2 * i)
     shown = [int(line.split()[1].split("/")[0]) for line in capsys.readouterr().out.splitlines()]
@@ -55,10 +73,13 @@ def test_lines_are_seconds_apart(capsys):
 
 
 def test_table_in_a_terminal():
-    """In a pseudo-terminal the board is a live table with every number and leaves the cursor as it found it."""
+    """In a pseudo-terminal the board is a live table with every number and leaves the cursor as it
+    found it."""
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, env=env, stdout=theirs, stderr=theirs) as drawing:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, env=env, stdout=theirs, stderr=theirs
+    ) as drawing:
         os.close(theirs)
         said = b""
         try:
@@ -70,7 +91,8 @@ def test_table_in_a_terminal():
     assert drawing.returncode == 0
     text = said.decode()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is hidden, and shown again
+    # The cursor is hidden, and shown again.
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
     for part in (
         "quadruped · 16 worlds · [/red]/a[0]",
         "4 / 4",
@@ -85,19 +107,23 @@ def test_table_in_a_terminal():
 
 
 def test_table_fits_a_screen():
-    """The table of a task with twelve reward terms is at most 24 lines of 100 characters, names and numbers in full."""
+    """The table of a task with twelve reward terms is at most 24 lines of 100 characters, names and
+    numbers in full."""
     row = ROW | {f"reward/term_{i}": float(i) for i in range(10)}
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    console.print(Board("t", 4).table(row, 61.0))
+    console.print(Dashboard("t", 4).table(row, 61.0))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("\n") <= 24 and max(map(len, text.splitlines())) <= 100
     assert [line.split()[0] for line in text.splitlines()[3:6]] == ["iteration", "steps", "steps/s"]
-    assert "1:05, 1:01 left" in text and "term_9" in text and "+9.000" in text and "at the end" in text
+    assert (
+        "1:05, 1:01 left" in text and "term_9" in text and "+9.000" in text and "at the end" in text
+    )
 
 
 def test_success_stays_on_the_board(capsys):
-    """The success of the last evaluation is shown until the next, and time left counts this process's iterations alone."""
-    with Board("t", 14, done=10) as table:
+    """The success of the last evaluation is shown until the next, and time left counts this
+    process's iterations alone."""
+    with Dashboard("t", 14, done=10) as table:
         table.show(ROW | {"iteration": 11, "success": 0.5}, 10.0)
         table.show(ROW | {"iteration": 12}, 20.0)
         table.show(ROW | {"iteration": 14, "success": 0.75}, 40.0)
@@ -107,14 +133,18 @@ def test_success_stays_on_the_board(capsys):
     assert "success 0.750" in three and three.endswith("left 0:00")
 
 
-@pytest.mark.parametrize("seconds, says", [(0, "0:00"), (59.6, "1:00"), (65, "1:05"), (3599.4, "59:59"), (3909, "1:05:09")])
+@pytest.mark.parametrize(
+    "seconds, says",
+    [(0, "0:00"), (59.6, "1:00"), (65, "1:05"), (3599.4, "59:59"), (3909, "1:05:09")],
+)
 def test_clock(seconds, says):
     """Minutes and seconds, and hours where there are any."""
     assert clock(seconds) == says
 
 
 def test_logged_in(tmp_path, monkeypatch):
-    """A key in the environment, or an entry of a host of W&B in netrc, is a login; a default entry or another host is none."""
+    """A key in the environment, or an entry of a host of W&B in netrc, is a login; a default entry
+    or another host is none."""
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "netrc"
@@ -147,7 +177,10 @@ def test_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) == set(ROW)
-    assert [(e.step, e.value) for e in events.Scalars("return")] == [(3, pytest.approx(12.345)), (7, 2.5)]
+    assert [(e.step, e.value) for e in events.Scalars("return")] == [
+        (3, pytest.approx(12.345)),
+        (7, 2.5),
+    ]
 
 
 def test_nothing_and_unknown(tmp_path):
@@ -156,20 +189,25 @@ def test_nothing_and_unknown(tmp_path):
     write(ROW)
     close()
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="unknown log 'w&b': choose one of auto, wandb, tensorboard, none"):
+    with pytest.raises(
+        ValueError, match="unknown log 'w&b': choose one of auto, wandb, tensorboard, none"
+    ):
         sink("w&b", "p", tmp_path, {})
 
 
 def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
-    """With a login but no network a run is kept offline after a while, with one line that says how to send it later."""
-    monkeypatch.setattr(board, "PATIENCE", 1.0)
+    """With a login but no network a run is kept offline after a while, with one line that says how
+    to send it later."""
+    monkeypatch.setattr(metric_writers, "PATIENCE", 1.0)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     write, close = sink("auto", "p", tmp_path, {"seed": 1})
     write(ROW)
     close()
     assert (
-        capsys.readouterr().out == f"W&B cannot be reached; `wandb sync {tmp_path}/wandb/offline-run-*` sends the run later\n"
+        capsys.readouterr().out
+        == f"W&B cannot be reached; `wandb sync {tmp_path}/wandb/offline-run-*` sends the run "
+        f"later\n"
     )
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     for _ in range(100):  # W&B's own process writes it

@@ -2,21 +2,24 @@
 
 import pytest
 
-from gpusim_rl import config
-from gpusim_rl.assemble import make_ppo
-from gpusim_rl.evaluate import STOP_SEED, evaluate
-from gpusim_rl.ppo import PPO
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import compose
+from gpusim_rl.training.evaluation import STOP_SEED, evaluate
 
 
 def judge(ppo: PPO, cfg: dict) -> dict[str, float]:
     weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
-    return evaluate(ppo.act, ppo.env.task, weights=weights, noise=noise, episodes=64, seed=STOP_SEED)
+    return evaluate(
+        ppo.act, ppo.env.task, weights=weights, noise=noise, episodes=64, seed=STOP_SEED
+    )
 
 
 def test_cartpole_is_learned():
-    """60 iterations swing the pole up and hold it in nine of ten worlds, for thrice the return; before, in none."""
+    """60 iterations swing the pole up and hold it in nine of ten worlds, for thrice the return;
+    before, in none."""
     words = ["task=cartpole", "sim=native", "sim.threads=1", "device=cpu", "seed=1"]
-    cfg = config.compose_plain("config", words)
+    cfg = compose.compose_plain("config", words)
     ppo = make_ppo(cfg)
     before = judge(ppo, cfg)
     for _ in range(60):

@@ -1,4 +1,5 @@
-"""What a training survives: full, read-only and vanished directories, signals, restarts, NaN, capacities."""
+"""What a training survives: full, read-only and vanished directories, signals, restarts, NaN,
+capacities."""
 
 import json
 import os
@@ -12,23 +13,31 @@ from pathlib import Path
 import pytest
 import torch
 
-import train
-from gpusim_rl import config, loop, resume
-from gpusim_rl.checkpoint import load
-from gpusim_rl.loop import Signals
-from gpusim_rl.run import Run
-from gpusim_rl.saver import Saver, digests
-from gpusim_rl.sim import warp
+from gpusim_rl import train
+from gpusim_rl.config import compose, resume
+from gpusim_rl.envs.registry import load_task
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.writer import CheckpointWriter, digests
+from gpusim_rl.sim import warp_model
+from gpusim_rl.training import loop
+from gpusim_rl.training.signals import Signals
 from tests.commands import TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
 
 WORDS = ("task=quadruped", *TINY, "log=none")
-WARP = ("task=quadruped", *(word for word in TINY if not word.startswith("sim")), "log=none", "sim=warp", "graph=off")
+WARP = (
+    "task=quadruped",
+    *(word for word in TINY if not word.startswith("sim")),
+    "log=none",
+    "sim=warp",
+    "graph=off",
+)
 
 
 def configured(*words: str, base: tuple[str, ...] = WORDS) -> dict:
     """The configuration of a tiny training."""
-    return config.compose_plain("config", [*base, *words])
+    return compose.compose_plain("config", [*base, *words])
 
 
 @pytest.fixture
@@ -43,7 +52,9 @@ def disk(tmp_path):
     """A disk of 4 MB, of which we may do anything."""
     path = tmp_path / "disk"
     path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", path], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", path], capture_output=True, check=False
+    ).returncode:
         pytest.skip("only root may mount a disk")
     yield path
     subprocess.run(["umount", "-lR", path], check=True)
@@ -55,7 +66,7 @@ def during(monkeypatch, act, at: int = 3) -> None:
 
     def spied(self, signals):
         if self.ppo.iterations == at - 1:
-            self.saver.wait()
+            self.checkpoint_writer.wait()
             act()
         return step(self, signals)
 
@@ -63,7 +74,8 @@ def during(monkeypatch, act, at: int = 3) -> None:
 
 
 def test_a_full_disk(disk, monkeypatch, capsys):
-    """A disk that fills up: one warning, training goes on, and what it can write again later is all there; no half file."""
+    """A disk that fills up: one warning, training goes on, and what it can write again later is all
+    there; no half file."""
     path, filler = disk / "run", disk / "filler"
 
     def fill() -> None:
@@ -76,7 +88,7 @@ def test_a_full_disk(disk, monkeypatch, capsys):
 
     during(monkeypatch, fill)
     during(monkeypatch, filler.unlink, at=6)
-    train.train(configured("iterations=8", "save_every=1", f"run_dir={path}"))
+    train.train_or_exit(configured("iterations=8", "save_every=1", f"run_dir={path}"))
     said = capsys.readouterr().out
     assert said.count("cannot be written (No space left on device): training goes on") == 1
     assert said.count("can be written again") == 1
@@ -89,8 +101,21 @@ def test_a_full_disk(disk, monkeypatch, capsys):
     assert not list(path.glob("**/.*.part"))
 
 
+def test_an_error_of_a_score_keeps_its_traceback(here, monkeypatch):
+    """A ValueError in a task's own `score` is no mistake of the command line: it is not caught."""
+
+    def score(self, record):
+        raise ValueError("a bug in score")
+
+    monkeypatch.setattr(load_task("quadruped"), "score", score)
+    with pytest.raises(ValueError, match="a bug in score"):
+        train.train_or_exit(configured("iterations=1", "run_dir=run"))
+    assert not (here / "run" / "eval.json").exists()
+
+
 def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
-    """If even the results cannot be written, the training ends with exit code 1 and one line; earlier checkpoints are whole."""
+    """If even the results cannot be written, the training ends with exit code 1 and one line;
+    earlier checkpoints are whole."""
     path = disk / "run"
 
     def lock() -> None:
@@ -99,17 +124,23 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
 
     during(monkeypatch, lock)
     with pytest.raises(SystemExit) as ended:
-        train.train(configured("iterations=5", "save_every=1", f"run_dir={path}"))
+        train.train_or_exit(configured("iterations=5", "save_every=1", f"run_dir={path}"))
     out, err = capsys.readouterr()
-    assert ended.value.code == 1 and err.startswith("error: ") and err.count("\n") == 1 and "Read-only" in err
-    assert out.count("cannot be written (Read-only file system)") == 2  # the checkpoints, and the rows
+    assert (
+        ended.value.code == 1
+        and err.startswith("error: ")
+        and err.count("\n") == 1
+        and "Read-only" in err
+    )
+    # Once for the checkpoints, and once for the rows.
+    assert out.count("cannot be written (Read-only file system)") == 2
     assert Run(path).checkpoints.restore(print)[1]["iteration"] == "2"
 
 
 def test_a_directory_that_vanishes(here, monkeypatch, capsys):
     """A run directory that somebody removes is made again at the next save, and can be resumed."""
     during(monkeypatch, lambda: shutil.rmtree("run"))
-    train.train(configured("iterations=5", "save_every=2", "run_dir=run"))
+    train.train_or_exit(configured("iterations=5", "save_every=2", "run_dir=run"))
     assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "5"
     assert Run(Path("run")).config["num_envs"] == 16 and Path("run/policy.onnx").exists()
     assert [row["iteration"] for row in Run(Path("run")).rows()][-1] == 5
@@ -125,15 +156,20 @@ def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
 
     during(monkeypatch, replaced)
     with pytest.raises(SystemExit) as ended:
-        train.train(configured("iterations=5", "save_every=1", "run_dir=run"))
+        train.train_or_exit(configured("iterations=5", "save_every=1", "run_dir=run"))
     out, err = capsys.readouterr()
     assert ended.value.code == 1 and err.count("\n") == 1 and "another run is there now" in err
     assert "another run is there now" in out
-    assert Run(Path("run")).config["seed"] == 7 and not others[0].checkpoints.saved() and not others[0].rows()
+    assert (
+        Run(Path("run")).config["seed"] == 7
+        and not others[0].checkpoints.saved()
+        and not others[0].rows()
+    )
 
 
 def test_two_processes(here):
-    """While a process trains in a directory another is refused in one line; the lock of a dead one does not count."""
+    """While a process trains in a directory another is refused in one line; the lock of a dead one
+    does not count."""
     run = Run.create(Path("run"), configured())
     ppo = make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(16,))
     run.checkpoints.save(0, ppo.state(), {})
@@ -146,11 +182,14 @@ def test_two_processes(here):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals(tmp_path, number):
-    """A signal ends a training after its iteration and a checkpoint, with 128 + its number; auto_resume=true goes on."""
+    """A signal ends a training after its iteration and a checkpoint, with 128 + its number;
+    auto_resume=true goes on."""
     words = (*WORDS, "run_dir=run", "auto_resume=true", "save_every=1000")
     line = [sys.executable, str(ROOT / "train.py"), *words, "iterations=100000"]
     env = environment(tmp_path / "home")
-    with subprocess.Popen(line, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        line, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         while len(Run(tmp_path / "run").rows()) < 3:
             assert process.poll() is None
             time.sleep(0.02)
@@ -170,14 +209,21 @@ def test_a_second_signal_ends_at_once():
     program = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
-from gpusim_rl.loop import Signals
+from gpusim_rl.training.signals import Signals
 with Signals() as signals:
     os.kill(os.getpid(), signal.SIGTERM)
     assert signals.caught == signal.SIGTERM
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 130 and done.stderr.startswith("SIGTERM: ")
     before = signal.getsignal(signal.SIGTERM)
     with Signals():
@@ -186,23 +232,35 @@ with Signals() as signals:
 
 
 def test_auto_resume_begins_and_goes_on(here):
-    """auto_resume=true without run_dir trains in runs/<task>/s<seed>; again, it is done already and changes nothing."""
+    """auto_resume=true without run_dir trains in runs/<task>/s<seed>; again, it is done already and
+    changes nothing."""
     words = (*WORDS, "auto_resume=true", "seed=3", "iterations=2")
     first = succeed("train.py", *words, cwd=here)
     assert first.startswith("run: runs/quadruped/s3\n")
     weights, _ = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
     succeed("train.py", *words, cwd=here)
     again, note = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
-    assert note["iteration"] == "2" and all(torch.equal(weights[name], again[name]) for name in weights)
+    assert note["iteration"] == "2" and all(
+        torch.equal(weights[name], again[name]) for name in weights
+    )
 
 
 def test_auto_resume_of_a_model_of_ones_own(here):
-    """The same line goes on where the run has kept the model, also when the file is gone; another model is refused."""
+    """The same line goes on where the run has kept the model, also when the file is gone; another
+    model is refused."""
     text = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(text)
     (here / "other.xml").write_text(text.replace('mass="0.1"', 'mass="0.2"'))
     tiny = [word for word in TINY if not word.startswith("task")]
-    words = ("task=cartpole", *tiny, "task.episode=2", "log=none", "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
+    words = (
+        "task=cartpole",
+        *tiny,
+        "task.episode=2",
+        "log=none",
+        "auto_resume=true",
+        "run_dir=run",
+        "task.mjcf=mine.xml",
+    )
     for iterations in (1, 2):
         succeed("train.py", *words, f"iterations={iterations}", cwd=here)
     (here / "mine.xml").unlink()
@@ -213,7 +271,8 @@ def test_auto_resume_of_a_model_of_ones_own(here):
 
 
 def test_a_late_signal(here, monkeypatch):
-    """A signal that comes after an iteration's saves are decided still leaves a checkpoint of that iteration."""
+    """A signal that comes after an iteration's saves are decided still leaves a checkpoint of that
+    iteration."""
     log = loop.Training.log
 
     def late(self, row):
@@ -223,20 +282,29 @@ def test_a_late_signal(here, monkeypatch):
 
     monkeypatch.setattr(loop.Training, "log", late)
     with pytest.raises(SystemExit) as ended:
-        train.train(configured("iterations=50", "save_every=100", "run_dir=run"))
+        train.train_or_exit(configured("iterations=50", "save_every=100", "run_dir=run"))
     assert ended.value.code == 128 + signal.SIGTERM
-    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == str(len(Run(Path("run")).rows()))
+    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == str(
+        len(Run(Path("run")).rows())
+    )
 
 
 def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
-    """A run that gave up gives up again after a restart, at once, instead of beginning to count anew."""
-    words = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "rollbacks=1", "iterations=20", "run_dir=run")
+    """A run that gave up gives up again after a restart, at once, instead of beginning to count
+    anew."""
+    words = (
+        "algo.learning_rate=1e30",
+        "algo.lr_max=1e30",
+        "rollbacks=1",
+        "iterations=20",
+        "run_dir=run",
+    )
     for resumed in (False, True):
         cfg = configured(*words)
         if resumed:
-            cfg = resume.settled(configured("resume=run"), ["resume=run"])
+            cfg = resume.check_training(configured("resume=run"), ["resume=run"])
         with pytest.raises(SystemExit) as ended:
-            train.train(cfg)
+            train.train_or_exit(cfg)
         assert ended.value.code == 1
         out, err = capsys.readouterr()
         assert "after 1 roll-backs" in err and out.count("back to") == (not resumed)
@@ -244,17 +312,24 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
 
 def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
-    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
-    train.train(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
-    train.train(resume.settled(configured("resume=run"), ["resume=run"]))
-    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2" and len(Run(Path("run")).rows()) == 2
+    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": 0.9})
+    train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
+    train.train_or_exit(resume.check_training(configured("resume=run"), ["resume=run"]))
+    assert (
+        Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2"
+        and len(Run(Path("run")).rows()) == 2
+    )
 
 
 def test_the_best_is_kept(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
-    monkeypatch.setattr("gpusim_rl.evaluate.evaluate", lambda *a, **k: {"success": next(scores, 0.0)})
-    train.train(configured("iterations=6", "stop_at=0.95", "eval_every=1", "save_every=100", "run_dir=run"))
+    monkeypatch.setattr(
+        "gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}
+    )
+    train.train_or_exit(
+        configured("iterations=6", "stop_at=0.95", "eval_every=1", "save_every=100", "run_dir=run")
+    )
     kept = Run(Path("run")).checkpoints
     assert {path.stem for path in kept.saved()} == {"000002", "000004", "000005", "000006"}
     assert kept.manifest()["000002.safetensors"]["success"] == 0.9
@@ -263,27 +338,31 @@ def test_the_best_is_kept(here, monkeypatch):
 @pytest.mark.parametrize("what", ["physics", "observation", "reward", "gradient"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_no_number_is_counted(what, value):
-    """NaN and Inf in one world or one minibatch: counted once, never learned from, neighbours bit-identical."""
-    clean, spoilt = (make_ppo(make_env("quadruped", 16), num_steps=4, num_minibatches=2, update_epochs=1) for _ in range(2))
+    """NaN and Inf in one world or one minibatch: counted once, never learned from, neighbors
+    bit-identical."""
+    clean, spoilt = (
+        make_ppo(make_env("quadruped", 16), num_steps=4, num_minibatches=2, update_epochs=1)
+        for _ in range(2)
+    )
     for ppo in (clean, spoilt):
         ppo.iteration()
         ppo.metrics()
-    env, judge, fused = spoilt.env, spoilt.env._judge, spoilt.fused
+    env, judge, fused = spoilt.env, spoilt.env._outcome, spoilt.fused
     assert fused is not None
-    before = spoilt.vectors.weights[0].detach().clone()
+    before = spoilt.optimizer.weights[0].detach().clone()
     if what == "physics":
         env.sim.qpos[5, 3] = value
     elif what == "observation":
-        env.views.obs[5, 7] = value
+        env.observation.actor[5, 7] = value
     elif what == "reward":
 
         def judged(s):
             terms, reward, end, failed = judge(s)
             reward[5] = value
-            env._judge = judge
+            env._outcome = judge
             return terms, reward, end, failed
 
-        env._judge = judged
+        env._outcome = judged
     else:
         sample = fused._sample
 
@@ -298,7 +377,8 @@ def test_what_is_no_number_is_counted(what, value):
     row = spoilt.metrics()
     assert row["fault"] == (what != "gradient") and row["skipped"] == 2 * (what == "gradient")
     assert all(torch.isfinite(v).all() for v in spoilt.policy.state_dict().values())
-    assert torch.equal(before, spoilt.vectors.weights[0]) == (what == "gradient")  # both minibatches were skipped
+    # Both minibatches were skipped.
+    assert torch.equal(before, spoilt.optimizer.weights[0]) == (what == "gradient")
     others = [i for i in range(16) if i != 5]
     assert torch.equal(clean.rollout.obs[:, others], spoilt.rollout.obs[:, others])
     for _ in range(2):
@@ -307,39 +387,58 @@ def test_what_is_no_number_is_counted(what, value):
 
 
 def test_the_incident_is_the_world(tmp_path):
-    """The report of a training that gave up names the world, the step and the term, and play.py steps what was stored."""
+    """The report of a training that gave up names the world, the step and the term, and play.py
+    steps what was stored."""
     env = make_env("quadruped", 16)
     for _ in range(3):
         env.step(torch.zeros(16, 12))
-    env.incident.clear()
+    env.worst_step.clear()
     env.sim.qvel[11, 4] = 1e9
     qpos = env.sim.qpos[11].clone()
     env.step(torch.zeros(16, 12))
-    found = env.incident.read(env.incident.worst())
-    assert (found.world, found.step) == (11, 4) and "physics" in found.why and found.score == float("inf")
-    assert torch.equal(found.tensors["qpos"], qpos) and found.tensors["qvel"][4] == 1e9
-    assert torch.equal(found.tensors["model/body_mass"], env.sim.model("body_mass")[11])
+    worst = env.worst_step.read(env.worst_step.worst())
+    assert (
+        (worst.world, worst.step) == (11, 4)
+        and "physics" in worst.why
+        and worst.score == float("inf")
+    )
+    assert torch.equal(worst.tensors["qpos"], qpos) and worst.tensors["qvel"][4] == 1e9
+    assert torch.equal(worst.tensors["model/body_mass"], env.sim.model("body_mass")[11])
 
 
 def test_capacities_grow(here, monkeypatch, capsys):
-    """A capacity of MuJoCo Warp that is exceeded is doubled between iterations, said in one line, and kept in the run."""
-    monkeypatch.setattr(warp, "probe", lambda mjm, **_: (40, 4, mjm.key_qpos.repeat(16, 0)))  # far too few rows
-    train.train(configured("num_envs=8", "iterations=6", "run_dir=run", base=WARP))
+    """A capacity of MuJoCo Warp that is exceeded is doubled between iterations, said in one line,
+    and kept in the run."""
+    # These are far too few rows.
+    monkeypatch.setattr(warp_model, "probe", lambda mjm, **_: (40, 4, mjm.key_qpos.repeat(16, 0)))
+    train.train_or_exit(configured("num_envs=8", "iterations=6", "run_dir=run", base=WARP))
     out = capsys.readouterr().out
     assert "steps went over a capacity, and were left out: going on with sim.njmax=8\n" in out
     grown = Run(Path("run")).config["sim"]["njmax"]
     rows = Run(Path("run")).rows()
-    assert grown >= 8 and rows[0]["overflow"] > 0 and [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert (
+        grown >= 8
+        and rows[0]["overflow"] > 0
+        and [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    )
 
 
 def test_capacities_that_are_fixed(here, capsys):
     """With sim.grow=false the message says what to set, and to what."""
-    train.train(configured("num_envs=8", "iterations=1", "run_dir=run", "sim.njmax=4", "sim.grow=false", base=WARP))
-    assert "steps went over a capacity, and were left out: set sim.njmax=8\n" in capsys.readouterr().out
+    train.train_or_exit(
+        configured(
+            "num_envs=8", "iterations=1", "run_dir=run", "sim.njmax=4", "sim.grow=false", base=WARP
+        )
+    )
+    assert (
+        "steps went over a capacity, and were left out: set sim.njmax=8\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_slow_disk_keeps_the_newest(here, monkeypatch):
-    """States that come faster than they are written replace one another; hashes are all written; an error ends nothing."""
+    """States that come faster than they are written replace one another; hashes are all written; an
+    error ends nothing."""
     run, said, gate = Run.create(Path("run"), configured()), [], []
     save = run.checkpoints.save
 
@@ -349,22 +448,28 @@ def test_a_slow_disk_keeps_the_newest(here, monkeypatch):
         return save(*args, **kwargs)
 
     monkeypatch.setattr(run.checkpoints, "save", slow)
-    saver = Saver(run, said.append)
+    writer = CheckpointWriter(run, said.append)
     for i in range(1, 6):
-        saver.save(i, {"x": torch.full((3,), i)}, {})
-        saver.hash(i, {"x": torch.full((3,), i)})
+        writer.save(i, {"x": torch.full((3,), i)}, {})
+        writer.hash(i, {"x": torch.full((3,), i)})
     gate.append(1)
-    assert saver.close() and not said
+    assert writer.close() and not said
     assert run.checkpoints.latest().stem == "000005" and len(run.checkpoints.saved()) <= 2
     rows = run.rows("hashes.jsonl")
-    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5] and rows[0]["sha256"] == digests({"x": torch.full((3,), 1)})
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5] and rows[0]["sha256"] == digests(
+        {"x": torch.full((3,), 1)}
+    )
 
 
 def test_verify(here, trained):
-    """verify trains the first iterations again and finds them equal; where a hash differs, it says when and what."""
+    """verify trains the first iterations again and finds them equal; where a hash differs, it says
+    when and what."""
     shutil.copytree(trained, here / "run")
     said = succeed("-m gpusim_rl.verify", "run", cwd=here)
-    assert said.splitlines()[-1].startswith("iteration 2: all ") and said.count("agree, bit by bit") == 2
+    assert (
+        said.splitlines()[-1].startswith("iteration 2: all ")
+        and said.count("agree, bit by bit") == 2
+    )
     rows = [json.loads(line) for line in (here / "run" / "hashes.jsonl").read_text().splitlines()]
     rows[1]["sha256"]["policy/log_std"] = "0" * 16
     (here / "run" / "hashes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -379,8 +484,14 @@ def test_verify(here, trained):
 def test_resume_keeps_deterministic_warp(here):
     """On the CPU sim=warp resumes bit-identically, too."""
     for run, iterations in (("whole", 4), ("half", 2)):
-        train.train(configured("num_envs=4", f"iterations={iterations}", f"run_dir={run}", base=WARP))
-    train.train(resume.settled(configured("resume=half", "iterations=4"), ["resume=half", "iterations=4"]))
+        train.train_or_exit(
+            configured("num_envs=4", f"iterations={iterations}", f"run_dir={run}", base=WARP)
+        )
+    train.train_or_exit(
+        resume.check_training(
+            configured("resume=half", "iterations=4"), ["resume=half", "iterations=4"]
+        )
+    )
     one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
     assert one.keys() == two.keys()

@@ -1,4 +1,5 @@
-"""The memory plan: what it counts is what is there, it extrapolates, and says so in one line when it does not fit."""
+"""The memory plan: what it counts is what is there, it extrapolates, and says so in one line when
+it does not fit."""
 
 from functools import partial
 
@@ -7,8 +8,10 @@ import pytest
 import torch
 import warp as wp
 
-from gpusim_rl import assemble, config
-from gpusim_rl.plan import PARTS, held, measure, weigh
+from gpusim_rl import build as building
+from gpusim_rl.config import compose
+from gpusim_rl.training import memory
+from gpusim_rl.training.memory import PARTS, held_bytes, measure, measure_parts
 from tests.commands import command, refused, succeed
 from tests.worlds import make_env, make_ppo
 
@@ -21,52 +24,64 @@ def build(worlds: int, sim: str = "native"):
 
 
 def test_held_counts_each_byte_once():
-    """Tensors, arrays of Warp and of numpy at any depth; views and what was seen before are not counted again."""
+    """Tensors, arrays of Warp and of numpy at any depth; views and what was seen before are not
+    counted again."""
     x, y = torch.zeros(10), wp.zeros(6, dtype=wp.float32, device="cpu")
     thing = {"a": [x, x[2:5], (x.view(2, 5),)], "b": {"c": y, "d": np.zeros(4)}, "e": build}
     seen: set[int] = set()
-    assert held(thing, seen) == 40 + y.capacity + 32
-    assert held(x[1:], set()) == 40  # all that it keeps alive
-    assert held([y, x], seen) == 0 and held(thing, set(), skip=(y,)) == 72
+    assert held_bytes(thing, seen) == 40 + y.capacity + 32
+    assert held_bytes(x[1:], set()) == 40  # all that it keeps alive
+    assert held_bytes([y, x], seen) == 0 and held_bytes(thing, set(), skip=(y,)) == 72
 
 
 def test_the_plan_is_what_is_there():
-    """At a third number of worlds every part is what the plan says to 2 %; networks and optimiser do not grow."""
+    """At a third number of worlds every part is what the plan says to 2 %; networks and optimizer
+    do not grow."""
     plan = measure(build)
-    found, said = weigh(build, 192, CPU), plan.bytes(192)
-    assert set(found) == set(said) == set(PARTS)
+    measured, said = measure_parts(build, 192, CPU), plan.bytes(192)
+    assert set(measured) == set(said) == set(PARTS)
     for part in PARTS:
-        assert said[part] == pytest.approx(found[part], rel=0.02), part
-    assert plan.slope["networks"] == plan.slope["optimiser"] == 0 < plan.constant["networks"]
+        assert said[part] == pytest.approx(measured[part], rel=0.02), part
+    assert plan.slope["networks"] == plan.slope["optimizer"] == 0 < plan.constant["networks"]
     r = build(192).rollout
     floats = sum(x.shape[-1] for x in (r.obs, r.critic, r.mean, r.action, r.end)) + 4
-    assert found["rollout"] == 192 * 8 * floats * 4 + 8
+    assert measured["rollout"] == 192 * 8 * floats * 4 + 8
     assert sum(plan.bytes(plan.largest).values()) <= 0.9 * plan.free
     assert sum(plan.bytes(plan.largest + 1).values()) > 0.9 * plan.free
 
 
 @pytest.mark.parametrize("task", ["cartpole", "quadruped"])
 def test_what_is_refused_at_once(monkeypatch, task):
-    """What many worlds are said to take before they are built is at least half of what they take, and no more than it."""
-    cfg, sizes = config.compose_plain("config", [f"task={task}", "sim=native", "device=cpu"]), []
-    monkeypatch.setattr(assemble, "room", lambda what, size, device: sizes.append(size))
-    found = sum(weigh(partial(assemble.make_ppo, cfg), 1024, CPU).values())
+    """What many worlds are said to take before they are built is at least half of what they take,
+    and no more than it."""
+    cfg, sizes = compose.compose_plain("config", [f"task={task}", "sim=native", "device=cpu"]), []
+    monkeypatch.setattr(memory, "check_free", lambda what, size, device: sizes.append(size))
+    measured = sum(measure_parts(partial(building.make_ppo, cfg), 1024, CPU).values())
     worlds, _, rollout = sizes[:3]
-    assert 0.5 * found < max(worlds, rollout) <= found
+    assert 0.5 * measured < max(worlds, rollout) <= measured
 
 
 def test_warp_holds_its_capacities():
     """With MuJoCo Warp physics holds the contact pool too."""
-    few = weigh(lambda n: make_ppo(make_env(num_envs=n, sim="warp"), num_steps=2, num_minibatches=2), 4, CPU)["physics"]
+    few = measure_parts(
+        lambda n: make_ppo(make_env(num_envs=n, sim="warp"), num_steps=2, num_minibatches=2), 4, CPU
+    )["physics"]
     sim = make_env(num_envs=4, sim="warp").sim
-    assert few >= held(sim._d.contact, set()) > 0
+    assert few >= held_bytes(sim.d.contact, set()) > 0
 
 
 def test_it_is_printed(tmp_path):
-    """train.py plan=true prints the parts and the largest num_envs, makes no run, and refuses in one line what does not fit."""
+    """train.py plan=true prints the parts and the largest num_envs, makes no run, and refuses in
+    one line what does not fit."""
     said = succeed("train.py", "plan=true", "num_envs=96", "sim=native", cwd=tmp_path)
-    assert all(part in said for part in (*PARTS, "total", "96 worlds", "largest num_envs that fits"))
+    assert all(
+        part in said for part in (*PARTS, "total", "96 worlds", "largest num_envs that fits")
+    )
     assert list(tmp_path.iterdir()) == []
     done = command("train.py", "plan=true", "num_envs=1000000000", "sim=native", cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.startswith("error: num_envs=1000000000 takes ") and done.stderr.count("\n") == 1
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("error: num_envs=1000000000 takes ")
+        and done.stderr.count("\n") == 1
+    )
     assert "expected true or false" in refused("train.py", "plan=maybe", cwd=tmp_path)

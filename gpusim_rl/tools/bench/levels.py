@@ -1,4 +1,4 @@
-"""The levels that `bench` measures, from the bare engine to a training iteration, all on the same recorded states."""
+"""The levels that `bench` measures, from the bare engine to a training iteration."""
 
 import resource
 from collections import defaultdict
@@ -16,14 +16,16 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpusim_rl.graph import capture
-from gpusim_rl.plain import Plain
-from gpusim_rl.ppo import PPO, torch_threads
-from gpusim_rl.sim.warp import STATE, Warp, accepted
-from gpusim_rl.task import Task
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.core.graphs import capture, torch_threads
+from gpusim_rl.envs.task import Task
+from gpusim_rl.sim.warp import Warp
+from gpusim_rl.sim.warp_model import STATE, accepted
+from gpusim_rl.tools.bench.reference_ppo import Plain
 
 LEVELS = ("bare", "sim", "env", "rollout", "training")
-PARTS = ("act", "physics", "settle", "returns", "minibatches", "normalisers")  # of an iteration, in PPO's words
+# The parts of an iteration, in PPO's words.
+PARTS = ("act", "physics", "settle", "returns", "minibatches", "normalizers")
 
 State = dict[str, Tensor]  # PPO's, all of it
 Load = Callable[[State], None]  # puts an engine there
@@ -31,8 +33,11 @@ Play = Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a c
 
 
 class Tape(NamedTuple):
-    """K rollouts of T steps of a policy with its training noise. Every level begins each rollout as it began here: the
-    bare engine restarts nobody and its model is not randomised, but so its worlds stay like those on the tape."""
+    """K rollouts of T steps of a policy with its training noise, to be replayed by every level.
+
+    Every level begins each rollout in the state recorded here. The bare engine restarts nobody and
+    its model is not randomized; so its worlds stay like the recorded ones.
+    """
 
     starts: list[State]
     actions: Tensor  # (K, T, B, nu)
@@ -72,13 +77,13 @@ def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
 
 
 def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
-    """mujoco_warp.step in a graph, a control step each, over its own model and Data with our Sim's capacities."""
+    """mujoco_warp.step in a graph for each control step, with the capacities of our Sim."""
     device = sim.qpos.device
     mjm = accepted(task.mjm)
     with wp.ScopedDevice(wp.device_from_torch(device)):
         m = mjw.put_model(mjm)
-        d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim._d.naconmax, njmax=sim._d.njmax)
-    m.opt.graph_conditional = sim._m.opt.graph_conditional
+        d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim.d.naconmax, njmax=sim.d.njmax)
+    m.opt.graph_conditional = sim.m.opt.graph_conditional
     m.opt.warn_overflow = 0
     live = {name: wp.to_torch(getattr(d, name)) for name in STATE}
 
@@ -120,7 +125,11 @@ class Levels:
         env = ppo.env
         self.action = torch.zeros_like(env.action)
         on = partial(capture, device=env.device, on=ppo.graph != "off" and env.sim.capturable)
-        self.act, self.advance, self.settle = on(lambda: env.act(self.action)), on(env.advance), on(lambda: void(env.settle()))
+        self.act, self.advance, self.settle = (
+            on(lambda: env.act(self.action)),
+            on(env.advance),
+            on(lambda: discard(env.settle())),
+        )
 
     def sim(self, controls: Tensor) -> None:
         """Physics of our Sim."""
@@ -137,14 +146,18 @@ class Levels:
             self.settle()
 
     def measure(self, tape: Tape) -> dict[str, float]:
-        """Seconds of each level for the tape's steps, of the parts of an iteration, of a plain update, and of the host.
+        """Seconds of each level, of the parts of an iteration, of a plain update and of the host.
 
-        Rollout by rollout, level by level, that a disturbance meets all of them.
+        The levels take turns at each rollout, so that a disturbance meets all of them.
         """
         ppo, (load, play), spent = self.ppo, self.bare, defaultdict[str, float](float)
         device, put = ppo.env.device, partial(ppo.load, where="the tape")
         for start, actions, controls in zip(*tape, strict=True):
-            acts = {"bare": partial(play, controls), "sim": partial(self.sim, controls), "env": partial(self.env, actions)}
+            acts = {
+                "bare": partial(play, controls),
+                "sim": partial(self.sim, controls),
+                "env": partial(self.env, actions),
+            }
             with torch_threads(1):  # as PPO collects
                 for level, act in acts.items():
                     (load if level == "bare" else put)(start)
@@ -158,12 +171,12 @@ class Levels:
             whole, host = timed(device, ppo.iteration)
             for name, seconds in ({"training": whole, "host": host} | ppo.phases.take()()).items():
                 spent[name] += seconds
-        spent["update"] = spent["returns"] + spent["minibatches"] + spent["normalisers"]
+        spent["update"] = spent["returns"] + spent["minibatches"] + spent["normalizers"]
         return dict(spent)
 
 
-def void(_: object) -> None:
-    """What a captured function returns."""
+def discard(_: object) -> None:
+    """Drop a result, because a captured function returns None."""
 
 
 class Operators(TorchDispatchMode):
@@ -177,7 +190,7 @@ class Operators(TorchDispatchMode):
 
 
 def launches(ppo: PPO) -> dict[str, int]:
-    """What one iteration asks of the machine: kernels and graph launches on CUDA, torch operators on the CPU."""
+    """Kernels and graph launches of one iteration on CUDA; torch operators on the CPU."""
     if ppo.env.device.type == "cpu":
         with Operators() as seen:
             ppo.iteration()
@@ -188,7 +201,8 @@ def launches(ppo: PPO) -> dict[str, int]:
         torch.cuda.synchronize()
     events = trace.events() or []
     span = next(event.time_range for event in events if event.name == "iteration")
-    names = [event.name for event in events if span.start <= event.time_range.start <= span.end]  # what the host called
+    # What the host called.
+    names = [event.name for event in events if span.start <= event.time_range.start <= span.end]
     return {
         "kernels": sum(str(event.device_type).endswith("CUDA") for event in events),
         "kernel_launches": sum("LaunchKernel" in name for name in names),
@@ -200,8 +214,8 @@ def launches(ppo: PPO) -> dict[str, int]:
 
 def memory(device: torch.device) -> dict[str, int]:
     """Highest use so far, in bytes."""
-    found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    used = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if device.type == "cuda":
-        found |= {"torch": torch.cuda.max_memory_reserved(device)}
-        found |= {"warp": wp.get_mempool_used_mem_high(wp.device_from_torch(device))}
-    return found
+        used |= {"torch": torch.cuda.max_memory_reserved(device)}
+        used |= {"warp": wp.get_mempool_used_mem_high(wp.device_from_torch(device))}
+    return used

@@ -1,4 +1,4 @@
-"""Training speed of another trainer on this machine, as its own command runs it: for `bench compare=mjlab`."""
+"""Training speed of mjlab on this machine, as its own command runs it: `bench compare=mjlab`."""
 
 import os
 import re
@@ -34,23 +34,35 @@ def rates(text: str) -> list[float]:
 
 
 def mjlab(num_envs: int, *, iterations: int = 40) -> dict[str, Any]:
-    """mjlab's training of its own Go1 task, its own network and settings: median steps/s of the second half of the iterations.
+    """Train mjlab's own Go1 task with its own network and settings.
 
-    ValueError with the last line that it printed if it did not train.
+    Returns its task, command, versions and steps/s: the median of the second half of iterations.
+
+    Raises:
+        ValueError: it did not train; with the last line that it printed.
     """
     sizes = ["--env.scene.num-envs", str(num_envs), "--agent.max-iterations", str(iterations)]
     words = ["-m", "mjlab.scripts.train", TASK, *sizes]
     quiet = os.environ | {"WANDB_MODE": "disabled", "MUJOCO_GL": "egl"}
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, *words], cwd=folder, env=quiet, capture_output=True, text=True, check=False)
-    found = rates(done.stdout)
-    if done.returncode or len(found) < iterations // 2:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-        raise ValueError(f"compare=mjlab: its training ended with {done.returncode} and said {said[-1]}")
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env=quiet,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    speeds = rates(done.stdout)
+    if done.returncode or len(speeds) < iterations // 2:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+        raise ValueError(f"compare=mjlab: its training ended with {done.returncode}: {lines[-1]}")
     return {
         "task": TASK,
         "command": " ".join(["python", *words]),
-        "versions": {name: metadata.version(name) for name in ("mjlab", "rsl-rl-lib", "mujoco-warp")},
-        "steps_per_s": median(found[len(found) // 2 :]),
-        "all": found,
+        "versions": {
+            name: metadata.version(name) for name in ("mjlab", "rsl-rl-lib", "mujoco-warp")
+        },
+        "steps_per_s": median(speeds[len(speeds) // 2 :]),
+        "all": speeds,
     }

@@ -1,0 +1,224 @@
+"""Pages that MkDocs makes from other files of the repository, so that they are never out of date.
+
+Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, and API has a
+page for each package.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = "conf"
+INTRODUCTION = """# Configuration
+
+Every key is set on the command line as `KEY=VALUE`, for example `num_envs=256` or
+`task.weights.jerk=0.02`. A group is chosen as `GROUP=NAME`, for example `sim=warp`.
+
+Values are YAML: numbers, words, `true`, `false`, `null`, and lists such as `[0.5,0,0]`.
+`python train.py --cfg job` prints all keys with the values of your command line.
+A wrong key or value ends the program with one line that names the choices.
+
+The tables on this page are made from the files in `conf/`.
+"""
+TITLES = {
+    "common.yaml": "Keys of train.py and play.py",
+    "config.yaml": "Keys of train.py",
+    "task": "Tasks: task=NAME",
+    "algo": "PPO",
+    "robot": "Robots: robot=NAME",
+    "sim": "Simulators: sim=NAME",
+    "log": "Metrics: log=NAME",
+    "play.yaml": "Keys of play.py",
+    "bench.yaml": "Keys of gpusim_rl.bench",
+}
+
+
+class Key(NamedTuple):
+    """A key of a YAML file."""
+
+    name: str  # dotted
+    value: str  # as the file has it
+    comment: str
+
+
+def on_config(config: Any) -> Any:
+    """Put a page for each package below API in the navigation."""
+    pages = [{name: f"api/{name}.md"} for name in packages()]
+    for entry in config.nav:
+        if "API" in entry:
+            entry["API"] = pages
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages."""
+    pages = {"index.md": home(), "changelog.md": read("CHANGELOG.md")}
+    pages["configuration.md"] = configuration()
+    for name, modules in packages().items():
+        pages[f"api/{name}.md"] = api(name, modules)
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def read(path: str) -> str:
+    """The text of a file of the repository."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def home() -> str:
+    """README.md, with links that hold within docs/."""
+    text = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", read("README.md"))
+    return text.replace("](CHANGELOG.md)", "](changelog.md)")
+
+
+# -- API -----------------------------------------------------------------------------------------
+
+
+def packages() -> dict[str, list[str]]:
+    """Package → its modules, dotted; `gpusim_rl` has the modules that lie in no package."""
+    modules: dict[str, list[str]] = {}
+    package = ROOT / "gpusim_rl"
+    files = {*package.rglob("*.py"), *(package / "tasks").rglob("*.py")}  # tasks may be a link
+    for file in sorted(files):
+        words = file.relative_to(ROOT).with_suffix("").parts
+        if words[-1].startswith("__") or file.stat().st_size == 0:
+            continue
+        name = words[1] if len(words) > 2 else "gpusim_rl"
+        modules.setdefault(name, []).append(".".join(words))
+    return modules
+
+
+def api(name: str, modules: list[str]) -> str:
+    """The page of a package: the docstrings of its modules."""
+    title = "gpusim_rl" if name == "gpusim_rl" else f"gpusim_rl.{name}"
+    parts = [f"# {title}", *(f"## {module}\n\n::: {module}" for module in modules)]
+    options = "    options:\n      show_root_heading: false\n      heading_level: 3"
+    return "\n\n".join(parts[:1] + [f"{part}\n{options}" for part in parts[1:]]) + "\n"
+
+
+# -- configuration -------------------------------------------------------------------------------
+
+
+def configuration() -> str:
+    """The page with every key of conf/."""
+    parts, known = [INTRODUCTION], meanings()
+    for name, title in TITLES.items():
+        path = ROOT / CONF / name
+        parts.append(f"## {title}")
+        if path.is_dir():
+            for file in sorted(path.glob("*.yaml")):
+                parts += [f"### `{CONF}/{name}/{file.name}`", table(file, name, known)]
+        else:
+            parts.append(table(path, "", known))
+    return "\n\n".join(parts) + "\n"
+
+
+def meanings() -> dict[str, str]:
+    """Key → its comment, of the files that explain keys for others."""
+    known = {}
+    for name in ("config.yaml", "common.yaml", "algo/ppo.yaml", "robot/own.yaml"):
+        prefix = name.partition("/")[0] + "." if "/" in name else ""
+        known |= {prefix + key.name: key.comment for key in keys(read(f"{CONF}/{name}"))}
+    return known
+
+
+def table(file: Path, group: str, known: dict[str, str]) -> str:
+    """The keys of a YAML file as a Markdown table; the comment at its top stands above.
+
+    The key `name` of a group's file is not set by itself, so its comment stands above, too.
+    """
+    text = file.read_text(encoding="utf-8")
+    top = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        top.append(line.lstrip("# "))
+    whole = bool(top) and top[0] == "@package _global_"
+    top = [] if whole else top
+    rows = []
+    for key in keys(text):
+        if group and key.name in ("name", f"{group}.name"):
+            top += [f"{key.comment[:1].upper()}{key.comment[1:]}."] if key.comment else []
+            continue
+        name = key.name if whole or not group else f"{group}.{key.name}"
+        value = key.value.replace("|", "\\|")
+        rows.append(f"| `{name}` | `{value}` | {escape(meaning(name, key.comment, known))} |")
+    head = ["| key | default | meaning |", "|---|---|---|"] if rows else []
+    return escape(" ".join(top)) + "\n\n" + "\n".join(head + rows)
+
+
+def meaning(name: str, comment: str, known: dict[str, str]) -> str:
+    """The comment of a key, or that of the same key elsewhere if it has none but a unit."""
+    if comment and not comment.startswith("["):
+        return comment
+    near = known.get(name) or known.get(name.rpartition(".")[0], "")
+    return " ".join(part for part in (near, "" if "[" in near else comment) if part)
+
+
+def escape(text: str) -> str:
+    """Text in which no character is Markdown for a cell's end or for HTML."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def keys(text: str) -> list[Key]:
+    """The keys of a YAML file, without Hydra's own, in order.
+
+    A comment stands at the end of the key's line or on the lines above it. A key without one has
+    that of the mapping it belongs to. A mapping in braces is one value.
+    """
+    return walk(yaml.compose(text), "", "", text.splitlines())
+
+
+def walk(node: yaml.MappingNode, prefix: str, inherited: str, lines: list[str]) -> list[Key]:
+    """The keys of a mapping and of the mappings below it."""
+    result = []
+    for key, value in node.value:
+        name = f"{prefix}{key.value}"
+        if name in ("defaults", "hydra"):
+            continue
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            said = trailing(key.start_mark.line, key.end_mark.column, lines)
+            result += walk(value, f"{name}.", said, lines)
+        else:
+            said = comment(key, value, lines) or inherited
+            result.append(Key(name, source(value, lines), said))
+    return result
+
+
+def source(node: yaml.Node, lines: list[str]) -> str:
+    """A value as it stands in the file, on one line."""
+    start, end = node.start_mark, node.end_mark
+    part = lines[start.line : end.line + 1]
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        return f"[{', '.join(source(entry, lines) for entry in node.value)}]"
+    if start.line == end.line:
+        return part[0][start.column : end.column]
+    last = part[-1][: end.column]
+    words = [part[0][start.column :], *part[1:-1], last]
+    return " ".join(re.sub(r"\s#.*", "", line).strip() for line in words if line.strip())
+
+
+def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
+    """The comment of a key: on the lines above, then at the end of its line and of its value."""
+    said, above = [], key.start_mark.line - 1
+    while above >= 0 and lines[above].lstrip().startswith("#"):
+        said.insert(0, lines[above].strip().lstrip("# "))
+        above -= 1
+    if above < 0:
+        said = []  # the comment at the top is the file's
+    ends = {key.start_mark.line: key.end_mark.column}
+    if isinstance(value, yaml.ScalarNode) or value.flow_style:
+        ends[value.end_mark.line] = value.end_mark.column
+    said += [trailing(line, column, lines) for line, column in ends.items()]
+    return " ".join(part for part in said if part)
+
+
+def trailing(line: int, column: int, lines: list[str]) -> str:
+    """The comment at the end of a line, behind a column."""
+    match = re.search(r"\s#\s?(.*)$", lines[line][column:]) if line < len(lines) else None
+    return match[1] if match else ""

@@ -1,0 +1,73 @@
+"""The loss of PPO (arXiv:1707.06347) in torch operations."""
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.algorithms.ppo.samples import Batch
+from gpusim_rl.algorithms.ppo.settings import Settings
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.maths import entropy, log_prob
+from gpusim_rl.networks.actor_critic import Policy
+
+# Statistics of a minibatch. `loss` gives the first five, the optimizer the norms of the gradients.
+STATS = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clipped",
+    "actor_norm",
+    "critic_norm",
+)
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIPPED, *_ = range(len(STATS))
+
+
+def asymmetry(policy: Policy, batch: Batch, mean: Tensor) -> Tensor:
+    """Σ valid · |π(M o) - A π(o)|² / nu, the mirror loss of rsl_rl (arXiv:2403.04359).
+
+    π(o) is `mean` (n, nu), without its gradient. M and A mirror observations and actions.
+    """
+    assert policy.obs_mirror and policy.action_mirror
+    miss = policy.mean(policy.obs_mirror(batch.obs)) - policy.action_mirror(mean.detach())
+    return ((miss * miss).mean(1) * batch.valid).sum()
+
+
+def loss(
+    policy: Policy,
+    batch: Batch,
+    old_std: Tensor,
+    cfg: Settings,
+    copies: int = 1,
+    group: ProcessGroup = SINGLE,
+) -> tuple[Tensor, Tensor]:
+    """The loss, and the first five of `STATS` (5,): means over the valid samples of all processes.
+
+    L = Σ valid · [ -min(A ρ, A clip(ρ, 1 ± ε)) + ½ max((V - R)², (V_clip - R)²) - c_H H ] / Σ valid
+
+    With `copies` of each sample, the KL is that of the first ones: only they were acted.
+    """
+    total = group.all_reduce
+    count = total(batch.valid.sum()).clamp(min=1)
+    share = batch.valid / count
+    mean, std = policy.mean(batch.obs), policy.std
+    log_ratio = log_prob(batch.action, mean, std) - batch.logp
+    ratio = log_ratio.exp()
+    surrogate = torch.minimum(
+        batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef)
+    )
+    value = policy.value(batch.critic).squeeze(-1)
+    near = batch.value + (value - batch.value).clamp(-cfg.clip_value, cfg.clip_value)
+    value_loss = 0.5 * torch.maximum((value - batch.target) ** 2, (near - batch.target) ** 2)
+    bonus = entropy(std)
+    policy_loss, value_loss = -(surrogate * share).sum(), (value_loss * share).sum()
+    with torch.no_grad():
+        # The exact KL(old ‖ new) of two Gaussians is less noisy than an estimate from the ratios.
+        spread = (old_std**2 + (batch.mean - mean) ** 2) / (2 * std**2)
+        kl = (std.log() - old_std.log() + spread - 0.5).sum(-1) * share
+        kl = copies * kl[: len(kl) // copies].sum()
+        clipped = (((ratio - 1).abs() > cfg.clip_coef) * share).sum()
+        stats = total(torch.stack([policy_loss, value_loss, bonus * share.sum(), kl, clipped]))
+    objective = policy_loss + value_loss - cfg.ent_coef * bonus * share.sum()
+    if policy.symmetry == "loss":
+        objective = objective + cfg.mirror_coef * asymmetry(policy, batch, mean) / count
+    return objective, stats

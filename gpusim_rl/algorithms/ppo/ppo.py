@@ -1,0 +1,249 @@
+"""Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.ppo.gradients import autograd_gradients, fused_gradients
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS
+from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
+from gpusim_rl.algorithms.ppo.minibatches import Minibatches
+from gpusim_rl.algorithms.ppo.report import report
+from gpusim_rl.algorithms.ppo.samples import make_samples
+from gpusim_rl.algorithms.ppo.settings import Settings
+from gpusim_rl.algorithms.rollout import Rollout
+from gpusim_rl.core.graphs import Phases, capture, torch_threads
+from gpusim_rl.core.states import check_layout, copies, layout
+from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.env import Env
+from gpusim_rl.networks.actor_critic import Policy
+
+# `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
+SKIPPED, SKIPPED_NOW, BAD = range(3)
+
+
+class PPO:
+    """Policy, optimizer and one training iteration: rollout → returns → update.
+
+    Every part of an iteration is a function of tensors at fixed addresses, so that CUDA can capture
+    it. Graphs: three for a control step, one for the returns, for a minibatch and the normalizers.
+
+    Args:
+        env: the environment; policy: on env's device.
+        num_steps: T of a rollout.
+        cfg: the numbers.
+        graph: "parts" captures each part, "whole" an iteration in one graph, "off" nothing. The
+            physics of a Sim that is not capturable stays outside.
+        schedule: numbers that change from iteration to iteration.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        policy: Policy,
+        *,
+        num_steps: int,
+        cfg: Settings,
+        graph: str,
+        schedule: Curriculum | None = None,
+    ):
+        if graph not in ("parts", "whole", "off"):
+            raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
+        if num_steps % cfg.num_minibatches:
+            raise ValueError(
+                f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps={num_steps}"
+            )
+        self.env, self.policy, self.schedule = env, policy, schedule or Curriculum()
+        self.group, self.graph = env.group, graph
+        new = partial(torch.tensor, dtype=torch.float32, device=env.device)
+        self.scheduled = self.schedule.prepare(cfg, new)
+        self.cfg = cfg = replace(cfg, **self.scheduled)  # tensors in place of numbers
+        self.rollout = Rollout(env, policy, num_steps)
+        self.size = num_steps * env.num_envs
+        self.optimizer = FlatAdam(policy, cfg.learning_rate)
+        self.iteration_count = torch.zeros((), dtype=torch.int64, device=env.device)
+        self.old_std, self.stats, self.skips = (
+            torch.zeros(n, device=env.device) for n in (env.dims[2], len(STATS), 3)
+        )
+        self.minibatches = Minibatches(self.rollout, policy, cfg)
+        self.loss_args = {"old_std": self.old_std, "copies": self.minibatches.copies}
+        self.loss_args |= {"group": self.group}
+        self.fused = self._make_fused_loss() if cfg.fused else None
+        self.iterations = 0  # the same as iteration_count, known to the host
+        self.logged = 0  # iterations at the last report
+        self.phases = Phases(env.device)
+        self._capture()
+
+    def _make_fused_loss(self) -> FusedLoss:
+        """The kernels of the current minibatch's loss."""
+        batch, grad = self.minibatches.batch, self.optimizer.log_std_grad
+        return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
+
+    def _capture(self) -> None:
+        """Wrap the parts of an iteration for capture, as `graph` says. The only such place."""
+        env, rollout = self.env, self.rollout
+        whole = self.graph == "whole" and env.sim.capturable
+        on = partial(capture, device=env.device, on=self.graph == "parts" and env.sim.capturable)
+        self._act, self._advance, self._settle = map(on, (rollout.act, env.advance, rollout.settle))
+        on = partial(capture, device=env.device, on=self.graph != "off" and not whole)
+        self._pack_samples, self._minibatch = on(self.pack_samples), on(self.minibatch)
+        self._update_normalizers = on(self.update_normalizers)
+        self._collect_and_update = capture(self.collect_and_update, env.device, on=whole)
+
+    def iteration(self) -> None:
+        """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
+        self.schedule.write(self, self.iterations)
+        self.phases.mark("iteration" if self.graph == "whole" else "")
+        self._collect_and_update()
+        self.phases.mark("")
+        self.iterations += 1
+
+    def scheduled_number(self, key: str) -> Tensor:
+        """The live number of a configuration key, which a curriculum writes: ours or the Env's."""
+        return (
+            self.scheduled[key[5:]] if key.startswith("algo.") else self.env.scheduled_number(key)
+        )
+
+    def collect_and_update(self) -> None:
+        """One iteration. In place."""
+        self.collect()
+        self.update()
+
+    def collect(self) -> None:
+        """Fill the rollout: act with the stochastic policy for T steps. In place."""
+        parts = {"act": self._act, "physics": self._advance, "settle": self._settle}
+        # Tiny tensors gain nothing from threads, and the physics needs the cores.
+        with torch_threads(1):
+            for _ in range(self.rollout.num_steps):
+                for name, part in parts.items():
+                    self.phases.mark(name)
+                    part()
+        self.phases.mark("")
+
+    def update(self) -> None:
+        """Returns, all epochs over the rollout, then the normalizers. In place."""
+        # OpenMP waits for its slowest thread: one on every core stalls whenever anything else runs.
+        with torch_threads(max(1, torch.get_num_threads() // 2)):
+            self.phases.mark("returns")
+            self._pack_samples()
+            self.phases.mark("minibatches")
+            for _ in range(self.minibatches.count):
+                self._minibatch()
+            self.phases.mark("normalizers")
+            self._update_normalizers()
+        self.phases.mark("")
+
+    @torch.no_grad()
+    def pack_samples(self) -> None:
+        """Write the samples that the minibatches are taken from, in a new order. In place."""
+        self.old_std.copy_(self.policy.std)
+        samples = make_samples(
+            self.rollout, self.policy, self.cfg, old_std=self.old_std, group=self.group
+        )
+        order = self.minibatches.shuffle(self.env.rng, self.iteration_count)
+        self.minibatches.fill(samples, order)
+        self.stats.zero_()
+        self.skips[SKIPPED_NOW].zero_()
+
+    def minibatch(self) -> None:
+        """One step of the optimizer on the next minibatch. In place.
+
+        If the loss or a gradient is not finite, the minibatch is skipped and counted.
+        """
+        optimizer = self.optimizer
+        self.minibatches.take()
+        stats = self.gradients()
+        norms = optimizer.clip(self.cfg.max_grad_norm, stats)
+        skip = optimizer.bad.bool()
+        self.adapt_learning_rate(stats[APPROX_KL], skip)
+        optimizer.adam.step()
+        mean = torch.cat([stats, norms]) / self.minibatches.count
+        self.stats += torch.where(skip, 0.0, mean)
+        self.skips[:BAD] += optimizer.bad
+
+    def gradients(self) -> Tensor:
+        """Write the gradients of the minibatch's loss. Returns its statistics (5,). In place."""
+        policy, optimizer, batch = self.policy, self.optimizer, self.minibatches.batch
+        if self.fused:
+            stats = fused_gradients(self.fused, policy, optimizer, batch, self.cfg)
+        else:
+            stats = autograd_gradients(policy, optimizer, batch, self.cfg, **self.loss_args)
+        policy.symmetrize_gradient(optimizer.log_std_grad)
+        return stats
+
+    def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
+        """Shrink the actor's learning rate where the KL () is large, grow it where it is small."""
+        cfg = self.cfg
+        grow = torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0)
+        factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, grow)
+        rate = self.optimizer.actor_rate
+        rate.mul_(torch.where(skip, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
+
+    def update_normalizers(self) -> None:
+        """Add the rollout to the normalizers, and count the iteration. In place.
+
+        An iteration is bad if most minibatches were skipped or most samples were quarantined.
+        """
+        r, policy, group = self.rollout, self.policy, self.group
+        valid = ~r.fault.flatten()
+        most_skipped = 2 * self.skips[SKIPPED_NOW] > self.minibatches.count
+        most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
+        bad = most_skipped | most_invalid
+        self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
+        policy.actor.normalizer.update(r.obs.flatten(0, 1), valid, group)
+        policy.critic_normalizer.update(r.critic.flatten(0, 1), valid, group)
+        self.iteration_count += 1
+
+    def report(self) -> Callable[[], dict[str, float]]:
+        """Begin to read the means since the last report.
+
+        The function returned gives them. It waits for the device to have computed them, and for no
+        later work.
+        """
+        own = [self.optimizer.actor_rate, self.policy.std.detach().mean()]
+        own += [self.skips[SKIPPED], self.skips[BAD]]
+        values = torch.cat([self.stats, torch.stack(own)])
+        steps = self.group.size * (self.iterations - self.logged) * self.size
+        read = report(self.env, values, self.phases.take(), steps)
+        self.logged = self.iterations
+        self.skips[SKIPPED].zero_()
+        return read
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last report, at once."""
+        return self.report()()
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        """The deterministic policy on CPU observations, wherever it lives."""
+        return self.policy.actor(obs.to(self.env.device)).cpu()  # outside the iteration
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes, flat, as copies: a checkpoint."""
+        return self.env.state() | copies(self._tensors())
+
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """Continue exactly from what `state` returned. In place, or not at all.
+
+        Raises:
+            ValueError: the state does not fit. `where` says what it was read from.
+        """
+        check_layout(state, self.env.layout() | layout(self._tensors()), where)
+        self.env.load(state)
+        with torch.no_grad():
+            for name, target in self._tensors().items():
+                target.copy_(state[name])
+        self.iterations = self.logged = int(self.iteration_count)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The live tensors of policy, optimizer and counters, by their names in a checkpoint."""
+        policy, optimizer = self.policy.state_dict(keep_vars=True), self.optimizer
+        tensors = {f"policy/{name}": value for name, value in policy.items()}
+        tensors |= {f"adam/{name}": value for name, value in optimizer.state().items()}
+        tensors["ppo/actor_rate"], tensors["ppo/critic_rate"] = optimizer.rates
+        tensors |= {"ppo/stats": self.stats, "ppo/skips": self.skips}
+        return tensors | {"ppo/iteration": self.iteration_count}

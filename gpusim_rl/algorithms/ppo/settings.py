@@ -1,0 +1,62 @@
+"""The numbers of PPO."""
+
+from dataclasses import dataclass
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """The numbers of PPO, in CleanRL's names. Where a curriculum changes one, it is a tensor ().
+
+    Args:
+        gamma, gae_lambda: of the returns.
+        clip_coef: ε of the clipped surrogate.
+        clip_value: how far a value may move in one update, in units of the return.
+        ent_coef: weight of the entropy bonus.
+        update_epochs: passes over a rollout; num_minibatches: parts of each pass.
+        learning_rate: of actor and critic, at first. The critic keeps it.
+        lr_min, lr_max: bounds of the actor's learning rate, which adapts between them.
+        lr_factor: divides it above twice `target_kl` and multiplies it below half of that.
+        target_kl: KL divergence [nat] between the policies before and after an update.
+        max_grad_norm: for the actor and for the critic.
+        mirror_coef: weight of `asymmetry` with symmetry=loss.
+        fused: compute the loss and its gradient in the Warp kernels of `loss_kernels`, instead of
+            in torch operations with autograd.
+    """
+
+    gamma: float
+    gae_lambda: float
+    clip_coef: float
+    clip_value: float
+    ent_coef: float
+    update_epochs: int
+    num_minibatches: int
+    learning_rate: float
+    lr_min: float
+    lr_max: float
+    lr_factor: float
+    target_kl: float
+    max_grad_norm: float
+    mirror_coef: float
+    fused: bool
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(
+                    f"algo.{name}={getattr(self, name)}: expected a number from 0 to 1"
+                )
+        for name in (
+            "clip_coef",
+            "clip_value",
+            "learning_rate",
+            "lr_min",
+            "lr_max",
+            "target_kl",
+            "max_grad_norm",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"algo.{name}={getattr(self, name)}: expected more than 0")
+        if not self.mirror_coef >= 0:
+            raise ValueError(f"algo.mirror_coef={self.mirror_coef}: expected at least 0")
+        if not self.lr_factor >= 1:
+            raise ValueError(f"algo.lr_factor={self.lr_factor}: expected at least 1")

@@ -1,0 +1,108 @@
+"""One backward recurrence, A_t = δ_t + k_t A_{t+1}; an estimator is a choice of δ and k."""
+
+# The kernel is Warp's dialect of Python:
+# pyright: reportOperatorIssue=false, reportIndexIssue=false
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import warp as wp
+from torch import Tensor
+
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.graphs import start_warp, warp_stream
+
+
+def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
+    """A_t = δ_t + k_t A_{t+1} with A_T = 0, in one kernel with a thread for each world.
+
+    δ, k and the result are (T, B) and of one type.
+    """
+    start_warp()
+    out = torch.empty_like(delta) if out is None else out
+    arrays = [wp.from_torch(x) for x in (delta, k, out)]
+    stream, device = warp_stream(delta.device), wp.device_from_torch(delta.device)
+    wp.launch(
+        backward,
+        dim=delta.shape[1],
+        inputs=arrays[:2],
+        outputs=arrays[2:],
+        stream=stream,
+        device=device,
+    )
+    return out
+
+
+@wp.kernel(enable_backward=False)
+def backward(delta: wp.array2d[Any], k: wp.array2d[Any], out: wp.array2d[Any]):
+    """`recurrence` in one world."""
+    i = wp.tid()
+    steps = delta.shape[0]
+    a = delta.dtype(0.0)
+    for s in range(steps):
+        t = steps - 1 - s
+        a = delta[t, i] + k[t, i] * a
+        out[t, i] = a
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    end_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    fault: Tensor,
+    *,
+    gamma: float | Tensor,
+    lam: float | Tensor,
+) -> Tensor:
+    """Generalized advantage estimation (arXiv:1506.02438, eq. 16), all (T, B).
+
+        δ_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t),    k_t = γ λ (1 - done_t)
+
+    s'_t is the state the step ended in, before any restart. So a time-out bootstraps from its own
+    last state. A quarantined step has δ = 0: the step before it bootstraps from V(s_t), as at a
+    time-out.
+    """
+    delta = reward + gamma * torch.where(terminated, 0.0, end_value) - value
+    k = gamma * lam * (~(terminated | truncated | fault)).to(value.dtype)
+    return recurrence(torch.where(fault, 0.0, delta), k)
+
+
+def end_values(
+    value: Tensor,
+    end: Tensor,
+    truncated: Tensor,
+    critic: Callable[[Tensor], Tensor],
+    *,
+    horizon: int,
+) -> Tensor:
+    """V (T, B) of the states that the steps ended in.
+
+    A step ends where the next one begins, unless the world restarted. So the critic is evaluated at
+    the last step and at the time-outs only, of which a world has few. After a termination or a
+    fault the result has no meaning.
+
+    Args:
+        value: (T, B) V of the states that the steps began in.
+        end: (T, B, nc) the critic's observation at the end of each step, before any restart.
+        truncated: (T, B) bool.
+        critic: observations (…, nc) → values (…).
+        horizon: steps of an episode.
+    """
+    steps, worlds = value.shape
+    time_outs = min(steps - 1, -(-steps // horizon))  # of one world in a rollout, at most
+    # Where a world has fewer time-outs, topk adds other rows. Their values are right too.
+    rows = truncated[:-1].float().topk(time_outs, 0).indices
+    rows = torch.cat([rows, rows.new_full((1, worlds), steps - 1)])
+    observation = end.gather(0, rows[:, :, None].expand(-1, -1, end.shape[2]))
+    return value.roll(-1, 0).scatter_(0, rows, critic(observation))
+
+
+def normalize_advantages(advantage: Tensor, valid: Tensor, group: ProcessGroup = SINGLE) -> Tensor:
+    """(A - mean) / std over the valid samples of all processes; advantage and valid are (T, B)."""
+    count = group.all_reduce(valid.sum()).clamp(min=1)
+    mean = group.all_reduce((advantage * valid).sum()) / count
+    var = group.all_reduce(((advantage - mean) ** 2 * valid).sum()) / count
+    return (advantage - mean) / (var.sqrt() + 1e-8)

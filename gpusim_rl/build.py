@@ -1,0 +1,247 @@
+"""From plain data to objects: a configuration becomes a task, a Sim, an Env, a policy and PPO."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import torch
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.settings import Settings
+from gpusim_rl.config import compose, validate
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.files import read_whole, write_whole
+from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.symmetry import Mirrors, mirrors
+from gpusim_rl.deploy.export import export
+from gpusim_rl.envs.curriculum import Curriculum, config_at
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.task import Task
+from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.robots.importer import Robot, load_robot
+from gpusim_rl.robots.model_files import copy_model
+from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
+from gpusim_rl.sim.actuated import make_actuated
+from gpusim_rl.sim.actuator_models import LARGEST
+from gpusim_rl.sim.actuator_spec import Actuator
+from gpusim_rl.sim.base import Sim
+from gpusim_rl.sim.factory import choose
+from gpusim_rl.training.evaluation import observe
+from gpusim_rl.training.memory import check_rollout, check_worlds, out_of_memory_named
+
+NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry")  # of algo, for Policy
+OPTIONS = {  # of sim, by backend
+    "native": ("threads",),
+    "warp": ("naconmax", "njmax", "conditional", "deterministic"),
+    "mjx": (),
+}
+
+
+def make_task(cfg: dict[str, Any], device: str) -> Task:
+    """The task of a configuration, its constants on `device`."""
+    numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
+    numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
+    kind = load_task(validate.task_name(cfg["task"]["name"]), cfg.get("task_code"))
+    numbers["mjcf"] = find_own_mjcf(cfg["task"]["mjcf"], cfg.get("task_code"))
+    numbers |= robot_arguments(kind, cfg["robot"])
+    numbers |= dict(actuator=Actuator(**cfg["robot"]["actuator"]), device=device)
+    return kind(**validate.arguments(kind, numbers, "task", f"task/{cfg['task']['name']}"))
+
+
+def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a task that come from robot=: none, or a model and what is known of it.
+
+    Raises:
+        ValueError: a key does not apply, in one line.
+    """
+    file = f"robot/{robot['name']}"
+    robot = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
+    validate.require(robot, ("mjcf",), "robot", file)
+    given = [key for key, value in robot.items() if value is not None and key != "collide"]
+    if given and not kind.takes_robot:
+        raise ValueError(
+            f"robot.{given[0]}: this task has a robot of its own, only task=quadruped takes another"
+        )
+    if robot["mjcf"] is None:
+        if given:
+            raise ValueError(f"robot.{given[0]} describes a robot: set robot.mjcf=FILE as well")
+        return {}
+    prepared = load_robot(**validate.arguments(Robot, robot, "robot", file))
+    description = prepared.robot
+    return dict(
+        mjcf=description.mjcf,
+        mjm=prepared.mjm,
+        text=prepared.text,
+        height=description.height,
+        foot_geoms=prepared.foot_geoms,
+        lift_direction=prepared.lift_direction,
+        scale=tuple(description.scale or ()),
+        signs=tuple(description.mirror or ()),
+    )
+
+
+def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Copy the user's models into folder/model. Returns the configuration that names the copies."""
+    for section, find_file in (("task", find_mjcf), ("robot", find_robot_file)):
+        mjcf = cfg[section]["mjcf"]
+        if section == "task":
+            mjcf = find_own_mjcf(mjcf, cfg.get("task_code"))
+        file = find_file(mjcf) if mjcf else None
+        if file and file.parent != ASSETS:
+            cfg = cfg | {
+                section: cfg[section] | {"mjcf": str(copy_model(file, folder / "model" / section))}
+            }
+    learned = cfg["robot"]["actuator"]["file"]
+    if learned:
+        copy = folder / "model" / "actuator.safetensors"
+        copy.parent.mkdir(exist_ok=True)
+        write_whole(copy, read_whole(Path(learned), LARGEST))
+        cfg = cfg | {
+            "robot": cfg["robot"] | {"actuator": cfg["robot"]["actuator"] | {"file": str(copy)}}
+        }
+    return cfg
+
+
+@contextmanager
+def model_must_fit(cfg: dict[str, Any]):
+    """Turn the errors of a user's model that lacks what the task needs into a ValueError."""
+    try:
+        yield
+    except (KeyError, IndexError, RuntimeError) as error:
+        task, code = cfg["task"], cfg.get("task_code")
+        name = validate.task_name(task["name"])
+        own = compose.build("config", [f"task={name}"], ours=code is None)["task"]["mjcf"]
+        if task["mjcf"] == own:
+            raise
+        missing = sorted(model_names(own, code) - model_names(task["mjcf"], code))
+        reason = f"it lacks {', '.join(missing)}" if missing else next(iter(error.args), error)
+        raise ValueError(
+            f"task.mjcf={task['mjcf']} does not fit task={task['name']}: {reason}"
+        ) from None
+
+
+def model_names(mjcf: str, task_code: str | None) -> set[str]:
+    """The names of sensors, actuators, joints and bodies; and "a keyframe", if there is one."""
+    spec = mujoco.MjSpec.from_file(str(find_mjcf(find_own_mjcf(mjcf, task_code))))
+    parts = (*spec.sensors, *spec.actuators, *spec.joints, *spec.bodies)
+    names = {f"{part.name!r}" for part in parts if part.name}
+    return names | ({"a keyframe"} if spec.keys else set())
+
+
+def make_ppo(
+    cfg: dict[str, Any], num_envs: int | None = None, *, group: ProcessGroup = SINGLE
+) -> PPO:
+    """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
+    worlds = num_envs or cfg["num_envs"]
+    with out_of_memory_named(worlds):
+        return build_ppo(cfg, worlds, group)
+
+
+def build_env(
+    cfg: dict[str, Any],
+    worlds: int,
+    schedule: Curriculum | None = None,
+    stagger: bool = True,
+    group: ProcessGroup = SINGLE,
+) -> Env:
+    """Task, Sim and Env of a configuration, at the beginning of a schedule.
+
+    Raises:
+        ValueError: there are too many worlds, or the model does not fit the task.
+    """
+    sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
+    if worlds % group.size:
+        raise ValueError(f"num_envs={worlds} does not divide into {group.size} ranks")
+    device, worlds = group.join(device), worlds // group.size
+    with model_must_fit(cfg):
+        task = make_task(cfg, device)
+    check_worlds(task, cfg, worlds, torch.device(device))
+    sim = make_sim(cfg, task, sim_name, worlds, device)
+    with model_must_fit(cfg):
+        if schedule:
+            schedule.set_first_values(task)
+        env = Env(
+            task,
+            sim,
+            seed=cfg["seed"],
+            weights=cfg["task"]["weights"],
+            noise=cfg["task"]["noise"],
+            first=group.rank * worlds,
+            stagger=stagger,
+            compiled=cfg["compile"],
+            group=group,
+        )
+        sim.ctrl.copy_(task.control(env.current_state()))  # fails unless the model has as many
+    return env
+
+
+def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: str) -> Sim:
+    """The Sim of a task, with the options of sim= that this backend knows."""
+    validate.require(cfg["sim"], OPTIONS[name], "sim", f"sim/{name}")
+    options = {key: cfg["sim"][key] for key in OPTIONS[name]}
+    if name == "warp":
+        options["graph"] = cfg["graph"] != "off"
+    return make_actuated(
+        name,
+        task.mjm,
+        worlds,
+        device=device,
+        fields=task.fields,
+        actuator=task.actuator,
+        substeps=task.substeps,
+        **options,
+    )
+
+
+def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> PPO:
+    """`make_ppo` with as many worlds, on all processes of a group together."""
+    schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
+    env = build_env(cfg, worlds, schedule, group=group)
+    check_rollout(env, cfg, env.num_envs)
+    algo = dict(cfg["algo"])
+    validate.require(algo, (*NETWORK, "tf32"), "algo", "algo/ppo")
+    network = {key: algo.pop(key) for key in NETWORK}
+    if algo.pop("tf32") and env.device.type != "cpu":
+        torch.set_float32_matmul_precision("high")
+    images = find_mirrors(env, cfg) if network["symmetry"] != "none" else None
+    policy = Policy(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
+    return PPO(
+        env,
+        policy,
+        num_steps=cfg["num_steps"],
+        cfg=Settings(**validate.arguments(Settings, algo, "algo", "algo/ppo")),
+        graph=cfg["graph"],
+        schedule=schedule,
+    )
+
+
+def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
+    """The mirrors of a task's observations and action.
+
+    Raises:
+        ValueError: the task has none.
+    """
+    flips = env.task.mirror
+    if flips is None:
+        symmetry, name = cfg["algo"]["symmetry"], cfg["task"]["name"]
+        raise ValueError(
+            f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
+        )
+    return mirrors(flips, env.term_widths, env.task.history)
+
+
+def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:
+    """Export a PPO's actor, checked on observations. Returns the largest difference from torch."""
+    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    observations = observe(ppo.act, ppo.env.task, weights=weights, noise=noise)
+    return export(
+        ppo.policy.actor,
+        ppo.env.task,
+        path,
+        name=name,
+        noise=noise,
+        widths=ppo.env.term_widths,
+        observations=observations,
+    )

@@ -1,0 +1,94 @@
+"""Checks of single words of a command line: does the key exist, is the value of the right kind."""
+
+import difflib
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from gpusim_rl.config.trees import flatten
+from gpusim_rl.envs.randomization.entries import SMALLEST
+
+LARGEST = 3.4e38  # of float32
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    list: "a list",
+    bool: "true or false",
+}
+
+
+def check_choice(override: Override, known: list[str]) -> None:
+    """ValueError if the value of a group is not one of the known names."""
+    group = override.key_or_group
+    swept = override.is_sweep_override()
+    values = override.sweep_string_iterator() if swept else [str(override.value())]
+    for value in values:
+        if value not in known:
+            raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(known)}")
+
+
+def check_known(override: Override, base: dict[str, Any]) -> None:
+    """ValueError if a configuration has no such key."""
+    key, flat = override.key_or_group, flatten(base)
+    if key == "curriculum" and flat.get(key) and isinstance(override.value(), dict):
+        raise ValueError(
+            "curriculum: the task's file has one: change it there, or say curriculum=null for none"
+        )
+    if key in flat:
+        return
+    near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
+    section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
+    says = "did you mean " + " or ".join(near) if near else "choose one of " + ", ".join(section)
+    raise ValueError(f"unknown key {key!r}: {says}?")
+
+
+def same_kind(key: str, old: Any, new: Any) -> None:
+    """ValueError if a value is of another kind than the one it replaces; null may become anything.
+
+    `curriculum` is not looked at here: `curriculum.check` checks all of it.
+    """
+    if key == "curriculum":
+        return
+    check_range(key, old, new)
+    if old is None or (isinstance(old, float) and type(new) is int):
+        return
+    if type(old) is not type(new):
+        if isinstance(old, dict):
+            raise ValueError(f"{key}={new!r}: expected keys with values")
+        raise ValueError(f"{key}={new!r}: expected {KINDS[type(old)]}, such as {old!r}")
+    if isinstance(old, list) and isinstance(new, list) and old:
+        if key.startswith("task.") and not key.endswith(".only") and len(new) != len(old):
+            raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
+        for entry in new:
+            same_kind(key, old[0], entry)
+
+
+def check_range(key: str, old: Any, new: Any) -> None:
+    """ValueError if a number is not finite, or too large or too small for float32 and int64."""
+    if isinstance(new, float) and not abs(new) <= LARGEST:
+        example = "" if old is None else f", such as {old}"
+        raise ValueError(f"{key}={new}: expected a finite number{example}")
+    if isinstance(new, float) and 0 < abs(new) < SMALLEST:
+        raise ValueError(f"{key}={new}: expected 0 or a number of at least {SMALLEST}")
+    if isinstance(new, int) and not abs(new) < 2**63:
+        raise ValueError(f"{key}={new}: expected a number below 2**63")
+
+
+def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """base with other values; ValueError at a key that base lacks, or a value of another kind.
+
+    Reward terms, noise and a curriculum replace those of base: they belong to the task's code, not
+    to its file of today.
+    """
+    for key, value in values.items():
+        if key not in base:
+            raise ValueError(f"unknown key {prefix}{key}")
+        same_kind(f"{prefix}{key}", base[key], value)
+    whole = ("weights", "noise", "curriculum")
+    deep = {
+        key: merge(base[key], value, f"{prefix}{key}.")
+        for key, value in values.items()
+        if isinstance(base[key], dict) and key not in whole
+    }
+    return base | values | deep

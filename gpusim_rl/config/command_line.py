@@ -1,0 +1,112 @@
+"""The command line, checked before Hydra and torch see it, with every line of a multirun."""
+
+from itertools import islice
+
+from hydra.core.override_parser.types import Override, ValueType
+
+from gpusim_rl.config.compose import compose_plain, first, parse
+from gpusim_rl.core.errors import exit_with_error, one_line_errors
+from gpusim_rl.core.paths import program
+
+MAX_RUNS = 200  # of a multirun: all are checked before the first run, in a tenth of a second
+PROGRAMS = {"config": "train", "play": "play"}  # file in conf/ → command
+HELP = ("--help", "-h", "--hydra-help", "--version")
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+CFG = ("job", "hydra", "all")
+OPTIONS = {"-m": (), "--multirun": (), "--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
+OPTIONS |= dict.fromkeys(HELP, ())
+
+
+@one_line_errors()
+def check(name: str, argv: list[str]) -> list[str]:
+    """The command line as Hydra takes it, options last.
+
+    Hydra then composes the same line itself, with its multirun, `--help` and `--cfg`.
+    Exits in one line if the line does not compose with conf/<name>.yaml.
+    """
+    words, options = split(argv)
+    if any(option in HELP for option in options):
+        start = program(PROGRAMS[name])
+        if start == f"python {PROGRAMS[name]}.py":  # what conf/<name>.yaml says
+            return options
+        return [*options, f"hydra.help.app_name='{start}'"]  # to parse it takes 50 ms
+    from gpusim_rl.config.resume import check_training  # not for --help: it loads 120 modules
+
+    sweep = "-m" in options or "--multirun" in options
+    if sweep and name != "config":
+        exit_with_error("-m runs trainings: one at a time is played")
+    if sweep:
+        check_sweep(parse(words))
+    cfg = compose_plain(name, words, sweep=sweep)
+    if name == "config" and not sweep:
+        check_training(cfg, words)
+    elif name == "config":
+        for line in single_lines(words):
+            check_training(compose_plain(name, line), line)
+    return words + options
+
+
+def check_sweep(overrides: list[Override]) -> None:
+    """Exit in one line if two runs would share a directory, or if values are no list."""
+    sweeps = [o.key_or_group for o in overrides if o.is_sweep_override()]
+    for o in overrides:
+        if o.key_or_group in ("run_dir", "resume") and (
+            sweeps != [o.key_or_group] or not distinct(o)
+        ):
+            exit_with_error(f"{o.input_line}: each run of a multirun needs one of its own")
+        if o.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+            exit_with_error(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
+        shared = "run_dir" not in sweeps and not set(sweeps) <= {"seed", "task"}
+        if o.key_or_group == "auto_resume" and shared:
+            exit_with_error(
+                f"{o.input_line}: the runs of this multirun would share a directory: "
+                "sweep over seed and task alone"
+            )
+
+
+def split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(overrides, options with their values) of a command line.
+
+    Exits in one line at an unknown option.
+    """
+    words, options, values = [], [], ()
+    for word in argv:
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", "")
+        if option and (option not in OPTIONS or (equals and value not in OPTIONS[option])):
+            exit_with_error(
+                f"unknown option {word}: choose one of --help, --multirun (-m), "
+                f"--cfg {'|'.join(CFG)}, --info"
+            )
+        (options if option or word in values else words).append(word)
+        values = OPTIONS[option] if option and not equals else ()
+    if options and options[-1] in ("--cfg", "-c"):
+        exit_with_error(f"{options[-1]}: choose one of {', '.join(CFG)}")
+    if sum(word.startswith("-") for word in options) > 1:
+        exit_with_error(f"one option at a time, not {' '.join(options)}")
+    return words, options
+
+
+def single_lines(words: list[str]) -> list[list[str]]:
+    """Command lines of single runs, in which every value of a multirun comes up.
+
+    The other keys have their first value. ValueError if the multirun has too many runs.
+    """
+    parsed = parse(words)
+    firsts = [first(o) for o in parsed]
+    lines, runs = [firsts], 1
+    for i, o in enumerate(parsed):
+        if not o.is_sweep_override():
+            continue
+        values = list(islice(o.sweep_string_iterator(), MAX_RUNS + 1))
+        for value in values[1:]:
+            lines.append([*firsts[:i], f"{o.get_key_element()}={value}", *firsts[i + 1 :]])
+        runs *= len(values)
+        if runs > MAX_RUNS:
+            raise ValueError(f"{o.input_line}: a multirun has at most {MAX_RUNS} runs")
+    return lines
+
+
+def distinct(sweep: Override) -> bool:
+    """Whether no value of a sweep comes twice."""
+    values = list(islice(sweep.sweep_string_iterator(), MAX_RUNS))
+    return len(values) == len(set(values))

@@ -1,0 +1,152 @@
+"""Compose a configuration with Hydra, as plain data; a mistake in a word is one clear line.
+
+Files of a group in the folder `conf` of the working directory are found before ours.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from gpusim_rl.config import check_words, user_files
+from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.paths import CONF, user_folder
+
+
+def parse(words: list[str]) -> list[Override]:
+    """The overrides of a command line; ValueError at a word that is none."""
+    overrides = []
+    for word in words:
+        if "=" not in word and not word.startswith("~"):
+            raise ValueError(f"{word!r} is not KEY=VALUE")
+        try:
+            overrides += OverridesParser.create().parse_overrides([word])
+        except (HydraException, ValueError, RecursionError) as error:
+            says = str(error).splitlines()[0]
+            if "NoViableAlt" in says:
+                says = "such characters stand in quotes, KEY=\"'VALUE'\""
+            raise ValueError(f"{word!r}: {says}") from None
+    return overrides
+
+
+def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str, Any]:
+    """conf/<name>.yaml with the words of a command line.
+
+    `sweep` accepts lists of values, as of a multirun, and takes the first of each.
+    ValueError in one line if the words do not fit.
+    """
+    parsed = parse(words)
+    try:
+        if any(o.is_sweep_override() for o in parsed) and not sweep:
+            swept = next(o.input_line for o in parsed if o.is_sweep_override())
+            raise ValueError(f"{swept!r} is a list of values: add -m to run each")
+        groups = [o for o in parsed if is_group(o.key_or_group)]
+        for override in groups:
+            check_words.check_choice(override, choices(override.key_or_group))
+        base = build_base(name, tuple(first(o) for o in groups))
+        user_files.check_complete(base, user_choices(name, tuple(first(o) for o in groups)))
+        for override in parsed:
+            check_key(override, base)
+        cfg = build(name, [first(o) for o in parsed])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    except YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("these values are nested too deeply") from None
+    before, after = flatten(base), flatten(cfg)
+    for key in [o.key_or_group for o in parsed if not is_group(o.key_or_group)]:
+        check_words.same_kind(key, before[key], after[key])
+    return cfg
+
+
+def check_key(override: Override, base: dict[str, Any]) -> None:
+    """ValueError if an override is of another form than KEY=VALUE, or of a key that base lacks."""
+    if override.is_add() or override.is_force_add() or override.is_delete():
+        raise ValueError(f"{override.input_line!r}: only KEY=VALUE is understood")
+    group, _, rest = override.key_or_group.partition(".")
+    if rest == "name" and is_group(group):
+        raise ValueError(
+            f"{override.input_line}: choose with {group}=, one of {', '.join(choices(group))}"
+        )
+    if not is_group(override.key_or_group):
+        check_words.check_known(override, base)
+
+
+def user_choices(name: str, groups: tuple[str, ...]) -> dict[str, Path]:
+    """Group → the file of the working directory that is chosen, for groups where one is."""
+    folder = user_folder("conf")
+    if folder is None:
+        return {}
+    chosen: dict[str, str] = {}
+    for entry in user_files.load(CONF / f"{'play' if name == 'play' else 'config'}.yaml")[
+        "defaults"
+    ]:
+        chosen |= entry if isinstance(entry, dict) else {}
+    for word in groups:
+        group, _, choice = word.partition("=")
+        chosen[group] = choice.strip("'\"")
+    files = {group: folder / group / f"{choice}.yaml" for group, choice in chosen.items()}
+    return {group: file for group, file in files.items() if file.is_file()}
+
+
+def build(name: str, overrides: list[str], ours: bool = False) -> dict[str, Any]:
+    """Compose to plain data, inside `hydra.main` too.
+
+    `ours` leaves out the files of the working directory.
+    """
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    token = user_files.ours_alone.set(ours)
+    try:
+        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            cfg = compose(name, overrides=overrides)
+            return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+    finally:
+        user_files.ours_alone.reset(token)
+        GlobalHydra.instance().hydra = outer
+
+
+def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:
+    """`build`, kept: the lines of a multirun share it. Not to be changed."""
+    return build_cached(name, groups, user_folder("conf"))
+
+
+@cache
+def build_cached(name: str, groups: tuple[str, ...], user: Path | None) -> dict[str, Any]:
+    """`build` with choices of groups alone; `user` is the folder that is searched first."""
+    return build(name, list(groups))
+
+
+def first(override: Override) -> str:
+    """The override with one value: a sweep's first."""
+    if override.is_sweep_override():
+        value = next(iter(override.sweep_string_iterator()))
+        return f"{override.get_key_element()}={value}"
+    return override.input_line or ""
+
+
+def is_group(key: str) -> bool:
+    """Whether a key chooses a file of a group, as task=quadruped does."""
+    return key in user_files.GROUPS
+
+
+def choices(group: str, ours: bool = False) -> list[str]:
+    """The names that a group may be given; `ours` leaves out those of the working directory."""
+    user = None if ours else user_folder("conf")
+    folders = [user, CONF] if user else [CONF]
+    return sorted({file.stem for folder in folders for file in folder.glob(f"{group}/*.yaml")})
+
+
+def named_task(words: list[str]) -> str | None:
+    """The task that the words of a command line name; None if they name none."""
+    names = [str(o.value()) for o in parse(words) if o.key_or_group == "task"]
+    return names[-1] if names else None

@@ -1,0 +1,204 @@
+"""The configuration of a run that exists: what it says is checked, and what of it may change."""
+
+import copy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
+from gpusim_rl.config.run_files import find_files
+from gpusim_rl.config.trees import flatten, is_below, set_key
+from gpusim_rl.config.validate import (
+    check_values,
+    find_task_code,
+    probe,
+    saved_task_code,
+    task_name,
+)
+from gpusim_rl.core.paths import user_task
+from gpusim_rl.envs import curriculum
+from gpusim_rl.envs.randomization import entries, fields
+from gpusim_rl.robots.model_files import is_copy
+from gpusim_rl.runs.run import Run
+
+# What resume= may change without a word
+CHANGEABLE = (
+    *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log"),
+    *("rollbacks", "resume", "run_dir", "auto_resume", "plan", "task_code", "hydra"),
+)
+HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
+# What it cannot change; all other keys it changes with a warning
+FIXED = (
+    *("task", "robot", "seed", "num_envs", "sim.name"),
+    *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
+)
+
+
+def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """The configuration of a training, checked.
+
+    With resume=, it is the configuration of that run with what `words` change of it.
+
+    Args:
+        cfg: composed by `compose_plain`.
+        words: of the command line.
+    ValueError or OSError in one line if something is wrong.
+    """
+    keys = [override.key_or_group for override in parse(words)]
+    named = named_task(words)
+    cfg = find_earlier_run(cfg, named)
+    if cfg["resume"] is not None:
+        cfg = continue_config(cfg, keys)
+    check_values(cfg)
+    curriculum.check_overrides(cfg, keys)
+    cfg = curriculum.config_at(cfg["curriculum"], cfg)
+    if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
+        raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
+    if cfg["resume"] is None:
+        cfg = cfg | {"task_code": find_task_code(cfg, named)}
+        check_run_dir(cfg)
+    return cfg
+
+
+def find_earlier_run(cfg: dict[str, Any], named: str | None) -> dict[str, Any]:
+    """With auto_resume=true, cfg with its run_dir, and with resume= if a run is there.
+
+    The task `named` on the command line may come from the working directory.
+    """
+    if not cfg["auto_resume"] or cfg["resume"] is not None:
+        return cfg
+    own = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
+    cfg = cfg | {"run_dir": cfg["run_dir"] or own}
+    if any(Path(str(cfg["run_dir"])).glob("checkpoints/*.safetensors")):
+        code = find_task_code(cfg, named)
+        cfg |= {"resume": cfg["run_dir"], "task_code": code or cfg["task_code"]}
+    return cfg
+
+
+def check_run_dir(cfg: dict[str, Any]) -> None:
+    """ValueError if run_dir holds something else, OSError if it cannot be written."""
+    if not cfg["run_dir"]:
+        return
+    path = Path(cfg["run_dir"])
+    # with auto_resume, `Run.create` looks closer
+    if path.is_dir() and any(path.iterdir()) and not cfg["auto_resume"]:
+        raise ValueError(
+            f"run_dir={path} is not empty: name another, or continue it with resume={path}"
+        )
+    probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
+
+
+def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    """The configuration of the run cfg["resume"], with cfg's values of `keys`.
+
+    A group such as task=quadruped says which file it is, not what was in it when the run began.
+    ValueError lists the keys that may not change.
+    """
+    before = load_config(Run.open(Path(str(cfg["resume"]))), cfg["task_code"])
+    after = copy.deepcopy(before)
+    for key in keys:
+        group, _, rest = key.partition(".")
+        if is_kept_file(group, rest, cfg, before):
+            continue
+        if rest:
+            set_key(after, key, flatten(cfg)[key])
+        elif group == "log" or not is_group(group):
+            after[group] = cfg[group]
+        elif "name" in cfg[group]:
+            after[group]["name"] = cfg[group]["name"]
+    lines = [
+        line
+        for key, line in changes(before, after).items()
+        if is_below(key, FIXED) and not may_change(key)
+    ]
+    if cfg["task_code"] != before["task_code"] and user_task(before["task"]["name"]):
+        lines.append(f"task_code {before['task_code']} → {cfg['task_code']}")
+    if lines:
+        raise ValueError(
+            f"resume= continues a run as it was, which cannot change: {', '.join(lines)}"
+        )
+    return after | {"resume": str(cfg["resume"]), "task_code": before["task_code"]}
+
+
+def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether a key names the file of which the run has kept a copy."""
+    if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
+        file, own = Path(cfg[group][rest]), Path(before[group][rest])
+        return file.is_file() and own.is_file() and is_copy(file, own)
+    if rest == "actuator.file":
+        files = (cfg[group]["actuator"]["file"], before[group]["actuator"]["file"])
+        return same_content(*files)
+    return False
+
+
+def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
+    """The configuration of a run, checked against this version's keys.
+
+    A key that is newer than the run has its default.
+
+    Args:
+        run: perhaps from a stranger.
+        task_code: of the command line; "here" allows a task of the working directory.
+    ValueError in one line if it is wrong, or if its task is not allowed.
+    """
+    saved, file = run.config, run.path / "config.yaml"
+    name = str(saved["task"].get("name"))
+    code = saved_task_code(name, saved.get("task_code"), task_code)
+    ours = code is None
+    task_name(name)
+    chosen = {
+        group: saved[group].get("name")
+        for group in ("task", "sim", "log", "robot")
+        if isinstance(saved.get(group), dict)
+    }
+    groups = [f"{group}={name}" for group, name in chosen.items() if name in choices(group, ours)]
+    base = build("config", groups, ours)
+    try:
+        cfg: dict[str, Any] = merge(base, saved) | {"task_code": code}
+        check_values(cfg)
+        for section in ("task", "robot"):
+            cfg[section] = find_files(run.path, section, cfg[section], ours)
+    except (ValueError, OSError, RecursionError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    return cfg
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    """Key → "key old → new" for all that differs and that not any continuation may change."""
+    plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
+    old, new = (
+        {key: value for key, value in flatten(cfg).items() if not isinstance(value, dict)}
+        for cfg in (before, after)
+    )
+    plan = [entry for cfg in (before, after) for entry in (cfg["curriculum"] or {}).values()]
+    free = {*CHANGEABLE, "curriculum"}
+    if any(entry.get("by") == "success" for entry in plan):
+        free.discard("eval_every")  # the curriculum goes by evaluations
+    lines = {
+        key: f"{key} {old.get(key)} → {new.get(key)}"
+        for key in {**new, **old}
+        if not is_below(key, tuple(free)) and old.get(key) != new.get(key)
+    }
+    if plans[0] != plans[1]:
+        lines["curriculum"] = f"curriculum {plans[0]} → {plans[1]}"
+    return lines
+
+
+def may_change(key: str) -> bool:
+    """Whether a number of the task may change while it is learned.
+
+    These are weights, noise, and ranges of what is drawn more than once.
+    """
+    name, _, number = key.removeprefix("task.randomise.").rpartition(".")
+    if name == key or not key.startswith("task.randomise."):
+        return key.startswith(("task.weights.", "task.noise."))
+    return number in entries.NUMBERS and fields.field(name).when != "world"
+
+
+def same_content(one: str | None, other: str | None) -> bool:
+    """Whether two files hold the same bytes."""
+    try:
+        return bool(one and other) and Path(str(one)).read_bytes() == Path(str(other)).read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,26 @@
+"""Nested dictionaries of values, whose keys are written with dots: `task.weights.jerk`."""
+
+from typing import Any
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a": {…}, "a.b": 1}"""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat[f"{prefix}{key}"] = value
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+    return flat
+
+
+def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value of a dotted key, in place."""
+    *path, last = key.split(".")
+    for name in path:
+        tree = tree[name]
+    tree[last] = value
+
+
+def is_below(key: str, keys: tuple[str, ...]) -> bool:
+    """Whether a dotted key is one of `keys`, or lies below one."""
+    return any(key == other or key.startswith(f"{other}.") for other in keys)

@@ -1,0 +1,149 @@
+"""YAML files of the working directory. Hydra finds those of a group before ours.
+
+They are data. Each file is checked before Hydra uses it, so that none of them can run code.
+"""
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from gpusim_rl.config.check_words import same_kind
+from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.paths import CONF, user_folder
+
+GROUPS = ("task", "algo", "robot", "sim", "log")
+ours_alone: ContextVar[bool] = ContextVar("ours_alone", default=False)
+TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
+CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
+
+
+class UserSource(FileConfigSource):
+    """The folder `conf` of the working directory, of which only files of a group are found."""
+
+    @staticmethod
+    def scheme() -> str:
+        """The beginning of such a folder's name in Hydra's search path."""
+        return "working-directory"
+
+    def is_group(self, config_path: str) -> bool:
+        """Whether a path names the folder of a group."""
+        return config_path in ("", *GROUPS) and super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether a path names a file of a group."""
+        group, _, name = config_path.partition("/")
+        return group in GROUPS and "/" not in name and super().is_config(config_path)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """The content of a file; ValueError in one line if it is refused."""
+        file = Path(self.path) / self._normalize_file_name(config_path)
+        try:
+            result = super().load_config(config_path)
+            values = OmegaConf.to_container(result.config, resolve=False)
+            check_file(config_path.partition("/")[0], values, result.header.get("package"))
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+        return result
+
+
+class UserConf(SearchPathPlugin):
+    """Let Hydra search the `conf` of the working directory first."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Put the user's folder before all others, in place."""
+        folder = None if ours_alone.get() else user_folder("conf")
+        if folder:
+            search_path.prepend("working directory", f"{UserSource.scheme()}://{folder}")
+
+
+Plugins.instance().register(UserSource)
+Plugins.instance().register(UserConf)
+
+
+def check_file(group: str, values: Any, package: str | None) -> None:
+    """ValueError if a file of a group could run code, or has a value of the wrong kind.
+
+    Args:
+        group: the folder of the file.
+        values: what it says.
+        package: of its line `# @package`; None if it has no such line.
+    """
+    if not isinstance(values, dict):
+        raise ValueError("expected keys with values")
+    if package not in (None, "_global_"):
+        raise ValueError(f"@package {package} is not allowed: choose _global_, or leave it out")
+    for entry in values.get("defaults") or []:
+        if not (isinstance(entry, str) and entry.replace("-", "_").isidentifier()):
+            raise ValueError(f"defaults: expected names of files in its folder, not {entry}")
+    for key in nested_keys(values):
+        if key in CODE:
+            raise ValueError(f"the key {key} is not allowed: a configuration cannot run code")
+    values = {key: value for key, value in values.items() if key != "defaults"}
+    tree = values if package else {group: values}
+    for key in ("hydra", "task_code"):
+        if key in tree:
+            raise ValueError(f"the key {key} is not allowed in a file of the working directory")
+    known = kinds()
+    for key, value in flatten(tree).items():
+        if key in known and "${" not in str(value):
+            same_kind(key, known[key], value)
+
+
+def nested_keys(tree: Any) -> Iterator[Any]:
+    """All keys of nested dictionaries and lists."""
+    if isinstance(tree, dict):
+        yield from tree
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            yield from nested_keys(value)
+
+
+@cache
+def kinds() -> dict[str, Any]:
+    """Dotted key → a value of the right kind; keys that only some tasks have are left out.
+
+    So is the kind of a random number, which YAML reads as false where it is off.
+    """
+    known: dict[str, Any] = {group: {} for group in GROUPS}
+    known |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
+    files = (("algo", "ppo"), ("robot", "own"), ("log", "auto"), ("sim", "native"), ("sim", "warp"))
+    for group, name in files:
+        known |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
+    task = load(CONF / "task" / "cartpole.yaml")["task"]
+    for key in (*TASK_KEYS, "history", "dt", "episode", "clip"):
+        known[f"task.{key}"] = task[key]
+    return {key: value for key, value in known.items() if not key.endswith(".kind")}
+
+
+def check_complete(base: dict[str, Any], files: dict[str, Path]) -> None:
+    """ValueError if a file of the working directory lacks a key that ours have.
+
+    Args:
+        base: composed from these files.
+        files: group → the file of the working directory that was chosen.
+    """
+    required = {"algo": "ppo", "log": "auto", "robot": "own"}
+    for group in sorted(files.keys() & base.keys()):
+        if group == "task":
+            keys = {f"task.{key}" for key in TASK_KEYS}
+        elif group in required:
+            keys = set(flatten(load(CONF / group / f"{required[group]}.yaml"), f"{group}."))
+        else:
+            keys = {f"{group}.name"}
+        missing = sorted(keys - flatten(base).keys())
+        if missing:
+            raise ValueError(f"{files[group]} lacks the key {missing[0]}")
+
+
+def load(file: Path) -> dict[str, Any]:
+    """A YAML file, as it is."""
+    return OmegaConf.to_container(OmegaConf.load(file))  # type: ignore[return-value]

@@ -1,0 +1,228 @@
+"""Checks of values that no constructor makes, before torch is loaded."""
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.config.check_words import LARGEST
+from gpusim_rl.config.compose import choices
+from gpusim_rl.core.paths import TASKS, find_task, user_task
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.envs import curriculum
+from gpusim_rl.envs.randomization import entries
+from gpusim_rl.sim.actuator_spec import Actuator
+
+SYMMETRIES = ("none", "augment", "loss", "net")  # of algo.symmetry
+KEYS = (  # of config.yaml and common.yaml
+    *("seed", "device", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
+    *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
+    *("auto_resume", "rollbacks", "task", "curriculum", "sim", "algo", "log", "robot"),
+)
+# Control steps of the past that an actor may see. deploy/runtime.py has the same number, because it
+# imports nothing of ours.
+MAX_HISTORY = 64
+COUNTS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every")
+TASK_CODE = "task_code=here"  # how a user allows code of the working directory
+
+
+def check_values(cfg: dict[str, Any]) -> None:
+    """Check a whole configuration of train.py; ValueError names the first wrong value."""
+    require(cfg, KEYS, "", "config")
+    require(cfg["task"], ("weights", "noise"), "task", f"task/{cfg['task']['name']}")
+    require(cfg["algo"], ("update_epochs", "num_minibatches", "symmetry"), "algo", "algo/ppo")
+    positive(cfg, *COUNTS, "episodes")
+    check_training(cfg)
+    robot = f"robot/{cfg['robot']['name']}"
+    Actuator(**arguments(Actuator, cfg["robot"]["actuator"], "robot.actuator", robot))
+    check_paths(cfg)
+    check_task_code(cfg)
+    check_engine(cfg["sim"])
+    check_terms(cfg["task"])
+    symmetry = cfg["algo"]["symmetry"]
+    if symmetry not in SYMMETRIES:
+        raise ValueError(f"algo.symmetry={symmetry}: choose one of {', '.join(SYMMETRIES)}")
+    check_history(cfg["task"])
+    entries.check_entries(cfg["task"]["randomise"])
+    curriculum.check_plan(cfg["curriculum"], cfg)
+    if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
+        raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
+
+
+def check_training(cfg: dict[str, Any]) -> None:
+    """ValueError if rollbacks, seed, stop_at or a number of the update is wrong."""
+    if type(cfg["rollbacks"]) is not int or cfg["rollbacks"] < 0:
+        raise ValueError(f"rollbacks={cfg['rollbacks']!r}: expected a whole number of at least 0")
+    positive(cfg["algo"], "update_epochs", "num_minibatches", section="algo.")
+    if not 0 <= cfg["seed"] < EVALUATION_SEEDS:
+        raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < {EVALUATION_SEEDS}")
+    stop = cfg["stop_at"]
+    number = isinstance(stop, int | float) and not isinstance(stop, bool)
+    if stop is not None and not (number and 0 < stop <= 1):
+        raise ValueError(f"stop_at={stop!r}: expected a share of successes, such as 0.95")
+
+
+def check_paths(cfg: dict[str, Any]) -> None:
+    """ValueError unless the directories of runs are words."""
+    for key in ("run_dir", "resume"):
+        if cfg[key] is not None and not isinstance(cfg[key], str):
+            raise ValueError(f"{key}={cfg[key]!r}: expected a directory")
+
+
+def check_task_code(cfg: dict[str, Any]) -> None:
+    """ValueError unless task_code is null or `here`."""
+    if cfg["task_code"] not in (None, "here"):
+        raise ValueError(
+            f"task_code={cfg['task_code']!r}: expected here, or null for the tasks of gpusim_rl"
+        )
+
+
+def check_engine(sim: dict[str, Any]) -> None:
+    """ValueError if a capacity or a number of threads is no whole number."""
+    for key in ("threads", "naconmax", "njmax"):
+        value = sim.get(key)
+        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
+            raise ValueError(f"sim.{key}={value!r}: expected a whole number from 0 to {2**31 - 1}")
+
+
+def check_terms(task: dict[str, Any]) -> None:
+    """ValueError if a weight of the reward or a noise is negative or no number."""
+    for section in ("weights", "noise"):
+        for term, value in task[section].items():
+            if type(value) not in (int, float) or not 0 <= value <= LARGEST:
+                raise ValueError(
+                    f"task.{section}.{term}={value!r}: expected a number of at least 0, "
+                    "for the sign of a term is in the task's formula"
+                )
+
+
+def check_history(task: dict[str, Any]) -> None:
+    """ValueError if a history or a delay is no number of control steps."""
+    for term, steps in task.get("history", {}).items():
+        if type(steps) is not int or not 1 <= steps <= MAX_HISTORY:
+            raise ValueError(
+                f"task.history.{term}={steps!r}: expected control steps, from 1 to {MAX_HISTORY}"
+            )
+    low, high = task["observation_delay"]
+    if not 0 <= low <= high <= MAX_HISTORY:
+        raise ValueError(
+            f"task.observation_delay={[low, high]}: expected the least and the most control steps, "
+            f"up to {MAX_HISTORY}"
+        )
+
+
+def require(values: dict[str, Any], keys: Iterable[str], section: str, file: str) -> None:
+    """ValueError that names the first of the keys that conf/<file>.yaml lacks in a section."""
+    missing = [key for key in keys if key not in values]
+    if missing:
+        name = f"{section}.{missing[0]}" if section else missing[0]
+        raise ValueError(f"{name} is missing in conf/{file}.yaml")
+
+
+def arguments(
+    kind: Callable[..., Any], values: dict[str, Any], section: str, file: str
+) -> dict[str, Any]:
+    """The values, if they are the keyword arguments that a constructor takes.
+
+    ValueError names the first one that conf/<file>.yaml lacks, or that is unknown.
+    """
+    known = [p for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    require(values, [p.name for p in known if p.default is p.empty], section, file)
+    unknown = [key for key in values if key not in [p.name for p in known]]
+    if unknown:
+        names = ", ".join(p.name for p in known)
+        key = f"{section}.{unknown[0]}"
+        raise ValueError(f"unknown key {key!r} in conf/{file}.yaml: choose one of {names}")
+    return values
+
+
+def positive(cfg: dict[str, Any], *keys: str, section: str = "") -> None:
+    """ValueError unless each key holds a whole number from 1 to 2³¹ - 1."""
+    for key in keys:
+        if type(cfg[key]) is not int or cfg[key] < 1:
+            raise ValueError(f"{section}{key}={cfg[key]!r}: expected a whole number of at least 1")
+        if cfg[key] >= 2**31:
+            raise ValueError(f"{section}{key}={cfg[key]}: expected a whole number below {2**31}")
+
+
+def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
+    """ValueError or OSError in one line unless a file can be written there; null is well."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ValueError(f"{key}={value!r}: expected a file to write")
+    path = Path(value)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"{key}={value}: expected a name that ends in {', '.join(suffixes)}")
+    if path.is_dir():
+        raise OSError(f"{key}={value} is a directory")
+    if not path.parent.is_dir():
+        raise OSError(f"{key}={value}: no directory {path.parent}")
+    probe(key, value, path.parent)
+
+
+def probe(key: str, value: str, folder: Path) -> None:
+    """OSError in one line unless files can be made in a folder.
+
+    It is tried, because permissions do not tell all.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{key}={value} cannot be written: {error.strerror}") from None
+
+
+def task_name(name: str) -> str:
+    """The name, if conf/task has such a file; ValueError if not.
+
+    A run's config.yaml may come from a stranger.
+    """
+    known = choices("task")
+    if not re.fullmatch(r"[A-Za-z_]\w*", str(name)) or name not in known:
+        raise ValueError(f"unknown task {name!r}: choose one of {', '.join(known)}")
+    return name
+
+
+def find_task_code(cfg: dict[str, Any], named: str | None) -> str | None:
+    """Where the code of a new training's task comes from: "here", or null if it is ours.
+
+    A file in the working directory wins over ours, but it is imported only if its task is `named`
+    on the command line. ValueError if it is not named, or if there is no file.
+    """
+    name = str(cfg["task"]["name"])
+    file = user_task(name)
+    if file is None and find_task(name, TASKS) is None:
+        raise ValueError(f"task={name}: no file {name}.py in tasks/, here or among ours")
+    if file is None:
+        return None
+    if named == name or cfg["task_code"] == "here":
+        return "here"
+    raise ValueError(f"{file} is imported only if you name it: say task={name}")
+
+
+def saved_task_code(task: str, saved: str | None, allowed: str | None) -> str | None:
+    """Where the code of a run's task comes from: "here", or null if it is ours.
+
+    A run that was made with a task of ours stays with it.
+
+    Args:
+        task: its name.
+        saved: task_code in the configuration of the run, which may come from a stranger.
+        allowed: task_code on the command line.
+    ValueError unless the task is ours or the command line allows code of the working directory.
+    """
+    ours = find_task(task, TASKS) is not None and saved != "here"
+    if ours:
+        return None
+    if allowed != "here":
+        raise ValueError(
+            f"unknown task {task[:99]!r}: choose one of {', '.join(choices('task', ours=True))}; "
+            f"or give {TASK_CODE}, which imports it from tasks/ of the working directory"
+        )
+    if user_task(task) is None:
+        raise ValueError(f"{TASK_CODE}: tasks/ of the working directory has no file {task}.py")
+    return "here"

@@ -1,0 +1,103 @@
+"""Several processes train one policy, each with a part of the worlds. This is experimental.
+
+    torchrun --standalone --nproc-per-node=2 train.py task=quadruped
+
+The entry point makes one `ProcessGroup` and hands it on. Nothing else reads the environment.
+"""
+
+import atexit
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class ProcessGroup:
+    """The processes that train one policy. Of a single process, every method returns its argument.
+
+    Args:
+        rank: number of this process, from 0.
+        size: number of processes.
+        local_rank: number of this process on its machine, which is also that of its GPU.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0):
+        self.rank, self.size, self.local_rank = rank, size, local_rank
+
+    @classmethod
+    def from_environment(cls) -> "ProcessGroup":
+        """The group that torchrun describes in the environment; a single process without it."""
+        names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
+
+    def join(self, device: str) -> str:
+        """Connect to the other processes, once. Returns the device of this process."""
+        if self.size == 1:
+            return device
+        if device == "cuda":
+            device = f"cuda:{self.local_rank}"
+            torch.cuda.set_device(device)
+        if not dist.is_initialized():
+            # The functions of torch.distributed.nn keep the default group of the moment of their
+            # import as a default argument. torch._dynamo imports them: after the group exists,
+            # destroy_process_group would then leave it alive, with its threads.
+            from torch.distributed import nn  # noqa: F401
+
+            dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+            if dist.get_backend() == "gloo":
+                # A thread of gloo that frees a tensor while Python shuts down aborts the process.
+                # It must have ended by then, also after an error or a signal.
+                atexit.register(self.leave)
+        return device
+
+    def leave(self) -> None:
+        """Disconnect from the other processes and end the threads that served the connection."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sum x over all processes, in place. Give it sums and counts, never means."""
+        if self.size > 1:
+            dist.all_reduce(x)
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """The rows of all processes, in the order of their ranks: (B, …) → (size B, …)."""
+        if self.size == 1:
+            return x
+        if not x.numel():
+            return x.new_empty(self.size * len(x), *x.shape[1:])
+        # As bytes, every type can be sent, bool too.
+        rows = x.contiguous().view(len(x), -1).view(torch.uint8)
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts).view(x.dtype).view(-1, *x.shape[1:])
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The rows of this process in the result of `all_gather`: (size B, …) → (B, …)."""
+        return x.chunk(self.size)[self.rank] if self.size > 1 and len(x) else x
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0, on every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box)
+        return box[0]
+
+    def max(self, value: int) -> int:
+        """The largest of the values of all ranks."""
+        if self.size == 1:
+            return value
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return max(values)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.broadcast(None)
+
+
+SINGLE = ProcessGroup()

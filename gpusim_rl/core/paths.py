@@ -1,0 +1,57 @@
+"""Where configuration and tasks are: in this package, and in the user's working directory."""
+
+import re
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# In a checkout these two are links to conf/ and tasks/ at its top level.
+CONF, TASKS = PACKAGE / "conf", PACKAGE / "tasks"
+ASSETS = TASKS / "assets"  # MJCF files
+
+
+def program(name: str) -> str:
+    """How to start `train` or `play`: by its file in a checkout, else by its command."""
+    installed = Path(sys.argv[0]).name.startswith("gpusim-")
+    in_checkout = (PACKAGE.parent / f"{name}.py").is_file() and not installed
+    return f"python {name}.py" if in_checkout else f"gpusim-{name}"
+
+
+def user_folder(name: str) -> Path | None:
+    """The folder `conf` or `tasks` of the working directory; None if it has none of its own."""
+    folder = Path.cwd() / name
+    return folder if folder.is_dir() and not folder.samefile(PACKAGE / name) else None
+
+
+def folders(name: str) -> list[Path]:
+    """The folders `conf` or `tasks` to search: the user's, if there is one, then ours."""
+    user = user_folder(name)
+    return [user, PACKAGE / name] if user else [PACKAGE / name]
+
+
+def find_task(name: str, folder: Path) -> Path | None:
+    """The file <name>.py at any depth of a folder; None if there is none, ValueError if several."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        return None
+    files = sorted(folder.rglob(f"{name}.py"))
+    if len(files) > 1:
+        raise ValueError(f"task {name!r} has several files: {', '.join(map(str, files))}")
+    return files[0] if files else None
+
+
+def user_task(name: str) -> Path | None:
+    """The file of a task in the working directory; None if there is none."""
+    folder = user_folder("tasks")
+    return find_task(name, folder) if folder else None
+
+
+def find_asset(name: str) -> Path | None:
+    """A model file by its bare name: in the user's tasks/assets or tasks/, then in ours."""
+    if not name or Path(name).name != name:
+        return None
+    for folder in folders("tasks"):
+        files = [folder / "assets" / name, *sorted(folder.rglob(name))]
+        for file in files:
+            if file.is_file():
+                return file
+    return None

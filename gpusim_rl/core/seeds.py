@@ -1,0 +1,3 @@
+"""Which seeds are of trainings and which of evaluations: the two share no random numbers."""
+
+EVALUATION_SEEDS = 0x5EED_0000  # the first of them; those of trainings are below

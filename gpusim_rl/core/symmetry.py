@@ -1,0 +1,89 @@
+"""Left and right: the mirror images of observations and actions, and networks that commute."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Flip(NamedTuple):
+    """Column i of the image is signs[i] times column order[i]. Done twice it is the identity."""
+
+    order: tuple[int, ...]
+    signs: tuple[float, ...]
+
+
+class Mirrors(NamedTuple):
+    """How the actor's view, the critic's view and the action look in a mirror."""
+
+    obs: Flip
+    critic: Flip
+    action: Flip
+
+
+def keep(*signs: float) -> Flip:
+    """Columns that stay where they are, with these signs."""
+    return Flip(tuple(range(len(signs))), signs)
+
+
+def join(flips: Iterable[Flip]) -> Flip:
+    """Flips of adjacent columns as one."""
+    order, signs = [], []
+    for flip in flips:
+        order += [len(signs) + i for i in flip.order]
+        signs += flip.signs
+    return Flip(tuple(order), tuple(signs))
+
+
+def mirrors(flips: dict[str, Flip], observed: Iterable[str], history: dict[str, int]) -> Mirrors:
+    """Of the whole views, from `Task.mirror`: a term's steps of history mirror alike."""
+    observed = list(observed)
+    privileged = [flip for term, flip in flips.items() if term not in observed and term != "action"]
+    obs = [flips[term] for term in observed for _ in range(history.get(term, 1))]
+    return Mirrors(
+        join(obs), join([*(flips[term] for term in observed), *privileged]), flips["action"]
+    )
+
+
+class Mirror(nn.Module):
+    """x (…, n) → its image (…, n). The tensors are no parameters, and no checkpoint holds them."""
+
+    order: Tensor
+    signs: Tensor
+
+    def __init__(self, flip: Flip):
+        super().__init__()
+        if any(
+            flip.order[j] != i or flip.signs[j] != flip.signs[i] for i, j in enumerate(flip.order)
+        ):
+            raise ValueError(f"a mirror image of a mirror image is not the original: {flip}")
+        self.register_buffer("order", torch.tensor(flip.order), persistent=False)
+        self.register_buffer("signs", torch.tensor(flip.signs), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.index_select(-1, self.order) * self.signs
+
+    def symmetrized(self, x: Tensor) -> Tensor:
+        """½ (x + its image): its own image, to the last bit."""
+        return 0.5 * (x + self(x))
+
+    def symmetrized_magnitudes(self, x: Tensor) -> Tensor:
+        """The same of what has no sign, such as a variance."""
+        return 0.5 * (x + x.index_select(-1, self.order))
+
+
+def average(
+    net: Callable[[Tensor], Tensor], x: Tensor, view: Mirror | None, out: Mirror | None = None
+) -> Tensor:
+    """½ (f(x) + A f(M x)), or f(x) if there is no M.
+
+    M mirrors the observation and A the result; None for A is the identity. The average commutes
+    with the mirror exactly, in floating point too: M M x = x, and a sum of two is rounded once.
+    There are two calls because one with twice the rows may add the second half in another order.
+    """
+    y = net(x)
+    if view is None:
+        return y
+    image = net(view(x))
+    return 0.5 * (y + (out(image) if out else image))

@@ -1,0 +1,241 @@
+"""Numbers that change while a policy is trained.
+
+They are linear in the iteration, or in the success of the last evaluation.
+
+    curriculum:
+      task.sigma: {from: 1.0, to: 0.5, by: success, start: 0.2, stop: 0.8}
+
+A configuration holds the last values, `to`: evaluations take them from it.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from gpusim_rl.envs.randomization import entries, fields
+
+KEYS = ("from", "to", "by", "start", "stop")
+BY = ("iteration", "success")
+NEAR = 1e-6  # least distance of start and stop, so that a share of it is finite
+ALGO = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "mirror_coef")
+KNOWN = (
+    "task.<number>, task.weights.<term>, task.noise.<term>, "
+    f"task.randomise.<field>.<low|high|every>, algo.<{'|'.join(ALGO)}>"
+)
+Plan = dict[str, dict[str, Any]]
+Number = float | list[float]
+
+
+def check_plan(plan: Plan | None, cfg: dict[str, Any]) -> None:
+    """Check the schedules against the whole configuration.
+
+    The task and PPO's settings check their own numbers, when they are built.
+
+    Raises:
+        ValueError: a schedule names what cannot be scheduled, or makes no sense.
+    """
+    if not (plan is None or isinstance(plan, dict)):
+        raise ValueError(
+            f"curriculum={plan}: expected KEY: {{from, to, by, start, stop}} for each key, or null"
+        )
+    for key, entry in (plan or {}).items():
+        check_interval(key, entry)
+        check_ends(key, entry, value_of(key, cfg))
+    for moment in range_ends(plan or {}):
+        try:
+            entries.check_entries(config_at(plan, cfg, moment)["task"].get("randomise", {}))
+        except ValueError as error:
+            when = ", ".join(f"{by} {now:g}" for by, now in moment.items())
+            raise ValueError(f"curriculum, at {when}: {error}") from None
+
+
+def check_interval(key: str, entry: Any) -> None:
+    """ValueError unless an entry has all keys, and begins before it ends."""
+    where = f"curriculum: {key}"
+    if not isinstance(key, str):
+        raise ValueError(f"{where} cannot be scheduled: choose of {KNOWN}")
+    if not isinstance(entry, dict) or set(entry) != set(KEYS):
+        raise ValueError(f"{where}: expected {{{', '.join(KEYS)}}}")
+    for name in ("start", "stop"):
+        entries.check_number(f"{where}: {name}", entry[name])
+    if entry["by"] not in BY:
+        raise ValueError(f"{where}: by={entry['by']}: choose one of {', '.join(BY)}")
+    start, stop = entry["start"], entry["stop"]
+    if not stop - start >= NEAR:
+        raise ValueError(f"{where}: start={start} is not before stop={stop}, by {NEAR} at least")
+
+
+def check_ends(key: str, entry: dict[str, Any], now: Number) -> None:
+    """ValueError unless both ends of an entry are numbers like `now`, the value of its key."""
+    where, width = f"curriculum: {key}", len(now) if isinstance(now, list | tuple) else 0
+    for name in ("from", "to"):
+        ends = entry[name] if width and isinstance(entry[name], list) else [entry[name]]
+        for end in ends:
+            entries.check_number(f"{where}: {name}", end)
+        if len(ends) != max(width, 1):
+            raise ValueError(
+                f"{where}: {name}={entry[name]}: expected as many numbers as {key}={now}"
+            )
+        if key.startswith(("task.weights.", "task.noise.", "algo.")) and min(ends) < 0:
+            raise ValueError(f"{where}: expected numbers of at least 0")
+
+
+def value_of(key: str, cfg: dict[str, Any]) -> Number:
+    """The value of a key in a configuration; ValueError unless it is in use and schedulable."""
+    section, _, rest = key.partition(".")
+    part, _, name = rest.partition(".")
+    task = cfg["task"]
+    if section == "algo" and rest in ALGO:
+        if rest == "mirror_coef" and cfg["algo"]["symmetry"] != "loss":
+            raise ValueError(f"curriculum: {key} is used only with algo.symmetry=loss")
+        return cfg["algo"][rest]
+    if section == "task" and part in ("weights", "noise"):
+        if name not in task[part]:
+            raise ValueError(
+                f"curriculum: unknown key {key}: choose one of {', '.join(task[part])}"
+            )
+        return task[part][name]
+    if section == "task" and not name and is_numeric(task.get(part)):
+        return task[part]
+    name, _, number = name.rpartition(".")
+    if part != "randomise" or section != "task" or number not in entries.NUMBERS:
+        raise ValueError(f"curriculum: {key} cannot be scheduled: choose of {KNOWN}")
+    entry = entries.whole_entries(task.get("randomise", {})).get(name, {"kind": "off"})
+    if entry["kind"] == "off":
+        raise ValueError(f"curriculum: {key}: task.randomise.{name} is off, set its kind")
+    if fields.field(name).when == "world":
+        raise ValueError(f"curriculum: {key}: {name} is drawn once, before training")
+    if number not in entry:
+        raise ValueError(f"curriculum: unknown key {key}")
+    return entry[number]
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a value is a number, or a list of numbers."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return bool(values) and all(type(x) in (int, float) for x in values)
+
+
+def range_ends(plan: Plan) -> list[dict[str, float]]:
+    """The moments at which a schedule of a range begins or ends, by each of BY.
+
+    A schedule is linear, so ranges that are sound at these moments are sound between them.
+    """
+    ranges = [entry for key, entry in plan.items() if key.startswith("task.randomise.")]
+    bends = [
+        sorted({entry[end] for entry in ranges if entry["by"] == by for end in ("start", "stop")})
+        for by in BY
+    ]
+    return [
+        dict(zip(BY, moment, strict=True)) for moment in product(*(bend or [0.0] for bend in bends))
+    ]
+
+
+def config_at(
+    plan: Plan | None, cfg: dict[str, Any], moment: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """A copy of a configuration with the scheduled numbers at their last values.
+
+    moment: BY → its value; numbers, but not lists, then have their values at that moment.
+    """
+    if not plan:
+        return cfg
+    cfg = copy.deepcopy(cfg)
+    for key, entry in plan.items():
+        *path, last = key.split(".")
+        tree = cfg
+        for name in path:
+            tree = tree.setdefault(name, {})
+        # The same list in two places would be a YAML alias in config.yaml.
+        tree[last] = copy.copy(entry["to"])
+        if moment and not isinstance(entry["to"], list):
+            done = (moment[entry["by"]] - entry["start"]) / (entry["stop"] - entry["start"])
+            done = min(max(done, 0.0), 1.0)
+            tree[last] = (1 - done) * entry["from"] + done * entry["to"]
+    return cfg
+
+
+def check_overrides(cfg: dict[str, Any], overrides: Iterable[str]) -> None:
+    """ValueError if a user gave a key, or its section, and a schedule ends at another value."""
+    sections = [f"{key}." for key in overrides if "." in key]
+    for key, entry in (cfg["curriculum"] or {}).items():
+        value = value_of(key, cfg)
+        if any(f"{key}.".startswith(section) for section in sections) and value != entry["to"]:
+            message = f"{key}={value}, but its curriculum ends at {entry['to']}"
+            raise ValueError(f"{message}: leave one out (curriculum=null for none)")
+
+
+class Curriculum:
+    """Writes the numbers of a plan into a PPO and its Env, in place, between two iterations."""
+
+    def __init__(self, plan: Plan | None = None):
+        self.plan = plan or {}
+        self._ends: dict[str, tuple[Any, Any]] = {}
+
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether a schedule follows the success of evaluations."""
+        return any(entry["by"] == "success" for entry in self.plan.values())
+
+    def set_first_values(self, task: Any) -> None:
+        """Give a task the numbers with which its first worlds start.
+
+        Raises:
+            ValueError: a number cannot be scheduled, or begins out of its range.
+        """
+        for key, entry in self.plan.items():
+            section, _, rest = key.partition(".")
+            if rest.startswith("randomise."):
+                name, _, which = rest.removeprefix("randomise.").rpartition(".")
+                if name not in task.randomization.entries:
+                    raise ValueError(
+                        f"curriculum: {key}: cannot be scheduled, "
+                        "since this actuator has learned its gains"
+                    )
+                if which == "low":
+                    task.randomization.check_low(name, entry["from"])
+                task.randomization.scheduled_number(name, which).fill_(entry["from"])
+            elif section == "task" and "." not in rest:
+                first, last = (
+                    tuple(x) if isinstance(x, list) else x for x in (entry["from"], entry["to"])
+                )
+                place = task.scheduled_number(rest)
+                now = getattr(task, rest)
+                if now != last:
+                    raise ValueError(f"curriculum: {key} ends at {last}, but this robot has {now}")
+                replace(task, **{rest: first})  # its constructor checks it
+                place.copy_(task.tensor(first))
+
+    def prepare(self, cfg: Any, tensor: Callable[[Any], Any]) -> dict[str, Any]:
+        """Keep what `write` reads, and return the first values of PPO's settings, as tensors ().
+
+        `tensor` makes a tensor of a number or a list, on PPO's device. Raises ValueError if a
+        setting begins out of its range.
+        """
+        self._ends = {
+            key: (tensor(entry["from"]), tensor(entry["to"])) for key, entry in self.plan.items()
+        }
+        begin = {
+            key[5:]: entry["from"] for key, entry in self.plan.items() if key.startswith("algo.")
+        }
+        replace(cfg, **begin)  # its constructor checks them
+        return {name: tensor(value) for name, value in begin.items()}
+
+    def write(self, ppo: Any, iteration: int) -> None:
+        """Write the numbers for an iteration, counted from 0. It reads no tensor on the host."""
+        for key, entry in self.plan.items():
+            place = ppo.scheduled_number(key)
+            now = ppo.env.success
+            if entry["by"] == "iteration":
+                now = now.new_full((), iteration)
+            first, last = self._ends[key]
+            done = ((now - entry["start"]) / (entry["stop"] - entry["start"])).clamp(0, 1)
+            place.copy_((1 - done) * first + done * last)
+        if any(
+            key.startswith("task.noise.") or (key.startswith("task.") and key.count(".") == 1)
+            for key in self.plan
+        ):
+            # The critic may observe a number, and a run that is loaded here observes it anew.
+            ppo.env.update_observations()

@@ -1,0 +1,250 @@
+"""`Env`: B robots that do one task, in control steps with restarts and observations."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import Layout
+from gpusim_rl.envs import live_tensors
+from gpusim_rl.envs.observation import Observation, Observer
+from gpusim_rl.envs.rewards import ordered_weights
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.statistics import Statistics
+from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
+from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.worst_step import WorstStep
+from gpusim_rl.envs.writes import write_values
+from gpusim_rl.sim.base import Sim
+
+
+class Env:
+    """A task in a Sim.
+
+    No method reads a tensor on the host, except `metrics`. Every random number is a function of the
+    seed, its name, the step and the world. The constructor raises ValueError if weights or noise
+    name something else than the task's terms.
+
+    Args:
+        task: the task; its device is the Sim's.
+        sim: made from `task.mjm` with `task.fields`.
+        seed: of every random number.
+        weights: reward term → weight ≥ 0, for each term of `task.reward`.
+        noise: observation term → half-width of its uniform noise, in the unit of the term.
+        first: global id of this Env's first world.
+        stagger: begin the first episodes at random times, so that time limits are spread evenly.
+        compiled: fuse the task's methods with torch.compile; rounding may depend on B then.
+        group: the processes that share the worlds; this Env has those of its rank.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        sim: Sim,
+        *,
+        seed: int,
+        weights: dict[str, float],
+        noise: dict[str, float],
+        first: int = 0,
+        stagger: bool = True,
+        compiled: bool = False,
+        group: ProcessGroup = SINGLE,
+    ):
+        self.task, self.sim, self.seed, self.group = task, sim, seed, group
+        self._scheduled_task = task.with_scheduled_numbers
+        self._allocate(first)
+        self._compile(lambda fn: fn)
+        self._start_worlds(stagger)
+        self._now = self.current_state()  # overwritten by `_refreshed`
+        self.terms = list(self._scheduled_task.reward(self._now))
+        self.weights = task.tensor(ordered_weights(self.terms, weights))
+        self.observer = Observer(self._scheduled_task, self._now, noise)
+        self.observation, self.history = self.observer.observation, self.observer.history
+        self.term_widths = self.observer.term_widths
+        self.update_observations(torch.ones_like(self._invalid))
+        # Each random stream joins the block now, before a graph holds the address of the block.
+        self._update(self._now, self.rng)
+        self._pushes()
+        if compiled:
+            fuse = functools.partial(torch.compile, dynamic=False)
+            self._compile(fuse)
+            self.observer.compile(fuse)
+        terms, forced = len(self.terms), "force_left" in self.memory
+        self.worst_step = WorstStep(sim, self.rng.worlds, task.fields, terms, forced, group)
+        self.statistics = Statistics(self.terms, self.num_envs, task.dt, self.device, group)
+
+    def _allocate(self, first: int) -> None:
+        """Make the tensors that a step changes, except those of the Sim and of the memory."""
+        n = self.num_envs = self.sim.qpos.shape[0]
+        self.device = self.sim.qpos.device
+        self.rng = Rng(self.seed, torch.arange(first, first + n, device=self.device))
+        self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.success = torch.zeros((), device=self.device)  # of the last evaluation
+        self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
+        self.action = torch.zeros(n, self.sim.ctrl.shape[1], device=self.device)
+        self.previous = torch.zeros_like(self.action)
+        self.memory: dict[str, Tensor] = {}
+        self._invalid = torch.zeros(n, dtype=torch.bool, device=self.device)
+
+    def _compile(self, fuse: Callable[[Any], Any]) -> None:
+        """Take the pure functions that make up a step, each as `fuse` returns it."""
+        task = self._scheduled_task
+        self._episode_start, self._episode_fields = fuse(task.start), fuse(task.vary)
+        self._randomized = fuse(self.task.randomization.restart)
+        self._control, self._update = fuse(task.control), fuse(task.update)
+        self._outcome = fuse(self._compute_outcome)
+
+    def _start_worlds(self, stagger: bool) -> None:
+        """Draw the fields of the worlds, and start an episode in each."""
+        n, task = self.num_envs, self.task
+        once = Rng(self.seed, self.rng.worlds)  # its streams need not be in the block of every step
+        self.write(task.world(n, once) | task.randomization.world(once), None)
+        if task.fields:
+            self.sim.refresh()
+        start = self._episode_start(n, self.rng)
+        memory = {key: x.clone() for key, x in start.items() if key not in ("qpos", "qvel")}
+        self.memory = memory | task.randomization.memory(n)
+        self._restart(torch.ones_like(self._invalid))
+        if stagger:
+            self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
+
+    def current_state(self) -> State:
+        """The state at this moment, as copies that no later step changes."""
+        return State.copied(live_tensors.state_tensors(self), self.task.sensor_columns)
+
+    def _refreshed(self) -> State:
+        """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
+        self._now.copy_(live_tensors.state_tensors(self))
+        return self._now
+
+    def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
+        """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
+
+        The action is clamped to ± `task.clip`. `on_step` is called with the state before the
+        restarts. No later step changes the result.
+        """
+        self.act(action)
+        self.advance()
+        end = self.settle(on_step)
+        return Step(Observation(*(view.clone() for view in self.observation)), *end)
+
+    def act(self, action: Tensor) -> None:
+        """The first part of a step: the controls for action (B, nu)."""
+        self.step_count += 1
+        self.rng.draw(self.step_count)
+        self.worst_step.begin()
+        valid = is_valid(self.observation.actor) & is_valid(self.observation.critic)
+        self._invalid.copy_(~(valid & is_valid(action)))
+        now, clip = self._refreshed(), self.task.clip
+        action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
+        ctrl = self._control(now.with_(action=action, previous=now.action))
+        self.previous.copy_(self.action)
+        self.action.copy_(action)
+        if "encoder" in self.memory:
+            ctrl = self.task.randomization.servo(ctrl, self.memory["encoder"])
+        self.sim.ctrl.copy_(ctrl)
+
+    def advance(self) -> None:
+        """The second part of a step: the physics of one control period."""
+        self.sim.step(self.task.substeps)
+
+    def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
+        """The last part of a step: reward, terminations, restarts and observations."""
+        self.time += 1
+        self.write(self._update(self._refreshed(), self.rng), None)
+        self.write(self._pushes(), None)
+        s = self._refreshed()
+        terms, reward, end, failed = self._outcome(s)
+        reasons = fault_reasons(self.sim, self._invalid, end, reward)
+        timed_out, fault = self.time >= self.task.horizon, reasons.any(1)
+        ended = quarantined(end, reward, failed, timed_out, fault)
+        if on_step:
+            on_step(s.clone())
+        self.worst_step.record(self.step_count, terms, reasons)
+        self.statistics.add(terms, *ended[1:], self.sim.overflow)
+        restarted = ended.terminated | ended.truncated | fault
+        self._restart(restarted)
+        self.update_observations(restarted)
+        return ended
+
+    def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
+        task = self._scheduled_task
+        terms = torch.stack(list(task.reward(s).values()), 1) * self.weights
+        # Summed over columns: the order of a sum over rows would depend on the number of worlds.
+        return terms, task.dt * terms.sum(1), self.observer.critic(s), task.terminated(s)
+
+    def restart(self) -> None:
+        """Begin a new episode in every world, with the random numbers of the next step."""
+        self.step_count += 1
+        self.rng.draw(self.step_count)
+        self._restart(torch.ones_like(self._invalid))
+        self.statistics.restart()
+        self.update_observations(torch.ones_like(self._invalid))
+
+    def set_memory(self, name: str, value: Any) -> None:
+        """Overwrite an entry of the memory in every world, such as `command`, and observe again."""
+        self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
+        self.update_observations()
+
+    def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
+        """Write what a task returned to the memory or the Sim: see `write_values`. In place."""
+        write_values(values, self.memory, self.sim, mask)
+
+    def _pushes(self) -> dict[str, Tensor]:
+        """The pushes of this step."""
+        return self.task.randomization.push(self.rng, self.sim.force, self.memory.get("force_left"))
+
+    def _restart(self, mask: Tensor) -> None:
+        """Begin a new episode in the worlds of mask (B,)."""
+        start = self._randomized(self._episode_start(self.num_envs, self.rng), self.rng)
+        qpos, qvel = (start.pop(name).to(self.sim.qpos.dtype) for name in ("qpos", "qvel"))
+        self.write(start | self._episode_fields(self.num_envs, self.rng), mask)
+        self.sim.reset(mask, qpos, qvel)
+        self.time.masked_fill_(mask, 0)
+        self.action.masked_fill_(mask[:, None], 0.0)
+        self.previous.masked_fill_(mask[:, None], 0.0)
+
+    def scheduled_number(self, key: str) -> Tensor:
+        """The live tensor that holds the number of a key `task.….`; a curriculum writes to it."""
+        return live_tensors.scheduled_number(self, key)
+
+    def update_observations(self, began: Tensor | None = None) -> None:
+        """Write what actor and critic see of the state at this moment.
+
+        began (B,) bool: the worlds whose episode begins now; None: observe the same moment again.
+        """
+        self.observer.write(self._refreshed(), self.rng, began)
+
+    def report(self) -> tuple[list[str], Tensor]:
+        """Names and values (n,) of the sums since the last report, and of the measures now."""
+        return self.statistics.take(self._scheduled_task.measure(self.current_state()))
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last report. It waits for the device; training reads `report` later."""
+        names, values = self.report()
+        return self.statistics.means(names, values.tolist())
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all that changes, by name, with the worlds of all ranks."""
+        return live_tensors.copy_state(self)
+
+    def layout(self) -> Layout:
+        """Shapes and types of what `state` returns."""
+        return live_tensors.state_layout(self)
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned. In place."""
+        live_tensors.load_state(self, state)
+        self.rng.draw(self.step_count)
+        self.update_observations()
+
+    @property
+    def dims(self) -> tuple[int, int, int]:
+        """Widths of the actor's observation, of the critic's and of the action: no, nc, nu."""
+        actor, critic = self.observation
+        return actor.shape[1], critic.shape[1], self.action.shape[1]

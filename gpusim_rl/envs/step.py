@@ -1,0 +1,56 @@
+"""What a control step returns, and the quarantine of worlds with a fault."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.envs.observation import Observation
+from gpusim_rl.sim.base import LIMIT, Sim
+
+
+class StepEnd(NamedTuple):
+    """How a control step of B worlds ended."""
+
+    end: Tensor  # (B, nc)  what the critic sees of the state at the end, before any restart
+    reward: Tensor  # (B,)
+    terminated: Tensor  # (B,) bool  ended by the task
+    truncated: Tensor  # (B,) bool  ended by the time limit alone
+    fault: Tensor  # (B,) bool  quarantined: not finite, beyond LIMIT or over a capacity
+
+
+class Step(NamedTuple):
+    """One control step of B worlds: `StepEnd`, and what to act on next."""
+
+    observation: Observation  # after the restarts
+    end: Tensor  # (B, nc)
+    reward: Tensor  # (B,)
+    terminated: Tensor  # (B,) bool
+    truncated: Tensor  # (B,) bool
+    fault: Tensor  # (B,) bool
+
+
+def is_valid(x: Tensor) -> Tensor:
+    """(B, n) → (B,) bool: every entry is finite and at most LIMIT."""
+    # The norm of a row with NaN is NaN, which compares as false.
+    return torch.linalg.vector_norm(x, torch.inf, dim=1) <= LIMIT
+
+
+def fault_reasons(sim: Sim, invalid: Tensor, end: Tensor, reward: Tensor) -> Tensor:
+    """(B, 4) bool: why a step is a fault, in the order of `worst_step.REASONS`.
+
+    invalid (B,) bool: the observation or the action at the start of the step was not valid.
+    """
+    views, rewards = invalid | ~is_valid(end), ~is_valid(reward[:, None])
+    return torch.stack([sim.fault(), sim.overflow, views, rewards], 1)
+
+
+def quarantined(
+    end: Tensor, reward: Tensor, failed: Tensor, timed_out: Tensor, fault: Tensor
+) -> StepEnd:
+    """The end of a step. In the worlds of fault (B,) bool it is zero, and ends no episode."""
+    terminated = failed & ~fault
+    truncated = timed_out & ~terminated & ~fault
+    reward = torch.where(fault, 0.0, reward)
+    end = torch.where(fault[:, None], 0.0, end)
+    return StepEnd(end, reward, terminated, truncated, fault)

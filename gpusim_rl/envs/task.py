@@ -1,0 +1,247 @@
+"""`Task`: the pure functions that a task author fills in."""
+
+import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, ClassVar, Self
+from xml.etree import ElementTree
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading
+from gpusim_rl.envs.randomization.entries import without_pushes
+from gpusim_rl.envs.randomization.randomization import Randomization
+from gpusim_rl.envs.state import State
+from gpusim_rl.robots.model_files import resolve_includes
+from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
+from gpusim_rl.sim.actuator_spec import Actuator
+
+
+@dataclass(kw_only=True)
+class Task:
+    """A robot's task: pure methods of the state. They return new tensors; only Env writes.
+
+    Formulas and their signs stand in the subclass. Weights (≥ 0), noise and ranges stand in
+    `conf/task/<name>.yaml`.
+
+    Args:
+        mjcf: the model file; a bare name is looked up in tasks/assets.
+        dt: control period [s], a whole number of the model's timesteps.
+        episode: time-out [s].
+        device: where the task's constants live.
+        history: observation term → control steps of it that the actor sees; 1 unless given.
+        observation_delay: least and largest age [control steps] of the readings of sensors and
+            joints that the actor sees. It is drawn for each episode.
+        mjm, text: the compiled model and its MJCF; those of the file unless given.
+        randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
+        actuator: what makes torques of `control`'s targets.
+    """
+
+    # Whether robot= may give the task another robot, which then has legs like a quadruped's.
+    takes_robot: ClassVar[bool] = False
+    # Field that a curriculum may change → the attribute that methods read, which then is a float32
+    # tensor () or (n,). `__post_init__` must not compute other attributes from it.
+    schedulable: ClassVar[dict[str, str]] = {}
+
+    mjcf: str
+    dt: float
+    episode: float
+    device: str = "cpu"
+    clip: float  # actions are clamped to ± this before the task sees them
+    history: dict[str, int] = field(default_factory=dict)
+    observation_delay: tuple[int, int]
+    mjm: Any = field(default=None, repr=False)
+    text: str = field(default="", repr=False)
+    actuator: Actuator
+    randomise: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._nominal: dict[str, Tensor] = {}
+        self.scheduled_numbers: dict[str, Tensor] = {}
+        if self.mjm is None:
+            self.mjm = compile_mjcf(self.mjcf)
+        if not self.clip > 0:
+            raise ValueError(f"task.clip={self.clip}: expected more than 0")
+        steps = self.dt / self.mjm.opt.timestep
+        if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
+            expected = "is not a whole number, from 1 to 1000, of the model's timestep"
+            raise ValueError(f"task.dt={self.dt} s {expected} {self.mjm.opt.timestep} s")
+        if not 0.5 < self.episode / self.dt < 2**31:
+            raise ValueError(
+                f"task.episode={self.episode} s: expected 1 to 2³¹ control steps of {self.dt} s"
+            )
+
+    @cached_property
+    def randomization(self) -> Randomization:
+        """What `randomise` does to this model; ValueError if it does not fit the model."""
+        readings = self.readings if self.randomise.get("bias") else {}
+        return Randomization(
+            self.mjm,
+            self.randomise,
+            actuator=self.actuator,
+            dt=self.dt,
+            terms={term: reading.width for term, reading in readings.items()},
+            device=self.device,
+        )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Model fields with a value per world; a task that writes others adds them."""
+        return self.randomization.fields
+
+    @cached_property
+    def sensor_columns(self) -> dict[str, slice]:
+        """Sensor of the model → its columns in `sensordata`."""
+        m = self.mjm
+        ends = [int(a) + int(d) for a, d in zip(m.sensor_adr, m.sensor_dim, strict=True)]
+        return {m.sensor(i).name: slice(int(m.sensor_adr[i]), end) for i, end in enumerate(ends)}
+
+    @property
+    def substeps(self) -> int:
+        """Timesteps in a control step."""
+        return round(self.dt / self.mjm.opt.timestep)
+
+    @property
+    def horizon(self) -> int:
+        """Control steps in an episode."""
+        return round(self.episode / self.dt)
+
+    def tensor(self, values: Any) -> Tensor:
+        """A float32 constant on the task's device."""
+        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+
+    def nominal(self, name: str) -> Tensor:
+        """The model's own value of a field, float32. Do not write to it: it is kept."""
+        if name not in self._nominal:
+            self._nominal[name] = self.tensor(attrgetter(name)(self.mjm))
+        return self._nominal[name]
+
+    def scheduled_number(self, name: str) -> Tensor:
+        """The tensor that holds a number while it is scheduled; a curriculum writes to it.
+
+        Raises ValueError for a number that `schedulable` does not list.
+        """
+        if name not in self.schedulable:
+            known = ", ".join(self.schedulable) or "none"
+            raise ValueError(
+                f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers "
+                f"({known}), or a term's"
+            )
+        return self.scheduled_numbers.setdefault(name, self.tensor(getattr(self, name)))
+
+    @property
+    def with_scheduled_numbers(self) -> Self:
+        """A copy with the tensor of each scheduled number; this task itself if there are none."""
+        if not self.scheduled_numbers:
+            return self
+        twin = copy.copy(self)
+        for name, value in self.scheduled_numbers.items():
+            if not hasattr(self, self.schedulable[name]):
+                raise ValueError(
+                    f"{type(self).__name__}.schedulable: {name!r} is read in "
+                    f"{self.schedulable[name]!r}, which does not exist"
+                )
+            setattr(twin, self.schedulable[name], value)
+        return twin
+
+    def mjcf_text(self) -> str:
+        """The MJCF of the model, with the files that it includes."""
+        if self.text:
+            return self.text
+        file = find_mjcf(self.mjcf)
+        text = file.read_text(encoding="utf-8")
+        if "<include" not in text:
+            return text
+        root = ElementTree.fromstring(text)
+        resolve_includes(root, file.parent)  # MjSpec.to_xml would round every number to six digits
+        return ElementTree.tostring(root, encoding="unicode")
+
+    # -- what a task overrides ---------------------------------------------------------------------
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """Observation term → what it measures."""
+        raise NotImplementedError  # contract
+
+    @property
+    def drive(self) -> Drive:
+        """How `control` computes the controls from an action."""
+        raise NotImplementedError  # contract
+
+    @property
+    def clock(self) -> Clock | None:
+        """The gait clock, if the task has one."""
+        return None
+
+    @property
+    def asks(self) -> Command | None:
+        """What a user may ask for: ranges of the memory entry `command`, if the task has one."""
+        return None
+
+    @property
+    def mirror(self) -> dict[str, Flip] | None:
+        """How a reflection changes each term of `observe` and `privileged`, and the `action`.
+
+        None for a task without symmetry.
+        """
+        return None
+
+    def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
+        """First states of n episodes: `qpos` (n, nq) and `qvel` (n, nv).
+
+        Each further entry (n, …) is the task's memory.
+        """
+        raise NotImplementedError  # contract
+
+    def world(self, n: int, rng: Rng) -> dict[str, Tensor]:
+        """Model fields (n, …) drawn once per world, beside those of `randomise`."""
+        return {}
+
+    def vary(self, n: int, rng: Rng) -> dict[str, Tensor]:
+        """Model fields (n, …) drawn anew for each episode, beside those of `randomise`."""
+        return {}
+
+    def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
+        """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""
+        return {}
+
+    def control(self, s: State) -> Tensor:
+        """`ctrl` (B, nu) from `s.action`, in the units of each actuator."""
+        return s.action
+
+    def observe(self, s: State) -> dict[str, Tensor]:
+        """What the robot measures: named terms (B, …); the actor sees them in this order."""
+        raise NotImplementedError  # contract
+
+    def privileged(self, s: State) -> dict[str, Tensor]:
+        """What only the simulator knows: further terms for the critic."""
+        return {}
+
+    def reward(self, s: State) -> dict[str, Tensor]:
+        """Named terms (B,), each a rate [1/s]: the reward is dt Σ weight · term."""
+        raise NotImplementedError  # contract
+
+    def terminated(self, s: State) -> Tensor:
+        """(B,) bool: the episode ended by a failure or a success, not by the time limit."""
+        return torch.zeros_like(s.time, dtype=torch.bool)
+
+    def measure(self, s: State) -> dict[str, Tensor]:
+        """Named numbers (B,) of one step, for `score`; their means are logged."""
+        return {}
+
+    def score(self, record: dict[str, Tensor]) -> dict[str, float]:
+        """The numbers of an evaluation, `success` among them.
+
+        record: (T, B) of each measure, and of `terminated`.
+        """
+        raise NotImplementedError  # contract
+
+    def evaluation(self) -> Self:
+        """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
+        return replace(
+            self, device="cpu", mjm=converged(self.mjm), randomise=without_pushes(self.randomise)
+        )

@@ -1,0 +1,237 @@
+"""Load a robot: turn the unmodified MJCF or URDF file of a 12-joint quadruped into a model for
+`tasks/locomotion/quadruped.py`."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots.models import find_robot_file
+from gpusim_rl.robots.quadruped import prepare, topology
+from gpusim_rl.robots.quadruped.feet import find_foot
+from gpusim_rl.robots.quadruped.kinematics import Legs
+from gpusim_rl.robots.quadruped.symmetry import hinge_signs
+from gpusim_rl.robots.quadruped.topology import LEGS, Foot, RobotError, joint_values
+from gpusim_rl.robots.servos import joint_parameters
+
+Array = np.ndarray
+
+
+@dataclass(kw_only=True)
+class Robot:
+    """The description of a quadruped in `conf/robot/<name>.yaml`.
+
+    `load_robot` guesses the values that are None, from the sources named below. A value for the
+    joints is one number, three (abduction, thigh, knee) or twelve. The legs are in the order FL,
+    FR, RL, RR.
+    """
+
+    mjcf: str  # a path, package:path within an installed package, or menagerie:robot
+    base: str | None = None  # body; guess: the one with the free joint, else the root
+    feet: Any = None  # four geoms, sites or bodies; guess: the spheres at the ends of the legs
+    joints: Any = None  # four lists of abduction, thigh, knee; guess: the hinges above each foot
+    # [rad]; guess: the first keyframe in which the robot stands, else legs bent with the feet below
+    # the hips
+    stance: Any = None
+    # [N m/rad]; guess: the gains of the file's servos if the robot stands with them, else weight
+    # times height
+    kp: Any = None
+    # [N m s/rad]; guess: as kp, else √(kp · inertia of the leg about its hip)
+    kd: Any = None
+    torque: Any = None  # [N m]; guess: the limits in the file, else weight times height
+    # [kg m²]; guess: the value in the file, else a fifth of the inertia of the leg about its hip
+    armature: Any = None
+    scale: Any = None  # [rad] of joint target per unit of action; None: the task's `reach`
+    height: float | None = None  # [m] of the base; guess: measured in simulation
+    # ±1: the sign of each joint in a mirrored pose; guess: from the joints' axes, None if the robot
+    # is not symmetric
+    mirror: Any = None
+    collide: str  # what touches the ground: feet | all (as in the file, with boxes for meshes)
+
+
+@dataclass(kw_only=True)
+class LoadedRobot:
+    """A robot that is ready for the task."""
+
+    robot: Robot  # the description without None, apart from `scale` and `mirror`
+    mjm: mujoco.MjModel
+    text: str  # the MJCF without meshes and textures, for the ONNX file
+    foot_geoms: tuple[str, ...]  # FL, FR, RL, RR
+    # (12,) the direction of the joints that lifts each foot straight up; a knee has ±1
+    lift_direction: tuple[float, ...]
+
+
+def load_robot(**keys: Any) -> LoadedRobot:
+    """The robot of a description, whose keys are those of `Robot`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a quadruped, or a key does not fit it. One line names the key
+            and the choices.
+    """
+    robot = Robot(**keys)
+    if robot.collide not in ("feet", "all"):
+        raise ValueError(f"robot.collide={robot.collide}: choose one of feet, all")
+    if robot.height is not None and not (type(robot.height) in (int, float) and robot.height > 0):
+        raise ValueError(f"robot.height={robot.height}: expected a number of meters above 0")
+    file = find_robot_file(robot.mjcf)
+    try:
+        spec = read_spec(file)
+        return build_robot(robot, spec, spec.compile())
+    except (RobotError, mujoco.FatalError) as error:
+        raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise ValueError(f"robot.mjcf: {file}: {' '.join(str(error).split())}") from None
+
+
+def read_spec(file: Path) -> mujoco.MjSpec:
+    """The spec of an MJCF or URDF file, with a name for each joint and body."""
+    spec = mujoco.MjSpec.from_file(str(file))
+    # Otherwise the compiled model has fewer elements, and its ids are not those of the spec.
+    spec.compiler.fusestatic = spec.compiler.discardvisual = False
+    for kind, elements in (("joint", spec.joints), ("body", spec.bodies)):
+        for i, element in enumerate(elements):
+            element.name = element.name or prepare.added_name(f"{kind}{i}")
+    return spec
+
+
+def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> LoadedRobot:
+    """The robot in the first stance in which it stands. `original` is the compiled spec."""
+    base = topology.find_base(spec, robot.base).name
+    joints, foot_names = topology.find_legs(original, base, robot.joints, robot.feet)
+    feet = [
+        find_foot(original, name, leg[2], prepare.added_name(LEGS[i]))
+        for i, (name, leg) in enumerate(zip(foot_names, joints, strict=True))
+    ]
+    robot = replace(robot, base=base, joints=joints, feet=[foot.name or foot.body for foot in feet])
+    names = [name for leg in joints for name in leg]
+    meshless = prepare_specs(spec, original, base, names, feet, robot.collide)
+    legs = Legs(meshless.compile(), base, names, feet)
+    if robot.stance is None:
+        stances = [*legs.keyframe_angles(original), legs.crouch()]
+    else:
+        stances = [joint_values("stance", robot.stance)]
+    for keep_gains, stance in product((True, False), stances):
+        candidate = fill_gains(robot, original, legs, stance, keep_gains)
+        trial = meshless.copy()
+        add_servos(trial, legs, candidate)
+        height = prepare.standing_height(trial.compile(), legs)
+        if height is not None:
+            candidate = replace(candidate, height=robot.height or round(height, 4))
+            add_servos(spec, legs, candidate)
+            return finish(candidate, spec.compile(), trial.to_xml(), legs)
+    given = "" if robot.stance is None else f" in robot.stance={robot.stance}"
+    raise RobotError(
+        f"the robot does not stand{given}: "
+        f"try another robot.stance [rad], robot.kp [N m/rad] or robot.torque [N m]"
+    )
+
+
+def prepare_specs(
+    spec: mujoco.MjSpec,
+    original: mujoco.MjModel,
+    base: str,
+    joints: list[str],
+    feet: list[Foot],
+    collide: str,
+) -> mujoco.MjSpec:
+    """Prepare a spec for the task, in place. Returns a prepared copy that has boxes for meshes."""
+    for i, geom in enumerate(spec.geoms):
+        geom.name = next((foot.geom_name for foot in feet if foot.geom == i), geom.name)
+        if collide == "all" and (geom.contype or geom.conaffinity):
+            prepare.replace_mesh(geom, original, i)
+    meshless = spec.copy()
+    prepare.remove_files(meshless, original)
+    for each in (spec, meshless):
+        prepare.prepare(each, original, base, joints, feet, collide)
+    return meshless
+
+
+def add_servos(spec: mujoco.MjSpec, legs: Legs, robot: Robot) -> None:
+    """Add the servos and the stance of a description to a spec, in place.
+
+    The numbers are the rounded ones of the printed description, which so gives the same model.
+    """
+    gains = dict(kp=robot.kp, kd=robot.kd, torque=robot.torque, armature=robot.armature)
+    prepare.add_servos(spec, legs, np.array(robot.stance), **gains)
+
+
+def finish(robot: Robot, mjm: mujoco.MjModel, text: str, legs: Legs) -> LoadedRobot:
+    """The loaded robot of a complete description, with the signs of its mirror image."""
+    foot_geoms = tuple(foot.geom_name for foot in legs.feet)
+    return LoadedRobot(
+        robot=replace(robot, mirror=mirror_signs(robot, mjm, foot_geoms)),
+        mjm=mjm,
+        text=text,
+        foot_geoms=foot_geoms,
+        lift_direction=legs.lift_direction(np.array(robot.stance)),
+    )
+
+
+def mirror_signs(
+    robot: Robot, mjm: mujoco.MjModel, foot_geoms: tuple[str, ...]
+) -> list[float] | None:
+    """(12,) signs of the joints in a mirrored pose: those of robot.mirror after a check, else
+    guessed ones. None if no signs are given and the robot is not symmetric."""
+    given = robot.mirror
+    signs = () if given is None else tuple(joint_values("mirror", given).tolist())
+    if not {*signs} <= {-1.0, 1.0}:
+        raise RobotError(f"robot.mirror={given}: expected signs, 1 or -1")
+    try:
+        return list(hinge_signs(mjm, str(robot.base), foot_geoms, signs))
+    except ValueError:
+        if signs:
+            raise
+        return None
+
+
+def fill_gains(
+    robot: Robot, original: mujoco.MjModel, legs: Legs, stance: Array, keep_gains: bool
+) -> Robot:
+    """The description with this stance, and with gains and limits where it had None.
+
+    With `keep_gains`, kp and kd are those of the file's own servos where it has them.
+    """
+    inertia, torque_scale = legs.inertia(stance), legs.torque_scale(stance)  # kg m², N m
+    stance = np.round(stance, 4) + 0.0  # no -0
+
+    def fill(key: str, guess: Array) -> list[float]:
+        value = getattr(robot, key)
+        if value is not None:
+            values = joint_values(key, value)
+        elif keep_gains or key not in ("kp", "kd"):
+            values = joint_parameters(original, legs.names, key)
+        else:
+            values = np.full(12, np.nan)
+        values = np.where(np.isnan(values), guess, values)
+        if not (values > 0).all():
+            raise RobotError(f"robot.{key}={value}: expected more than 0")
+        return six_digits(values)
+
+    armature = fill("armature", np.full(12, 0.2 * inertia))
+    kp = fill("kp", np.full(12, torque_scale))
+    kd = fill("kd", np.sqrt(np.array(kp) * (inertia + np.array(armature))))
+    scale = None if robot.scale is None else six_digits(joint_values("scale", robot.scale))
+    torque = fill("torque", np.full(12, torque_scale))
+    gains = dict(kp=kp, kd=kd, torque=torque, armature=armature, scale=scale)
+    return replace(robot, stance=six_digits(stance), **gains)
+
+
+def six_digits(values: Array) -> list[float]:
+    """The values with six significant digits, as MuJoCo writes them to a file."""
+    return [float(f"{x:.6g}") for x in values]
+
+
+def as_yaml(robot: Robot, name: str, actuator: dict[str, Any]) -> str:
+    """The text of a file in conf/robot/ that describes this robot, with these actuators."""
+    lines = [f"# conf/robot/{name}.yaml", f"name: {name}"]
+    for key, value in asdict(robot).items():
+        if isinstance(value, list) and len(value) == 12 and (value == value[:3] * 4):
+            value = value[0] if value == value[:1] * 12 else value[:3]
+        lines.append(f"{key}: {json.dumps(value)}")  # JSON is YAML
+    lines.append(f"actuator: {json.dumps(actuator)}")
+    return "\n".join(lines)

@@ -1,0 +1,120 @@
+"""Find model files, compile them, and make a solver converge."""
+
+import copy
+from importlib.util import find_spec
+from pathlib import Path
+
+import mujoco
+
+from gpusim_rl.core.paths import ASSETS, find_asset, folders
+
+
+def find_mjcf(path: str) -> Path:
+    """The file at a path, or the file of that name in `tasks/`.
+
+    A bare name is looked up in the working directory's `tasks/` and then in ours.
+
+    Raises:
+        FileNotFoundError: there is none. The message names the choices.
+    """
+    file = Path(path) if Path(path).exists() else find_asset(path)
+    if file is None or not file.is_file():
+        assets = [p.name for folder in folders("tasks") for p in folder.glob("assets/*.xml")]
+        choices = ", ".join(sorted(set(assets)))
+        raise FileNotFoundError(f"task.mjcf: no file {path!r}, here or among {choices}")
+    return file
+
+
+def find_own_mjcf(path: str, task_code: str | None) -> str:
+    """The path of our model if the task is ours and a bare name is of one, else `path`.
+
+    So a file of the same name in the working directory does not take its place.
+    """
+    own = ASSETS / path
+    bare = Path(path).name == path
+    return str(own) if task_code is None and bare and own.is_file() else path
+
+
+def find_robot_file(path: str) -> Path:
+    """The MJCF or URDF file of a robot.
+
+    Args:
+        path: a path, `package:path` within an installed package, or `menagerie:robot`.
+
+    Raises:
+        FileNotFoundError: there is none. The message names the files in its folder.
+        ValueError: MuJoCo Menagerie does not have the robot, or cannot be reached.
+    """
+    package, colon, inside = str(path).partition(":")
+    if package == "menagerie" and colon:
+        return find_menagerie_file(inside)
+    if colon:
+        spec = find_spec(package) if package.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
+            raise FileNotFoundError(
+                f"robot.mjcf={path}: no package {package!r} is installed; "
+                f"install it or give a file, robot.mjcf=<file>"
+            )
+        path = str(Path(spec.submodule_search_locations[0]) / inside)
+    if not Path(path).is_file():
+        folder = Path(path).parent
+        names = sorted(p.name for p in folder.glob("*") if p.suffix in (".xml", ".urdf"))
+        choices = f"; {folder} has {', '.join(names)}" if names else ""
+        raise FileNotFoundError(f"robot.mjcf: no file {path!r}{choices}")
+    return Path(path)
+
+
+def find_menagerie_file(name: str) -> Path:
+    """The MJCF file of a robot in MuJoCo Menagerie, which is downloaded once.
+
+    Args:
+        name: ROBOT, or ROBOT/ENTRY for another of its files.
+
+    Raises:
+        ValueError: there is no such robot, or it cannot be downloaded.
+    """
+    try:
+        import mujoco_menagerie as package
+    except ImportError:
+        raise ValueError(
+            f"robot.mjcf=menagerie:{name} needs MuJoCo Menagerie: pip install 'gpusim_rl[robots]'"
+        ) from None
+    robot, _, entry = name.partition("/")
+    try:
+        description = package.get(robot)
+        description.entry(entry or description.default_model)  # raises before any download
+        return description.xml(entry or description.default_model)
+    except package.UnknownRobotError:
+        choices = ", ".join(other.name for other in package.robots("quadruped"))
+        raise ValueError(
+            f"robot.mjcf=menagerie:{name}: no such robot, choose one of {choices}"
+        ) from None
+    except package.UnknownEntryPointError as error:
+        raise ValueError(f"robot.mjcf=menagerie:{name}: {error}") from None
+    except (package.MenagerieError, OSError) as error:
+        remedy = (
+            f"run `python -m mujoco_menagerie prefetch {robot}` once with a network, "
+            "or set MENAGERIE_ROOT to a checkout"
+        )
+        raise ValueError(
+            f"robot.mjcf=menagerie:{name} cannot be downloaded ({error}): {remedy}"
+        ) from None
+
+
+def compile_mjcf(path: str) -> mujoco.MjModel:
+    """The compiled model of an MJCF file.
+
+    ValueError or FileNotFoundError in one line if it cannot be compiled.
+    """
+    file = find_mjcf(path)
+    try:
+        return mujoco.MjModel.from_xml_path(str(file))
+    except ValueError as error:
+        raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None
+
+
+def converged(mjm: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy of the model whose solver runs to convergence."""
+    model = copy.copy(mjm)
+    model.opt.iterations, model.opt.ls_iterations = 100, 50
+    return model

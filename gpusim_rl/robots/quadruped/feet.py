@@ -1,0 +1,143 @@
+"""The feet of a quadruped: where each leg touches the ground."""
+
+from itertools import product
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots.quadruped.topology import (
+    CAPSULE,
+    MESH,
+    SPHERE,
+    Array,
+    Foot,
+    RobotError,
+    locate,
+    subtree,
+)
+
+SITE_RADIUS = 0.02  # m of the sphere that is added at a site
+SITE_DISTANCE = 0.01  # m between a site and the sphere that it marks, at most
+
+
+def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) -> Foot:
+    """The foot of a leg: the farthest sphere, else the named site, else a new sphere at the
+    farthest point.
+
+    Args:
+        m: the model, as in the file.
+        name: of the geom, site or body that is the foot or contains it. None: what the knee moves.
+        joint: the knee. Distances are from its anchor.
+        new_name: of the foot's geom, if it has no name.
+    """
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    knee, anchor = m.jnt_bodyid[m.joint(joint).id], d.xanchor[m.joint(joint).id]
+    body, geom, site = locate(m, name) if name else (knee, -1, -1)
+    if body not in subtree(m, knee):
+        raise RobotError(f"robot.feet: {name!r} is not below the knee {joint!r}")
+    bodies = subtree(m, body)
+    geoms = [geom] if geom >= 0 else [g for g in range(m.ngeom) if m.geom_bodyid[g] in bodies]
+    if site >= 0:
+        geoms = spheres_at(m, d, geoms, d.site_xpos[site])
+    elif not geoms:
+        raise RobotError(
+            f"robot.feet: the body {m.body(body).name!r} below {joint!r} has no geom: name a site"
+        )
+    tips = {g: tip(m, d, g, anchor) for g in geoms}
+    reach = {g: float(np.linalg.norm(point - anchor)) for g, (point, _) in tips.items()}
+    sphere = farthest_sphere(m, reach)
+    if sphere >= 0:
+        return sphere_foot(m, d, knee, sphere, new_name)
+    if site >= 0:
+        return site_foot(m, d, knee, site, new_name)
+    far = max(reach, key=lambda g: reach[g])
+    return tip_foot(m, d, knee, far, (*tips[far], anchor), new_name)
+
+
+# -- three kinds of feet ---------------------------------------------------------------------------
+
+
+def sphere_foot(m: mujoco.MjModel, d: mujoco.MjData, knee: int, geom: int, new_name: str) -> Foot:
+    """The foot that is a sphere of the file."""
+    name, body = m.geom(geom).name, m.body(m.geom_bodyid[geom]).name
+    pos, radius = local_position(d, knee, d.geom_xpos[geom]), float(m.geom_size[geom, 0])
+    return Foot(name, geom, name or new_name, body, m.body(knee).name, pos, radius)
+
+
+def site_foot(m: mujoco.MjModel, d: mujoco.MjData, knee: int, site: int, new_name: str) -> Foot:
+    """A new sphere at a site."""
+    name, body = m.site(site).name, m.body(m.site_bodyid[site]).name
+    pos = local_position(d, knee, d.site_xpos[site])
+    return Foot(name, -1, new_name, body, m.body(knee).name, pos, SITE_RADIUS)
+
+
+def tip_foot(
+    m: mujoco.MjModel,
+    d: mujoco.MjData,
+    knee: int,
+    geom: int,
+    end: tuple[Array, float, Array],
+    new_name: str,
+) -> Foot:
+    """A new sphere inside the end of a geom.
+
+    `end` is (farthest point, radius of the geom there or 0 [m], anchor of the knee).
+    """
+    point, radius, anchor = end
+    reach = float(np.linalg.norm(point - anchor))
+    radius = radius or 0.1 * reach
+    pos = local_position(d, knee, point - radius * (point - anchor) / reach)
+    body = m.body(m.geom_bodyid[geom]).name
+    return Foot("", -1, new_name, body, m.body(knee).name, pos, radius)
+
+
+# -- geometry --------------------------------------------------------------------------------------
+
+
+def spheres_at(m: mujoco.MjModel, d: mujoco.MjData, geoms: list[int], point: Array) -> list[int]:
+    """The spheres among these geoms whose center is at a point."""
+    return [
+        g
+        for g in geoms
+        if m.geom_type[g] == SPHERE and np.linalg.norm(d.geom_xpos[g] - point) < SITE_DISTANCE
+    ]
+
+
+def farthest_sphere(m: mujoco.MjModel, reach: dict[int, float]) -> int:
+    """The sphere at the end of a leg, -1 if there is none. Spheres that collide are preferred.
+
+    `reach` is the distance [m] of each geom's end from the knee.
+    """
+    end = 0.8 * max(reach.values(), default=0.0)
+    spheres = [g for g in reach if m.geom_type[g] == SPHERE and reach[g] > end]
+    collides = {g: bool(m.geom_contype[g] | m.geom_conaffinity[g]) for g in spheres}
+    return max(spheres, key=lambda g: (collides[g], reach[g]), default=-1)
+
+
+def local_position(d: mujoco.MjData, body: int, point: Array) -> Array:
+    """(3,) a point of the world in the frame of a body [m]."""
+    return d.xmat[body].reshape(3, 3).T @ (point - d.xpos[body])
+
+
+def tip(m: mujoco.MjModel, d: mujoco.MjData, geom: int, anchor: Array) -> tuple[Array, float]:
+    """The point (3,) of a geom that is farthest from an anchor, and the geom's radius there.
+
+    Both are in meters. The radius is 0 for a geom that is neither a sphere nor a capsule.
+    """
+    frame, size, kind = d.geom_xmat[geom].reshape(3, 3), m.geom_size[geom], m.geom_type[geom]
+    if kind in (SPHERE, CAPSULE):
+        ends = np.array([[0, 0, -1], [0, 0, 1]])
+        local = ends * (size[1] if kind == CAPSULE else 0)
+    elif kind == MESH:
+        mesh = m.geom_dataid[geom]
+        first = m.mesh_vertadr[mesh]
+        local = m.mesh_vert[first : first + m.mesh_vertnum[mesh]]
+    else:
+        corners = np.array(list(product((-1, 1), repeat=3)))
+        local = m.geom_aabb[geom, :3] + corners * m.geom_aabb[geom, 3:]
+    points = d.geom_xpos[geom] + local @ frame.T
+    reach = np.linalg.norm(points - anchor, axis=1)
+    far = points[reach > 0.98 * reach.max()].mean(0)  # the middle of a flat end
+    radius = float(size[0]) if kind in (SPHERE, CAPSULE) else 0.0
+    return far + radius * (far - anchor) / max(float(np.linalg.norm(far - anchor)), 1e-9), radius

@@ -1,0 +1,69 @@
+"""Gains and torque limits of a model's servos."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+
+def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
+    """What a robot's driver needs to know of the actuators. Each value is a list over them.
+
+    `default_pose` [rad, m] is the position of the joint in the first keyframe, else in `qpos0`.
+    `kp` and `kd` are the gains of a position servo. `torque_limit` [N m, N] bounds what reaches the
+    joint. An entry is None where the model sets no gain or no limit.
+    """
+    joints, motors = m.actuator_trnid[:, 0], range(m.nu)
+    servo = m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
+    pose = m.key_qpos[0] if m.nkey else m.qpos0
+    return {
+        "default_pose": [float(pose[m.jnt_qposadr[j]]) for j in joints],
+        "kp": [float(-m.actuator_biasprm[i, 1]) if servo[i] else None for i in motors],
+        "kd": [float(-m.actuator_biasprm[i, 2]) if servo[i] else None for i in motors],
+        "torque_limit": [torque_limit(m, i) for i in motors],
+        "control_range": [
+            m.actuator_ctrlrange[i].tolist() if m.actuator_ctrllimited[i] else None for i in motors
+        ],
+        "joint_range": [m.jnt_range[j].tolist() if m.jnt_limited[j] else None for j in joints],
+    }
+
+
+def torque_limit(m: mujoco.MjModel, i: int) -> float | None:
+    """The largest |torque| [N m] or |force| [N] of actuator i on its joint.
+
+    It is the smallest of the limits that the model sets, None if it sets none.
+    """
+    gear, joint, limits = abs(float(m.actuator_gear[i, 0])), m.actuator_trnid[i, 0], []
+    if m.actuator_forcelimited[i]:
+        limits.append(gear * float(np.abs(m.actuator_forcerange[i]).max()))
+    if m.jnt_actfrclimited[joint]:
+        limits.append(float(np.abs(m.jnt_actfrcrange[joint]).max()))
+    motor = m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_NONE  # force = gain · ctrl
+    if m.actuator_ctrllimited[i] and motor:
+        gain = m.actuator_gainprm[i, 0]
+        limits.append(gear * float(gain * np.abs(m.actuator_ctrlrange[i]).max()))
+    return min(limits) if limits else None
+
+
+def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarray:
+    """(len(names),) what the model says of these joints; NaN where it says nothing.
+
+    Args:
+        names: of joints.
+        key: armature [kg m²], or a property of the joint's actuator: kp [N m/rad], kd [N m s/rad]
+            or torque [N m], its limit.
+    """
+    values = np.full(len(names), np.nan)
+    for i, name in enumerate(names):
+        joint = m.joint(name).id
+        if key == "armature":
+            values[i] = m.dof_armature[m.jnt_dofadr[joint]] or np.nan
+        elif key == "torque" and m.jnt_actfrclimited[joint]:
+            values[i] = np.abs(m.jnt_actfrcrange[joint]).max()
+        on_joint = m.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
+        for a in np.flatnonzero((m.actuator_trnid[:, 0] == joint) & on_joint):
+            kp, kd = -m.actuator_biasprm[a, 1:3]
+            gains = {"kp": kp, "kd": kd, "torque": torque_limit(m, int(a)) or 0}
+            value = gains.get(key, 0)
+            values[i] = value if value > 0 else values[i]
+    return values

@@ -1,0 +1,234 @@
+"""A run directory: configuration, versions, metrics and checkpoints.
+
+Files are written completely or not at all. What is read from them is checked.
+"""
+
+import fcntl
+import json
+import os
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpusim_rl.core.files import read_text, write_whole
+from gpusim_rl.core.provenance import versions
+from gpusim_rl.runs.checkpoints import Checkpoints
+from gpusim_rl.runs.config_file import read_config
+from gpusim_rl.runs.rows import Rows
+
+ROWS = ("hashes.jsonl", "metrics.jsonl")  # files of rows, one row per iteration
+FILES = {  # all that a run directory may contain
+    *ROWS,
+    *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
+    *"policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
+}
+
+
+def newest(root: Path = Path("runs")) -> Path:
+    """The run directory under root that has the newest checkpoint.
+
+    Raises:
+        FileNotFoundError: no run there has a checkpoint.
+    """
+    checkpoints = [
+        p
+        for p in root.glob("**/checkpoints/*.safetensors")
+        if (p.parent.parent / "config.yaml").is_file()
+    ]
+    if not checkpoints:
+        raise FileNotFoundError(
+            f"no run with a checkpoint under {root}/: train one, or say run=<directory>"
+        )
+    return max(checkpoints, key=lambda p: p.stat().st_mtime).parent.parent
+
+
+def release(lock: int) -> None:
+    """Release a lock, and remove this process's number from its file."""
+    with suppress(OSError):  # the disk may have become read-only
+        os.ftruncate(lock, 0)
+    os.close(lock)
+
+
+class Run:
+    """One run's directory.
+
+    Args:
+        path: the directory, which `create` makes and `open` checks.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints")
+        self._lock: int | None = None
+        self._config_text: str | None = None
+        self._model_files: dict[str, bytes] = {}  # of model/; `repair` writes them again
+        self._rows = {name: Rows(path / name) for name in ROWS}
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any], *, again: bool = False) -> "Run":
+        """Make a directory with its config.yaml and versions.json, and lock it.
+
+        Args:
+            path: the directory, which must be new or empty.
+            config: the configuration.
+            again: also accept the directory of a run that ended before its first checkpoint.
+
+        Raises:
+            ValueError: the directory is not empty, or another process writes to it.
+            OSError: the directory cannot be written.
+        """
+        run = cls(path)
+        try:
+            allowed = FILES if again and not run.checkpoints.saved() else {".lock"}
+            names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+            if {name for name in names if not name.endswith(".part")} - allowed:
+                raise ValueError(
+                    f"run_dir={path} is not empty: name another, or continue it with resume={path}"
+                )
+            path.mkdir(parents=True, exist_ok=True)
+            run.lock()
+            run.checkpoints.path.mkdir(exist_ok=True)
+            run.configure(config)
+            run.json("versions.json", versions())
+        except OSError as error:
+            raise OSError(f"run_dir={path} cannot be written: {error.strerror}") from None
+        return run
+
+    def lock(self) -> None:
+        """Keep other processes from writing here until this one ends.
+
+        Raises:
+            ValueError: another process holds the lock.
+        """
+        file = os.open(
+            self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644
+        )
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.read(file, 20).decode(errors="replace") or "another"
+            os.close(file)
+            raise ValueError(
+                f"{self.path} is being written by process {other}: wait, or end it"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        weakref.finalize(self, release, file)
+        self._lock = file
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        for part in self.path.glob("**/.*.part"):  # of a process that was killed
+            part.unlink(missing_ok=True)
+
+    def check_lock(self) -> None:
+        """Raise OSError if the directory was removed and now belongs to another run."""
+        lock = self.path / ".lock"
+        if (
+            self._lock is not None
+            and lock.exists()
+            and not os.path.samestat(os.fstat(self._lock), lock.stat())
+        ):
+            raise OSError(17, "another run is there now", str(self.path))
+
+    def repair(self) -> None:
+        """Make the directory again if somebody removed it during the run."""
+        self.check_lock()
+        if self._config_text and not (self.path / "config.yaml").exists():
+            self.checkpoints.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
+            for name, data in self._model_files.items():
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.path / name, data)
+            write_whole(self.path / "config.yaml", self._config_text.encode())
+            self.json("versions.json", versions())
+
+    def portable(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with the paths of models in the run relative to its directory."""
+        home = self.path.resolve()
+        for section in ("task", "robot"):
+            mjcf = config.get(section, {}).get("mjcf") or ""
+            if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(home):
+                config = config | {
+                    section: config[section] | {"mjcf": str(Path(mjcf).resolve().relative_to(home))}
+                }
+        actuator = config.get("robot", {}).get("actuator") or {}
+        file = Path(actuator.get("file") or "").resolve()
+        if actuator.get("file") and file.is_relative_to(home):
+            config = config | {
+                "robot": config["robot"]
+                | {"actuator": actuator | {"file": str(file.relative_to(home))}}
+            }
+        return config
+
+    def configure(self, config: dict[str, Any]) -> None:
+        """Write config.yaml."""
+        config = self.portable(config)
+        files = [file for file in (self.path / "model").rglob("*") if file.is_file()]
+        self._model_files = {str(file.relative_to(self.path)): file.read_bytes() for file in files}
+        self._config_text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_whole(self.path / "config.yaml", self._config_text.encode())
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        """An existing run.
+
+        Raises:
+            FileNotFoundError: the directory has no config.yaml.
+            ValueError: one of its files is a link or a pipe.
+        """
+        if not (path / "config.yaml").is_file():
+            raise FileNotFoundError(f"{path} is not a run directory: it has no config.yaml")
+        for name in (*FILES, "checkpoints/manifest.json"):
+            file = path / name
+            if file.is_symlink() or (file.exists() and not file.is_file() and not file.is_dir()):
+                raise ValueError(f"{file} is a link or a pipe: a run must not contain one")
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The composed configuration as plain data; ValueError if config.yaml is not valid."""
+        return read_config(self.path / "config.yaml")
+
+    def rollbacks(self) -> int:
+        """How often the training was rolled back."""
+        try:
+            return max(0, min(int(read_text(self.path / "rollbacks.json")), 1000))
+        except (OSError, ValueError):
+            return 0
+
+    def json(self, name: str, value: Any) -> None:
+        """Write a JSON file of the run."""
+        write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+
+    def log(self, row: dict[str, Any], name: str = "metrics.jsonl") -> None:
+        """Append a row to a file of `ROWS`, after those that could not be written before.
+
+        Raises:
+            OSError: it cannot be written now either. The rows wait for the next call.
+        """
+        self._rows[name].add(row)
+        self.check_lock()
+        self._rows[name].flush()
+
+    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        """The rows of a file, up to the first that is damaged or incomplete."""
+        return self._rows[name].read()
+
+    def rewind(self, iteration: int) -> list[dict[str, Any]]:
+        """Remove all rows after an iteration. Returns the rows of `metrics.jsonl` that remain."""
+        return {name: rows.rewind(iteration) for name, rows in self._rows.items()}["metrics.jsonl"]
+
+
+class Stopwatch:
+    """Measures time [s] from its creation on, added to `before`."""
+
+    def __init__(self, before: float = 0.0):
+        self.start = time.perf_counter() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.start

@@ -1,0 +1,76 @@
+"""The Sim protocol: B copies of one MuJoCo model in live tensors."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Sim(Protocol):
+    """B copies of one MuJoCo model, stepped together.
+
+    The tensors are allocated once and written in place only, in the backend's own precision:
+    native float64, warp and mjx float32.
+
+    After `step`, `sensordata` is as mj_step leaves it: one timestep older than `qpos`. After
+    `reset`, position and velocity sensors are current in the worlds that restarted. Acceleration
+    sensors are zero there.
+    """
+
+    capturable: bool  # whether step and reset may stand inside a CUDA graph
+    qpos: Tensor  # (B, nq)  m, rad, unit quaternions (w, x, y, z)
+    qvel: Tensor  # (B, nv)  m/s, rad/s
+    ctrl: Tensor  # (B, nu)  units of each actuator
+    sensordata: Tensor  # (B, ns)  units of each sensor
+    # (B, nv)  N, N m: added to the actuators' forces until it is written again. reset: 0
+    force: Tensor
+    # (B,) bool: the last step exceeded a capacity. Such worlds are in fault() too.
+    overflow: Tensor
+
+    def step(self, n: int) -> None:
+        """Advance every world by n timesteps with `ctrl` held."""
+        ...
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        """Restart the worlds where mask (B,) is true, at rows of qpos (B, nq) and qvel (B, nv)."""
+        ...
+
+    def model(self, field: str) -> Tensor:
+        """The model field (B, …) with a value per world, live and writable.
+
+        The field was named when the Sim was built.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Recompute what MuJoCo derives from masses and inertias, after writes to model(field)."""
+        ...
+
+    def fault(self) -> Tensor:
+        """(B,) bool: worlds whose last step went wrong.
+
+        The state is not finite or beyond LIMIT, the engine gave a new warning or error, or a
+        capacity was exceeded.
+        """
+        ...
+
+    def exceeded(self) -> dict[str, int]:
+        """Capacities that any step so far exceeded: configuration key → the size to set.
+
+        Empty if the engine has none that the configuration sets. Reads the device.
+        """
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live tensors that a continuation needs, by name, each with a row for every world.
+
+        Copies of their rows, loaded into a new Sim, continue bit-identically.
+        """
+        ...
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Write copies of what `tensors` returned, in place."""
+        ...
+
+
+# m, rad, m/s, rad/s: a state beyond this is a fault. MuJoCo's own mjMAXVAL is 1e10.
+LIMIT = 1e8

@@ -1,0 +1,72 @@
+"""`make` builds the Sim of a backend; `choose` picks the backend and the device."""
+
+import re
+
+import mujoco
+import torch
+
+from gpusim_rl.core.graphs import one_stream
+from gpusim_rl.sim.base import Sim
+
+NAMES = ("auto", "warp", "native", "mjx")
+
+NEEDS = "sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'"
+
+
+def choose(name: str, device: str) -> tuple[str, str]:
+    """(backend, device) for the names a user writes.
+
+    `auto` is warp where CUDA is available, else native.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown sim {name!r}: choose one of {', '.join(NAMES)}")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() and name != "native" else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"unknown device {device!r}: choose one of auto, cpu, cuda, cuda:1 …")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device={device}: torch sees no CUDA device here; use device=cpu")
+    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device={device}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0 on"
+        )
+    if name == "auto":
+        name = "warp" if device.startswith("cuda") else "native"
+    if name == "native" and device != "cpu":
+        raise ValueError(f"sim=native runs on the CPU, not on device={device}; use sim=warp")
+    return name, device
+
+
+def make(
+    name: str,
+    mjm: mujoco.MjModel,
+    num_envs: int,
+    *,
+    device: str,
+    fields: tuple[str, ...] = (),
+    **options,
+) -> Sim:
+    """The Sim `name` over num_envs copies of mjm.
+
+    `fields` are the model fields that get a value per world. `options` are the backend's own:
+    native takes `threads`; warp `naconmax`, `njmax`, `conditional`, `deterministic`, `graph`; mjx
+    none.
+    """
+    name, device = choose(name, device)
+    if num_envs < 1:
+        raise ValueError(f"num_envs={num_envs}: at least one world is needed")
+    if name == "native":
+        from gpusim_rl.sim.native import Native
+
+        return Native(mjm, num_envs, fields=fields, **options)
+    one_stream(device)
+    if name == "mjx":
+        try:
+            from gpusim_rl.sim.mjx import Mjx
+        except ImportError as error:
+            raise ValueError(NEEDS) from error
+
+        return Mjx(mjm, num_envs, device=device, fields=fields, **options)
+    from gpusim_rl.sim.warp import Warp
+
+    return Warp(mjm, num_envs, device=device, fields=fields, **options)

@@ -1,0 +1,87 @@
+"""What MuJoCo Warp is given: the model with values per world, and room for contacts and rows."""
+
+import copy
+
+import mujoco
+import mujoco_warp as mjw
+import numpy as np
+import warp as wp
+
+from gpusim_rl.sim.capacity import pool_size, probe
+
+# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from
+# it.
+STATE = (
+    *("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl"),
+    *("qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata"),
+    "sensordata",
+)
+# What set_const derives from other fields. Written per world only where it is stored per world.
+DERIVED = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0"),
+    *("tendon_length0", "actuator_acc0", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
+)
+# Derived from geom_size. The broadphase is compiled anew if they are per world.
+BOUNDS = ("geom_aabb", "geom_rbound")
+GRAVITY = "opt.gravity"
+# Sensors that need poses and velocities of bodies alone. Others need all that precedes the
+# dynamics.
+KINEMATIC = {
+    int(getattr(mujoco.mjtSensor, f"mjSENS_{name}"))
+    for name in (
+        *("GYRO", "VELOCIMETER", "MAGNETOMETER", "JOINTPOS", "JOINTVEL", "BALLQUAT", "BALLANGVEL"),
+        *("CLOCK", "FRAMEPOS", "FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS"),
+        *("FRAMELINVEL", "FRAMEANGVEL", "SUBTREECOM", "SUBTREELINVEL", "SUBTREEANGMOM"),
+    )
+}
+
+
+def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy of the model without the autoreset flag, which mujoco_warp refuses.
+
+    Nothing is lost: MuJoCo Warp never resets by itself.
+
+    Raises:
+        ValueError: the model has what keeps state that mjSTATE_INTEGRATION does not name.
+    """
+    if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
+        raise ValueError("sim=warp runs neither flexes nor sleeping islands: use sim=native")
+    mjm = copy.copy(mjm)
+    mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    return mjm
+
+
+def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields with a value per world, and those that set_const computes from them."""
+    if not fields:
+        return ()
+    return (*fields, *DERIVED, *(BOUNDS if "geom_size" in fields else ()))
+
+
+def put_model(mjm: mujoco.MjModel, num_envs: int, fields: tuple[str, ...]) -> mjw.Model:
+    """The model on Warp's current device; each of `fields` has a value for every world."""
+    batched = [name for name in fields if name != GRAVITY]
+    m = mjw.put_model(mjm, batch_sizes=dict.fromkeys(batched, num_envs))
+    if GRAVITY in fields:
+        # put_model stores one gravity, though every kernel reads it per world.
+        m.opt.gravity = wp.array(np.tile(mjm.opt.gravity, (num_envs, 1)), dtype=wp.vec3)
+        m.opt.gravity._is_batched = True
+    return m
+
+
+def make_data(
+    m: mjw.Model, mjm: mujoco.MjModel, num_envs: int, naconmax: int | None, njmax: int | None
+) -> mjw.Data:
+    """The data of num_envs worlds. A capacity that is None comes from a probe of the model."""
+    if naconmax is None or njmax is None:
+        contacts, rows, poses = probe(mjm)
+        if naconmax is None:
+            naconmax = pool_size(m, mjm, contacts, poses, num_envs)
+        njmax = rows if njmax is None else njmax
+    return mjw.make_data(mjm, num_envs, naconmax=naconmax, njmax=njmax)
+
+
+def only_kinematic_sensors(mjm: mujoco.MjModel) -> bool:
+    """Whether position and velocity sensors need poses and velocities of bodies alone."""
+    sensors = zip(mjm.sensor_type, mjm.sensor_needstage, strict=True)
+    return all(kind in KINEMATIC or stage == mujoco.mjtStage.mjSTAGE_ACC for kind, stage in sensors)

@@ -1,0 +1,102 @@
+"""PPO's update as it is usually written, to compare ours with: one torch operation after another.
+
+It is CleanRL's and rsl_rl's way, on the same rollout. Every tensor is gathered for itself, and
+observations are normalized in each minibatch. The loss is autograd through torch.distributions,
+with one gradient tensor for each parameter and torch's default Adam. The host reads the KL to set
+the learning rate.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.settings import Settings
+
+Samples = tuple[Tensor, ...]  # obs, critic, action, mean, std, logp, advantage, target, value
+
+
+class Plain:
+    """`update()` changes the policy of a PPO as its own update does, quarantined samples aside."""
+
+    def __init__(self, ppo: PPO):
+        self.ppo, policy = ppo, ppo.policy
+        self.groups = [*policy.actor.parameters(), policy.log_std], list(policy.critic.parameters())
+        self.adam = torch.optim.Adam(
+            [{"params": params} for params in self.groups], lr=ppo.cfg.learning_rate, eps=1e-5
+        )
+
+    def update(self) -> None:
+        """All epochs over the rollout, then the normalizers. In place."""
+        ppo, policy = self.ppo, self.ppo.policy
+        # The host reads these numbers once. It waits for the device in each minibatch anyway.
+        numbers = {name: value.item() for name, value in ppo.scheduled.items()}
+        cfg = replace(ppo.cfg, **numbers)
+        samples = self.samples()
+        order = ppo.minibatches.shuffle(ppo.env.rng, ppo.iteration_count)
+        for rows in order:
+            self.minibatch(tuple(x[rows] for x in samples), cfg)
+        everything = torch.ones(ppo.size, dtype=torch.bool, device=order.device)
+        obs, critic, *_ = samples
+        policy.actor.normalizer.update(obs, everything)
+        policy.critic_normalizer.update(critic, everything)
+
+    @torch.no_grad()
+    def samples(self) -> Samples:
+        """The columns of the rollout, each (T B, …)."""
+        r, policy = self.ppo.rollout, self.ppo.policy
+        value, end = (
+            policy.critic(policy.critic_normalizer(obs)).squeeze(-1) for obs in (r.critic, r.end)
+        )
+        advantage = self.advantage(value, end)
+        target = advantage + value
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        old = Normal(r.mean, policy.std.clone(), validate_args=False)
+        logp = old.log_prob(r.action).sum(-1)
+        columns = r.obs, r.critic, r.action, r.mean, old.stddev, logp, advantage, target, value
+        return tuple(x.flatten(0, 1) for x in columns)
+
+    def minibatch(self, samples: Samples, cfg: Settings) -> None:
+        """One step of Adam. In place."""
+        policy = self.ppo.policy
+        obs, critic, action, mean, std, logp, advantage, target, value = samples
+        new = Normal(policy.actor(obs), policy.std, validate_args=False)
+        ratio = (new.log_prob(action).sum(-1) - logp).exp()
+        surrogate = torch.min(
+            advantage * ratio, advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef)
+        )
+        guess = policy.critic(policy.critic_normalizer(critic)).squeeze(-1)
+        near = value + (guess - value).clamp(-cfg.clip_value, cfg.clip_value)
+        value_loss = 0.5 * torch.max((guess - target) ** 2, (near - target) ** 2)
+        bonus = cfg.ent_coef * new.entropy().sum(-1).mean()
+        loss = -surrogate.mean() + value_loss.mean() - bonus
+        with torch.no_grad():
+            old = Normal(mean, std, validate_args=False)
+            self.adapt(kl_divergence(old, new).sum(-1).mean().item(), cfg)
+        self.adam.zero_grad()
+        loss.backward()
+        for params in self.groups:
+            nn.utils.clip_grad_norm_(params, cfg.max_grad_norm)
+        self.adam.step()
+
+    def adapt(self, kl: float, cfg: Settings) -> None:
+        """Set the actor's learning rate for a KL [nat]."""
+        group, factor = self.adam.param_groups[0], 1.0
+        if kl > 2 * cfg.target_kl:
+            factor = 1 / cfg.lr_factor
+        elif kl < cfg.target_kl / 2:
+            factor = cfg.lr_factor
+        group["lr"] = min(max(group["lr"] * factor, cfg.lr_min), cfg.lr_max)
+
+    def advantage(self, value: Tensor, end: Tensor) -> Tensor:
+        """GAE (T, B), a step at a time."""
+        r, cfg = self.ppo.rollout, self.ppo.cfg
+        done, going = (r.terminated | r.truncated).float(), (~r.terminated).float()
+        advantage, following = torch.zeros_like(value), torch.zeros_like(value[0])
+        for t in reversed(range(len(value))):
+            delta = r.reward[t] + cfg.gamma * going[t] * end[t] - value[t]
+            following = delta + cfg.gamma * cfg.gae_lambda * (1 - done[t]) * following
+            advantage[t] = following
+        return advantage

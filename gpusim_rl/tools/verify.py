@@ -1,0 +1,107 @@
+"""Whether a run is what its configuration makes.
+
+    python -m gpusim_rl.verify RUN [ITERATIONS] [task_code=here]
+
+A run keeps hashes of every tensor of its state (physics, task, networks, optimizer, counters) after
+each of its first iterations. This trains them again on this machine, and says which tensors differ.
+What to expect on which machine: docs/determinism.md. task_code=here allows a task whose code is in
+tasks/ of the working directory.
+Exits with 0 if all agree, 1 if they differ, 2 for a mistake.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import resume
+from gpusim_rl.config.validate import TASK_CODE
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import read_text
+from gpusim_rl.core.provenance import versions
+from gpusim_rl.runs.checkpoints import current_name
+from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.writer import HASHED, digests
+
+SHOWN = 5  # names of tensors in a message
+
+
+def main(words: list[str]) -> None:
+    """Train again, compare, and print what differs."""
+    if not words or {"-h", "--help"} & set(words):
+        print(__doc__)
+        raise SystemExit(0 if words else 2)
+    task_code = "here" if TASK_CODE in words else None
+    rest = [word for word in words if word != TASK_CODE]
+    if len(rest) not in (1, 2) or not all(word.isdecimal() for word in rest[1:]):
+        errors.exit_with_error(
+            f"{' '.join(words)}: expected a run directory, and perhaps a number of iterations"
+        )
+    with errors.one_line_errors():
+        run = Run.open(Path(rest[0]))
+        cfg = resume.load_config(run, task_code)
+        expected = read_hashes(run)
+        count = min(int(rest[1]) if rest[1:] else HASHED, max(expected, default=0))
+        if count < 1:
+            raise ValueError(f"{run.path} keeps no hashes of its first iterations")
+        ppo = make_ppo(cfg)
+    for line in differences(run):
+        print(line)
+    if ppo.schedule.needs_evaluation and count > cfg["eval_every"]:
+        count = cfg["eval_every"]
+        print(
+            "the curriculum goes by evaluations, which are not repeated here: "
+            f"up to iteration {count}"
+        )
+    for i in range(1, count + 1):
+        ppo.iteration()
+        if i in expected:
+            compare(ppo, i, expected[i])
+
+
+def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
+    """Iteration → tensor's name → hash, under the names that tensors have today.
+
+    ValueError if the run was continued with another configuration.
+    """
+    hashes: dict[int, dict[str, Any]] = {}
+    for row in run.rows("hashes.jsonl"):
+        if "changed" in row:
+            raise ValueError(
+                f"{run.path} was continued with other values from iteration {row['iteration']} on "
+                f"({str(row['changed'])[:200]}): its config.yaml is not what began it"
+            )
+        if isinstance(row.get("sha256"), dict):
+            named = {current_name(name): value for name, value in row["sha256"].items()}
+            hashes[row["iteration"]] = named
+    return hashes
+
+
+def compare(ppo: PPO, iteration: int, expected: dict[str, Any]) -> None:
+    """Print whether a state has the expected hashes; exits with 1 if it has not."""
+    hashes = digests({name: value.cpu() for name, value in ppo.state().items()})
+    names = sorted(hashes.keys() | expected.keys())
+    wrong = [name for name in names if hashes.get(name) != expected.get(name)]
+    if not wrong:
+        print(f"iteration {iteration}: all {len(hashes)} tensors agree, bit by bit")
+        return
+    more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    print(
+        f"iteration {iteration}: {len(wrong)} of {len(hashes)} tensors differ: "
+        f"{', '.join(wrong[:SHOWN])}{more}"
+    )
+    raise SystemExit(1)
+
+
+def differences(run: Run) -> list[str]:
+    """What of this machine and its packages is not that of the run."""
+    try:
+        then = json.loads(read_text(run.path / "versions.json"))
+        return [
+            f"{key}: {then.get(key)} there, {now} here"
+            for key, now in versions().items()
+            if then.get(key) != now
+        ]
+    except (OSError, ValueError, AttributeError):
+        return ["versions.json cannot be read"]

@@ -1,0 +1,70 @@
+"""The command `gpusim-train`, which is train.py in a checkout."""
+
+import sys
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from gpusim_rl.config import command_line
+from gpusim_rl.core import errors
+from gpusim_rl.core.paths import CONF, program
+
+
+def train_or_exit(cfg: dict[str, Any]) -> None:
+    """Train, evaluate and export as a configuration says, or only print the memory it needs.
+
+    Returns when done. Exits with 1 if training gave up, or if its results cannot be written. Exits
+    with 2 for a mistake of the user, and with 128 + n if signal n ended it.
+    """
+    # torch is loaded here, after mistakes in the command line are answered
+    from gpusim_rl.trainer import Trainer, plan_memory
+    from gpusim_rl.training.loop import TrainingFailed
+
+    with errors.one_line_errors():
+        if cfg["plan"]:
+            return plan_memory(cfg)
+        trainer = Trainer(cfg)
+    try:
+        result = trainer.train()
+    except TrainingFailed as error:
+        errors.exit_with_error(str(error), 1)
+    if result.signal:
+        failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
+        trainer.table.say(
+            f"stopped after iteration {result.iterations}; "
+            f"{program('train')} resume={result.path} continues{failure}"
+        )
+        raise SystemExit(128 + result.signal)
+    scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
+    with errors.one_line_errors(1):
+        result = trainer.write_results(scores)
+    trainer.table.say(
+        f"wrote {result.path}/eval.json and {result.path}/policy.onnx; "
+        f"see it: {program('play')} run={result.path}"
+    )
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def run(cfg: DictConfig) -> None:
+    """One training of the command line, as Hydra composed it."""
+    from gpusim_rl.config import resume  # not for --help
+
+    values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    with errors.one_line_errors():
+        values = resume.check_training(values, list(HydraConfig.get().overrides.task))
+    train_or_exit(values)
+
+
+def main() -> None:
+    """Check the command line and train, once or for each value of a multirun."""
+    sys.argv[1:] = command_line.check("config", sys.argv[1:])
+    try:
+        run()
+    except KeyboardInterrupt:
+        print(
+            "interrupted: resume=<run directory> continues from the last checkpoint",
+            file=sys.stderr,
+        )
+        raise SystemExit(130) from None

@@ -1,0 +1,239 @@
+"""Train a policy from Python, for example in a notebook.
+
+    from gpusim_rl.trainer import configure, train
+
+    result = train(configure("task=cartpole", "iterations=20"))
+    print(result.path, result.scores["success"])
+
+The words are those of train.py's command line.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import export_policy, keep_models, make_ppo
+from gpusim_rl.config import resume
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training import dashboard, evaluation, memory, metric_writers
+from gpusim_rl.training.loop import Training, number
+
+STOP_EPISODES = 128  # of an evaluation during training
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training left behind.
+
+    Args:
+        path: the run directory.
+        iterations: how many are done.
+        signal: number of the signal that ended the training early; 0 if none did.
+        failure: why the last checkpoint could not be written; empty if it was.
+        scores: of the last evaluation; empty after a signal.
+    """
+
+    path: Path
+    iterations: int
+    signal: int = 0
+    failure: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+def configure(*words: str) -> dict[str, Any]:
+    """The configuration of a training, from the words of train.py's command line.
+
+    ValueError or OSError in one line if they are wrong.
+    """
+    return resume.check_training(compose_plain("config", list(words)), list(words))
+
+
+def train(cfg: dict[str, Any]) -> Result:
+    """Train, evaluate and export as a configuration of `configure` says.
+
+    Raises:
+        ValueError: a value of the configuration does not fit the task or the machine.
+        OSError: the results cannot be written.
+        TrainingFailed: training went wrong too often.
+    """
+    trainer = Trainer(cfg)
+    result = trainer.train()
+    return result if result.signal else trainer.write_results(trainer.evaluate())
+
+
+def plan_memory(cfg: dict[str, Any]) -> None:
+    """Print the memory that a configuration needs, and how many worlds fit."""
+    build = partial(make_ppo, cfg, group=ProcessGroup.from_environment())
+    memory.show(memory.measure(build), cfg["num_envs"])
+
+
+class Trainer:
+    """One training: its PPO, its run directory and its metrics.
+
+    Args:
+        cfg: from `configure`.
+    ValueError or OSError if it cannot be built, or its run directory cannot be written.
+    """
+
+    def __init__(self, cfg: dict[str, Any]):
+        self.group = ProcessGroup.from_environment()
+        self.build = partial(make_ppo, group=self.group)
+        ppo = self.build(cfg)
+        self.run, note, self.cfg = open_run(cfg, ppo)
+        sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
+        project = self.cfg["log"]["project"]
+        write, self.close = metric_writers.sink(sink, project, self.run.path, self.cfg)
+        title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
+        self.table = dashboard.Dashboard(
+            title, self.cfg["iterations"], ppo.iterations, quiet=self.group.rank > 0
+        )
+        self.loop = Training(
+            self.cfg,
+            ppo,
+            self.run,
+            note=note,
+            build=self.build,
+            evaluate=partial(success, self.cfg["task"]),  # no cycle: the run is unlocked at once
+            write_metrics=write,
+            table=self.table,
+        )
+
+    def train(self) -> Result:
+        """Iterate until all iterations are done or a signal comes.
+
+        TrainingFailed if it fails too often.
+        """
+        try:
+            with self.table:
+                self.table.say(f"run: {self.run.path}")
+                signal = self.loop()
+        finally:
+            self.close()
+        return self.result(signal=signal)
+
+    def evaluate(self) -> dict[str, float]:
+        """The scores of the final evaluation, printed; empty in all processes but the first."""
+        if self.group.rank > 0:
+            return {}
+        seconds = self.loop.stopwatch.seconds
+        scores = evaluate(self.cfg["task"], self.loop.ppo, evaluation.SEED, self.cfg["episodes"])
+        scores["time_s"] = seconds
+        self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
+        return scores
+
+    def write_results(self, scores: dict[str, float]) -> Result:
+        """Write eval.json and policy.onnx. OSError if the run cannot be written."""
+        if self.group.rank > 0:
+            self.group.leave()
+            return self.result()
+        self.run.repair()
+        self.run.json("eval.json", scores)
+        export_policy(self.loop.ppo, self.cfg, self.run.path / "policy.onnx")
+        if self.loop.checkpoint_writer.failed:
+            raise OSError(
+                f"the last checkpoint of {self.run.path} could not be written: "
+                f"{self.loop.checkpoint_writer.failed}"
+            )
+        self.group.leave()
+        return self.result(scores=scores)
+
+    def result(self, **values: Any) -> Result:
+        """What is known of the training now."""
+        failure = self.loop.checkpoint_writer.failed
+        return Result(self.run.path, self.loop.ppo.iterations, failure=failure, **values)
+
+
+def evaluate(task: dict[str, Any], ppo: PPO, seed: int, episodes: int) -> dict[str, float]:
+    """The scores of a policy on its own task; `task` is that section of the configuration."""
+    weights, noise = task["weights"], task["noise"]
+    return evaluation.evaluate(
+        ppo.act, ppo.env.task, weights=weights, noise=noise, seed=seed, episodes=episodes
+    )
+
+
+def success(task: dict[str, Any], ppo: PPO) -> float:
+    """The success of a policy during training, 0 to 1."""
+    return evaluate(task, ppo, evaluation.STOP_SEED, STOP_EPISODES)["success"]
+
+
+def say(line: str) -> None:
+    """Print a line to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def open_run(cfg: dict[str, Any], ppo: PPO) -> tuple[Run, dict[str, str], dict[str, Any]]:
+    """The run directory of a training: a new one, or that of resume=.
+
+    Returns:
+        The run, the note of the checkpoint that it continues, and the configuration, which names
+        the copies of models in the run.
+    """
+    return continue_run(cfg, ppo) if cfg["resume"] else create_run(cfg, ppo.group)
+
+
+def create_run(
+    cfg: dict[str, Any], group: ProcessGroup
+) -> tuple[Run, dict[str, str], dict[str, Any]]:
+    """A new run directory, with a copy of each model that is not ours."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    own = Path(f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
+    # two runs of a multirun may begin in the same second
+    paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
+    free = str(next(path for path in paths if not path.exists()))
+    path = Path(group.broadcast(cfg["run_dir"] or free))
+    if group.rank > 0:
+        return Run(path), {}, cfg
+    run = Run.create(path, cfg, again=cfg["auto_resume"])
+    kept = keep_models(cfg, run.path)
+    run.configure(kept)
+    return run, {}, kept
+
+
+def continue_run(cfg: dict[str, Any], ppo: PPO) -> tuple[Run, dict[str, str], dict[str, Any]]:
+    """The run of resume=, with its last checkpoint loaded into ppo.
+
+    ValueError if more iterations are done than the configuration wants.
+    """
+    run, group = Run.open(Path(cfg["resume"])), ppo.group
+    if group.rank == 0:
+        run.lock()
+    state, note, path = run.checkpoints.restore(say)
+    ppo.load(state, str(path))
+    if ppo.iterations > cfg["iterations"]:
+        raise ValueError(
+            f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already"
+        )
+    # it went back to a checkpoint, and ended before it wrote the next one
+    lowered = run.rollbacks() - int(number(note.get("rollbacks")))
+    for rate in ppo.optimizer.rates if lowered > 0 else ():
+        rate.mul_(0.5**lowered)
+    note["rollbacks"] = str(run.rollbacks())
+    group.barrier()  # all have read
+    if group.rank == 0:
+        rewrite_run(run, cfg, ppo, path)
+    return run, note, cfg
+
+
+def rewrite_run(run: Run, cfg: dict[str, Any], ppo: PPO, checkpoint: Path) -> None:
+    """Drop what came after the checkpoint, and write the configuration that it continues with."""
+    changes = resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
+    changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
+    changed = ", ".join(changes.values())
+    if changes:
+        say(
+            f"warning: {changed}: from iteration {ppo.iterations} on "
+            "this is not the run that was begun"
+        )
+    run.checkpoints.forget(checkpoint)
+    run.configure(cfg | {"resume": None})
+    for row in run.rewind(ppo.iterations)[-1:]:
+        ppo.env.statistics.restore_means(row)
+    if changes:
+        run.log({"iteration": ppo.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")

@@ -1,0 +1,112 @@
+"""Evaluation: how good a policy is, always measured in MuJoCo C with a converged solver."""
+
+import sys
+from collections.abc import Callable
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.task import Task
+from gpusim_rl.sim.actuated import make_actuated
+
+SEED = EVALUATION_SEEDS  # of the final evaluation
+STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
+
+
+@torch.no_grad()
+@torch_threads(1)
+def evaluate(
+    act: Callable[[Tensor], Tensor],
+    task: Task,
+    *,
+    weights: dict[str, float],
+    noise: dict[str, float],
+    episodes: int,
+    seed: int = SEED,
+    progress: bool = False,
+) -> dict[str, float]:
+    """Score the mean action in `episodes` worlds, each for the length of one episode.
+
+    A world that fails restarts and goes on; its episode counts once.
+
+    Args:
+        act: observation (B, no) → action (B, nu), on the CPU.
+        task: as trained. What runs is its `evaluation()`.
+        progress: show a bar in a terminal.
+
+    Returns:
+        `success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
+        task's own measures.
+    """
+    env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
+    task, record = env.task, Record()
+    first, returns = torch.ones(episodes), torch.zeros(episodes)
+    hidden = not (progress and sys.stdout.isatty())
+    for _ in track(range(task.horizon), "evaluating", disable=hidden, transient=True):
+        action = act(env.observation.actor)
+        step = env.step(action, on_step=lambda s: record.add(task.measure(s)))
+        returns += first * step.reward
+        failed = step.terminated | step.fault
+        first *= (~failed).float()
+        record.add({"terminated": failed})
+    scores = task.score(record.stacked())
+    # Outside the iteration the host may read: an evaluation runs on it.
+    return {**scores, "return": returns.mean().item(), "episodes": episodes}
+
+
+class Record:
+    """The measures of every step."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Tensor]] = {}
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        """Add the measures (B,) of a step. Those of a quarantined world may not be finite."""
+        for name, value in values.items():
+            value = torch.nan_to_num(value.float(), posinf=0.0, neginf=0.0).clamp(-1e6, 1e6)
+            self.values.setdefault(name, []).append(value)
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Each measure as (T, B)."""
+        return {name: torch.stack(values) for name, values in self.values.items()}
+
+
+@torch.no_grad()
+@torch_threads(1)
+def observe(
+    act: Callable[[Tensor], Tensor],
+    task: Task,
+    *,
+    weights: dict[str, float],
+    noise: dict[str, float],
+) -> Tensor:
+    """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
+    env = evaluation_env(task, 64, weights=weights, noise=noise, seed=STOP_SEED)
+    observations = []
+    for _ in range(32):
+        observations.append(env.observation.actor.clone())
+        env.step(act(env.observation.actor))
+    return torch.cat(observations)
+
+
+def evaluation_env(
+    task: Task, num_envs: int, *, weights: dict[str, float], noise: dict[str, float], seed: int
+) -> Env:
+    """The task as it is evaluated, in MuJoCo C."""
+    task = task.evaluation()
+    actuator, substeps = task.actuator, task.substeps
+    sim = make_actuated(
+        "native",
+        task.mjm,
+        num_envs,
+        actuator=actuator,
+        substeps=substeps,
+        device="cpu",
+        fields=task.fields,
+        threads=0,  # all cores
+    )
+    return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)

@@ -1,0 +1,240 @@
+"""The training loop: iterations, evaluations, checkpoints, and what to do when something fails."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.runs.run import Run, Stopwatch
+from gpusim_rl.runs.writer import HASHED, CheckpointWriter
+from gpusim_rl.training.dashboard import Dashboard
+from gpusim_rl.training.incident import describe, write_report
+from gpusim_rl.training.signals import Signals
+
+BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
+Row = dict[str, float]
+
+
+def number(text: str | None) -> float:
+    """A number of at least 0 from a file; 0 if it is none."""
+    try:
+        return max(0.0, min(float(text or 0), 1e12))
+    except ValueError:
+        return 0.0
+
+
+class TrainingFailed(RuntimeError):
+    """A training went wrong again and again. The message says in one line what was seen."""
+
+
+class Training:
+    """Iterate a PPO until its iterations are done, its success is reached or a signal comes.
+
+    Args:
+        cfg: the configuration.
+        ppo: ready for its next iteration. `self.ppo` is the one to use afterwards.
+        run: where checkpoints, metrics and hashes are written.
+        note: of the checkpoint that ppo comes from: seconds trained before, roll-backs.
+        build: makes a PPO of a configuration.
+        evaluate: gives the success of a PPO, 0 to 1.
+        write_metrics: takes each row of metrics.
+        table: shows them.
+    """
+
+    def __init__(
+        self,
+        cfg: dict[str, Any],
+        ppo: PPO,
+        run: Run,
+        *,
+        note: dict[str, str],
+        build: Callable[[dict[str, Any]], PPO],
+        evaluate: Callable[[PPO], float],
+        write_metrics: Callable[[Row], None],
+        table: Dashboard,
+    ):
+        self.cfg, self.ppo, self.run, self.group = cfg, ppo, run, ppo.group
+        self.build, self.evaluate, self.table = build, evaluate, table
+        self.write_metrics = write_metrics
+        self.seconds_before = number(note.get("time_s"))
+        self.checkpoint_writer = CheckpointWriter(run, table.say)
+        self.stopwatch = Stopwatch(self.seconds_before)
+        self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
+        self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
+        self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
+        self.saved = ppo.iterations if note else -1  # the iteration of the last checkpoint
+        self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
+
+    def __call__(self) -> int:
+        """Train. Returns the number of the signal that ended it, or 0.
+
+        Raises:
+            TrainingFailed: it went wrong too often.
+        """
+        with Signals() as signals:
+            if self.ppo.iterations == 0:
+                self.save()
+            last = self.reached or self.ppo.iterations >= self.cfg["iterations"]
+            try:
+                while not last and not (ended := self.group.max(signals.caught)):
+                    last = self.step(signals)
+                if self.saved != self.ppo.iterations:  # the signal came after what was due
+                    self.flush()
+                    if not self.bad:
+                        self.save()
+            finally:
+                self.checkpoint_writer.close()
+        return 0 if last else ended
+
+    def step(self, signals: Signals) -> bool:
+        """Do an iteration and all that is due after it. Returns whether it was the last."""
+        cfg, ppo = self.cfg, self.ppo
+        ppo.iteration()
+        i = ppo.iterations
+        self.flush()  # the row of an earlier iteration, now that the device has this one to do
+        if self.ppo.iterations != i:
+            return False  # rolled back
+        ppo = self.ppo  # another one, if a capacity grew
+        if i <= HASHED:
+            state = ppo.state()
+            if self.group.rank == 0:
+                self.checkpoint_writer.hash(i, state)
+        success = self.success_if_due(i)
+        reached = bool(cfg["stop_at"]) and success.get("success", 0.0) >= cfg["stop_at"]
+        last = i == cfg["iterations"] or reached
+        caught = bool(self.group.max(signals.caught))
+        save = last or i % cfg["save_every"] == 0 or bool(success) or caught
+        if i % cfg["log_every"] == 0 or save:
+            self.pending.append((i, ppo.report(), success, ppo.env.worst_step.worst()))
+            ppo.env.worst_step.clear()
+        if save or ppo.env.device.type == "cpu":
+            self.flush()
+            if self.ppo.iterations != i:
+                return False
+        if save and (last or not self.bad):  # a roll-back must return to a good state
+            self.save(success.get("success"))
+        return last
+
+    def success_if_due(self, i: int) -> Row:
+        """The entry "success" of iteration i's row, or nothing if no evaluation is due."""
+        if (
+            not (self.cfg["stop_at"] or self.ppo.schedule.needs_evaluation)
+            or i % self.cfg["eval_every"]
+        ):
+            return {}
+        success = self.group.broadcast(self.evaluate(self.ppo) if self.group.rank == 0 else 0.0)
+        self.ppo.env.success.fill_(success)
+        return {"success": success}
+
+    def save(self, success: float | None = None) -> None:
+        """Save a checkpoint. Waits neither for the device nor for the disk."""
+        note = {
+            "task": self.cfg["task"]["name"],
+            "time_s": str(self.stopwatch.seconds),
+            "rollbacks": str(self.rollbacks),
+        }
+        if success is not None:
+            note["success"] = str(success)
+        self.saved, state = self.ppo.iterations, self.ppo.state()
+        if self.group.rank == 0:
+            self.checkpoint_writer.save(self.ppo.iterations, state, note, success=success)
+
+    def flush(self) -> None:
+        """Log the pending rows. Waits for the device to have done those iterations, no later."""
+        while self.pending:
+            i, read, success, worst = self.pending.pop(0)
+            metrics, seconds = read(), self.stopwatch.seconds
+            env_steps = i * self.ppo.size * self.group.size
+            row = {"iteration": i, "env_steps": env_steps, "time_s": seconds} | metrics | success
+            row["rollbacks"] = self.rollbacks
+            if self.group.rank == 0:
+                self.log(row)
+                self.write_metrics(row)
+                self.table.show(row, self.stopwatch.seconds - self.seconds_before)
+            self.bad = int(row["bad"])
+            if row["overflow"]:
+                self.enlarge(row)
+            if self.bad >= BAD:
+                self.roll_back(i, worst)
+
+    def log(self, row: Row) -> None:
+        """Append a row. If the disk is full, the training goes on and the row waits."""
+        try:
+            self.run.log(row)
+            self.log_failed = False
+        except OSError as error:
+            if not self.log_failed:
+                path = f"{self.run.path}/metrics.jsonl"
+                self.table.say(f"{path} cannot be written ({error.strerror}): its rows wait")
+            self.log_failed = True
+
+    def roll_back(self, i: int, worst: torch.Tensor) -> None:
+        """Go on from the last checkpoint with half the learning rates.
+
+        Raises:
+            TrainingFailed: that was done often enough, or no checkpoint can be read.
+        """
+        reason = self.report(i, worst)
+        bad = f"{BAD} bad iterations in a row"
+        if self.rollbacks >= self.cfg["rollbacks"]:
+            raise TrainingFailed(f"{bad}, after {self.rollbacks} roll-backs: {reason}")
+        self.rollbacks += 1
+        self.checkpoint_writer.wait()
+        self.group.barrier()  # the others read what rank 0 has written
+        try:
+            state, note, path = self.run.checkpoints.restore(self.table.say)
+        except (OSError, ValueError) as error:
+            raise TrainingFailed(
+                f"{bad}, and no checkpoint can be loaded: {error}; {reason}"
+            ) from None
+        self.ppo.load(state, str(path))
+        self.ppo.env.worst_step.clear()
+        for rate in self.ppo.optimizer.rates:
+            rate.mul_(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
+        if self.group.rank == 0:
+            self.attempt(self.rewind)
+        self.pending.clear()
+        self.bad = 0
+        message = f"iteration {i}: {bad} ({reason}); back to {path} with lower learning rates"
+        self.table.say(message)
+
+    def rewind(self) -> None:
+        """Remove the rows that will be written again, and write the count of roll-backs."""
+        self.run.json("rollbacks.json", self.rollbacks)
+        for row in self.run.rewind(self.ppo.iterations)[-1:]:
+            self.ppo.env.statistics.restore_means(row)
+
+    def attempt(self, write: Callable[[], None]) -> None:
+        """Write to the run. If the disk is full or gone, tell the user and go on."""
+        try:
+            write()
+        except OSError as error:
+            self.table.say(f"{self.run.path} cannot be written ({error.strerror})")
+
+    def report(self, i: int, worst: torch.Tensor) -> str:
+        """Write the report about the worst step. Returns what it says, in a few words."""
+        line, report, tensors = describe(self.ppo.env, worst, i)
+        if self.group.rank > 0:
+            return line
+        return f"{line}; {write_report(self.run, self.cfg, report, tensors)}"
+
+    def enlarge(self, row: Row) -> None:
+        """Say which capacity was exceeded. With sim.grow, double it and go on exactly."""
+        over, sizes = int(row["overflow"]), self.ppo.env.sim.exceeded()
+        what = f"iteration {int(row['iteration'])}: {over} steps went over a capacity"
+        settings = " ".join(f"sim.{name}={size}" for name, size in sizes.items())
+        if not sizes:
+            room = "give the model more room with <size memory=…> in its MJCF"
+            return self.table.say(f"{what}, and were left out: {room}")
+        if not self.cfg["sim"]["grow"] or self.group.size > 1:
+            return self.table.say(f"{what}, and were left out: set {settings}")
+        self.table.say(f"{what}, and were left out: going on with {settings}")
+        self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
+        state = {name: value.cpu() for name, value in self.ppo.state().items()}
+        logged, iteration = self.ppo.logged, self.ppo.iterations
+        del self.ppo  # its memory, before another one takes as much
+        self.ppo = self.build(self.cfg)
+        self.ppo.load(state, f"iteration {iteration}")
+        self.ppo.logged = logged
+        self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))

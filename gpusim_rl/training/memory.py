@@ -1,0 +1,238 @@
+"""How much memory a training takes, and how many worlds fit: two small ones, extrapolated."""
+
+import gc
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mujoco
+import numpy as np
+import torch
+import warp as wp
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.samples import Columns
+from gpusim_rl.core.graphs import WARM_UP
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.task import Task
+from gpusim_rl.sim.actuator_spec import GAINS
+
+SPARE = 0.1  # share of the free memory that is not used
+PARTS = ("physics", "environment", "rollout", "networks", "optimizer", "update")
+
+
+class Plan(NamedTuple):
+    """Bytes of each part: constant[part] + slope[part] · worlds."""
+
+    constant: dict[str, float]
+    slope: dict[str, float]
+    free: int  # bytes of the device (of the machine, on the CPU) before anything is built
+
+    def bytes(self, worlds: int) -> dict[str, float]:
+        """Of each part."""
+        return {part: self.constant[part] + self.slope[part] * worlds for part in PARTS}
+
+    @property
+    def largest(self) -> int:
+        """Worlds that fit."""
+        room = (1 - SPARE) * self.free - sum(self.constant.values())
+        return max(0, int(room / sum(self.slope.values())))
+
+
+def measure(build: Callable[[int], PPO]) -> Plan:
+    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds."""
+    few, many = 32, 64
+    # The first one also loads modules, libraries and kernels, which are not to be measured.
+    device = build(few).env.device
+    measure_parts(build, few, device)
+    free = free_bytes(device)
+    a, b = (measure_parts(build, worlds, device) for worlds in (few, many))
+    slope = {part: max(0.0, (b[part] - a[part]) / (many - few)) for part in PARTS}
+    return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free)
+
+
+def measure_parts(build: Callable[[int], PPO], worlds: int, device: torch.device) -> dict[str, int]:
+    """Bytes of each part once every function has run, and on CUDA has been captured."""
+    cuda, before = device.type == "cuda", free_bytes(device)
+    ppo = build(worlds)
+    for _ in range(WARM_UP + 2 if cuda else 1):
+        ppo.iteration()
+    seen: set[int] = set()
+    size = {
+        "physics": held_bytes(ppo.env.sim, seen),
+        "environment": held_bytes(ppo.env, seen),
+        "rollout": held_bytes(ppo.rollout, seen, skip=(ppo.policy,)),
+        "networks": held_bytes(ppo.policy.state_dict(), seen),
+        "optimizer": held_bytes([*ppo.optimizer.adam.state.values(), ppo.optimizer.grads], seen),
+        "update": held_bytes(ppo, seen),
+    }
+    if cuda:  # Allocators and graphs keep more: whatever the driver counts beside.
+        torch.cuda.synchronize(device)
+        size["update"] += max(0, before - free_bytes(device) - sum(size.values()))
+    else:
+        size["update"] += update_bytes(ppo, seen)
+    return size
+
+
+def update_bytes(ppo: PPO, seen: set[int]) -> int:
+    """Bytes that an update needs for a while: activations, and two copies of the packed samples."""
+    saved: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        ppo.pack_samples()
+        ppo.minibatch()
+    activations = sum(n for place, n in saved.items() if place not in seen)
+    return activations + 2 * held_bytes(ppo.minibatches.packed, set())
+
+
+def show(plan: Plan, worlds: int) -> None:
+    """Print what each part takes with so many worlds, and how many fit.
+
+    Raises:
+        ValueError: these do not fit.
+    """
+    console, sizes = Console() if sys.stdout.isatty() else Console(width=100), plan.bytes(worlds)
+    table = Table("MiB", f"{worlds:,} worlds", "each world", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for part, size in sizes.items():
+        table.add_row(part, f"{size / 2**20:,.1f}", f"{plan.slope[part] / 2**20:.4f}")
+    total = sum(sizes.values())
+    table.add_row("total", f"{total / 2**20:,.1f}", f"{sum(plan.slope.values()) / 2**20:.4f}")
+    console.print(table)
+    room = f"{plan.free / 2**30:.1f} GiB that are free, {SPARE:.0%} of them left alone"
+    if total > (1 - SPARE) * plan.free:
+        raise ValueError(
+            f"num_envs={worlds} takes {total / 2**30:.1f} GiB:"
+            f" at most {plan.largest} fit in the {room}"
+        )
+    console.print(
+        f"largest num_envs that fits in the {room}: {plan.largest:,}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def held_bytes(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int:
+    """Bytes of all tensors and arrays that can be reached from a thing.
+
+    Over all calls with the same `seen`, each counts once.
+    """
+    stack, visited, size = [thing], {id(x) for x in skip}, 0
+    while stack:
+        x = stack.pop()
+        if id(x) in visited:
+            continue
+        visited.add(id(x))
+        if isinstance(x, Tensor):
+            place, n = x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()
+        elif isinstance(x, wp.array):
+            place, n = x.ptr or 0, x.capacity
+        elif isinstance(x, np.ndarray):
+            place, n = x.ctypes.data, x.nbytes
+        else:
+            place, n = 0, 0
+            inside = x if isinstance(x, dict) else getattr(x, "__dict__", {})
+            stack += [
+                *(inside.values() if isinstance(inside, dict) else ()),
+                *(x if isinstance(x, list | tuple) else ()),
+            ]
+        if n and place not in seen:
+            seen.add(place)
+            size += n
+    return size
+
+
+def check_free(what: str, size: float, device: torch.device) -> None:
+    """Check that so many bytes are free on the device. Less than 1 GiB is taken for granted.
+
+    Raises:
+        ValueError: names what would take them.
+    """
+    if size < 2**30:
+        return
+    free = free_bytes(device)
+    if size > free:
+        raise ValueError(
+            f"{what} takes more than {size / 2**30:,.0f} GiB, and {free / 2**30:.1f} GiB are free"
+        )
+
+
+def free_bytes(device: torch.device) -> int:
+    """What is left on a CUDA device, or on the machine within its control group's limit."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    if not Path("/proc/meminfo").exists():
+        return sys.maxsize
+    info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free, group = int(info["MemAvailable"].split()[0]) * 1024, Path("/sys/fs/cgroup")
+    limit, used = ((group / name) for name in ("memory.max", "memory.current"))
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
+
+
+@contextmanager
+def out_of_memory_named(worlds: int):
+    """Turn the errors of an allocation that failed into a ValueError that names num_envs."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and "alloc" not in str(error):
+            raise
+        raise ValueError(
+            f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"
+        ) from None
+
+
+def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.device) -> None:
+    """Check, before anything is built, that the worlds and the record of an evaluation fit.
+
+    About what `measure` finds.
+
+    Raises:
+        ValueError: they do not.
+    """
+    m, episodes, steps = task.mjm, cfg["episodes"], cfg["num_steps"]
+    state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
+    fields = sum(m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields)
+    # Delayed targets: the live ones, those of the worst step, and a copy while they move.
+    delayed = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)
+    world = 1000 + 16 * (state + m.nsensordata + fields) + 24 * delayed  # bytes
+    sample = 40 * (m.nq + m.nv + m.nu)  # bytes of a sample of a rollout, at least
+    check_free(f"num_envs={worlds} × num_steps={steps}", worlds * (world + steps * sample), device)
+    # Five measures, twice while they are stacked.
+    evaluation = episodes * (world + 40 * task.horizon)
+    what = f"episodes={episodes} of task.episode={task.episode} s"
+    check_free(what, evaluation, torch.device("cpu"))
+
+
+def check_rollout(env: Env, cfg: dict[str, Any], worlds: int) -> None:
+    """Check that a rollout and its update fit: record, samples and activations.
+
+    Raises:
+        ValueError: they do not.
+    """
+    (no, nc, nu), algo, steps = env.dims, cfg["algo"], cfg["num_steps"]
+    record = 4 * (no + 2 * nc + 2 * nu + 4)  # bytes of a sample, as all that follow
+    packed = 3 * 4 * Columns.of(no, nc, nu).width  # with two copies while it is written
+    order = 8 * algo["update_epochs"]
+    images = 1 + (algo["symmetry"] != "none")
+    activations = 16 * images * sum(algo["hidden"]) / algo["num_minibatches"]
+    what = (
+        f"num_envs={worlds} × num_steps={steps}, with algo.update_epochs={algo['update_epochs']},"
+    )
+    check_free(what, worlds * steps * (record + packed + order + activations), env.device)

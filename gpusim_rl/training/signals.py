@@ -1,0 +1,36 @@
+"""Signals that end a training after its iteration and its checkpoint."""
+
+import os
+import signal
+import sys
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Signals:
+    """A context in which SIGTERM, SIGINT and SIGHUP are noted in `caught`.
+
+    The second signal ends the program at once.
+    """
+
+    caught = 0
+
+    def __enter__(self) -> "Signals":
+        # nohup ignores SIGHUP, and so does the training then.
+        handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._catch) for number in handled}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, _: object) -> None:
+        if self.caught:
+            if sys.stdout.isatty():
+                os.write(1, b"\x1b[?25h\n")  # the live table hid the cursor
+            os._exit(128 + number)
+        self.caught = number
+        name = signal.Signals(number).name
+        line = f"{name}: ends after this iteration and its checkpoint; a second one ends at once\n"
+        os.write(2, line.encode())

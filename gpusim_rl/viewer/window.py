@@ -1,0 +1,95 @@
+"""A window that shows a policy, and the commands that it follows: of the keyboard or of a tour."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gpusim_rl.viewer.film import Frames
+from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw
+
+Numbers = Sequence[float]
+Command = Callable[[float], np.ndarray]  # time [s] → command
+# names, lowest and highest numbers → the command
+Choose = Callable[[Sequence[str], Numbers, Numbers], Command]
+
+
+class Keys:
+    """The command as the keyboard changes it: a callable of time.
+
+    Args:
+        low: the smallest value of each number of the command.
+        high: the largest.
+    """
+
+    # GLFW key → (number of the command, direction)
+    STEP: ClassVar = {265: (0, 1), 264: (0, -1), 44: (1, 1), 46: (1, -1), 263: (2, 1), 262: (2, -1)}
+
+    def __init__(self, low: Numbers, high: Numbers) -> None:
+        self.low, self.high, self.value = np.array(low), np.array(high), np.zeros(len(low))
+
+    def press(self, key: int) -> None:
+        """Change the command by a tenth of its range, or set it to zero.
+
+        Args:
+            key: GLFW's code of an arrow, comma, full stop or space.
+        """
+        axis, step = self.STEP.get(key, (0, 0))
+        if axis < len(self.value):
+            changed = self.value[axis] + step * (self.high - self.low)[axis] / 10
+            self.value[axis] = np.clip(changed, self.low[axis], self.high[axis])
+        if key == 32:
+            self.value[:] = 0
+
+    def __call__(self, t: float) -> np.ndarray:
+        return self.value
+
+
+def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> None:
+    """Show the frames in MuJoCo's viewer, in real time, until the window closes.
+
+    Raises ValueError where no window can be opened.
+    """
+    import glfw
+    import mujoco
+    import mujoco.viewer
+
+    load_triton()
+    with quiet_glfw():
+        if not glfw.init():  # MuJoCo would exit without saying what to do.
+            display = os.environ.get("DISPLAY", "")
+            raise ValueError(
+                f"no window can be opened on the display {display}: use video=walk.mp4"
+            )
+    data = mujoco.MjData(model)
+    with mujoco.viewer.launch_passive(
+        model, data, key_callback=press, show_left_ui=False
+    ) as window:
+        if model.nbody > 1 and model.nq > model.nv:  # a robot that is free to leave
+            window.cam.type, window.cam.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
+            window.cam.distance, window.cam.elevation, window.cam.azimuth = (
+                3 * model.stat.extent,
+                -20,
+                135,
+            )
+        begun = time.perf_counter()
+        for t, qpos in frames:
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            window.sync()
+            time.sleep(max(0.0, begun + t - time.perf_counter()))
+            if not window.is_running():
+                return
+
+
+def tour(low: Numbers, high: Numbers, seconds: float) -> Command:
+    """No command, then 0.8 of each number's ends in turn, for an equal time each."""
+    ends = [
+        0.8 * x * row
+        for row, ab in zip(np.eye(len(low)), zip(high, low, strict=True), strict=True)
+        for x in ab
+    ]
+    stops = [np.zeros(len(low)), *ends]
+    return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]

@@ -1,0 +1,160 @@
+"""Each number of the configuration stands in one place: a YAML file, and no default in the code."""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from gpusim_rl.config import validate
+from gpusim_rl.config.compose import build, flatten
+from gpusim_rl.config.validate import arguments, require
+from gpusim_rl.deploy import runtime
+from gpusim_rl.training import metric_writers
+from tests.worlds import ROOT, TASKS
+
+CONF = ROOT / "conf"
+SIMS = sorted(file.stem for file in (CONF / "sim").glob("*.yaml"))
+NOT_GIVEN = (None, "", (), {})  # defaults that say nothing: None and empty
+
+# A drive without delay; this is not the key task.delay.
+EXEMPT = {"gpusim_rl.envs.declarations.Drive: delay=0"}
+
+
+def leaves(tree: dict[str, Any]) -> dict[str, Any]:
+    """Dotted key → value, of all that is no mapping with entries; lists as tuples."""
+    flat = {key: value for key, value in flatten(tree).items() if not isinstance(value, dict)}
+    return {key: frozen(value) for key, value in flat.items()}
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
+def configured() -> set[tuple[str, Any]]:
+    """(last word of a key, value) of every command's composed configuration."""
+    lines = [("config", [f"task={task}", f"sim={sim}"]) for task in TASKS for sim in SIMS]
+    trees = [build(*line) for line in (*lines, ("play", ["robot=go1"]), ("bench", []))]
+    pairs = {(key, value) for tree in trees for key, value in leaves(tree).items()}
+    return {(key.rpartition(".")[2], x) for key, x in pairs if not key.startswith("hydra.")}
+
+
+def defaults(module: Any) -> Iterator[tuple[str, str, Any]]:
+    """(where, name, default) of every parameter of the functions and constructors of a module."""
+    for thing in vars(module).values():
+        if getattr(thing, "__module__", None) != module.__name__:
+            continue
+        own = [thing]
+        if inspect.isclass(thing):
+            own += [f for name, f in vars(thing).items() if name != "__init__"]
+        for one in own:
+            if not callable(one):
+                continue
+            try:
+                parameters = inspect.signature(one).parameters.values()
+            except (TypeError, ValueError):  # such as an exception's constructor
+                continue
+            where = f"{module.__name__}.{getattr(one, '__qualname__', one)}"
+            yield from ((where, p.name, p.default) for p in parameters if p.default is not p.empty)
+
+
+def twice(module: Any, known: set[tuple[str, Any]]) -> list[str]:
+    """The defaults of a module that a YAML file states, too."""
+    return [
+        f"{where}: {name}={value!r}"
+        for where, name, value in defaults(module)
+        if value.__hash__ and not any(value is x or value == x for x in NOT_GIVEN)
+        if any((name, type(value), value) == (key, type(x), x) for key, x in known)
+    ]
+
+
+def modules() -> Iterator[Any]:
+    """Every module of the package that this machine can import."""
+    for file in sorted((ROOT / "gpusim_rl").rglob("*.py")):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        try:
+            yield importlib.import_module(name)
+        except ImportError:
+            continue
+
+
+def test_no_number_is_stated_twice():
+    """No default of a function or a constructor equals the value of its key in YAML."""
+    known = configured()
+    lines = [line for module in modules() for line in twice(module, known)]
+    assert [line for line in lines if line not in EXEMPT] == []
+
+
+def test_lists_and_limits_agree():
+    """What must stand in two places is equal: kinds of logs, and the longest history."""
+    assert set(metric_writers.SINKS) == {file.stem for file in (CONF / "log").glob("*.yaml")}
+    assert validate.MAX_HISTORY == runtime.MAX_HISTORY
+
+
+def test_a_planted_number_is_found():
+    """A dataclass, a function and a method that repeat numbers of YAML are named."""
+
+    @dataclass(kw_only=True)
+    class Planted:
+        gait: float = 2.0
+        sigma: float = 77.0
+
+        def method(self, *, clip_coef: float = 0.2) -> None: ...
+
+    def function(step: tuple[float, ...] = (0.0, 0.3, -0.6), fused: bool = True) -> None: ...
+
+    module = type(importlib)("planted")
+    for thing in (Planted, function):
+        thing.__module__ = "planted"
+        setattr(module, thing.__name__, thing)
+    lines = twice(module, configured())
+    assert [line.rpartition(": ")[2] for line in lines] == [
+        "gait=2.0",
+        "clip_coef=0.2",
+        "step=(0.0, 0.3, -0.6)",
+        "fused=True",
+    ]
+
+
+def test_no_number_is_stated_twice_in_yaml():
+    """A file repeats no value of the files that it is composed from."""
+    for group in ("task", "sim", "robot", "log"):
+        for file in sorted((CONF / group).glob("*.yaml")):
+            assert repeated(file, group) == [], file
+    shared = leaves(yaml.safe_load((CONF / "common.yaml").read_text()))
+    for name in ("config", "play"):
+        own = leaves(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
+        assert own.items() & shared.items() == set()
+
+
+def repeated(file: Any, group: str) -> list[str]:
+    """The keys of a group's file whose values are those of the files below it."""
+    own = yaml.safe_load(file.read_text())
+    below: dict[str, Any] = {}
+    for name in own.pop("defaults", []):
+        if name != "_self_":
+            below |= leaves(yaml.safe_load((CONF / group / f"{name}.yaml").read_text()))
+    if group == "task":
+        below = leaves(yaml.safe_load((CONF / "config.yaml").read_text()))
+        below |= leaves({"algo": yaml.safe_load((CONF / "algo" / "ppo.yaml").read_text())})
+    return [key for key, value in leaves(own).items() if key in below and below[key] == value]
+
+
+def test_what_is_missing_is_named():
+    """A key that a file lacks, or that the constructor does not know, is an error in one line."""
+
+    class Walk:
+        def __init__(self, *, gait: float, text: str = ""): ...
+
+    assert arguments(Walk, {"gait": 2.0}, "task", "task/walk") == {"gait": 2.0}
+    with pytest.raises(ValueError, match=r"^task\.gait is missing in conf/task/walk\.yaml$"):
+        arguments(Walk, {"text": "x"}, "task", "task/walk")
+    says = r"^unknown key 'task\.gate' in conf/task/walk\.yaml: choose one of gait, text$"
+    with pytest.raises(ValueError, match=says):
+        arguments(Walk, {"gait": 2.0, "gate": 1}, "task", "task/walk")
+    with pytest.raises(ValueError, match=r"^seed is missing in conf/config\.yaml$"):
+        require({"device": "cpu"}, ("device", "seed"), "", "config")

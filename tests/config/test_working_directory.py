@@ -1,0 +1,298 @@
+"""Tasks and configuration of the working directory: found beside ours, before ours, and named."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from safetensors.torch import save_file
+
+from gpusim_rl import build, train, trainer
+from gpusim_rl.adapters import common
+from gpusim_rl.config import command_line, compose, resume, validate
+from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
+from gpusim_rl.envs.registry import load_task
+from gpusim_rl.robots.models import find_mjcf
+from gpusim_rl.runs.run import Run
+from gpusim_rl.tools import replay
+from tests.worlds import ROOT
+
+TASK = "from gpusim_rl.tasks.classic.cartpole import Cartpole\n\n\nclass Mine(Cartpole):\n    ...\n"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with a task `mine` and a second `cartpole`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tasks", None)
+    for name in [name for name in sys.modules if name.split(".")[0] == "tasks"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "conf" / "task").mkdir(parents=True)
+    (tmp_path / "tasks" / "family").mkdir(parents=True)
+    text = (CONF / "task" / "cartpole.yaml").read_text()
+    for name in ("mine", "cartpole"):
+        (tmp_path / "tasks" / "family" / f"{name}.py").write_text(TASK)
+        own = text.replace("name: cartpole", f"name: {name}").replace("dt: 0.05", "dt: 0.1")
+        (tmp_path / "conf" / "task" / f"{name}.yaml").write_text(own)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "tasks"]:
+        del sys.modules[name]
+
+
+def test_the_checkout_has_only_ours(monkeypatch):
+    """In the repository the folders of the working directory are ours."""
+    monkeypatch.chdir(ROOT)
+    assert user_folder("tasks") is None and user_folder("conf") is None
+    assert folders("tasks") == [TASKS]
+
+
+def test_configuration_wins(here):
+    """A file of the working directory is composed in the place of ours, and names are added."""
+    assert compose.choices("task") == ["cartpole", "mine", "quadruped"]
+    assert compose.compose_plain("config", ["task=cartpole"])["task"]["dt"] == 0.1
+    assert compose.compose_plain("config", ["task=mine"])["task"]["name"] == "mine"
+    assert compose.compose_plain("config", ["task=quadruped"])["task"]["dt"] == 0.02
+
+
+def test_an_incomplete_file(here):
+    """A file of the working directory that lacks a key of ours is refused in one line."""
+    (here / "conf" / "algo").mkdir()
+    (here / "conf" / "algo" / "ppo.yaml").write_text("gamma: 0.9\n")
+    with pytest.raises(ValueError, match=r"conf/algo/ppo\.yaml lacks the key algo\.") as error:
+        compose.compose_plain("config", ["task=cartpole"])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "file, text, says",
+    [
+        ("task/mine", "# @package _global_\nhydra: {callbacks: {a: {}}}", "the key hydra"),
+        ("robot/own", "# @package _global_\nhydra: {job_logging: {}}", "the key hydra"),
+        ("algo/ppo", "gamma: {_target_: os.system}", "the key _target_"),
+        ("log/auto", "name: auto\na: [{'()': os.system}]", r"the key \(\)"),
+        ("log/auto", "# @package hydra.callbacks\nname: auto", "@package hydra.callbacks"),
+        ("sim/auto", "defaults: [/task@hydra.callbacks: mine]", "defaults: expected names"),
+        ("sim/auto", "defaults: [override /hydra/job_logging: none]", "defaults: expected names"),
+        ("algo/ppo", "# @package _global_\ntask_code: here", "the key task_code"),
+        ("algo/ppo", "- gamma", "expected keys with values"),
+        ("algo/ppo", "gamma: high", "algo.gamma='high': expected a number"),
+        ("algo/ppo", "# @package _global_\nalgo: 3", "algo=3: expected keys with values"),
+    ],
+)
+def test_refused_files(here, file, text, says):
+    """A file of the working directory that could run code, or allow it, is named in one line."""
+    path = here / "conf" / f"{file}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text + "\n")
+    with pytest.raises(ValueError, match=says) as error:
+        compose.compose_plain("config", ["task=mine"])
+    assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+    if file == "robot/own":
+        with pytest.raises(ValueError, match=says):
+            compose.compose_plain("play", [])
+
+
+def test_files_of_another_program(here):
+    """Files at the root of another program's conf/, and its other folders, are not read."""
+    expected = {name: compose.build(name, []) for name in ("config", "play", "bench")}
+    (here / "conf" / "hydra" / "job_logging").mkdir(parents=True)
+    for name in ("config", "play", "bench", "common", "hydra/job_logging/default"):
+        (here / "conf" / f"{name}.yaml").write_text("model: {layers: 3}\ntask_code: here\n")
+    for name, cfg in expected.items():
+        assert compose.build(name, []) == cfg
+    assert not compose.is_group("hydra")
+
+
+def test_the_command_runs_no_code(here, monkeypatch):
+    """Hydra itself, as the commands start it, refuses a callback in a task's file."""
+    path = here / "conf" / "task" / "mine.yaml"
+    call = "{_target_: pathlib.Path.touch, self: called}"
+    path.write_text(path.read_text() + f"hydra: {{callbacks: {{a: {call}}}}}\n")
+    for words in (["task=mine"], ["task=mine", "--cfg", "hydra"]):
+        with pytest.raises(SystemExit) as error:
+            command_line.check("config", words)
+        assert error.value.code == 2
+    with pytest.raises(ValueError, match=r"mine\.yaml: the key _target_"):
+        monkeypatch.setattr(sys, "argv", ["train", "task=mine", "--cfg", "hydra"])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+        train.run()
+    GlobalHydra.instance().clear()
+    assert not (here / "called").exists()
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("noise: {", "noise: null # {", "task.noise=None: expected keys with values"),
+        ("weights: {", "weights: 3 # {", "task.weights=3: expected keys with values"),
+        ("history: {", "history: 3 # {", "task.history=3: expected keys with values"),
+        ("dt: 0.1", "dt: null", "task.dt=None: expected a number"),
+        ("randomise:\n", "randomise:\n    mass: 3\n    old:\n", "task.randomise.mass=3"),
+        ("num_envs: 256", "num_envs: many", "num_envs='many': expected a whole number"),
+        ("weights: {", "# {", "lacks the key task.weights"),
+        ("mjcf: ", "# ", "lacks the key task.mjcf"),
+    ],
+)
+def test_wrong_values(here, old, new, says):
+    """A value of the wrong kind, or a missing one, is told in one line with its file and key."""
+    path = here / "conf" / "task" / "mine.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new).replace("    mass: {", "    other: {", 1))
+    with pytest.raises(ValueError, match=says) as error:
+        compose.compose_plain("config", ["task=mine"])
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+def test_unknown_number(here):
+    """A number that a constructor does not take is answered with those that it takes."""
+    (here / "conf" / "robot").mkdir()
+    text = (CONF / "robot" / "own.yaml").read_text().replace("stall:", "stal: 1\n  stall:")
+    (here / "conf" / "robot" / "own.yaml").write_text(text)
+    says = r"unknown key 'robot\.actuator\.stal' in .*: choose one of kind, "
+    with pytest.raises(ValueError, match=says):
+        resume.check_training(compose.compose_plain("config", ["task=mine"]), ["task=mine"])
+
+
+def test_a_run_of_ours_stays_ours(here):
+    """A run of our task has our configuration, code and model, whatever the directory holds."""
+    ours = compose.build("config", ["task=cartpole"], ours=True)
+    run = Run.create(here / "run", ours | {"task_code": None})
+    (here / "run" / "checkpoints").mkdir(exist_ok=True)
+    (here / "run" / "checkpoints" / "1.safetensors").touch()
+    (here / "tasks" / "assets").mkdir()
+    for folder in (here, here / "tasks" / "assets"):
+        (folder / "cartpole.xml").write_text("<mujoco/>")
+    path = here / "conf" / "task" / "cartpole.yaml"
+    path.write_text(path.read_text().replace("  sigma: 0.5", "  own: 0.5"))
+    for allowed in (None, "here"):
+        cfg = resume.load_config(run, allowed)
+        assert cfg["task_code"] is None and cfg["task"] == ours["task"]
+    task = build.make_task(cfg, "cpu")
+    assert type(task).__module__ == "gpusim_rl.tasks.classic.cartpole"
+    assert task.mjm.nu == 1 and "cart" in task.mjcf_text()
+    assert build.keep_models(cfg, here / "run") == cfg
+    for words in (
+        ["task=cartpole", "auto_resume=true", "run_dir=run"],
+        ["resume=run", "task_code=here"],
+    ):
+        with pytest.raises(ValueError, match=r"cannot change: .*task_code None → here"):
+            trainer.configure(*words)
+    assert trainer.configure("resume=run")["task_code"] is None
+    file = here / "run" / "config.yaml"
+    file.write_text(file.read_text().replace("mjcf: cartpole.xml", "mjcf: other.xml"))
+    (here / "other.xml").write_text("<mujoco/>")
+    with pytest.raises(ValueError, match=r"'other\.xml' lies outside of the run"):
+        resume.load_config(Run.open(here / "run"))
+
+
+def test_a_step_of_ours(here):
+    """A failed step of our task is read with our configuration."""
+    cfg = compose.build("config", ["task=cartpole"], ours=True)
+    about = {key: cfg[key] for key in ("task", "robot", "task_code")}
+    path = here / "repro.safetensors"
+    save_file({"x": torch.zeros(1)}, path, metadata={"gpusim_rl": json.dumps(about)})
+    own = here / "conf" / "task" / "cartpole.yaml"
+    own.write_text(own.read_text().replace("  sigma: 0.5", "  own: 0.5"))
+    assert replay.read(path)[0]["task"] == cfg["task"]
+
+
+def test_a_name_from_python(here, capsys):
+    """A task that a program names counts as named on the command line; a run does not."""
+    assert trainer.configure("task=mine")["task_code"] == "here"
+    assert common.compose_config("mine", 2, [], {})["task_code"] == "here"
+    assert common.compose_config("quadruped", 2, [], {})["task_code"] is None
+    cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
+    Run.create(here / "run", cfg)
+    with pytest.raises(ValueError, match="unknown task 'mine'"):
+        trainer.configure("resume=run")
+    assert "importing" not in capsys.readouterr().err
+
+
+def test_a_file_names_another_task(here):
+    """A task's file cannot have the code of another task imported than the one that is named."""
+    path = here / "conf" / "task" / "cartpole.yaml"
+    path.write_text(path.read_text().replace("name: cartpole", "name: mine"))
+    with pytest.raises(ValueError, match=r"mine\.py is imported only if you name it"):
+        trainer.configure("task=cartpole")
+
+
+def test_a_named_task_is_imported(here, capsys):
+    """A task that is named comes from the working directory, and the import is told once."""
+    words = ["task=mine"]
+    cfg = resume.check_training(compose.compose_plain("config", words), words)
+    assert cfg["task_code"] == "here"
+    first, again = load_task("mine", "here"), load_task("mine", "here")
+    assert first is again and first.__module__ == "tasks.family.mine"
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == f"importing {here}/tasks/family/mine.py\n"
+    assert load_task("cartpole", "here").__module__ == "tasks.family.cartpole"
+    assert load_task("cartpole").__module__ == "gpusim_rl.tasks.classic.cartpole"
+
+
+def test_a_task_that_is_not_named(here):
+    """The task of a default is not imported from the working directory."""
+    shutil.copy(here / "tasks/family/mine.py", here / "tasks/family/quadruped.py")
+    cfg = compose.compose_plain("config", [])
+    with pytest.raises(ValueError, match=r"quadruped\.py is imported only if you name it"):
+        resume.check_training(cfg, [])
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("raise OSError('gone')", "line 1: OSError: gone"),
+        ("def f(:", "SyntaxError"),
+        ("x = 1", "defines 0 subclasses of Task"),
+    ],
+)
+def test_code_that_is_wrong(here, text, says):
+    """A file that cannot be imported, or has no task, is named in one line."""
+    (here / "tasks" / "family" / "mine.py").write_text(text)
+    with pytest.raises(ValueError, match=says) as error:
+        load_task("mine", "here")
+    assert "mine.py" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_run_needs_task_code(here):
+    """A run imports code of the working directory only with task_code=here on the command line."""
+    cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
+    run = Run.create(here / "run", cfg)
+    with pytest.raises(
+        ValueError,
+        match="unknown task 'mine': choose one of cartpole, quadruped; or give task_code=here",
+    ):
+        resume.load_config(run)
+    assert resume.load_config(run, "here")["task_code"] == "here"
+    # a run cannot allow it by itself
+    for name, code, allowed in (("cartpole", None, None), ("quadruped", None, None)):
+        file = here / "run" / "config.yaml"
+        said = cfg | compose.compose_plain("config", [f"task={name}"]) | {"task_code": code}
+        file.write_text(yaml.safe_dump(said))
+        assert resume.load_config(Run.open(here / "run"), allowed)["task_code"] is None
+    assert validate.saved_task_code("quadruped", None, "here") is None
+    with pytest.raises(ValueError, match="task_code=here"):
+        validate.saved_task_code("quadruped", "here", None)
+
+
+def test_models_beside_a_task(here):
+    """A bare name is a model of tasks/assets or of any folder there, then one of ours."""
+    (here / "tasks" / "family" / "mine.xml").write_text("<mujoco/>")
+    assert find_mjcf("mine.xml") == here / "tasks" / "family" / "mine.xml"
+    (here / "tasks" / "assets").mkdir()
+    (here / "tasks" / "assets" / "mine.xml").write_text("<mujoco/>")
+    assert find_mjcf("mine.xml") == here / "tasks" / "assets" / "mine.xml"
+    assert find_mjcf("cartpole.xml") == TASKS / "assets" / "cartpole.xml"
+    assert find_asset("../cartpole.xml") is None
+
+
+@pytest.mark.parametrize("name", ["tasks", "tasks.classic.cartpole"])
+def test_one_import_name(name):
+    """In the repository a task has the name gpusim_rl.tasks… and no other."""
+    line = [sys.executable, "-c", f"import {name}"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "import gpusim_rl.tasks" in done.stderr

@@ -1,0 +1,62 @@
+"""The commit that a run notes: that of our own checkout, and of no other repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worlds import ROOT
+
+ENV = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+PROGRAM = "from gpusim_rl.core import provenance; print(provenance.commit())"
+
+
+def git(folder: Path, *words: str) -> str:
+    """What a git command printed in a folder."""
+    line = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    done = subprocess.run(line, env=ENV, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    """A git repository with one commit."""
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "first")
+    return tmp_path
+
+
+def commit(folder: Path, **env: str) -> str:
+    """The commit that a copy of the package in a folder notes."""
+    core = folder / "gpusim_rl" / "core"
+    core.mkdir(parents=True)
+    for name in ("__init__.py", "paths.py", "provenance.py"):
+        shutil.copy(ROOT / "gpusim_rl" / "core" / name, core)
+    shutil.copy(ROOT / "gpusim_rl" / "__init__.py", core.parent)
+    line = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        line, cwd=folder, env=ENV | env, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_a_checkout_notes_its_commit(repository):
+    """In a checkout of this repository the commit is HEAD."""
+    (repository / "train.py").touch()
+    assert commit(repository) == git(repository, "rev-parse", "HEAD")
+
+
+def test_an_installed_package_notes_no_commit(repository):
+    """A package that was installed within another repository does not note that one's commit."""
+    (repository / "train.py").touch()
+    assert commit(repository / "site-packages") == "unknown"
+
+
+def test_a_checkout_without_git(repository):
+    """Where git is not installed the commit is unknown, and nothing fails."""
+    (repository / "train.py").touch()
+    assert commit(repository, PATH="/nowhere") == "unknown"

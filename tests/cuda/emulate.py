@@ -1,0 +1,200 @@
+"""Does on the CPU what torch's kernels would have done on the simulated device, on its memory.
+
+The work is done at once, or at each replay of the graph that recorded it.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+
+import simgpu
+import torch
+import warp as wp
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+simgpu.RUNTIME.fake_node.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
+simgpu.RUNTIME.fake_node.restype = ctypes.c_int
+FAST = bool(os.environ.get("FAST"))  # replays do nothing
+NODES: list[Callable] = []  # what graphs recorded
+
+aten = torch.ops.aten
+DYNAMIC = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_long)
+def replayed(i: int) -> None:
+    """Called by the runtime for each node of a graph that is launched."""
+    with _disable_current_modes(), torch.no_grad():
+        NODES[i]()
+
+
+def queue(function: Callable) -> None:
+    """Runs function now, or records it if torch's current stream is captured."""
+    if FAST and torch.cuda.is_current_stream_capturing():
+        return
+    stream = torch.cuda.current_stream().cuda_stream
+    NODES.append(function)
+    callback = ctypes.cast(replayed, ctypes.c_void_p)
+    if not simgpu.RUNTIME.fake_node(stream, callback, len(NODES) - 1):
+        NODES.pop()
+        function()
+
+
+def on_cpu(x):
+    """A CPU tensor over the memory of one on the simulated device; anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach()
+    if x.device.type != "cuda":
+        return x
+    storage = x.untyped_storage()
+    size = storage.nbytes()
+    if not size or not storage.data_ptr():
+        return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype)
+    memory = (ctypes.c_char * size).from_address(storage.data_ptr())
+    raw = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=x.dtype).set_(raw, x.storage_offset(), x.size(), x.stride())
+
+
+def on_device(x):
+    """A copy of a CPU tensor on the simulated device; anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    y = torch.empty(x.shape, dtype=x.dtype, device="cuda")
+    on_cpu(y).copy_(x)
+    return y
+
+
+def is_cuda(device) -> bool:
+    """Whether a `device` argument is the simulated one."""
+    return device is not None and torch.device(device).type == "cuda"
+
+
+class Emulate(TorchDispatchMode):
+    """Sees every operator that reaches the simulated device."""
+
+    operators = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Lets torch launch its kernel, which does nothing, and queues the same for the CPU."""
+        kwargs = kwargs or {}
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if not any(map(_on_device, tensors)) and not is_cuda(kwargs.get("device")):
+            return func(*args, **kwargs)
+        Emulate.operators += 1
+        if shape_depends_on_data(func, args):
+            simgpu.SEEN[(f"shape depends on data: {func}", simgpu.frames())] += 1
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(f"{func} in a capture")
+            if func.overloadpacket is not aten._local_scalar_dense:
+                return at_once(func, args, kwargs)
+        if func is aten.special_ndtri.default:  # compiled by NVRTC at its first call
+            out = torch.empty_like(args[0])
+        else:
+            out = func(*args, **kwargs)
+        if is_view(func) or "empty" in func._schema.name or func._schema.name == "aten::set_":
+            return out
+        return later(func, args, kwargs, out)
+
+
+def _on_device(x: torch.Tensor) -> bool:
+    return x.device.type == "cuda"
+
+
+def shape_depends_on_data(func, args) -> bool:
+    """Whether the host must read a tensor before it knows the operator's result."""
+    if func.overloadpacket in INDEX:
+        return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    return bool(DYNAMIC & set(func.tags))
+
+
+def is_view(func) -> bool:
+    """Whether the operator's results share the memory of its arguments."""
+    returns = func._schema.returns
+    shared = bool(returns) and all(r.alias_info is not None for r in returns)
+    return shared and not func._schema.is_mutable
+
+
+def at_once(func, args, kwargs):
+    """The operator on the CPU, its results copied to the device."""
+    with torch.no_grad():
+        args_cpu, kwargs_cpu = tree_map(on_cpu, (args, kwargs))
+        result = func(*args_cpu, **kwargs_cpu)
+        return args[0] if func._schema.is_mutable else tree_map(on_device, result)
+
+
+def later(func, args, kwargs, out):
+    """Queues the operator on the CPU, whose results are written where the kernel's would be."""
+    outs = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+    with torch.no_grad():
+        args_cpu, kwargs_cpu = tree_map(on_cpu, (args, kwargs))
+        if is_cuda(kwargs.get("device")):
+            kwargs_cpu["device"] = torch.device("cpu")
+        kwargs_cpu.pop("pin_memory", None)
+        places = [on_cpu(x) for x in outs]
+    result = []
+
+    def run():
+        with torch.no_grad():
+            values = func(*args_cpu, **kwargs_cpu)
+            tensors = [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+            for place, value in zip(places, tensors, strict=False):
+                if place.data_ptr() != value.data_ptr() and place.numel():
+                    place.copy_(value)
+            result[:] = [values]
+
+    queue(run)
+    return result[0] if result and not outs and func._schema.returns else out
+
+
+def start() -> Emulate:
+    """Begins to see torch's operators; for the rest of the process."""
+    mode = Emulate()
+    mode.__enter__()
+    return mode
+
+
+class Command:
+    """A recorded launch of Warp, queued with torch's work."""
+
+    def __init__(self, command, arrays):
+        self.command, self.arrays = command, arrays
+
+    def launch(self, stream=None):
+        """Queues the launch; the arrays live as long as it may be replayed."""
+        queue(lambda: (simgpu.real_command_launch(self.command), self.arrays))
+
+
+def launch(kernel, dim, inputs=(), outputs=(), *args, device=None, stream=None, **options):
+    """wp.launch, queued with torch's work; without PHYSICS none of MuJoCo Warp's is run."""
+    recorded = options.pop("record_cmd", False)
+    if not simgpu.PHYSICS and kernel.func.__module__.startswith("mujoco_warp"):
+        return simgpu.NotRun() if recorded else None
+    command = simgpu.real_launch(
+        kernel,
+        dim,
+        inputs,
+        outputs,
+        *args,
+        device=simgpu.device_of(device),
+        record_cmd=True,
+        **options,
+    )
+    if command is None:  # no threads
+        return None
+    later = Command(command, (inputs, outputs))
+    return later if recorded else later.launch()
+
+
+def run_warp() -> None:
+    """Queues launches, fills and copies of Warp with torch's work, so that graphs record them."""
+    context = wp._src.context
+    zero, fill, copy = wp.array.zero_, wp.array.fill_, wp.copy
+    wp.array.zero_ = lambda self: queue(lambda: zero(self))
+    wp.array.fill_ = lambda self, value: queue(lambda: fill(self, value))
+    wp.copy = lambda dest, src, *args, **options: queue(lambda: copy(dest, src, *args, **options))
+    context.copy = wp.copy
+    context.Launch.launch = lambda self, stream=None: simgpu.real_command_launch(self)
+    wp.launch = context.launch = launch

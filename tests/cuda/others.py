@@ -1,0 +1,99 @@
+"""What else touches the device: another robot, a network as actuator, Gymnasium, loading a state.
+
+bash tests/cuda/run others.py robot net gym load
+"""
+
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import emulate
+import simgpu
+
+simgpu.warnings_are_errors()
+emulate.start()
+emulate.run_warp()
+
+import torch  # noqa: E402 the simulation is set up first
+
+from tests import graphs  # noqa: E402
+
+HERE = Path(tempfile.mkdtemp())
+
+
+def iterate(ppo, times: int) -> None:
+    """Some iterations."""
+    for _ in range(times):
+        ppo.iteration()
+
+
+def reasons(ppo) -> dict[str, str]:
+    """Why functions are not captured, where they could be."""
+    given = {fn.name: fn.reason for fn in graphs.captured(ppo)}
+    return {name: reason for name, reason in given.items() if reason not in ("", "switched off")}
+
+
+def robot() -> None:
+    """A user's robot, whose joints are listed in another order."""
+    from tests.robot_files import mjcf, write
+
+    ppo = graphs.build("cuda", "quadruped", 8, f"robot.mjcf={write(HERE, mjcf())}")
+    iterate(ppo, 5)
+    print(reasons(ppo) or "captured", type(ppo.env.task.angles))
+
+
+def net() -> None:
+    """A small random network as actuator, one step late."""
+    from gpusim_rl.sim import actuator_models
+
+    rng = torch.Generator().manual_seed(0)
+    inputs = actuator_models.Inputs(dt=0.005, offsets=(0, 1, 2), error=0.5, speed=5.0, torque=20.0)
+    layers = [
+        (torch.randn(8, 6, generator=rng), torch.zeros(8)),
+        (torch.randn(1, 8, generator=rng), torch.zeros(1)),
+    ]
+    file = HERE / "net.safetensors"
+    actuator_models.Net(inputs, layers).save(file)
+    words = ("robot.actuator.kind=net", f"robot.actuator.file={file}", "robot.actuator.lag=1")
+    ppo = graphs.build("cuda", "quadruped", 8, *words)
+    iterate(ppo, 5)
+    print(reasons(ppo) or "captured")
+
+
+def gym() -> None:
+    """The vector environment of Gymnasium."""
+    from gpusim_rl.adapters import gymnasium_env
+
+    env = gymnasium_env.make("cartpole", num_envs=4, sim="warp", device="cuda")
+    obs, _ = env.reset(seed=3)
+    for _ in range(3):
+        obs, *_ = env.step(env.action_space.sample())
+    print(obs.shape)
+
+
+def load() -> None:
+    """A state goes back into its PPO, then into another that has captured nothing yet."""
+    a = graphs.build("cuda", "cartpole", 8)
+    iterate(a, 5)
+    state = {name: value.cpu() for name, value in a.state().items()}
+    a.load(state, "here")
+    iterate(a, 2)
+    b = graphs.build("cuda", "cartpole", 8)
+    b.load(state, "there")
+    iterate(b, 5)
+    worst = a.env.worst_step.read(a.env.worst_step.worst().cpu())
+    print("read", worst.world, worst.step)
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:]:
+        start = time.time()
+        try:
+            globals()[part]()
+            print(part, "done", round(time.time() - start), "s", flush=True)
+        except Exception:
+            print(part, "FAILED")
+            traceback.print_exc(limit=-5)
+    simgpu.finish()

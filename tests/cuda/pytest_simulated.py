@@ -1,0 +1,6 @@
+"""The GPU tests on the simulated runtime: `pytest -p pytest_simulated -m gpu`."""
+
+import emulate
+
+emulate.start()
+emulate.run_warp()

@@ -1,0 +1,211 @@
+"""Every command in README.md and docs/ runs, or is listed with a reason and composes.
+
+A command is run in a directory that holds what the page assumes. Where its program has these keys,
+`iterations=2 num_envs=8 episodes=4 seconds=1 task.episode=2` are appended.
+"""
+
+import contextlib
+import io
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+
+from gpusim_rl.config import compose
+from tests import robot_files
+from tests.commands import environment
+from tests.docs.examples import PAGES, commands, files
+from tests.worlds import ROOT
+
+SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 2}
+GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
+WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
+# Commands that are not run, and what each needs. Their configuration is composed instead.
+LISTED = {
+    "make test": LONG,
+    "make gpu-test": GPU,
+    "make wheel": WHEEL,
+    "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
+    ". .venv/bin/activate": SHELL,
+    "python train.py task=quadruped num_envs=4096 device=cuda": GPU,
+    "python -m gpusim_rl.bench compare=mjlab": GPU,
+    "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
+    "python train.py robot=go1": NETWORK,
+    "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
+        NETWORK
+    ),
+    "python train.py robot.mjcf=menagerie:anybotics_anymal_c": NETWORK,
+    "python train.py log=wandb": NETWORK,
+}
+CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
+PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
+
+
+def log_csv(path: Path) -> None:
+    """Write a log of two joints under a PD law, as docs/actuators.md describes it."""
+    rows = ["time,joint,target,position,velocity,torque"]
+    for joint in ("FL_knee", "FR_knee"):
+        angle = speed = 0.0
+        for i in range(400):
+            target = 0.5 if (i // 20) % 2 else -0.5
+            torque = 20 * (target - angle) - 0.5 * speed
+            rows.append(f"{i * 0.005:.3f},{joint},{target},{angle:.6f},{speed:.6f},{torque:.6f}")
+            speed += 0.005 * torque
+            angle += 0.005 * speed
+    path.write_text("\n".join(rows))
+
+
+def program(line: str) -> tuple[str, list[str]]:
+    """(train.py, play.py, a module or another program; its words) of a command.
+
+    Of `make TARGET`, these are what make runs last.
+    """
+    words = shlex.split(line)
+    if words[0] == "make":
+        # `make test` hands its own flags on, and an inner make then also prints its directory.
+        env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+        dry = subprocess.run(
+            ["make", "-n", *words[1:]], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+        )
+        first, *words = shlex.split(dry.stdout.splitlines()[-1])
+        words = [Path(first).name, *words]
+    if words[0] in PROGRAMS:
+        return PROGRAMS[words[0]], words[1:]
+    if words[0] == "python":
+        return (words[2], words[3:]) if words[1] == "-m" else (words[1], words[2:])
+    return words[0], words[1:]
+
+
+def shortened(script: str, words: list[str]) -> list[str]:
+    """The words with those of SHORT that the program has keys for."""
+    name = "train.py" if script == "torchrun" else script
+    if name not in CONFIG:
+        return words
+    keys = compose.flatten(compose.compose_plain(CONFIG[name], []))
+    resumes = any(word.startswith("resume=") for word in words)
+    kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
+    return words + [f"{k}={v}" for k, v in SHORT.items() if k in keys and k not in kept]
+
+
+def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
+    """(exit code, output) of train.py, play.py or a module, in this process."""
+    out, before, status = io.StringIO(), Path.cwd(), 0
+    os.chdir(cwd)
+    try:
+        with (
+            mock.patch.object(sys, "argv", [script, *words]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("default")
+            if script.endswith(".py"):
+                runpy.run_path(str(ROOT / script), run_name="__main__")
+            else:
+                sys.modules.pop(script, None)  # runpy warns of a module that is loaded
+                runpy.run_module(script, run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    finally:
+        os.chdir(before)
+    return status, out.getvalue()
+
+
+def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
+    """(exit code, output) of a command in a process of its own, as a user runs it."""
+    line = [sys.executable, str(ROOT / script), *words]
+    if script == "torchrun":
+        words = [str(ROOT / word) if word == "train.py" else word for word in words]
+        line = [sys.executable, "-m", "torch.distributed.run", *words]
+    done = subprocess.run(
+        line,
+        cwd=cwd,
+        env=environment(cwd.parent / f"{cwd.name}-home"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """A directory with what the pages assume: the run of `make train`, and a user's files."""
+    here = tmp_path_factory.mktemp("base")
+    script, words = program("make train")
+    assert (script, words) == ("train.py", ["task=quadruped"])
+    status, said = run_here(script, shortened(script, words), here)
+    assert status == 0, said
+    (run,) = (here / "runs" / "quadruped").iterdir()
+    shutil.copy(run / "policy.onnx", here)
+    broken = ["algo.learning_rate=1e30", "algo.lr_max=1e30", "rollbacks=0", "log=none"]
+    words = ["num_envs=8", "iterations=40", "run_dir=broken", *broken]
+    assert run_here("train.py", words, here)[0] == 1
+    shutil.move(here / "broken" / "repro.safetensors", run)
+    shutil.rmtree(here / "broken")
+    (here / "go1.xml").write_text(robot_files.mjcf())
+    log_csv(here / "log.csv")
+    return here
+
+
+def in_place(words: list[str], here: Path) -> list[str]:
+    """The words, with the run that the page leaves open as `…`."""
+    (run,) = (here / "runs" / "quadruped").iterdir() if "…" in " ".join(words) else (Path(),)
+    return [word.replace("…", run.name) for word in words]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_the_commands_of_a_page_run(page, base, tmp_path):
+    """Each command of a page ends well, in the page's order."""
+    here = tmp_path / "here"
+    for line in commands(page):
+        if line in LISTED or line == "make train":
+            continue
+        if not here.exists():
+            shutil.copytree(base, here)
+            for path, text in files(page).items():
+                (here / path).parent.mkdir(parents=True, exist_ok=True)
+                (here / path).write_text(text)
+        script, words = program(line)
+        if script == "mkdir":
+            subprocess.run([script, *words], cwd=here, check=True)
+            continue
+        assert script in (*CONFIG, "gpusim_rl.verify", "gpusim_rl.fit_actuator", "torchrun"), (
+            f"{page}: {line}: no rule for this command"
+        )
+        words = in_place(shortened(script, words), here)
+        films = script == "play.py" and not any(
+            word.startswith(("mode=", "repro=")) for word in words
+        )
+        apart = films or script == "torchrun" or bool(files(page))
+        status, said = (run_apart if apart else run_here)(script, words, here)
+        assert status == 0, f"{page}: {line}\n{said}"
+
+
+@pytest.mark.parametrize("line", LISTED)
+def test_a_listed_command_composes(line, tmp_path):
+    """A command that is not run stands in the docs, and its configuration is composed."""
+    assert any(line in commands(page) for page in PAGES), f"{line} is in no page"
+    if LISTED[line] == SHELL:
+        assert "VENV   ?= .venv" in (ROOT / "Makefile").read_text()
+        return
+    script, words = program(line)
+    if script == "pytest" or "pytest" in words:
+        return
+    if LISTED[line] == WHEEL:
+        assert (script, words[0]) in (("pip", "wheel"), ("pip", "install"))
+        return
+    if script == "gpusim_rl.bench":
+        assert compose.compose_plain("bench", words)["repeats"] > 0
+        return
+    status, said = run_here(script, [*words, "--cfg", "job"], tmp_path)
+    assert status == 0 and yaml.safe_load(said)["task"], said

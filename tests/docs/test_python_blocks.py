@@ -1,0 +1,73 @@
+"""The Python examples of the docs run."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import environment
+from tests.docs.examples import PAGES, Block, blocks
+from tests.worlds import ROOT
+
+# Shorter trainings, so that an example takes seconds: in the text → instead.
+SHORT = {"learn(200_000)": "learn(2_000)", "learn(20,": "learn(1,", "range(100)": "range(10)"}
+SHORT |= {"iterations=20": "iterations=2"}
+EXAMPLES = [
+    block
+    for page in PAGES
+    for block in blocks(page)
+    if block.language == "python" and not block.title
+]
+# A robot for docs/deploy.md: MuJoCo C, for five control steps.
+ROBOT = """
+import mujoco, numpy
+import runtime
+class Robot:
+    def __init__(self):
+        self.policy = runtime.Policy("policy.onnx")
+        self.model = mujoco.MjModel.from_xml_string(self.policy.mjcf)
+        self.data, self.steps = mujoco.MjData(self.model), 0
+        mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
+        mujoco.mj_forward(self.model, self.data)
+    def is_on(self):
+        return self.steps < 5
+    def read(self, name):
+        return runtime.readings(self.policy, self.data)[name]
+    def gyro(self): return self.read("gyro")
+    def up(self): return self.read("up")
+    def angles(self): return self.read("joint_pos")
+    def speeds(self): return self.read("joint_vel")
+    def send(self, targets):
+        assert numpy.isfinite(targets).all() and targets.shape == (self.model.nu,)
+        self.data.ctrl[:] = targets
+        mujoco.mj_step(self.model, self.data, round(self.policy.dt / self.model.opt.timestep))
+        self.steps += 1
+robot = Robot()
+"""
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: f"{block.page}:{block.text[:30]!r}")
+def test_an_example_runs(block: Block, tmp_path: Path, trained: Path):
+    """An example in Python ends well in a process of its own, in an empty directory."""
+    text = block.text
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    here = tmp_path / "here"
+    here.mkdir()
+    if "robot." in text:
+        shutil.copy(ROOT / "gpusim_rl" / "deploy" / "runtime.py", here)
+        shutil.copy(trained / "policy.onnx", here)
+        text = ROBOT + text + "assert robot.steps == 5\n"
+    (here / "example.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=here,
+        env=environment(tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

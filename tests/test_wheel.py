@@ -1,0 +1,228 @@
+"""The wheel, installed where the repository is not: its commands, and a task of the user's own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.commands import environment
+from tests.worlds import ROOT
+
+SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "sim.threads=1", "device=cpu", "log=none")
+BUILT_FROM = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "conf", "tasks", "gpusim_rl")
+TASK = '''
+"""A cart that keeps its pole hanging."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusim_rl.tasks.classic.cartpole import Cartpole
+
+Path("imported").touch()
+
+
+@dataclass(kw_only=True)
+class Hang(Cartpole):
+    """Cartpole with another reward."""
+
+    def reward(self, s):
+        return {name: -value for name, value in super().reward(s).items()}
+'''
+
+
+class Installed:
+    """An environment with the wheel, and an empty directory to work in.
+
+    Args:
+        python: the interpreter of the environment.
+        cwd: the directory.
+    """
+
+    def __init__(self, python: Path, cwd: Path):
+        self.python, self.cwd = python, cwd
+        self.env = environment(cwd.parent / "home")
+        del self.env["PYTHONPATH"]
+
+    def run(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the environment in the directory."""
+        return subprocess.run(
+            [str(self.python.parent / command), *words],
+            cwd=self.cwd,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def succeed(self, command: str, *words: str, stderr: str = "") -> str:
+        """What a command printed, after it ended well."""
+        done = self.run(command, *words)
+        assert (done.returncode, done.stderr) == (0, stderr), done.stdout + done.stderr
+        return done.stdout
+
+    def refused(self, command: str, *words: str) -> str:
+        """The one line in which a command answered a mistake; no task was imported."""
+        (self.cwd / "imported").unlink(missing_ok=True)
+        done = self.run(command, *words)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+        assert not (self.cwd / "imported").exists()
+        return done.stderr
+
+
+def copy_source(source: Path) -> None:
+    """Copy what a wheel is built from, links as links."""
+    for name in BUILT_FROM:
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, source / name)
+
+
+def build_wheel(source: Path) -> subprocess.CompletedProcess[str]:
+    """Build the wheel of a copy of this repository, into its folder dist/."""
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"]
+    build += ["--disable-pip-version-check", "--no-index", "-w", "dist", "."]
+    return subprocess.run(build, cwd=source, check=False, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of this repository."""
+    source = tmp_path_factory.mktemp("source")
+    copy_source(source)
+    done = build_wheel(source)
+    assert done.returncode == 0, done.stderr
+    (file,) = (source / "dist").glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Installed:
+    """The wheel in a fresh environment, which sees the packages of this one."""
+    root = tmp_path_factory.mktemp("installed")
+    venv, cwd = root / "venv", root / "empty"
+    cwd.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    install = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install"]
+    install += ["-q", "--disable-pip-version-check", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    here = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
+    (site / "packages.pth").write_text("\n".join(here) + "\n")
+    return Installed(venv / "bin" / "python", cwd)
+
+
+@pytest.fixture(scope="module")
+def trained(installed) -> Installed:
+    """A run of cartpole, trained by gpusim-train."""
+    said = installed.succeed("gpusim-train", "task=cartpole", *SMALL, "iterations=3", "run_dir=run")
+    assert "see it: gpusim-play run=run" in said
+    return installed
+
+
+@pytest.fixture(scope="module")
+def own(trained) -> Installed:
+    """A task of the user's own in the directory, trained."""
+    cwd = trained.cwd
+    (cwd / "tasks" / "mine").mkdir(parents=True)
+    (cwd / "conf" / "task").mkdir(parents=True)
+    model = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
+    (cwd / "tasks" / "mine" / "hang.xml").write_text(model.replace('"0.1"', '"0.11"'))
+    (cwd / "tasks" / "mine" / "hang.py").write_text(TASK)
+    yaml = (ROOT / "conf" / "task" / "cartpole.yaml").read_text()
+    yaml = yaml.replace("name: cartpole", "name: hang").replace("cartpole.xml", "hang.xml")
+    (cwd / "conf" / "task" / "hang.yaml").write_text(yaml)
+    says = f"importing {cwd}/tasks/mine/hang.py\n"
+    words = ("task=hang", *SMALL, "iterations=2", "run_dir=own")
+    trained.succeed("gpusim-train", *words, stderr=says)
+    return trained
+
+
+@pytest.mark.parametrize("name", ["conf", "tasks"])
+def test_a_source_without_links_is_not_built(name, tmp_path):
+    """A link that became a text file, as in some zip files, ends the build and names itself."""
+    copy_source(tmp_path)
+    link = tmp_path / "gpusim_rl" / name
+    link.unlink()
+    link.write_text(f"../{name}")
+    done = build_wheel(tmp_path)
+    assert done.returncode != 0 and not list(tmp_path.glob("dist/*.whl"))
+    assert f"error: gpusim_rl/{name}/" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_what_is_installed(wheel, installed):
+    """Everything lies in gpusim_rl: site-packages gets no tasks, conf or tests."""
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"gpusim_rl"}
+    (site,) = installed.python.parents[1].glob("lib/python*/site-packages")
+    assert not {"tasks", "conf", "tests", "train.py", "play.py"} & set(os.listdir(site))
+    ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("gpusim_rl/**/*.py")}
+    ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("conf/**/*.yaml")}
+    ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("tasks/**/*.*")}
+    ours = {name for name in ours if "__pycache__" not in name}
+    assert ours <= set(zipfile.ZipFile(wheel).namelist())
+    program = "import gpusim_rl.tasks; print(gpusim_rl.__file__)"
+    assert installed.succeed("python", "-c", program) == f"{site}/gpusim_rl/__init__.py\n"
+
+
+def test_evaluate_and_film(trained):
+    """gpusim-play evaluates and films a run."""
+    words = ("run=run", "mode=evaluate", "episodes=4")
+    assert '"success"' in trained.succeed("gpusim-play", *words)
+    said = trained.succeed("gpusim-play", "run=run", "video=film.mp4", "seconds=1")
+    assert said == "wrote film.mp4\n" and (trained.cwd / "film.mp4").stat().st_size > 1000
+
+
+def test_help_and_mistakes(trained):
+    """Help names the commands; a mistake gets the line that train.py gives."""
+    for command in ("gpusim-train", "gpusim-play"):
+        said = trained.succeed(command, "--help")
+        assert f"  {command} " in said and "python " not in said and "task_code" in said
+    line = trained.refused("gpusim-train", "nun_envs=4")
+    assert line.startswith("error: unknown key 'nun_envs': did you mean num_envs")
+
+
+def test_a_task_of_ones_own(own):
+    """A task of the working directory is trained, evaluated, exported and continued."""
+    config = (own.cwd / "own" / "config.yaml").read_text()
+    assert "task_code: here" in config and "mjcf: model/task/model.xml" in config
+    allowed, says = ("run=own", "task_code=here"), f"importing {own.cwd}/tasks/mine/hang.py\n"
+    words = ("mode=export", "out=own.onnx", *allowed)
+    assert "wrote own.onnx" in own.succeed("gpusim-play", *words, stderr=says)
+    notes = {prop.key for prop in onnx.load(own.cwd / "own.onnx").metadata_props}
+    assert "mjcf" in notes
+    words = ("mode=evaluate", "episodes=4", *allowed)
+    assert '"success"' in own.succeed("gpusim-play", *words, stderr=says)
+    words = ("resume=own", "iterations=3", "task_code=here")
+    assert "iteration 3/3" in own.succeed("gpusim-train", *words, stderr=says)
+
+
+def test_a_run_imports_nothing(own):
+    """Without task_code=here no command imports a task for a run, whatever the run says."""
+    for command, *words in (
+        ("gpusim-play", "run=own", "mode=evaluate"),
+        ("gpusim-train", "resume=own", "iterations=9"),
+        ("python", "-m", "gpusim_rl.verify", "own"),
+    ):
+        line = own.refused(command, *words)
+        assert "unknown task 'hang'" in line and "task_code=here" in line
+    # a task of ours by name, and code that the run says is here
+    shutil.copytree(own.cwd / "run", own.cwd / "stranger")
+    file = own.cwd / "stranger" / "config.yaml"
+    file.write_text(file.read_text().replace("task_code: null", "task_code: here"))
+    (own.cwd / "tasks" / "mine" / "cartpole.py").write_text(TASK)
+    assert "task_code=here" in own.refused("gpusim-play", "run=stranger", "mode=evaluate")
+    own.succeed("gpusim-play", "run=run", "mode=evaluate", "episodes=2")
+    assert not (own.cwd / "imported").exists()
+    own.succeed("gpusim-play", "onnx=own/policy.onnx", "video=onnx.mp4", "seconds=1")
+    assert not (own.cwd / "imported").exists()
