@@ -20,7 +20,8 @@ class State:
     A name that is none of these raises ValueError, with the names that there are.
 
     Args:
-        tensors: these by name, and `sensordata` (B, ns); they are kept, not copied.
+        tensors: these by name, and `sensordata` (B, ns); they are kept, not copied. In place of
+            `sensordata` there may be each sensor by its name.
         columns: sensor → its columns in `sensordata`.
     """
 
@@ -41,12 +42,16 @@ class State:
             raise AttributeError(name)
         if name in self._tensors:
             return self._tensors[name]
-        return self._tensors["sensordata"][:, self._sensor(name)]
+        columns = self._sensor(name)
+        return self._tensors["sensordata"][:, columns]
 
     def span(self, first: str, last: str) -> Tensor:
         """(B, …) adjacent sensors as one tensor, from first to last in the model's order."""
         columns = slice(self._sensor(first).start, self._sensor(last).stop)
-        return self._tensors["sensordata"][:, columns]
+        if "sensordata" in self._tensors:
+            return self._tensors["sensordata"][:, columns]
+        between = (n for n, c in self._columns.items() if columns.start <= c.start < columns.stop)
+        return torch.cat([self._tensors[name] for name in between], 1)
 
     def with_(self, **tensors: Tensor) -> Self:
         """The same state, with other tensors of these names."""

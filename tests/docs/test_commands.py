@@ -73,7 +73,12 @@ def program(line: str) -> tuple[str, list[str]]:
         # `make test` hands its own flags on, and an inner make then also prints its directory.
         env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
         dry = subprocess.run(
-            ["make", "-n", *words[1:]], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+            ["make", "-n", *words[1:]],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         first, *words = shlex.split(dry.stdout.splitlines()[-1])
         words = [Path(first).name, *words]

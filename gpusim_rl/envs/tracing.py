@@ -1,0 +1,162 @@
+"""What a task's methods read, and what of it a robot can measure."""
+
+from typing import Any, NamedTuple
+
+import mujoco
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.dependencies import NOTHING, Result, dependencies
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
+
+WORLDS = 2  # that a method is run on
+RNG = "random numbers"  # the input that they depend on
+HIDDEN = "which no robot measures: only `privileged` may read it"
+SECRET = "which is drawn at random, and no robot knows it: only `privileged` may read it"
+ACTIONS = ("action", "previous", "time")  # memory that every Env keeps
+# Joints by their actuators, in the order of ctrl: what servos report.
+JOINTS = ("joint_pos", "joint_vel")
+# Sensors that a robot can carry, by their MuJoCo type. The others need the simulator: velocimeter,
+# framepos, framelinvel, centers of mass, energies, distances between geoms.
+CARRIED = {
+    getattr(mujoco.mjtSensor, f"mjSENS_{name}").value
+    for name in (
+        *("GYRO", "ACCELEROMETER", "MAGNETOMETER", "CLOCK"),
+        *("FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMEANGVEL"),  # of an IMU
+        *("TOUCH", "TACTILE", "FORCE", "TORQUE", "RANGEFINDER", "CAMPROJECTION"),
+        *("JOINTPOS", "JOINTVEL", "JOINTACTFRC", "BALLQUAT", "BALLANGVEL"),
+        *("ACTUATORPOS", "ACTUATORVEL", "ACTUATORFRC"),
+        *("TENDONPOS", "TENDONVEL", "TENDONACTFRC"),
+    )
+}
+
+
+class Midpoint:
+    """Stands in for `Rng`: each number is the middle of its range, and depends on one tensor.
+
+    Args:
+        half: (B,) 0.5 everywhere; with other values the numbers are elsewhere in their ranges.
+    """
+
+    def __init__(self, half: Tensor):
+        self.half = half
+
+    def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
+        """(B, *shape) the middle of [low, high)."""
+        wide = low if isinstance(low, Tensor) else high
+        rank = wide.ndim if isinstance(wide, Tensor) else 0
+        return low + (high - low) * self.half.view(-1, *[1] * rank)
+
+    def normal(self, name: str, width: int) -> Tensor:
+        """(B, width) zeros."""
+        return (self.half[:, None] - 0.5).expand(-1, width)
+
+    def integers(self, name: str, high: int, width: int = 1) -> Tensor:
+        """(B, width) int64, the middle of [0, high)."""
+        return (high * self.half[:, None]).long().expand(-1, width)
+
+
+def sample_inputs(task: Task) -> dict[str, Tensor]:
+    """Everything that a task's methods can read, by name, for two worlds at the model's pose.
+
+    Sensors are tensors of their own; `random numbers` (B,) is a `Midpoint`'s. The entries of the
+    memory are those of `task.start`, in the middle of what it draws.
+    """
+    m = task.mjm
+
+    def rows(values: Any) -> Tensor:
+        return task.tensor(values).expand(WORLDS, -1).clone()
+
+    inputs = {
+        name: task.tensor([[0.0]]).expand(WORLDS, c.stop - c.start).clone()
+        for name, c in task.sensor_columns.items()
+    }
+    inputs |= {"qpos": rows(m.qpos0), "qvel": rows([0.0] * m.nv)}
+    inputs |= {name: rows([0.0] * m.nu) for name in (*JOINTS, "ctrl", "action", "previous")}
+    inputs["time"] = torch.ones(WORLDS, dtype=torch.int64, device=task.device)
+    half = torch.full((WORLDS,), 0.5, device=task.device)
+    return inputs | first_memory(task, half) | {RNG: half}
+
+
+def first_memory(task: Task, half: Tensor) -> dict[str, Tensor]:
+    """The task's memory (B, …) at the start of an episode, for half (B,) as in `Midpoint`."""
+    start = task.start(len(half), Midpoint(half))  # pyright: ignore[reportArgumentType]
+    return {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
+
+
+class Needs(NamedTuple):
+    """What a program on the robot has to measure, to be told and to remember."""
+
+    readings: tuple[str, ...]  # of `measured`, in its order
+    memory: tuple[str, ...]  # `action`, `previous`, `time` if used, then entries of `start`
+    command: bool
+
+
+def needs(task: Task) -> Needs:
+    """What the actor's observation and `control` need on a robot, found by tracing the task.
+
+    On a robot `update` and `control` see the readings as they were delivered, like `observe`.
+
+    Raises:
+        ValueError: a term, `control`, or memory that one of them reads, depends on what no robot
+            measures or knows: the base's position, a velocimeter, a random number. The line names
+            the term. Or a method branches on a tensor.
+    """
+    inputs = sample_inputs(task)
+    where, half = type(task).__name__, {RNG: inputs[RNG]}
+    drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), half)
+    updated, known, used = reads(task, "update", inputs), measured(task.mjm), set[str]()
+    readers = [(f"the term {name!r}", x) for name, x in reads(task, "observe", inputs).items()]
+    # `control` makes s.previous of the action before, and s.action of this step's
+    acts = reads(task, "control", inputs)[""] - {"action"}
+    readers.append(("control", frozenset("action" if x == "previous" else x for x in acts)))
+    for reader, names in readers:  # which grows by the memory that is read
+        for name in sorted(names - used):
+            used.add(name)
+            own, wrong = NOTHING, ""
+            if name == "previous":
+                own = frozenset({"action"})
+            elif name in drawn and name != "command":
+                own = updated.get(name, NOTHING)
+                wrong = SECRET if RNG in own or (name not in updated and drawn[name]) else ""
+            elif name not in (*known, *ACTIONS, "command"):
+                wrong = HIDDEN
+            if wrong:
+                raise ValueError(f"{where}: {reader} reads {name!r}, {wrong}")
+            readers.append((f"the memory {name!r}", own))
+    return Needs(
+        readings=tuple(name for name in known if name in used),
+        memory=tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command"),
+        command="command" in used,
+    )
+
+
+def reads(task: Task, method: str, inputs: dict[str, Tensor]) -> dict[str, frozenset[str]]:
+    """Which inputs each output of a method depends on; see `dependencies`.
+
+    Args:
+        method: `observe`, `control`, `update`, … It is given a `State` of the inputs, and `update`
+            a `Midpoint` as well.
+        inputs: what `sample_inputs` returns.
+    """
+
+    def function(x: dict[str, Tensor]) -> Result:
+        further = (Midpoint(x[RNG]),) if method == "update" else ()
+        return getattr(task, method)(State(x, task.sensor_columns), *further)
+
+    return dependencies(f"{type(task).__name__}.{method}", function, inputs)
+
+
+def measured(model: mujoco.MjModel) -> dict[str, int]:
+    """What a robot of this model can measure: the name of each reading → its width.
+
+    These are the sensors of a type that a robot can carry, in the model's order, and the angles and
+    speeds of the actuated joints.
+    """
+    sensors = {
+        model.sensor(i).name: int(model.sensor_dim[i])
+        for i in range(model.nsensor)
+        if model.sensor_type[i] in CARRIED
+    }
+    return sensors | {name: int(model.nu) for name in JOINTS}

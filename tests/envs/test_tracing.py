@@ -1,0 +1,126 @@
+"""What tasks read, and what of it a robot can measure."""
+
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from gpusim_rl.envs.tracing import Needs, measured, needs, reads, sample_inputs
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests.worlds import TASKS, make_actuator, make_task, numbers
+
+
+@dataclass(kw_only=True)
+class Walker(Quadruped):
+    """A quadruped that reads its joints by `joint_pos` and `joint_vel`, and a filtered gyro."""
+
+    def start(self, n, rng):
+        drawn = rng.uniform("more", -torch.ones(3), 3 * torch.ones(3))
+        return super().start(n, rng) | dict(filtered=0 * drawn, mass=drawn, bias=torch.ones(n, 1))
+
+    def update(self, s, rng):
+        return super().update(s, rng) | dict(filtered=0.9 * s.filtered + 0.1 * s.gyro)
+
+    def observe(self, s):
+        return dict(
+            up=s.up, joints=s.joint_pos, speeds=s.joint_vel, filtered=s.filtered, bias=s.bias
+        )
+
+
+def make(kind, **methods):
+    """A task of a class with other methods."""
+    values = {
+        k: v for k, v in numbers("quadruped").items() if k not in ("name", "weights", "noise")
+    }
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    kind = dataclass(kw_only=True)(type("Walker", (kind,), methods))
+    return kind(**values | {"actuator": make_actuator()})
+
+
+def with_term(read):
+    """A Walker with one more term."""
+    return make(Walker, observe=lambda self, s: Walker.observe(self, s) | {"extra": read(s)})
+
+
+def test_what_the_quadruped_reads():
+    """Terms, controls and memory of the quadruped depend on what its source says."""
+    task = make_task("quadruped")
+    inputs = sample_inputs(task)
+    terms = reads(task, "observe", inputs)
+    assert {"gyro": {"gyro"}, "clock": {"command", "phase"}}.items() <= terms.items()
+    assert reads(task, "control", inputs) == {"": {"action", "command", "phase"}}
+    memory = reads(task, "update", inputs)
+    assert memory["phase"] == {"phase"} and "random numbers" in memory["command"]
+    feet = {f"{foot}_position" for foot in ("FL", "FR", "RL", "RR")}
+    assert reads(task, "privileged", inputs)["feet"] == feet
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tracing_is_fast(name):
+    """Tracing `observe` a second time takes less than 0.1 s."""
+    task = make_task(name)
+    inputs = sample_inputs(task)
+    reads(task, "observe", inputs)
+    begin = time.perf_counter()
+    reads(task, "observe", inputs)
+    assert time.perf_counter() - begin < 0.1
+
+
+def test_needs():
+    """What a robot needs is what the terms and the controls read, and the memory behind both."""
+    task = make(Walker)
+    assert needs(task) == Needs(
+        readings=("gyro", "up", "joint_pos", "joint_vel"),
+        memory=("phase", "filtered", "bias"),
+        command=True,
+    )
+    assert measured(task.mjm)["up"] == 3 and "velocity" not in measured(task.mjm)
+
+
+def test_actions_and_time_are_remembered():
+    """The actions before and the time are memory, where something reads them."""
+    assert needs(with_term(lambda s: s.action)).memory[0] == "action"
+    assert needs(with_term(lambda s: s.previous)).memory[:2] == ("action", "previous")
+    assert "time" in needs(with_term(lambda s: s.time[:, None].float())).memory
+    late = make(Walker, control=lambda self, s: s.previous)
+    assert "action" in needs(late).memory and "phase" not in needs(late).memory
+
+
+@pytest.mark.parametrize(
+    "read, says",
+    [
+        (lambda s: s.qpos[:, :3], "the term 'extra' reads 'qpos', which no robot measures"),
+        (lambda s: s.qvel[:, :3], "the term 'extra' reads 'qvel', which no robot measures"),
+        (lambda s: s.velocity > 1, "the term 'extra' reads 'velocity', which no robot measures"),
+        (lambda s: s.mass, "the term 'extra' reads 'mass', which is drawn at random"),
+        (lambda s: s.still[:, None], "the term 'extra' reads 'still', which is drawn at random"),
+        (
+            lambda s: s.up if s.up[0, 2] > 0 else -s.up,
+            r"Walker\.observe branches on a tensor: test_",
+        ),
+    ],
+)
+def test_what_no_robot_knows_is_refused(read, says):
+    """A term that needs the simulator or a random number is refused in one line with its name."""
+    with pytest.raises(ValueError, match=says) as error:
+        needs(with_term(read))
+    assert "\n" not in str(error.value) and str(error.value).startswith("Walker")
+
+
+@pytest.mark.parametrize(
+    "update, says",
+    [
+        (lambda s, rng: s.velocity, "the memory 'filtered' reads 'velocity', which no robot"),
+        (lambda s, rng: rng.normal("x", 3), "the term 'filtered' reads 'filtered', which is drawn"),
+        (lambda s, rng: s.mass, "the memory 'filtered' reads 'mass', which is drawn at random"),
+    ],
+)
+def test_memory_that_no_robot_has_is_refused(update, says):
+    """Memory of the simulator is refused wherever an observation depends on it."""
+    task = make(
+        Walker,
+        update=lambda self, s, rng: {"phase": s.phase, "filtered": update(s, rng)},
+    )
+    with pytest.raises(ValueError, match=says):
+        needs(task)
