@@ -7,6 +7,7 @@ from typing import Any
 import mujoco
 import torch
 
+from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.config import compose, validate
@@ -232,10 +233,10 @@ def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
     return mirrors(flips, env.term_widths, env.task.history)
 
 
-def export_policy(ppo: PPO, cfg: dict[str, Any], path: Path) -> float:
+def export_policy(ppo: Learner, cfg: dict[str, Any], path: Path) -> float:
     """Export a PPO's actor, checked on observations. Returns the largest difference from torch."""
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
-    observations = observe(ppo.act, ppo.env.task, weights=weights, noise=noise)
+    observations = observe(ppo.policy, ppo.env.task, weights=weights, noise=noise)
     return export(
         ppo.policy.actor,
         ppo.env.task,

@@ -87,7 +87,7 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     from gpusim_rl.training.evaluation import evaluate
 
     scores = evaluate(
-        ppo.act,
+        ppo.policy,
         ppo.env.task,
         weights=config["task"]["weights"],
         noise=config["task"]["noise"],

@@ -45,18 +45,19 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def play_run(ppo: Any, config: dict[str, Any], seed: int, choose: Choose) -> tuple[Any, Frames]:
     """The model and the frames of one world, as an evaluation steps it."""
-    from gpusim_rl.training.evaluation import evaluation_env
+    from gpusim_rl.envs.step import ended
+    from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
     weights, noise, asks = config["task"]["weights"], config["task"]["noise"], ppo.env.task.asks
     command = choose(asks.names, asks.low, asks.high) if asks else None
     env = evaluation_env(ppo.env.task, 1, weights=weights, noise=noise, seed=seed)
 
     def frames() -> Frames:
-        t = 0.0
+        t, act = 0.0, MeanAction(ppo.policy, 1)
         while True:
             if command:
                 env.set_memory("command", command(t))
-            env.step(ppo.act(env.observation.actor))
+            act.restart(ended(env.step(act(env.observation.actor))))
             t += env.task.dt
             yield t, env.sim.qpos[0].numpy().copy()
 

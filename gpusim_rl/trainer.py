@@ -16,7 +16,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build import export_policy, keep_models, make_ppo
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
@@ -75,7 +75,7 @@ def plan_memory(cfg: dict[str, Any]) -> None:
 
 
 class Trainer:
-    """One training: its PPO, its run directory and its metrics.
+    """One training: its learner, its run directory and its metrics.
 
     Args:
         cfg: from `configure`.
@@ -85,18 +85,18 @@ class Trainer:
     def __init__(self, cfg: dict[str, Any]):
         self.group = ProcessGroup.from_environment()
         self.build = partial(make_ppo, group=self.group)
-        ppo = self.build(cfg)
-        self.run, note, self.cfg = open_run(cfg, ppo)
+        learner = self.build(cfg)
+        self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
         project = self.cfg["log"]["project"]
         write, self.close = metric_writers.sink(sink, project, self.run.path, self.cfg)
         title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
         self.table = dashboard.Dashboard(
-            title, self.cfg["iterations"], ppo.iterations, quiet=self.group.rank > 0
+            title, self.cfg["iterations"], learner.iterations, quiet=self.group.rank > 0
         )
         self.loop = Training(
             self.cfg,
-            ppo,
+            learner,
             self.run,
             note=note,
             build=self.build,
@@ -123,7 +123,9 @@ class Trainer:
         if self.group.rank > 0:
             return {}
         seconds = self.loop.stopwatch.seconds
-        scores = evaluate(self.cfg["task"], self.loop.ppo, evaluation.SEED, self.cfg["episodes"])
+        scores = evaluate(
+            self.cfg["task"], self.loop.learner, evaluation.SEED, self.cfg["episodes"]
+        )
         scores["time_s"] = seconds
         self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
         return scores
@@ -135,7 +137,7 @@ class Trainer:
             return self.result()
         self.run.repair()
         self.run.json("eval.json", scores)
-        export_policy(self.loop.ppo, self.cfg, self.run.path / "policy.onnx")
+        export_policy(self.loop.learner, self.cfg, self.run.path / "policy.onnx")
         if self.loop.checkpoint_writer.failed:
             raise OSError(
                 f"the last checkpoint of {self.run.path} could not be written: "
@@ -147,20 +149,20 @@ class Trainer:
     def result(self, **values: Any) -> Result:
         """What is known of the training now."""
         failure = self.loop.checkpoint_writer.failed
-        return Result(self.run.path, self.loop.ppo.iterations, failure=failure, **values)
+        return Result(self.run.path, self.loop.learner.iterations, failure=failure, **values)
 
 
-def evaluate(task: dict[str, Any], ppo: PPO, seed: int, episodes: int) -> dict[str, float]:
+def evaluate(task: dict[str, Any], learner: Learner, seed: int, episodes: int) -> dict[str, float]:
     """The scores of a policy on its own task; `task` is that section of the configuration."""
     weights, noise = task["weights"], task["noise"]
     return evaluation.evaluate(
-        ppo.act, ppo.env.task, weights=weights, noise=noise, seed=seed, episodes=episodes
+        learner.policy, learner.env.task, weights=weights, noise=noise, seed=seed, episodes=episodes
     )
 
 
-def success(task: dict[str, Any], ppo: PPO) -> float:
+def success(task: dict[str, Any], learner: Learner) -> float:
     """The success of a policy during training, 0 to 1."""
-    return evaluate(task, ppo, evaluation.STOP_SEED, STOP_EPISODES)["success"]
+    return evaluate(task, learner, evaluation.STOP_SEED, STOP_EPISODES)["success"]
 
 
 def say(line: str) -> None:
@@ -168,14 +170,14 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def open_run(cfg: dict[str, Any], ppo: PPO) -> tuple[Run, dict[str, str], dict[str, Any]]:
+def open_run(cfg: dict[str, Any], learner: Learner) -> tuple[Run, dict[str, str], dict[str, Any]]:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
         The run, the note of the checkpoint that it continues, and the configuration, which names
         the copies of models in the run.
     """
-    return continue_run(cfg, ppo) if cfg["resume"] else create_run(cfg, ppo.group)
+    return continue_run(cfg, learner) if cfg["resume"] else create_run(cfg, learner.env.group)
 
 
 def create_run(
@@ -196,44 +198,46 @@ def create_run(
     return run, {}, kept
 
 
-def continue_run(cfg: dict[str, Any], ppo: PPO) -> tuple[Run, dict[str, str], dict[str, Any]]:
-    """The run of resume=, with its last checkpoint loaded into ppo.
+def continue_run(
+    cfg: dict[str, Any], learner: Learner
+) -> tuple[Run, dict[str, str], dict[str, Any]]:
+    """The run of resume=, with its last checkpoint loaded into learner.
 
     ValueError if more iterations are done than the configuration wants.
     """
-    run, group = Run.open(Path(cfg["resume"])), ppo.group
+    run, group = Run.open(Path(cfg["resume"])), learner.env.group
     if group.rank == 0:
         run.lock()
     state, note, path = run.checkpoints.restore(say)
-    ppo.load(state, str(path))
-    if ppo.iterations > cfg["iterations"]:
+    learner.load(state, str(path))
+    if learner.iterations > cfg["iterations"]:
         raise ValueError(
-            f"iterations={cfg['iterations']}: {run.path} has done {ppo.iterations} already"
+            f"iterations={cfg['iterations']}: {run.path} has done {learner.iterations} already"
         )
     # it went back to a checkpoint, and ended before it wrote the next one
     lowered = run.rollbacks() - int(number(note.get("rollbacks")))
-    for rate in ppo.optimizer.rates if lowered > 0 else ():
-        rate.mul_(0.5**lowered)
+    if lowered > 0:
+        learner.slow_down(0.5**lowered)
     note["rollbacks"] = str(run.rollbacks())
     group.barrier()  # all have read
     if group.rank == 0:
-        rewrite_run(run, cfg, ppo, path)
+        rewrite_run(run, cfg, learner, path)
     return run, note, cfg
 
 
-def rewrite_run(run: Run, cfg: dict[str, Any], ppo: PPO, checkpoint: Path) -> None:
+def rewrite_run(run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path) -> None:
     """Drop what came after the checkpoint, and write the configuration that it continues with."""
     changes = resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:
         say(
-            f"warning: {changed}: from iteration {ppo.iterations} on "
+            f"warning: {changed}: from iteration {learner.iterations} on "
             "this is not the run that was begun"
         )
     run.checkpoints.forget(checkpoint)
     run.configure(cfg | {"resume": None})
-    for row in run.rewind(ppo.iterations)[-1:]:
-        ppo.env.statistics.restore_means(row)
+    for row in run.rewind(learner.iterations)[-1:]:
+        learner.env.statistics.restore_means(row)
     if changes:
-        run.log({"iteration": ppo.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")
+        run.log({"iteration": learner.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")

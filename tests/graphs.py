@@ -41,10 +41,8 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
 
 def captured(ppo: PPO) -> list[Captured]:
     """All of its functions that may be captured, those of the Sim too."""
-    owners = (ppo, ppo.env.sim)
-    return [
-        value for owner in owners for value in vars(owner).values() if isinstance(value, Captured)
-    ]
+    owners = (vars(ppo), ppo.collector.parts, vars(ppo.env.sim))
+    return [value for owner in owners for value in owner.values() if isinstance(value, Captured)]
 
 
 def replays(ppo: PPO) -> bool:

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "algorithms": "core networks envs",
     "deploy": "core runs robots networks envs",
     "config": "core sim robots envs runs",
-    "training": "core sim envs runs algorithms",
+    "training": "core sim networks envs runs algorithms",
     "build": "core sim robots envs tasks networks algorithms runs training deploy config",
 }
 EVERY = " ".join(MAY_IMPORT)

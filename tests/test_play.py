@@ -186,7 +186,7 @@ def test_evaluate(here, trained):
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings["task"]["weights"], settings["task"]["noise"]
     assert scores == evaluate(
-        ppo.act, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
+        ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
     )
     at_the_end = json.loads((trained / "eval.json").read_text())
     assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}

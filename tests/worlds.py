@@ -2,11 +2,13 @@
 `conf/task` file."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mujoco
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
@@ -26,6 +28,24 @@ from gpusim_rl.sim.factory import make
 ROOT = Path(__file__).parent.parent
 TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*/*.py") if path.stem != "__init__")
 SIMS = ("native", "warp")
+
+
+def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the tensors, which later writes to them do not change."""
+    return {name: x.detach().clone() for name, x in tensors.items()}
+
+
+class Stateless:
+    """A function of observations (B, no) that gives actions, as a policy that remembers nothing."""
+
+    def __init__(self, action: Callable[[Tensor], Tensor]):
+        self.action = action
+
+    def blank_memory(self, worlds: int) -> dict[str, Tensor]:
+        return {}
+
+    def act(self, obs: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.action(obs), memory
 
 
 def read(path: str) -> dict[str, Any]:

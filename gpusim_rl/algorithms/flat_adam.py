@@ -96,7 +96,7 @@ class FlatAdam:
         self.grads.masked_fill_(bad, 0.0)  # also between the parameters, which nobody writes
         return norms
 
-    def state(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Adam's live tensors, by name."""
         named = zip(("actor", "critic"), self.weights, strict=True)
         return {

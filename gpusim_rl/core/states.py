@@ -1,19 +1,61 @@
-"""Flat dictionaries of tensors: what `state()` returns, `load()` takes and a checkpoint holds."""
+"""Live tensors by name: what `tensors()` returns, and what a checkpoint holds of it."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]  # shape and type of each tensor, by name
 
 
-def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of the tensors, which later writes to them do not change."""
-    return {name: x.detach().clone() for name, x in tensors.items()}
+class Live(NamedTuple):
+    """A tensor that changes while a training runs, at a fixed address."""
+
+    tensor: Tensor
+    worlds: bool  # it has a row for each world of this process, else all processes share it
 
 
-def layout(tensors: dict[str, Tensor]) -> Layout:
-    """Shape and type of each tensor."""
-    return {name: (tuple(x.shape), x.dtype) for name, x in tensors.items()}
+def per_world(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Live]:
+    """Tensors with a row for each world, under names that begin with `prefix`."""
+    return {prefix + name: Live(x, True) for name, x in tensors.items()}
+
+
+def shared(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Live]:
+    """Tensors that all processes have in common, under names that begin with `prefix`."""
+    return {prefix + name: Live(x, False) for name, x in tensors.items()}
+
+
+def copy_state(live: dict[str, Live], group: ProcessGroup = SINGLE) -> dict[str, Tensor]:
+    """Copies of live tensors by name, with the worlds of all processes."""
+    state = {}
+    for name, (x, worlds) in live.items():
+        rows = group.all_gather(x) if worlds else x
+        state[name] = rows.detach().clone() if rows is x else rows
+    return state
+
+
+@torch.no_grad()
+def load_state(
+    live: dict[str, Live], state: dict[str, Tensor], group: ProcessGroup = SINGLE
+) -> None:
+    """Write what `copy_state` returned, each process the rows of its own worlds. In place."""
+    for name, (x, worlds) in live.items():
+        x.copy_(group.rows(state[name]) if worlds else state[name])
+
+
+def state_layout(live: dict[str, Live], group: ProcessGroup = SINGLE) -> Layout:
+    """Shapes and types of what `copy_state` returns. Runs no tensor operation."""
+    return {
+        name: ((group.size * x.shape[0], *x.shape[1:]) if worlds else tuple(x.shape), x.dtype)
+        for name, (x, worlds) in live.items()
+    }
+
+
+def layout(state: dict[str, Tensor]) -> Layout:
+    """Shape and type of each tensor of a state."""
+    return {name: (tuple(x.shape), x.dtype) for name, x in state.items()}
 
 
 def check_layout(state: dict[str, Tensor], expected: Layout, where: str) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Layout
+from gpusim_rl.core.states import Live, copy_state
 from gpusim_rl.envs import live_tensors
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.rewards import ordered_weights
@@ -229,17 +229,17 @@ class Env:
         names, values = self.report()
         return self.statistics.means(names, values.tolist())
 
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        return live_tensors.registry(self)
+
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, by name, with the worlds of all ranks."""
-        return live_tensors.copy_state(self)
-
-    def layout(self) -> Layout:
-        """Shapes and types of what `state` returns."""
-        return live_tensors.state_layout(self)
+        return copy_state(self.tensors(), self.group)
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from what `state` returned. In place."""
-        live_tensors.load_state(self, state)
+        live_tensors.load(self, state)
         self.rng.draw(self.step_count)
         self.update_observations()
 

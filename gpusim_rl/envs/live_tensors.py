@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gpusim_rl.core.states import Layout, copies, layout
+from gpusim_rl.core.states import Live, load_state, per_world, shared
 
 if TYPE_CHECKING:
     from gpusim_rl.envs.env import Env
@@ -35,46 +35,20 @@ def scheduled_number(env: "Env", key: str) -> Tensor:
     return env.observer.noise_amplitude(name)
 
 
-def shared_tensors(env: "Env") -> dict[str, Tensor]:
-    """The live tensors that all worlds, on every rank, have in common."""
-    own = {"step_count": env.step_count, "success": env.success}
-    return {f"env/{name}": x for name, x in (own | env.statistics.sums_by_name()).items()}
+def registry(env: "Env") -> dict[str, Live]:
+    """Every live tensor that a continuation needs, by its name in a checkpoint."""
+    statistics, history = env.statistics, env.history
+    common = {"step_count": env.step_count, "success": env.success} | statistics.sums_by_name()
+    worlds = {"time": env.time, "action": env.action, "previous": env.previous}
+    worlds |= statistics.episodes_by_name() | (history.state() if history else {})
+    own = per_world("env/", worlds) | per_world("env/memory/", env.memory)
+    return per_world("sim/", env.sim.tensors()) | own | shared("env/", common)
 
 
-def world_tensors(env: "Env") -> dict[str, Tensor]:
-    """The live tensors with a row for each world, except those of the Sim."""
-    own = {"time": env.time, "action": env.action, "previous": env.previous}
-    own |= {f"memory/{name}": x for name, x in env.memory.items()}
-    own |= env.statistics.episodes_by_name() | (env.history.state() if env.history else {})
-    return {f"env/{name}": x for name, x in own.items()}
-
-
-def sim_tensors(env: "Env") -> dict[str, Tensor]:
-    """The live tensors of the Sim, with a row for each world."""
-    return {f"sim/{name}": x for name, x in env.sim.tensors().items()}
-
-
-def copy_state(env: "Env") -> dict[str, Tensor]:
-    """Copies of all that changes, by name, with the worlds of all ranks."""
-    state = {}
-    for name, x in (sim_tensors(env) | world_tensors(env)).items():
-        rows = env.group.all_gather(x)
-        state[name] = rows.clone() if rows is x else rows
-    return state | copies(shared_tensors(env))
-
-
-def state_layout(env: "Env") -> Layout:
-    """Shapes and types of what `copy_state` returns, without a copy."""
-    size, worlds = env.group.size, layout(sim_tensors(env) | world_tensors(env))
-    worlds = {name: ((size * shape[0], *shape[1:]), kind) for name, (shape, kind) in worlds.items()}
-    return worlds | layout(shared_tensors(env))
-
-
-def load_state(env: "Env", state: dict[str, Tensor]) -> None:
-    """Write what `copy_state` returned, each rank the rows of its own worlds. In place."""
-    rows = env.group.rows
+def load(env: "Env", state: dict[str, Tensor]) -> None:
+    """Write a state, each process the rows of its own worlds. In place."""
+    rows, live = env.group.rows, registry(env)
+    # The Sim derives other values from its tensors.
     env.sim.load({name[4:]: rows(x) for name, x in state.items() if name.startswith("sim/")})
-    for name, target in world_tensors(env).items():
-        target.copy_(rows(state[name]))
-    for name, target in shared_tensors(env).items():
-        target.copy_(state[name])
+    own = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
+    load_state(own, state, env.group)

@@ -30,6 +30,11 @@ class Step(NamedTuple):
     fault: Tensor  # (B,) bool
 
 
+def ended(step: StepEnd | Step) -> Tensor:
+    """(B,) bool: the worlds that began a new episode, whatever ended the old one."""
+    return step.terminated | step.truncated | step.fault
+
+
 def is_valid(x: Tensor) -> Tensor:
     """(B, n) → (B,) bool: every entry is finite and at most LIMIT."""
     # The norm of a row with NaN is NaN, which compares as false.

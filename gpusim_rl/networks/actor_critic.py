@@ -6,10 +6,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.core.maths import log_prob
+from gpusim_rl.core.record import NUMBER
+from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import Mirror, Mirrors, average
 from gpusim_rl.networks.mlp import mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
+
+
+def restarted(memory: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+    """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
+    return {
+        name: x.masked_fill(mask.view(-1, *[1] * (x.ndim - 1)), 0.0) for name, x in memory.items()
+    }
 
 
 class Actor(nn.Module):
@@ -109,9 +119,47 @@ class Policy(nn.Module):
         if self.symmetry == "net" and self.action_mirror:
             grad.copy_(self.action_mirror.symmetrized_magnitudes(grad))
 
-    def act(self, obs: Tensor) -> Tensor:
-        """Mean action (…, nu) for the actor's observation (…, no), while training."""
-        return self.mean(self.actor.normalizer(obs))
+    @property
+    def dims(self) -> tuple[int, int, int]:
+        """Widths of the actor's observation, of the critic's and of the action: no, nc, nu."""
+        no, nc = (len(x.mean) for x in (self.actor.normalizer, self.critic_normalizer))
+        return no, nc, len(self.log_std)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """The columns that `sample` gives, and their widths."""
+        nu = len(self.log_std)
+        return dict(action=nu, mean=nu, logp=NUMBER, std=nu)
+
+    def blank_memory(self, worlds: int) -> dict[str, Tensor]:
+        """What the networks remember as an episode begins, name → (worlds, …); zeros."""
+        return {}
+
+    def sample(
+        self, views: tuple[Tensor, Tensor], memory: dict[str, Tensor], rng: Rng
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """An action for each of B worlds, with what a learner stores of it, and the next memory.
+
+        Args:
+            views: the observations (B, no) of the actor and (B, nc) of the critic.
+            memory: as `blank_memory` has it.
+
+        Returns:
+            `action`, `mean` and `std`, (B, nu) each, and the action's log-probability `logp` (B,);
+            then the memory.
+        """
+        mean, std = self.mean(self.actor.normalizer(views[0])), self.std
+        action = mean + std * rng.normal("policy/action", mean.shape[1])
+        logp = log_prob(action, mean, std)
+        return dict(action=action, mean=mean, logp=logp, std=std.expand_as(mean)), memory
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean action (B, nu) for observations (B, no) on any device, and the next memory.
+
+        It is what ONNX holds: always in float32.
+        """
+        return self.actor(obs.to(self.log_std.device)).to(obs.device), memory
 
     def evaluate(self, critic_obs: Tensor) -> Tensor:
         """V (…) of the critic's observation (…, nc)."""

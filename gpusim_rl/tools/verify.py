@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import resume
 from gpusim_rl.config.validate import TASK_CODE
@@ -45,19 +45,19 @@ def main(words: list[str]) -> None:
         count = min(int(rest[1]) if rest[1:] else HASHED, max(expected, default=0))
         if count < 1:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
-        ppo = make_ppo(cfg)
+        learner = make_ppo(cfg)
     for line in differences(run):
         print(line)
-    if ppo.schedule.needs_evaluation and count > cfg["eval_every"]:
+    if learner.schedule.needs_evaluation and count > cfg["eval_every"]:
         count = cfg["eval_every"]
         print(
             "the curriculum goes by evaluations, which are not repeated here: "
             f"up to iteration {count}"
         )
     for i in range(1, count + 1):
-        ppo.iteration()
+        learner.iteration()
         if i in expected:
-            compare(ppo, i, expected[i])
+            compare(learner, i, expected[i])
 
 
 def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
@@ -78,9 +78,9 @@ def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
     return hashes
 
 
-def compare(ppo: PPO, iteration: int, expected: dict[str, Any]) -> None:
+def compare(learner: Learner, iteration: int, expected: dict[str, Any]) -> None:
     """Print whether a state has the expected hashes; exits with 1 if it has not."""
-    hashes = digests({name: value.cpu() for name, value in ppo.state().items()})
+    hashes = digests({name: value.cpu() for name, value in learner.state().items()})
     names = sorted(hashes.keys() | expected.keys())
     wrong = [name for name in names if hashes.get(name) != expected.get(name)]
     if not wrong:

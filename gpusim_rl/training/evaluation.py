@@ -1,7 +1,6 @@
 """Evaluation: how good a policy is, always measured in MuJoCo C with a converged solver."""
 
 import sys
-from collections.abc import Callable
 
 import torch
 from rich.progress import track
@@ -10,7 +9,9 @@ from torch import Tensor
 from gpusim_rl.core.graphs import torch_threads
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Task
+from gpusim_rl.networks.actor_critic import Policy, restarted
 from gpusim_rl.sim.actuated import make_actuated
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
@@ -20,7 +21,7 @@ STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
 @torch.no_grad()
 @torch_threads(1)
 def evaluate(
-    act: Callable[[Tensor], Tensor],
+    policy: Policy,
     task: Task,
     *,
     weights: dict[str, float],
@@ -34,7 +35,7 @@ def evaluate(
     A world that fails restarts and goes on; its episode counts once.
 
     Args:
-        act: observation (B, no) → action (B, nu), on the CPU.
+        policy: on any device.
         task: as trained. What runs is its `evaluation()`.
         progress: show a bar in a terminal.
 
@@ -43,22 +44,39 @@ def evaluate(
         task's own measures.
     """
     env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
-    task, record = env.task, Record()
+    task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
     first, returns = torch.ones(episodes), torch.zeros(episodes)
     hidden = not (progress and sys.stdout.isatty())
     for _ in track(range(task.horizon), "evaluating", disable=hidden, transient=True):
         action = act(env.observation.actor)
-        step = env.step(action, on_step=lambda s: record.add(task.measure(s)))
+        step = env.step(action, on_step=lambda s: measures.add(task.measure(s)))
+        act.restart(ended(step))
         returns += first * step.reward
         failed = step.terminated | step.fault
         first *= (~failed).float()
-        record.add({"terminated": failed})
-    scores = task.score(record.stacked())
+        measures.add({"terminated": failed})
+    scores = task.score(measures.stacked())
     # Outside the iteration the host may read: an evaluation runs on it.
     return {**scores, "return": returns.mean().item(), "episodes": episodes}
 
 
-class Record:
+class MeanAction:
+    """The mean action of a policy in B worlds, and what it remembers of their episodes."""
+
+    def __init__(self, policy: Policy, worlds: int):
+        self.policy, self.memory = policy, policy.blank_memory(worlds)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Observations (B, no) → actions (B, nu)."""
+        action, self.memory = self.policy.act(obs, self.memory)
+        return action
+
+    def restart(self, worlds: Tensor) -> None:
+        """Forget the episodes of the worlds (B,) bool."""
+        self.memory = restarted(self.memory, worlds)
+
+
+class Measures:
     """The measures of every step."""
 
     def __init__(self) -> None:
@@ -78,7 +96,7 @@ class Record:
 @torch.no_grad()
 @torch_threads(1)
 def observe(
-    act: Callable[[Tensor], Tensor],
+    policy: Policy,
     task: Task,
     *,
     weights: dict[str, float],
@@ -86,10 +104,10 @@ def observe(
 ) -> Tensor:
     """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
     env = evaluation_env(task, 64, weights=weights, noise=noise, seed=STOP_SEED)
-    observations = []
+    observations, act = [], MeanAction(policy, 64)
     for _ in range(32):
         observations.append(env.observation.actor.clone())
-        env.step(act(env.observation.actor))
+        act.restart(ended(env.step(act(env.observation.actor))))
     return torch.cat(observations)
 
 

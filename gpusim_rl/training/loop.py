@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.runs.run import Run, Stopwatch
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
@@ -29,15 +29,15 @@ class TrainingFailed(RuntimeError):
 
 
 class Training:
-    """Iterate a PPO until its iterations are done, its success is reached or a signal comes.
+    """Iterate a learner until its iterations are done, its success is reached or a signal comes.
 
     Args:
         cfg: the configuration.
-        ppo: ready for its next iteration. `self.ppo` is the one to use afterwards.
+        learner: ready for its next iteration. `self.learner` is the one to use afterwards.
         run: where checkpoints, metrics and hashes are written.
-        note: of the checkpoint that ppo comes from: seconds trained before, roll-backs.
-        build: makes a PPO of a configuration.
-        evaluate: gives the success of a PPO, 0 to 1.
+        note: of the checkpoint that learner comes from: seconds trained before, roll-backs.
+        build: makes a learner of a configuration.
+        evaluate: gives the success of a learner, 0 to 1.
         write_metrics: takes each row of metrics.
         table: shows them.
     """
@@ -45,16 +45,16 @@ class Training:
     def __init__(
         self,
         cfg: dict[str, Any],
-        ppo: PPO,
+        learner: Learner,
         run: Run,
         *,
         note: dict[str, str],
-        build: Callable[[dict[str, Any]], PPO],
-        evaluate: Callable[[PPO], float],
+        build: Callable[[dict[str, Any]], Learner],
+        evaluate: Callable[[Learner], float],
         write_metrics: Callable[[Row], None],
         table: Dashboard,
     ):
-        self.cfg, self.ppo, self.run, self.group = cfg, ppo, run, ppo.group
+        self.cfg, self.learner, self.run, self.group = cfg, learner, run, learner.env.group
         self.build, self.evaluate, self.table = build, evaluate, table
         self.write_metrics = write_metrics
         self.seconds_before = number(note.get("time_s"))
@@ -63,7 +63,7 @@ class Training:
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
         self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
-        self.saved = ppo.iterations if note else -1  # the iteration of the last checkpoint
+        self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def __call__(self) -> int:
@@ -73,13 +73,13 @@ class Training:
             TrainingFailed: it went wrong too often.
         """
         with Signals() as signals:
-            if self.ppo.iterations == 0:
+            if self.learner.iterations == 0:
                 self.save()
-            last = self.reached or self.ppo.iterations >= self.cfg["iterations"]
+            last = self.reached or self.learner.iterations >= self.cfg["iterations"]
             try:
                 while not last and not (ended := self.group.max(signals.caught)):
                     last = self.step(signals)
-                if self.saved != self.ppo.iterations:  # the signal came after what was due
+                if self.saved != self.learner.iterations:  # the signal came after what was due
                     self.flush()
                     if not self.bad:
                         self.save()
@@ -89,15 +89,15 @@ class Training:
 
     def step(self, signals: Signals) -> bool:
         """Do an iteration and all that is due after it. Returns whether it was the last."""
-        cfg, ppo = self.cfg, self.ppo
-        ppo.iteration()
-        i = ppo.iterations
+        cfg, learner = self.cfg, self.learner
+        learner.iteration()
+        i = learner.iterations
         self.flush()  # the row of an earlier iteration, now that the device has this one to do
-        if self.ppo.iterations != i:
+        if self.learner.iterations != i:
             return False  # rolled back
-        ppo = self.ppo  # another one, if a capacity grew
+        learner = self.learner  # another one, if a capacity grew
         if i <= HASHED:
-            state = ppo.state()
+            state = learner.state()
             if self.group.rank == 0:
                 self.checkpoint_writer.hash(i, state)
         success = self.success_if_due(i)
@@ -106,11 +106,11 @@ class Training:
         caught = bool(self.group.max(signals.caught))
         save = last or i % cfg["save_every"] == 0 or bool(success) or caught
         if i % cfg["log_every"] == 0 or save:
-            self.pending.append((i, ppo.report(), success, ppo.env.worst_step.worst()))
-            ppo.env.worst_step.clear()
-        if save or ppo.env.device.type == "cpu":
+            self.pending.append((i, learner.report(), success, learner.env.worst_step.worst()))
+            learner.env.worst_step.clear()
+        if save or learner.env.device.type == "cpu":
             self.flush()
-            if self.ppo.iterations != i:
+            if self.learner.iterations != i:
                 return False
         if save and (last or not self.bad):  # a roll-back must return to a good state
             self.save(success.get("success"))
@@ -119,12 +119,12 @@ class Training:
     def success_if_due(self, i: int) -> Row:
         """The entry "success" of iteration i's row, or nothing if no evaluation is due."""
         if (
-            not (self.cfg["stop_at"] or self.ppo.schedule.needs_evaluation)
+            not (self.cfg["stop_at"] or self.learner.schedule.needs_evaluation)
             or i % self.cfg["eval_every"]
         ):
             return {}
-        success = self.group.broadcast(self.evaluate(self.ppo) if self.group.rank == 0 else 0.0)
-        self.ppo.env.success.fill_(success)
+        success = self.group.broadcast(self.evaluate(self.learner) if self.group.rank == 0 else 0.0)
+        self.learner.env.success.fill_(success)
         return {"success": success}
 
     def save(self, success: float | None = None) -> None:
@@ -136,16 +136,16 @@ class Training:
         }
         if success is not None:
             note["success"] = str(success)
-        self.saved, state = self.ppo.iterations, self.ppo.state()
+        self.saved, state = self.learner.iterations, self.learner.state()
         if self.group.rank == 0:
-            self.checkpoint_writer.save(self.ppo.iterations, state, note, success=success)
+            self.checkpoint_writer.save(self.learner.iterations, state, note, success=success)
 
     def flush(self) -> None:
         """Log the pending rows. Waits for the device to have done those iterations, no later."""
         while self.pending:
             i, read, success, worst = self.pending.pop(0)
             metrics, seconds = read(), self.stopwatch.seconds
-            env_steps = i * self.ppo.size * self.group.size
+            env_steps = i * self.learner.size * self.group.size
             row = {"iteration": i, "env_steps": env_steps, "time_s": seconds} | metrics | success
             row["rollbacks"] = self.rollbacks
             if self.group.rank == 0:
@@ -188,10 +188,9 @@ class Training:
             raise TrainingFailed(
                 f"{bad}, and no checkpoint can be loaded: {error}; {reason}"
             ) from None
-        self.ppo.load(state, str(path))
-        self.ppo.env.worst_step.clear()
-        for rate in self.ppo.optimizer.rates:
-            rate.mul_(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
+        self.learner.load(state, str(path))
+        self.learner.env.worst_step.clear()
+        self.learner.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
         self.pending.clear()
@@ -202,8 +201,8 @@ class Training:
     def rewind(self) -> None:
         """Remove the rows that will be written again, and write the count of roll-backs."""
         self.run.json("rollbacks.json", self.rollbacks)
-        for row in self.run.rewind(self.ppo.iterations)[-1:]:
-            self.ppo.env.statistics.restore_means(row)
+        for row in self.run.rewind(self.learner.iterations)[-1:]:
+            self.learner.env.statistics.restore_means(row)
 
     def attempt(self, write: Callable[[], None]) -> None:
         """Write to the run. If the disk is full or gone, tell the user and go on."""
@@ -214,14 +213,14 @@ class Training:
 
     def report(self, i: int, worst: torch.Tensor) -> str:
         """Write the report about the worst step. Returns what it says, in a few words."""
-        line, report, tensors = describe(self.ppo.env, worst, i)
+        line, report, tensors = describe(self.learner.env, worst, i)
         if self.group.rank > 0:
             return line
         return f"{line}; {write_report(self.run, self.cfg, report, tensors)}"
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded. With sim.grow, double it and go on exactly."""
-        over, sizes = int(row["overflow"]), self.ppo.env.sim.exceeded()
+        over, sizes = int(row["overflow"]), self.learner.env.sim.exceeded()
         what = f"iteration {int(row['iteration'])}: {over} steps went over a capacity"
         settings = " ".join(f"sim.{name}={size}" for name, size in sizes.items())
         if not sizes:
@@ -231,10 +230,9 @@ class Training:
             return self.table.say(f"{what}, and were left out: set {settings}")
         self.table.say(f"{what}, and were left out: going on with {settings}")
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
-        state = {name: value.cpu() for name, value in self.ppo.state().items()}
-        logged, iteration = self.ppo.logged, self.ppo.iterations
-        del self.ppo  # its memory, before another one takes as much
-        self.ppo = self.build(self.cfg)
-        self.ppo.load(state, f"iteration {iteration}")
-        self.ppo.logged = logged
+        state = {name: value.cpu() for name, value in self.learner.state().items()}
+        iteration = self.learner.iterations
+        del self.learner  # its memory, before another one takes as much
+        self.learner = self.build(self.cfg)
+        self.learner.load(state, f"iteration {iteration}")
         self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))

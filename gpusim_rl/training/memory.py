@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.samples import Columns
+from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
@@ -45,7 +44,7 @@ class Plan(NamedTuple):
         return max(0, int(room / sum(self.slope.values())))
 
 
-def measure(build: Callable[[int], PPO]) -> Plan:
+def measure(build: Callable[[int], Learner]) -> Plan:
     """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds."""
     few, many = 32, 64
     # The first one also loads modules, libraries and kernels, which are not to be measured.
@@ -57,42 +56,52 @@ def measure(build: Callable[[int], PPO]) -> Plan:
     return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free)
 
 
-def measure_parts(build: Callable[[int], PPO], worlds: int, device: torch.device) -> dict[str, int]:
+def measure_parts(
+    build: Callable[[int], Learner], worlds: int, device: torch.device
+) -> dict[str, int]:
     """Bytes of each part once every function has run, and on CUDA has been captured."""
     cuda, before = device.type == "cuda", free_bytes(device)
-    ppo = build(worlds)
+    learner = build(worlds)
     for _ in range(WARM_UP + 2 if cuda else 1):
-        ppo.iteration()
+        learner.iteration()
     seen: set[int] = set()
     size = {
-        "physics": held_bytes(ppo.env.sim, seen),
-        "environment": held_bytes(ppo.env, seen),
-        "rollout": held_bytes(ppo.rollout, seen, skip=(ppo.policy,)),
-        "networks": held_bytes(ppo.policy.state_dict(), seen),
-        "optimizer": held_bytes([*ppo.optimizer.adam.state.values(), ppo.optimizer.grads], seen),
-        "update": held_bytes(ppo, seen),
+        "physics": held_bytes(learner.env.sim, seen),
+        "environment": held_bytes(learner.env, seen),
+        "rollout": held_bytes(learner.collector, seen, skip=(learner.policy,)),
+        "networks": held_bytes(learner.policy.state_dict(), seen),
+        "optimizer": held_bytes([x.tensor for x in learner.tensors().values()], seen),
+        "update": held_bytes(learner, seen),
     }
     if cuda:  # Allocators and graphs keep more: whatever the driver counts beside.
         torch.cuda.synchronize(device)
         size["update"] += max(0, before - free_bytes(device) - sum(size.values()))
     else:
-        size["update"] += update_bytes(ppo, seen)
+        size["update"] += update_bytes(learner, seen)
     return size
 
 
-def update_bytes(ppo: PPO, seen: set[int]) -> int:
-    """Bytes that an update needs for a while: activations, and two copies of the packed samples."""
+def update_bytes(learner: Learner, seen: set[int]) -> int:
+    """Bytes that an update needs for a while: activations, and two copies of the samples."""
     saved: dict[int, int] = {}
+    most, used = 0, False
 
     def pack(x: Tensor) -> Tensor:
+        nonlocal used
+        if used:  # by the gradient before
+            saved.clear()
+            used = False
         saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        ppo.pack_samples()
-        ppo.minibatch()
-    activations = sum(n for place, n in saved.items() if place not in seen)
-    return activations + 2 * held_bytes(ppo.minibatches.packed, set())
+    def unpack(x: Tensor) -> Tensor:
+        nonlocal most, used
+        most, used = max(most, sum(n for place, n in saved.items() if place not in seen)), True
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        learner.update()
+    return most + 2 * held_bytes(learner.collector.record.rows, set())
 
 
 def show(plan: Plan, worlds: int) -> None:
@@ -227,8 +236,8 @@ def check_rollout(env: Env, cfg: dict[str, Any], worlds: int) -> None:
         ValueError: they do not.
     """
     (no, nc, nu), algo, steps = env.dims, cfg["algo"], cfg["num_steps"]
-    record = 4 * (no + 2 * nc + 2 * nu + 4)  # bytes of a sample, as all that follow
-    packed = 3 * 4 * Columns.of(no, nc, nu).width  # with two copies while it is written
+    record = 4 * (no + 2 * nc + 3 * nu + 5)  # bytes of a sample, as all that follow
+    packed = 3 * 4 * (no + nc + 3 * nu + 5)  # with two copies while it is written
     order = 8 * algo["update_epochs"]
     images = 1 + (algo["symmetry"] != "none")
     activations = 16 * images * sum(algo["hidden"]) / algo["num_minibatches"]

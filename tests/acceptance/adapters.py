@@ -16,6 +16,7 @@ from time import perf_counter
 import torch
 
 from gpusim_rl.training.evaluation import STOP_SEED, evaluate
+from tests.worlds import Stateless
 
 # PPO's numbers for cartpole, those of conf/task/cartpole.yaml where Stable-Baselines3 knows them
 CARTPOLE = dict(
@@ -37,7 +38,7 @@ def judge(model, worlds, episodes: int = 64) -> dict[str, float]:
         return torch.from_numpy(model.predict(obs.numpy(), deterministic=True)[0])
 
     made = dict(weights=task["weights"], noise=task["noise"], seed=STOP_SEED)
-    return evaluate(act, worlds.env.task, episodes=episodes, **made)
+    return evaluate(Stateless(act), worlds.env.task, episodes=episodes, **made)
 
 
 def rsl_config(num_steps: int = 24) -> dict:

@@ -101,7 +101,7 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
     task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}
     if expect is None:
         ppo.policy.load(load(opened.checkpoints.latest())[0], str(opened.checkpoints.latest()))
-        expect = evaluate(ppo.act, task, **numbers, episodes=count)["success"]
+        expect = evaluate(ppo.policy, task, **numbers, episodes=count)["success"]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "episodes.npz", Path(folder) / "walked.npz"
         episodes(evaluation_env(task, count, **numbers, seed=SEED), given)

@@ -21,14 +21,14 @@ FRICTION = (0.2, 0.55, 0.9, 1.25, 1.6)
 PAYLOAD = (0.0, 1.0, 2.0, 3.0, 4.0)  # kg
 
 
-def success(act, cfg: dict, friction: float, payload: float, episodes: int) -> float:
+def success(policy, cfg: dict, friction: float, payload: float, episodes: int) -> float:
     """Of a policy, at one point of the grid."""
     cfg = copy.deepcopy(cfg)
     for name, value in (("friction", friction), ("payload", payload)):
         cfg["task"]["randomise"][name] |= {"kind": "uniform", "low": value, "high": value}
     task = make_task(cfg, "cpu")
     return evaluate(
-        act, task, weights=cfg["task"]["weights"], noise=cfg["task"]["noise"], episodes=episodes
+        policy, task, weights=cfg["task"]["weights"], noise=cfg["task"]["noise"], episodes=episodes
     )["success"]
 
 
@@ -50,7 +50,10 @@ def main() -> None:
         rows = []
         for friction in FRICTION:
             rows.append(
-                [success(ppo.act, conditions, friction, payload, episodes) for payload in PAYLOAD]
+                [
+                    success(ppo.policy, conditions, friction, payload, episodes)
+                    for payload in PAYLOAD
+                ]
             )
             print(f"  {friction:8g} " + "".join(f"{x:9.3f}" for x in rows[-1]), flush=True)
         print(f"  mean success {sum(map(sum, rows)) / len(FRICTION) / len(PAYLOAD):.3f}")

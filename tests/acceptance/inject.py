@@ -33,7 +33,7 @@ class Injections:
 
     def __init__(self, ppo: PPO, count: int, iterations: int, draw: int):
         self.ppo, self.rng, self.done = ppo, random.Random(draw), Counter[str]()
-        steps, worlds = iterations * ppo.rollout.num_steps, ppo.env.num_envs
+        steps, worlds = iterations * len(ppo.rollout.rows), ppo.env.num_envs
         moments = self.rng.sample(range(steps * worlds), 3 * count // 4)
         self.at: dict[int, list[tuple[str, int]]] = {}
         for i, moment in enumerate(moments):
@@ -44,10 +44,10 @@ class Injections:
         self.step = self.minibatch = -1
         env, fused = ppo.env, ppo.fused
         assert fused is not None
-        act, advance, judge, minibatch = ppo._act, ppo._advance, env._outcome, fused.__call__
-        self._judge = judge
-        ppo._act = self.wrap(self.begin, act)  # type: ignore[assignment]
-        ppo._advance = self.wrap(self.physics, advance)  # type: ignore[assignment]
+        parts: dict[str, Any] = ppo.collector.parts
+        self._judge, minibatch = env._outcome, fused.__call__
+        parts["act"] = self.wrap(self.begin, parts["act"])
+        parts["physics"] = self.wrap(self.physics, parts["physics"])
         env._outcome = self.judged
         ppo.fused = Poisoned(self, minibatch, fused)  # type: ignore[assignment]
 

@@ -32,7 +32,7 @@ from gpusim_rl.config.validate import SYMMETRIES
 from gpusim_rl.core.symmetry import Mirror
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.evaluation import observe
-from tests.worlds import ROOT
+from tests.worlds import ROOT, Stateless
 
 ALLOWED = 1e-6  # of an action
 
@@ -89,7 +89,9 @@ def asymmetry(folder: Path) -> float:
     def act(obs: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(np.asarray(session.run(["action"], {"obs": obs.numpy()})[0]))
 
-    seen = observe(act, ppo.env.task, weights=cfg["task"]["weights"], noise=cfg["task"]["noise"])
+    seen = observe(
+        Stateless(act), ppo.env.task, weights=cfg["task"]["weights"], noise=cfg["task"]["noise"]
+    )
     return (act(view(seen)) - out(act(seen))).abs().max().item()
 
 

@@ -7,47 +7,46 @@ import warp as wp
 
 from gpusim_rl.algorithms.ppo.loss import ENTROPY, POLICY_LOSS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
-from gpusim_rl.algorithms.ppo.samples import Batch, Columns
+from gpusim_rl.algorithms.ppo.samples import sample_widths
 from gpusim_rl.algorithms.returns import backward
 from gpusim_rl.core.graphs import record
+from gpusim_rl.core.record import Record
 from gpusim_rl.networks.actor_critic import Policy
 from tests.worlds import make_policy, make_settings
 
 NO, NC, NU, N = 6, 8, 5, 500
-COLUMNS = Columns.of(NO, NC, NU)
+WIDTHS = sample_widths(NO, NC, NU)
 CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
-def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor, torch.Tensor]:
-    """A policy, rows of a minibatch and the old deviations; ratios and values on both sides of
-    their clips."""
+def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor]:
+    """A policy and rows of a minibatch, ratios and values on both sides of their clips; each row
+    was acted with deviations of its own."""
     g = torch.Generator().manual_seed(seed)
     policy = make_policy(NO, NC, NU, hidden=(16, 16), seed=seed)
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.2 * torch.randn(p.shape, generator=g))
-    old_std = policy.std.detach() * (1 + 0.2 * torch.rand(NU, generator=g))
-    rows = torch.randn(N, COLUMNS.width, generator=g)
-    b = COLUMNS.batch(rows)
+    b = Record.zeros(WIDTHS, N, device=torch.device("cpu"))
+    b.rows.normal_(generator=g)
     with torch.no_grad():
+        b.std.copy_(policy.std * (1 + 0.2 * torch.rand(N, NU, generator=g)))
         mean, value = policy.mean(b.obs), policy.value(b.critic)[:, 0]
         b.mean.copy_(mean + 0.1 * b.mean)
-        b.action.copy_(b.mean + old_std * b.action)
+        b.action.copy_(b.mean + b.std * b.action)
         now = torch.distributions.Normal(mean, policy.std).log_prob(b.action).sum(1)
         b.logp.copy_(now + 0.3 * b.logp)
         b.value.copy_(value + 0.4 * b.value)
     b.valid.copy_((torch.rand(N, generator=g) < valid).float())
-    return policy, rows, old_std
+    return policy, b.rows
 
 
-def fused(
-    policy: Policy, rows: torch.Tensor, old_std: torch.Tensor
-) -> tuple[FusedLoss, torch.Tensor, Batch]:
+def fused(policy: Policy, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Record]:
     """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
     where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
-    batch = COLUMNS.batch(rows)
-    ours = FusedLoss(policy, batch, CFG, old_std=old_std, grad_log_std=grad)
+    batch = Record(WIDTHS, rows)
+    ours = FusedLoss(policy, batch, CFG, grad_log_std=grad)
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):
             value.fill_(torch.nan)
@@ -57,16 +56,14 @@ def fused(
     return ours, grad, batch
 
 
-def compare(
-    policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Batch, old_std: torch.Tensor
-) -> None:
+def compare(policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Record) -> None:
     """Statistics and gradients by the networks' outputs and by log_std are those of autograd
     through `loss.loss`."""
     mean, value = policy.mean(batch.obs), policy.value(batch.critic)
     with pytest.MonkeyPatch.context() as patch:  # so that these are the leaves
         patch.setattr(policy, "mean", lambda _: mean)
         patch.setattr(policy, "value", lambda _: value)
-        objective, stats = loss(policy, batch, old_std, CFG)
+        objective, stats = loss(policy, batch, CFG)
     want = torch.autograd.grad(objective, (mean, value, policy.log_std))
     close = {"rtol": 2e-4, "atol": 2e-6}
     torch.testing.assert_close(ours.stats, stats.detach(), **close)
@@ -79,8 +76,8 @@ def compare(
 def test_kernels_are_the_loss(seed, graph):
     """Random minibatches, poisoned outputs: the kernels equal the torch formulas, also when
     replayed from a CPU graph."""
-    policy, rows, old_std = minibatch(seed)
-    ours, grad, batch = fused(policy, rows, old_std)
+    policy, rows = minibatch(seed)
+    ours, grad, batch = fused(policy, rows)
     # torch's sum between the kernels cannot be recorded on the CPU: each kernel is replayed by
     # itself
     if graph:
@@ -94,7 +91,7 @@ def test_kernels_are_the_loss(seed, graph):
             )
         assert torch.isnan(ours.stats).all()  # recorded, not run
     ours()
-    compare(policy, ours, grad, batch, old_std)
+    compare(policy, ours, grad, batch)
     ratio = (
         torch.distributions.Normal(ours.mean, policy.std).log_prob(batch.action).sum(1) - batch.logp
     ).exp()
@@ -106,8 +103,8 @@ def test_kernels_are_the_loss(seed, graph):
 def test_gradient_by_finite_differences():
     """The kernels' gradients are the central differences of their own loss, but for the few samples
     at a kink."""
-    policy, rows, old_std = minibatch(3)
-    ours, grad, _ = fused(policy, rows[:20].contiguous(), old_std)
+    policy, rows = minibatch(3)
+    ours, grad, _ = fused(policy, rows[:20].contiguous())
     ours()
     analytic = torch.cat(
         [
@@ -138,8 +135,8 @@ def test_gradient_by_finite_differences():
 def test_masked_samples_contribute_nothing():
     """Whatever stands in quarantined samples, finite, gradients there are zero and the statistics
     those of the others."""
-    policy, rows, old_std = minibatch(4)
-    ours, grad, batch = fused(policy, rows, old_std)
+    policy, rows = minibatch(4)
+    ours, grad, batch = fused(policy, rows)
     gone = batch.valid == 0
     ours()
     before = ours.stats.clone(), grad.clone()
@@ -151,8 +148,8 @@ def test_masked_samples_contribute_nothing():
 
 def test_all_masked_is_no_step():
     """A minibatch without a valid sample gives zeros, not NaN."""
-    policy, rows, old_std = minibatch(5, valid=-1.0)
-    ours, grad, _ = fused(policy, rows, old_std)
+    policy, rows = minibatch(5, valid=-1.0)
+    ours, grad, _ = fused(policy, rows)
     ours()
     assert (ours.stats == 0).all() and (grad == 0).all() and ours.share == 1
     assert (ours.grad_mean == 0).all() and (ours.grad_value == 0).all()

@@ -10,10 +10,11 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from gpusim_rl.algorithms.ppo.loss import CLIPPED, ENTROPY, STATS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.samples import Batch, Columns
+from gpusim_rl.algorithms.ppo.samples import sample_widths
 from gpusim_rl.algorithms.returns import end_values
 from gpusim_rl.core.distributed import ProcessGroup
-from gpusim_rl.core.states import layout
+from gpusim_rl.core.record import Record
+from gpusim_rl.core.states import layout, state_layout
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.tools.bench.levels import Operators
 from tests.worlds import (
@@ -35,7 +36,7 @@ def collected(tmp_path_factory) -> PPO:
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
-        ppo.collect()
+        ppo.collector.collect()
     assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
     return ppo
 
@@ -43,12 +44,12 @@ def collected(tmp_path_factory) -> PPO:
 def packed_of(ppo: PPO) -> torch.Tensor:
     """The rollout as minibatches are taken from it."""
     ppo.pack_samples()
-    return ppo.minibatches.packed.clone()
+    return ppo.minibatches.samples.rows.clone()
 
 
-def batch_of(ppo: PPO, rows: torch.Tensor) -> Batch:
+def batch_of(ppo: PPO, rows: torch.Tensor) -> Record:
     """Rows of the packed samples, with names."""
-    return Columns.of(*ppo.env.dims).batch(rows)
+    return Record(sample_widths(*ppo.env.dims), rows)
 
 
 def moved(policy: Policy) -> Policy:
@@ -67,8 +68,8 @@ def moved(policy: Policy) -> Policy:
     return twin
 
 
-def double_batch(ppo: PPO, policy: Policy) -> Batch:
-    """The rollout as one float64 Batch, without samples so near a kink that a finite difference
+def double_batch(ppo: PPO, policy: Policy) -> Record:
+    """The rollout as one float64 record, without samples so near a kink that a finite difference
     could step over it."""
     packed = packed_of(ppo).double()
     b = batch_of(ppo, packed)
@@ -85,7 +86,7 @@ def double_batch(ppo: PPO, policy: Policy) -> Batch:
     return batch_of(ppo, packed[smooth])
 
 
-def parts(policy: Policy, b: Batch) -> dict[str, torch.Tensor]:
+def parts(policy: Policy, b: Record) -> dict[str, torch.Tensor]:
     """Per-sample terms of the loss, written sample by sample as the paper and torch's distributions
     have them."""
     new = Independent(Normal(policy.actor.net(b.obs), policy.std), 1)
@@ -116,7 +117,7 @@ def test_gradient_by_finite_differences(collected):
     """In float64 the gradient of the loss is that of central differences, for every weight, with
     clipping active."""
     policy = moved(collected.policy)
-    batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
+    batch = double_batch(collected, policy)
     terms = parts(policy, batch)
     outside = (terms["ratio"] - 1).abs() > CFG.clip_coef
     assert 10 < outside.sum() < len(outside) - 10
@@ -124,7 +125,7 @@ def test_gradient_by_finite_differences(collected):
     assert 3 < far.sum() < len(far) - 10
     assert 0 < (batch.valid == 0).sum() < len(batch.valid)
 
-    loss(policy, batch, old_std, CFG)[0].backward()
+    loss(policy, batch, CFG)[0].backward()
     eps = 1e-6
     for name, p in policy.named_parameters():
         numeric, flat = torch.zeros_like(p).view(-1), p.data.view(-1)
@@ -132,7 +133,7 @@ def test_gradient_by_finite_differences(collected):
             ends = []
             for sign in (1, -1):
                 flat[i] += sign * eps
-                ends.append(loss(policy, batch, old_std, CFG)[0].item())
+                ends.append(loss(policy, batch, CFG)[0].item())
                 flat[i] -= sign * eps
             numeric[i] = (ends[0] - ends[1]) / (2 * eps)
         assert p.grad is not None and p.grad.abs().max() > 1e-5, name
@@ -145,11 +146,11 @@ def test_statistics(collected):
     """Loss and statistics are the means over valid samples of the paper's terms; the KL is torch's,
     from old to new."""
     policy = moved(collected.policy)
-    batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
-    objective, stats = loss(policy, batch, old_std, CFG)
+    batch = double_batch(collected, policy)
+    objective, stats = loss(policy, batch, CFG)
     terms = parts(policy, batch)
     new = Independent(Normal(policy.actor.net(batch.obs), policy.std), 1)
-    kl = kl_divergence(Independent(Normal(batch.mean, old_std), 1), new)
+    kl = kl_divergence(Independent(Normal(batch.mean, batch.std), 1), new)
     clipped = ((terms["ratio"] - 1).abs() > CFG.clip_coef).double()
     columns = [-terms["surrogate"], terms["squares"], terms["entropy"], kl, clipped]
     want = torch.stack([c[batch.valid == 1].mean() for c in columns])
@@ -163,19 +164,19 @@ def test_statistics(collected):
 def test_masked_samples_contribute_nothing(collected):
     """Whatever stands in quarantined samples, loss, statistics and gradients are those of the
     others alone."""
-    policy, old_std = moved(collected.policy), collected.policy.std.detach().double()
+    policy = moved(collected.policy)
     packed = packed_of(collected).double()
-    columns = Columns.of(*collected.env.dims)
-    packed[::7, columns.valid] = 0
-    gone = packed[:, columns.valid] == 0
+    batch = batch_of(collected, packed)
+    batch.valid[::7] = 0
+    gone = batch.valid == 0
     packed[gone] = 3.0
-    packed[gone, columns.advantage] = 1e6
-    packed[gone, columns.target] = -1e6
-    packed[gone, columns.valid] = 0
+    batch.advantage[gone] = 1e6
+    batch.target[gone] = -1e6
+    batch.valid[gone] = 0
     results = []
     for rows in (packed, packed[~gone]):
         policy.zero_grad()
-        objective, stats = loss(policy, batch_of(collected, rows), old_std, CFG)
+        objective, stats = loss(policy, batch_of(collected, rows), CFG)
         objective.backward()
         results.append([objective.detach(), stats, *(p.grad.clone() for p in policy.parameters())])
     for a, b in zip(*results, strict=True):
@@ -185,11 +186,9 @@ def test_masked_samples_contribute_nothing(collected):
 def test_all_masked_is_no_step(collected):
     """A batch without a valid sample gives zero loss and zero gradients, not NaN."""
     packed = packed_of(collected)
-    packed[:, Columns.of(*collected.env.dims).valid] = 0
+    batch_of(collected, packed).valid.zero_()
     collected.policy.zero_grad()
-    objective, stats = loss(
-        collected.policy, batch_of(collected, packed), collected.policy.std.detach(), CFG
-    )
+    objective, stats = loss(collected.policy, batch_of(collected, packed), CFG)
     objective.backward()
     assert objective == 0 and (stats == 0).all()
     assert all((p.grad == 0).all() for p in collected.policy.parameters())
@@ -198,7 +197,7 @@ def test_all_masked_is_no_step(collected):
 def test_on_policy_ratio_is_one(collected):
     """Before any step the record reproduces what acted: no KL, nothing clipped, every ratio 1."""
     batch = batch_of(collected, packed_of(collected))
-    _, stats = loss(collected.policy, batch, collected.policy.std.detach(), CFG)
+    _, stats = loss(collected.policy, batch, CFG)
     values = dict(zip(STATS, stats.tolist(), strict=False))
     assert abs(values["approx_kl"]) < 1e-6 and values["clipped"] == 0
     advantage = batch.advantage[batch.valid == 1]
@@ -211,7 +210,7 @@ def test_end_values(steps, episode):
     value of its end."""
     ppo = make_ppo(make_env(episode=episode), num_steps=steps, num_minibatches=1)
     for _ in range(3):
-        ppo.collect()
+        ppo.collector.collect()
     r, policy = ppo.rollout, ppo.policy
     with torch.no_grad():
         value, want = (
@@ -270,12 +269,11 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
     """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within
     bounds; the critic's stays."""
     ppo = make_ppo(make_env(), num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.collect()
+    ppo.collector.collect()
     ppo.pack_samples()
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
-    batch_of(ppo, ppo.minibatches.packed).mean.add_(
-        math.sqrt(2 * kl / len(ppo.old_std)) * ppo.old_std
-    )
+    samples = ppo.minibatches.samples
+    samples.mean.add_(math.sqrt(2 * kl / samples.std.shape[1]) * samples.std)
     ppo.optimizer.actor_rate.fill_(start)
     ppo.minibatch()
     assert ppo.stats[STATS.index("approx_kl")].item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
@@ -288,7 +286,7 @@ def test_gradients_are_clipped(fused):
     """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms
     before."""
     ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.collect()
+    ppo.collector.collect()
     ppo.pack_samples()
     ppo.minibatch()
     for w, name in zip(ppo.optimizer.weights, ("actor_norm", "critic_norm"), strict=True):
@@ -392,9 +390,8 @@ def test_load_compares_without_a_copy():
 def test_layout_is_that_of_the_state():
     """The layout names what `state` returns; of two processes, rows for the worlds of both."""
     env = make_env()
-    assert env.layout() == layout(env.state())
-    one, env.group = env.layout(), ProcessGroup(rank=1, size=2)
-    two = env.layout()
+    assert state_layout(env.tensors()) == layout(env.state())
+    one, two = (state_layout(env.tensors(), ProcessGroup(size=n)) for n in (1, 2))
     assert two["env/time"][0] == (2 * env.num_envs,) and two["sim/rows"][0][0] == 2 * env.num_envs
     assert two["env/step_count"] == one["env/step_count"] and two.keys() == one.keys()
 
@@ -403,7 +400,7 @@ def test_every_sample_once_an_epoch():
     """Each epoch's minibatches together hold every sample once, in an order that changes with epoch
     and iteration."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
-    ppo.collect()
+    ppo.collector.collect()
     parts, step = [], ppo.minibatch
 
     def watch() -> None:
@@ -430,15 +427,15 @@ def test_settings_change_the_loss(collected):
     """The entropy bonus lowers the loss by its coefficient times the entropy; wider clips leave
     less clipped."""
     policy = moved(collected.policy)
-    batch, old_std = double_batch(collected, policy), collected.policy.std.detach().double()
-    plain, stats = loss(policy, batch, old_std, replace(CFG, ent_coef=0.0))
-    bonus, _ = loss(policy, batch, old_std, replace(CFG, ent_coef=0.5))
+    batch = double_batch(collected, policy)
+    plain, stats = loss(policy, batch, replace(CFG, ent_coef=0.0))
+    bonus, _ = loss(policy, batch, replace(CFG, ent_coef=0.5))
     assert (plain - bonus).item() == pytest.approx(0.5 * stats[ENTROPY].item())
-    assert loss(policy, batch, old_std, replace(CFG, clip_coef=0.5))[1][CLIPPED] < stats[CLIPPED]
+    assert loss(policy, batch, replace(CFG, clip_coef=0.5))[1][CLIPPED] < stats[CLIPPED]
     free = 0.5 * ((policy.critic(batch.critic)[:, 0] - batch.target) ** 2)[batch.valid == 1].mean()
-    assert loss(policy, batch, old_std, replace(CFG, clip_value=1e9))[1][
-        VALUE_LOSS
-    ].item() == pytest.approx(free.item())
+    assert loss(policy, batch, replace(CFG, clip_value=1e9))[1][VALUE_LOSS].item() == pytest.approx(
+        free.item()
+    )
     assert free < stats[VALUE_LOSS]
 
 

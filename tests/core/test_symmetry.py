@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.samples import Columns
 from gpusim_rl.build import make_ppo as build_ppo
 from gpusim_rl.build import robot_arguments
 from gpusim_rl.config import compose, validate
+from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.export import export
@@ -80,11 +80,11 @@ def error(policy: Policy, images: Mirrors, seed: int = 0) -> float:
     o, s = (3 * torch.randn(1000, len(flip.order), generator=g) for flip in images[:2])
     with torch.no_grad():
         acted = policy.actor(view(o)) - out(policy.actor(o))
-        while_training = policy.act(view(o)) - out(policy.act(o))
+        trained, there = (policy.mean(policy.actor.normalizer(x)) for x in (view(o), o))
         valued = policy.value(policy.critic_normalizer(wide(s))) - policy.value(
             policy.critic_normalizer(s)
         )
-    return max(x.abs().max().item() for x in (acted, while_training, valued))
+    return max(x.abs().max().item() for x in (acted, trained - out(there), valued))
 
 
 # -- the task in a mirror --------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_fused_is_plain(kind):
     for fused in (True, False):
         ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
         ppo.iteration()
-        ppo.collect()
+        ppo.collector.collect()
         ppo.pack_samples()
         shaken(ppo.policy, 0.02)
         results.append((gradients(ppo), ppo.stats.clone()))
@@ -277,13 +277,13 @@ def test_augment_is_twice_the_samples():
     target, value are the same."""
     ppo = make_ppo("augment", num_minibatches=2)
     ppo.iteration()
-    ppo.collect()
+    ppo.collector.collect()
     ppo.pack_samples()
     ppo.minibatch()
-    taken, images, columns = ppo.minibatches, images_of(ppo.env), Columns.of(*ppo.env.dims)
-    rows, n = taken.rows, len(taken.order[0])
-    a, b = columns.batch(rows[:n]), columns.batch(rows[n:])
-    assert len(rows) == 2 * n and torch.equal(rows[:n], taken.packed[taken.order[0]])
+    taken, images = ppo.minibatches, images_of(ppo.env)
+    rows, n = taken.batch.rows, len(taken.order[0])
+    a, b = (Record(taken.batch.widths, part) for part in (rows[:n], rows[n:]))
+    assert len(rows) == 2 * n and torch.equal(rows[:n], taken.samples.rows[taken.order[0]])
     both = zip((*images, images.action), ("obs", "critic", "action", "mean"), strict=True)
     for flip, x, y in ((flip, getattr(a, name), getattr(b, name)) for flip, name in both):
         assert torch.equal(x[:, list(flip.order)] * torch.tensor(flip.signs), y)
@@ -292,7 +292,7 @@ def test_augment_is_twice_the_samples():
     # the KL that steers the learning rate is that of what acted: the images have none of their own
     with torch.no_grad():
         whole, alone = (
-            loss(ppo.policy, batch, ppo.old_std, ppo.cfg, copies)[1][APPROX_KL]
+            loss(ppo.policy, batch, ppo.cfg, copies)[1][APPROX_KL]
             for batch, copies in ((taken.batch, 2), (a, 1))
         )
     torch.testing.assert_close(whole, alone)
@@ -305,11 +305,11 @@ def test_the_mirror_loss_makes_even():
     for coef in (30.0, 0.0):
         ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
         shaken(ppo.policy, 0.05)
-        ppo.collect()
+        ppo.collector.collect()
         sizes = []
         for _ in range(4):
             ppo.update()
-            batch = Columns.of(*ppo.env.dims).batch(ppo.minibatches.packed)
+            batch = ppo.minibatches.samples
             with torch.no_grad():
                 sizes.append(asymmetry(ppo.policy, batch, ppo.policy.mean(batch.obs)).item())
         left.append(sizes[-1] / sizes[0])

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.core.states import copies
 from gpusim_rl.networks.normalizer import Normalizer
-from tests.worlds import make_policy
+from tests.worlds import copies, make_policy
 
 
 def batches(offset: np.ndarray, scale: np.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.core.states import copies
 from gpusim_rl.sim.factory import choose
 from gpusim_rl.sim.native import Native
 from tests.guard import guard
-from tests.worlds import ROOT, make_sim
+from tests.worlds import ROOT, copies, make_sim
 
 # A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a
 # mocap body, and sensors of all three stages. The solver converges, so that float32 and float64

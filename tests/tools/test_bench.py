@@ -124,7 +124,7 @@ def test_the_plain_update_is_the_same_update():
             for value in ppo.optimizer.adam.state[w].values():
                 value.zero_()
         ppo.optimizer.actor_rate.fill_(ppo.cfg.learning_rate)
-        ppo.collect()
+        ppo.collector.collect()
         before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
         (Plain(ppo) if plain else ppo).update()
         steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})

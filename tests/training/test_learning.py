@@ -11,7 +11,7 @@ from gpusim_rl.training.evaluation import STOP_SEED, evaluate
 def judge(ppo: PPO, cfg: dict) -> dict[str, float]:
     weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
     return evaluate(
-        ppo.act, ppo.env.task, weights=weights, noise=noise, episodes=64, seed=STOP_SEED
+        ppo.policy, ppo.env.task, weights=weights, noise=noise, episodes=64, seed=STOP_SEED
     )
 
 

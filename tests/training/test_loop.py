@@ -65,7 +65,7 @@ def during(monkeypatch, act, at: int = 3) -> None:
     step = loop.Training.step
 
     def spied(self, signals):
-        if self.ppo.iterations == at - 1:
+        if self.learner.iterations == at - 1:
             self.checkpoint_writer.wait()
             act()
         return step(self, signals)

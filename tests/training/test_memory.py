@@ -44,7 +44,8 @@ def test_the_plan_is_what_is_there():
         assert said[part] == pytest.approx(measured[part], rel=0.02), part
     assert plan.slope["networks"] == plan.slope["optimizer"] == 0 < plan.constant["networks"]
     r = build(192).rollout
-    floats = sum(x.shape[-1] for x in (r.obs, r.critic, r.mean, r.action, r.end)) + 4
+    floats = sum(x.shape[-1] for x in (r.obs, r.critic, r.mean, r.action, r.std, r.end))
+    floats += 5  # logp, reward, terminated, truncated, fault
     assert measured["rollout"] == 192 * 8 * floats * 4 + 8
     assert sum(plan.bytes(plan.largest).values()) <= 0.9 * plan.free
     assert sum(plan.bytes(plan.largest + 1).values()) > 0.9 * plan.free

@@ -6,14 +6,14 @@ from torch import Tensor
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.ppo.loss import asymmetry, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
-from gpusim_rl.algorithms.ppo.samples import Batch
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.record import Record
 from gpusim_rl.networks.actor_critic import Policy
 
 
 def fused_gradients(
-    fused: FusedLoss, policy: Policy, optimizer: FlatAdam, batch: Batch, cfg: Settings
+    fused: FusedLoss, policy: Policy, optimizer: FlatAdam, batch: Record, cfg: Settings
 ) -> Tensor:
     """Write the gradients, and return the statistics (5,) of `loss.loss`. In place.
 
@@ -37,15 +37,14 @@ def fused_gradients(
 def autograd_gradients(
     policy: Policy,
     optimizer: FlatAdam,
-    batch: Batch,
+    batch: Record,
     cfg: Settings,
     *,
-    old_std: Tensor,
     copies: int = 1,
     group: ProcessGroup = SINGLE,
 ) -> Tensor:
     """The same in torch operations."""
-    objective, stats = loss(policy, batch, old_std, cfg, copies, group)
+    objective, stats = loss(policy, batch, cfg, copies, group)
     optimizer.write(torch.autograd.grad(objective, optimizer.params))
     group.all_reduce(optimizer.grads)
     return stats

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.samples import Batch
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import entropy, log_prob
+from gpusim_rl.core.record import Record
 from gpusim_rl.networks.actor_critic import Policy
 
 # Statistics of a minibatch. `loss` gives the first five, the optimizer the norms of the gradients.
@@ -22,7 +22,7 @@ STATS = (
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIPPED, *_ = range(len(STATS))
 
 
-def asymmetry(policy: Policy, batch: Batch, mean: Tensor) -> Tensor:
+def asymmetry(policy: Policy, batch: Record, mean: Tensor) -> Tensor:
     """Σ valid · |π(M o) - A π(o)|² / nu, the mirror loss of rsl_rl (arXiv:2403.04359).
 
     π(o) is `mean` (n, nu), without its gradient. M and A mirror observations and actions.
@@ -34,8 +34,7 @@ def asymmetry(policy: Policy, batch: Batch, mean: Tensor) -> Tensor:
 
 def loss(
     policy: Policy,
-    batch: Batch,
-    old_std: Tensor,
+    batch: Record,
     cfg: Settings,
     copies: int = 1,
     group: ProcessGroup = SINGLE,
@@ -62,8 +61,8 @@ def loss(
     policy_loss, value_loss = -(surrogate * share).sum(), (value_loss * share).sum()
     with torch.no_grad():
         # The exact KL(old ‖ new) of two Gaussians is less noisy than an estimate from the ratios.
-        spread = (old_std**2 + (batch.mean - mean) ** 2) / (2 * std**2)
-        kl = (std.log() - old_std.log() + spread - 0.5).sum(-1) * share
+        spread = (batch.std**2 + (batch.mean - mean) ** 2) / (2 * std**2)
+        kl = (std.log() - batch.std.log() + spread - 0.5).sum(-1) * share
         kl = copies * kl[: len(kl) // copies].sum()
         clipped = (((ratio - 1).abs() > cfg.clip_coef) * share).sum()
         stats = total(torch.stack([policy_loss, value_loss, bonus * share.sum(), kl, clipped]))

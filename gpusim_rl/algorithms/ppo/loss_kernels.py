@@ -23,11 +23,11 @@ from gpusim_rl.algorithms.ppo.loss import (
     POLICY_LOSS,
     VALUE_LOSS,
 )
-from gpusim_rl.algorithms.ppo.samples import Batch
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import start_warp, warp_stream
 from gpusim_rl.core.maths import LOG_2PI
+from gpusim_rl.core.record import Record
 from gpusim_rl.networks.actor_critic import Policy
 
 # The columns of `terms`: what each sample adds. From SUMS on, its part of the gradient of std.
@@ -36,10 +36,11 @@ SUM_POLICY, SUM_VALUE, SUM_KL, SUM_CLIPPED, SUM_VALID, SUMS = range(6)
 
 @wp.struct
 class Samples:
-    """What the kernels read of a `Batch`."""
+    """What the kernels read of a minibatch, by the names of its columns."""
 
     action: wp.array2d[float]
     mean: wp.array2d[float]
+    std: wp.array2d[float]
     logp: wp.array[float]
     advantage: wp.array[float]
     target: wp.array[float]
@@ -51,24 +52,17 @@ class Samples:
 def prepare(
     log_std: wp.array[float],
     floor: float,
-    old_std: wp.array[float],
     scale: wp.array2d[float],
     offset: wp.array[float],
 ):
-    """What all samples share: the rows of `scale` are 1/σ, σ_old² and σ.
-
-    `offset` is Σ log σ + ½ log 2π, and Σ log σ/σ_old - ½.
-    """
-    norm, kl = float(0.0), float(0.0)
+    """What all samples share: the rows of `scale` are 1/σ and σ, `offset` is Σ log σ + ½ log 2π."""
+    norm = float(0.0)
     for j in range(log_std.shape[0]):
         std = floor + wp.exp(log_std[j])
         scale[0, j] = 1.0 / std
-        scale[1, j] = old_std[j] * old_std[j]
-        scale[2, j] = std
+        scale[1, j] = std
         norm += wp.log(std) + 0.5 * LOG_2PI
-        kl += wp.log(std / old_std[j]) - 0.5
     offset[0] = norm
-    offset[1] = kl
 
 
 @wp.func
@@ -114,12 +108,15 @@ def sample(
     The KL is that of the first `originals` samples; the others are mirror images of them.
     """
     i = wp.tid()
-    log_prob, kl = -offset[0], float(offset[1])
+    log_prob, kl = -offset[0], float(0.0)
+    for j in range(mean.shape[1]):
+        kl += wp.log(scale[1, j] / batch.std[i, j]) - 0.5
     for j in range(mean.shape[1]):
         z = (batch.action[i, j] - mean[i, j]) * scale[0, j]
         moved = (batch.mean[i, j] - mean[i, j]) * scale[0, j]
         log_prob -= 0.5 * z * z
-        kl += 0.5 * (scale[1, j] * scale[0, j] * scale[0, j] + moved * moved)
+        old = batch.std[i, j] * batch.std[i, j]
+        kl += 0.5 * (old * scale[0, j] * scale[0, j] + moved * moved)
     ratio, valid = wp.exp(log_prob - batch.logp[i]), batch.valid[i]
     gain, slope = surrogate(ratio, batch.advantage[i], clip_coef[0])
     for j in range(mean.shape[1]):
@@ -153,7 +150,7 @@ def conclude(
     """The gradient of log_std from the sums of this process; statistics and 1 / count from all."""
     for j in range(log_std.shape[0]):
         by_std = ours[SUMS + j] - ent_coef[0] * ours[SUM_VALID] * scale[0, j]
-        grad_log_std[j] = by_std * (scale[2, j] - floor)
+        grad_log_std[j] = by_std * (scale[1, j] - floor)
     share[0] = 1.0 / wp.max(all_[SUM_VALID], 1.0)
     entropy = offset[0] + 0.5 * float(log_std.shape[0])
     stats[POLICY_LOSS] = all_[SUM_POLICY] * share[0]
@@ -170,7 +167,6 @@ class FusedLoss:
         policy: whose log_std and floor the loss reads.
         batch: the minibatch (n, …), written by the caller before each call.
         cfg: its clip_coef, clip_value and ent_coef. Tensors () may be written at any time.
-        old_std: (nu,) of the policy that acted.
         grad_log_std: (nu,) where the gradient of log_std goes.
         copies: of each sample; the first n / copies samples are those that were acted.
         group: the processes that share the worlds.
@@ -185,10 +181,9 @@ class FusedLoss:
     def __init__(
         self,
         policy: Policy,
-        batch: Batch,
+        batch: Record,
         cfg: Settings,
         *,
-        old_std: Tensor,
         grad_log_std: Tensor,
         copies: int = 1,
         group: ProcessGroup = SINGLE,
@@ -201,20 +196,20 @@ class FusedLoss:
         self.mean, self.value = new(n, nu), new(n, 1)
         self.grad_mean, self.grad_value = new(n, nu), new(n, 1)
         self.stats, self.share = new(5), new(1)
-        self.terms, self.scale, self.offset = new(n, SUMS + nu), new(3, nu), new(2)
+        self.terms, self.scale, self.offset = new(n, SUMS + nu), new(2, nu), new(1)
         scale, offset = self.scale, self.offset
         self.ours, self.all = new(SUMS + nu), new(SUMS + nu)
         as_array = partial(torch.as_tensor, dtype=torch.float32, device=device)
         numbers = (cfg.clip_coef, cfg.clip_value, cfg.ent_coef)
         clip_coef, clip_value, ent_coef = (as_array(x).view(1) for x in numbers)
-        self._prepare = self._record(prepare, 1, [log_std, floor, old_std], [scale, offset])
+        self._prepare = self._record(prepare, 1, [log_std, floor], [scale, offset])
         inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
         outputs = [self.terms, self.grad_mean, self.grad_value]
         self._sample = self._record(sample, n, [*inputs, n // copies], outputs)
         inputs = [self.ours, self.all, log_std, floor, scale, offset, ent_coef]
         self._conclude = self._record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
         # A launch holds addresses alone, so the tensors are kept here.
-        self._kept = batch, log_std, grad_log_std, old_std, clip_coef, clip_value, ent_coef
+        self._kept = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef
 
     def __call__(self) -> None:
         """From `mean`, `value` and the minibatch to gradients and statistics. In place."""
@@ -238,7 +233,7 @@ class FusedLoss:
         )
 
 
-def samples(batch: Batch) -> Any:
+def samples(batch: Record) -> Any:
     """The columns of a batch as the kernels take them."""
     columns = Samples()
     for name in Samples.vars:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.samples import Batch, Columns, row_mirror
+from gpusim_rl.algorithms.ppo.samples import sample_flips, sample_widths
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.algorithms.rollout import Rollout
+from gpusim_rl.core.record import Record, packed
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.networks.actor_critic import Policy
 
@@ -14,47 +14,44 @@ class Minibatches:
     """Samples in, minibatches out. All tensors are allocated once and written in place.
 
     Args:
-        rollout: whose samples; policy: with symmetry=augment, a minibatch holds n samples and then
-            their n mirror images.
+        shape: (T, B) of the rollouts.
+        policy: with symmetry=augment, a minibatch holds n samples and then their n mirror images.
         cfg: update_epochs are passes over the rollout, each in num_minibatches parts.
 
     Attributes:
-        packed: (T B, width) all samples.
+        samples: (T B, …) all samples.
         order: (count, n) int64 rows of each minibatch.
-        rows: (copies n, width) the current minibatch; `batch` names its columns.
+        batch: (copies n, …) the current minibatch.
         copies: of each sample in a minibatch, 1 or 2.
         count: number of minibatches in an update.
     """
 
-    def __init__(self, rollout: Rollout, policy: Policy, cfg: Settings):
-        columns, device = Columns.of(*rollout.env.dims), rollout.env.device
-        self.num_steps, self.num_envs = rollout.num_steps, rollout.env.num_envs
+    def __init__(self, shape: tuple[int, int], policy: Policy, cfg: Settings):
+        widths, device = sample_widths(*policy.dims), policy.log_std.device
+        self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
-        self.mirror = row_mirror(mirrors).to(device) if mirrors else None
         self.copies = 2 if mirrors else 1
         self.count = self.epochs * self.num_minibatches
-        samples = self.num_steps * self.num_envs
-        n = samples // self.num_minibatches
-        self.packed = torch.zeros(samples, columns.width, device=device)
-        self.rows = torch.zeros(self.copies * n, columns.width, device=device)
-        self.batch = columns.batch(self.rows)
-        self._originals, self._images = self.rows[:n], self.rows[n:]
+        n = self.num_steps * self.num_envs // self.num_minibatches
+        self.samples = Record.zeros(widths, self.num_minibatches * n, device=device)
+        self.batch = Record.zeros(widths, self.copies * n, device=device)
+        self.mirror = self.batch.mirror(sample_flips(mirrors)).to(device) if mirrors else None
+        self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def fill(self, samples: Batch, order: Tensor) -> None:
+    def fill(self, samples: dict[str, Tensor], order: Tensor) -> None:
         """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In
         place."""
-        columns = [x.flatten(0, 1) for x in samples]
-        torch.cat([x if x.ndim == 2 else x[:, None] for x in columns], dim=1, out=self.packed)
+        packed({name: x.flatten(0, 1) for name, x in samples.items()}, out=self.samples.rows)
         self.order.copy_(order)
         self._next.zero_()
 
     def take(self) -> None:
-        """Write the next minibatch to `rows`. In place."""
+        """Write the next minibatch to `batch`. In place."""
         rows = self.order.index_select(0, self._next)[0]
-        torch.index_select(self.packed, 0, rows, out=self._originals)
+        torch.index_select(self.samples.rows, 0, rows, out=self._originals)
         if self.mirror:
             self._images.copy_(self.mirror(self._originals))
         self._next += 1

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.collector import Collector, step_widths
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.ppo.gradients import autograd_gradients, fused_gradients
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS
@@ -15,9 +16,9 @@ from gpusim_rl.algorithms.ppo.minibatches import Minibatches
 from gpusim_rl.algorithms.ppo.report import report
 from gpusim_rl.algorithms.ppo.samples import make_samples
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.algorithms.rollout import Rollout
-from gpusim_rl.core.graphs import Phases, capture, torch_threads
-from gpusim_rl.core.states import check_layout, copies, layout
+from gpusim_rl.core.graphs import capture, torch_threads
+from gpusim_rl.core.record import Record
+from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.networks.actor_critic import Policy
@@ -53,6 +54,8 @@ class PPO:
     ):
         if graph not in ("parts", "whole", "off"):
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
+        if num_steps < 1:
+            raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
         if num_steps % cfg.num_minibatches:
             raise ValueError(
                 f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps={num_steps}"
@@ -62,20 +65,19 @@ class PPO:
         new = partial(torch.tensor, dtype=torch.float32, device=env.device)
         self.scheduled = self.schedule.prepare(cfg, new)
         self.cfg = cfg = replace(cfg, **self.scheduled)  # tensors in place of numbers
-        self.rollout = Rollout(env, policy, num_steps)
+        shape = num_steps, env.num_envs
+        self.rollout = Record.zeros(step_widths(env, policy), *shape, device=env.device)
+        self.collector = Collector(env, policy, self.rollout, graph=graph)
+        self.phases = self.collector.phases
         self.size = num_steps * env.num_envs
         self.optimizer = FlatAdam(policy, cfg.learning_rate)
         self.iteration_count = torch.zeros((), dtype=torch.int64, device=env.device)
-        self.old_std, self.stats, self.skips = (
-            torch.zeros(n, device=env.device) for n in (env.dims[2], len(STATS), 3)
-        )
-        self.minibatches = Minibatches(self.rollout, policy, cfg)
-        self.loss_args = {"old_std": self.old_std, "copies": self.minibatches.copies}
-        self.loss_args |= {"group": self.group}
+        self.stats, self.skips = (torch.zeros(n, device=env.device) for n in (len(STATS), 3))
+        self.minibatches = Minibatches(shape, policy, cfg)
+        self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused else None
         self.iterations = 0  # the same as iteration_count, known to the host
         self.logged = 0  # iterations at the last report
-        self.phases = Phases(env.device)
         self._capture()
 
     def _make_fused_loss(self) -> FusedLoss:
@@ -84,15 +86,12 @@ class PPO:
         return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
 
     def _capture(self) -> None:
-        """Wrap the parts of an iteration for capture, as `graph` says. The only such place."""
-        env, rollout = self.env, self.rollout
-        whole = self.graph == "whole" and env.sim.capturable
-        on = partial(capture, device=env.device, on=self.graph == "parts" and env.sim.capturable)
-        self._act, self._advance, self._settle = map(on, (rollout.act, env.advance, rollout.settle))
-        on = partial(capture, device=env.device, on=self.graph != "off" and not whole)
+        """Wrap the parts of an update for capture, as `graph` says; or the whole iteration."""
+        whole = self.graph == "whole" and self.env.sim.capturable
+        on = partial(capture, device=self.env.device, on=self.graph != "off" and not whole)
         self._pack_samples, self._minibatch = on(self.pack_samples), on(self.minibatch)
         self._update_normalizers = on(self.update_normalizers)
-        self._collect_and_update = capture(self.collect_and_update, env.device, on=whole)
+        self._collect_and_update = capture(self.collect_and_update, self.env.device, on=whole)
 
     def iteration(self) -> None:
         """Collect a rollout and learn from it. Nothing here reads a tensor on the host."""
@@ -110,19 +109,8 @@ class PPO:
 
     def collect_and_update(self) -> None:
         """One iteration. In place."""
-        self.collect()
+        self.collector.collect()
         self.update()
-
-    def collect(self) -> None:
-        """Fill the rollout: act with the stochastic policy for T steps. In place."""
-        parts = {"act": self._act, "physics": self._advance, "settle": self._settle}
-        # Tiny tensors gain nothing from threads, and the physics needs the cores.
-        with torch_threads(1):
-            for _ in range(self.rollout.num_steps):
-                for name, part in parts.items():
-                    self.phases.mark(name)
-                    part()
-        self.phases.mark("")
 
     def update(self) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
@@ -140,9 +128,9 @@ class PPO:
     @torch.no_grad()
     def pack_samples(self) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
-        self.old_std.copy_(self.policy.std)
+        horizon = self.env.task.horizon
         samples = make_samples(
-            self.rollout, self.policy, self.cfg, old_std=self.old_std, group=self.group
+            self.rollout, self.policy, self.cfg, horizon=horizon, group=self.group
         )
         order = self.minibatches.shuffle(self.env.rng, self.iteration_count)
         self.minibatches.fill(samples, order)
@@ -217,14 +205,23 @@ class PPO:
         """Means since the last report, at once."""
         return self.report()()
 
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        """The deterministic policy on CPU observations, wherever it lives."""
-        return self.policy.actor(obs.to(self.env.device)).cpu()  # outside the iteration
+    def slow_down(self, factor: float) -> None:
+        """Multiply the learning rates. In place."""
+        for rate in self.optimizer.rates:
+            rate.mul_(factor)
+
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        optimizer, own = self.optimizer, {"stats": self.stats, "skips": self.skips}
+        own["actor_rate"], own["critic_rate"] = optimizer.rates
+        own["iteration"] = self.iteration_count
+        networks = shared("policy/", self.policy.state_dict(keep_vars=True))
+        learned = networks | shared("adam/", optimizer.tensors()) | shared("ppo/", own)
+        return self.collector.tensors() | learned
 
     def state(self) -> dict[str, Tensor]:
         """Everything that changes, flat, as copies: a checkpoint."""
-        return self.env.state() | copies(self._tensors())
+        return copy_state(self.tensors(), self.group)
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue exactly from what `state` returned. In place, or not at all.
@@ -232,18 +229,9 @@ class PPO:
         Raises:
             ValueError: the state does not fit. `where` says what it was read from.
         """
-        check_layout(state, self.env.layout() | layout(self._tensors()), where)
-        self.env.load(state)
-        with torch.no_grad():
-            for name, target in self._tensors().items():
-                target.copy_(state[name])
+        live = self.tensors()
+        check_layout(state, state_layout(live, self.group), where)
+        ours = live.keys() - self.env.tensors().keys()
+        load_state({name: live[name] for name in ours}, state, self.group)
+        self.env.load({name: x for name, x in state.items() if name not in ours})
         self.iterations = self.logged = int(self.iteration_count)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """The live tensors of policy, optimizer and counters, by their names in a checkpoint."""
-        policy, optimizer = self.policy.state_dict(keep_vars=True), self.optimizer
-        tensors = {f"policy/{name}": value for name, value in policy.items()}
-        tensors |= {f"adam/{name}": value for name, value in optimizer.state().items()}
-        tensors["ppo/actor_rate"], tensors["ppo/critic_rate"] = optimizer.rates
-        tensors |= {"ppo/stats": self.stats, "ppo/skips": self.skips}
-        return tensors | {"ppo/iteration": self.iteration_count}

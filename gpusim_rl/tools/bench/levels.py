@@ -47,15 +47,15 @@ class Tape(NamedTuple):
 @torch.no_grad()
 def record(ppo: PPO, rollouts: int) -> Tape:
     """K rollouts as PPO collects them."""
-    env, rollout, starts, actions, controls = ppo.env, ppo.rollout, [], [], []
+    env, collector, starts, actions, controls = ppo.env, ppo.collector, [], [], []
     for _ in range(rollouts):
         starts.append(ppo.state())
-        for _ in range(rollout.num_steps):
-            rollout.act()
+        for _ in range(len(collector.record.rows)):
+            collector.act()
             controls.append(env.sim.ctrl.clone())
             env.advance()
-            rollout.settle()
-        actions.append(rollout.action.clone())
+            collector.settle()
+        actions.append(collector.record.action.clone())
     return Tape(starts, torch.stack(actions), torch.stack(controls).unflatten(0, (rollouts, -1)))
 
 
@@ -163,13 +163,15 @@ class Levels:
                     (load if level == "bare" else put)(start)
                     spent[level] += timed(device, act)[0]
             put(start)
-            spent["rollout"] += timed(device, ppo.collect)[0]
+            spent["rollout"] += timed(device, ppo.collector.collect)[0]
             with torch_threads(max(1, torch.get_num_threads() // 2)):  # as PPO updates
                 spent["plain"] += timed(device, self.plain.update)[0]
             put(start)
-            ppo.phases.take()
+            ppo.collector.phases.take()
             whole, host = timed(device, ppo.iteration)
-            for name, seconds in ({"training": whole, "host": host} | ppo.phases.take()()).items():
+            for name, seconds in (
+                {"training": whole, "host": host} | ppo.collector.phases.take()()
+            ).items():
                 spent[name] += seconds
         spent["update"] = spent["returns"] + spent["minibatches"] + spent["normalizers"]
         return dict(spent)

@@ -53,9 +53,7 @@ class Plain:
         advantage = self.advantage(value, end)
         target = advantage + value
         advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-        old = Normal(r.mean, policy.std.clone(), validate_args=False)
-        logp = old.log_prob(r.action).sum(-1)
-        columns = r.obs, r.critic, r.action, r.mean, old.stddev, logp, advantage, target, value
+        columns = r.obs, r.critic, r.action, r.mean, r.std, r.logp, advantage, target, value
         return tuple(x.flatten(0, 1) for x in columns)
 
     def minibatch(self, samples: Samples, cfg: Settings) -> None:
