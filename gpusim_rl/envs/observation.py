@@ -65,12 +65,14 @@ class Observer:
     def _make_history(self, n: int) -> History | None:
         """The history that the actor observes in n worlds; None if it observes one step alone."""
         task, read = self.task, self.task.readings
-        unknown = sorted(set(task.history) - set(self.term_widths))
-        if unknown:
-            raise ValueError(
-                f"task.history: {unknown[0]!r} is no term (terms: {', '.join(self.term_widths)})"
-            )
-        if max(task.history.values(), default=1) == 1 and not task.observation_delay[1]:
+        for key, terms in (("hide", task.hide), ("history", task.history)):
+            unknown = sorted(set(terms) - set(self.term_widths))
+            if unknown:
+                known = ", ".join(self.term_widths)
+                raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {known})")
+        if set(task.hide) == set(self.term_widths):
+            raise ValueError("task.hide names every term: the actor would observe nothing")
+        if set(task.history.values()) <= {1} and not task.observation_delay[1]:
             return None
         late = {
             name

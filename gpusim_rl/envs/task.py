@@ -34,6 +34,7 @@ class Task:
         episode: time-out [s].
         device: where the task's constants live.
         history: observation term → control steps of it that the actor sees; 1 unless given.
+        hide: observation terms that the critic observes and the actor does not.
         observation_delay: least and largest age [control steps] of the readings of sensors and
             joints that the actor sees. It is drawn for each episode.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
@@ -53,6 +54,7 @@ class Task:
     device: str = "cpu"
     clip: float  # actions are clamped to ± this before the task sees them
     history: dict[str, int] = field(default_factory=dict)
+    hide: tuple[str, ...] = ()
     observation_delay: tuple[int, int]
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
@@ -60,6 +62,7 @@ class Task:
     randomise: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self.history = self.history | dict.fromkeys(self.hide, 0)  # the actor sees no step of them
         self._nominal: dict[str, Tensor] = {}
         self.scheduled_numbers: dict[str, Tensor] = {}
         if self.mjm is None:
