@@ -66,6 +66,15 @@ def prepare(
 
 
 @wp.func
+def log_spread(scale: wp.array2d[float], old_std: wp.array2d[float], i: int):
+    """Σ log σ/σ_old - ½ of sample i."""
+    total = float(0.0)
+    for j in range(scale.shape[1]):
+        total += wp.log(scale[1, j] / old_std[i, j]) - 0.5
+    return total
+
+
+@wp.func
 def value_loss(value: float, target: float, old_value: float, clip_value: float):
     """(loss, its gradient by the value) of one sample."""
     error = value - target
@@ -108,9 +117,7 @@ def sample(
     The KL is that of the first `originals` samples; the others are mirror images of them.
     """
     i = wp.tid()
-    log_prob, kl = -offset[0], float(0.0)
-    for j in range(mean.shape[1]):
-        kl += wp.log(scale[1, j] / batch.std[i, j]) - 0.5
+    log_prob, kl = -offset[0], log_spread(scale, batch.std, i)
     for j in range(mean.shape[1]):
         z = (batch.action[i, j] - mean[i, j]) * scale[0, j]
         moved = (batch.mean[i, j] - mean[i, j]) * scale[0, j]
