@@ -118,23 +118,17 @@ class Worlds(VectorEnv):
             raise ValueError(
                 f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}"
             )
-        env, past, ends = self.env, self.env.history, []
-        # Offsets of the episode that ends. They are drawn anew before `step` returns.
-        off = env.memory.keys() & {"encoder", "sensor_bias"}
-        before = (past.frames.clone(), past.age.clone()) if past else None
-        step = env.step(action, (lambda s: ends.append(env.observer.measured(s))) if off else None)
+        env, ends = self.env, []
+        # Before `step` returns, the worlds whose episode ended have another state and past.
+        step = env.step(action, lambda s: ends.append(env.observer.final(s)))
         obs, critic, end, reward, terminated, truncated, fault = map(
             array, (*step.observation, *step[1:])
         )
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
-            # The critic's observation begins with the actor's terms.
-            last = ends[0] if ends else step.end[:, : sum(env.term_widths.values())]
-            if past and before:
-                last = past.view(torch.cat([before[0][:, 1:], last[:, None]], 1), before[1])
             final = np.full(self.num_envs, None, object)
-            last = array(torch.where(step.fault[:, None], 0.0, last))
+            last = array(torch.where(step.fault[:, None], 0.0, ends[0]))
             for i in np.flatnonzero(done):
                 final[i] = last[i].copy()
             info |= {"final_obs": final, "_final_obs": done.copy()}

@@ -17,6 +17,27 @@ KINDS = {
     bool: "true or false",
 }
 
+# Observation terms that had noise and biases of their own → the readings that have them now.
+READINGS = {
+    "joints": ("joint_pos",),
+    "speeds": ("joint_vel", "pole_speed"),
+    "cart": ("joint_pos",),
+    "pole": ("pole_angle",),
+}
+
+
+def check_moved(key: str) -> None:
+    """ValueError that says what took the place of a key of earlier versions, if it is one."""
+    section, _, name = key.rpartition(".")
+    if key == "task.delay":
+        raise ValueError(
+            "task.delay is gone: a task that acts one step late reads s.previous in its control, "
+            "and robot.actuator.delay delays the motors"
+        )
+    if section in ("task.noise", "task.randomise.bias") and name in READINGS:
+        new = " or ".join(f"{section}.{reading}" for reading in READINGS[name])
+        raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")
+
 
 def check_choice(override: Override, known: list[str]) -> None:
     """ValueError if the value of a group is not one of the known names."""
@@ -37,6 +58,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         )
     if key in flat:
         return
+    for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
+        check_moved(part)
     near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
     section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
     says = "did you mean " + " or ".join(near) if near else "choose one of " + ", ".join(section)
@@ -83,6 +106,7 @@ def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
     """
     for key, value in values.items():
         if key not in base:
+            check_moved(f"{prefix}{key}")
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)
     whole = ("weights", "noise", "curriculum")

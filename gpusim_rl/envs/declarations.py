@@ -1,6 +1,46 @@
-"""What a task declares of a robot, for a program that runs an exported policy on it."""
+"""What a task declares: its command, and which of its numbers a curriculum may change."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+SCHEDULED = "a curriculum may change it"
+Number = TypeVar("Number")
+# The type of a task's number that a curriculum may change: `sigma: Scheduled[float]`.
+Scheduled = Annotated[Number, SCHEDULED]
+
+
+def scheduled_fields(kind: type) -> list[str]:
+    """The fields of a class whose type is `Scheduled`, in order."""
+    hints: dict[str, Any] = get_type_hints(kind, include_extras=True)
+    return [name for name, hint in hints.items() if SCHEDULED in getattr(hint, "__metadata__", ())]
+
+
+@dataclass(kw_only=True)
+class Command:
+    """What a user may ask of the robot: the memory entry `command` (B, n).
+
+    Args:
+        names, units: (n,) of its numbers.
+        largest: (n,) half-widths of the ranges about 0 that it is drawn from.
+        redraw: time between two draws [s]; 0 for one in an episode.
+        mirrored: the names of the numbers that change sign in a mirror.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    largest: tuple[float, ...]
+    redraw: float = 0.0
+    mirrored: tuple[str, ...] = ()
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        """(n,) the least numbers."""
+        return tuple(-x for x in self.largest)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        """(n,) the largest numbers."""
+        return tuple(self.largest)
 
 
 @dataclass(kw_only=True)
@@ -62,8 +102,8 @@ class Clock:
 
 
 @dataclass(kw_only=True)
-class Command:
-    """What a user may ask of the robot: ranges it was trained for."""
+class CommandRanges:
+    """A command as the exported file describes it."""
 
     names: tuple[str, ...]
     units: tuple[str, ...]

@@ -34,7 +34,7 @@ class Env:
         sim: made from `task.mjm` with `task.fields`.
         seed: of every random number.
         weights: reward term → weight ≥ 0, for each term of `task.reward`.
-        noise: observation term → half-width of its uniform noise, in the unit of the term.
+        noise: reading → half-width of its uniform noise, in the unit of the reading.
         first: global id of this Env's first world.
         stagger: begin the first episodes at random times, so that time limits are spread evenly.
         compiled: fuse the task's methods with torch.compile; rounding may depend on B then.
@@ -63,8 +63,9 @@ class Env:
         self.terms = list(self._scheduled_task.reward(self._now))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
         self.observer = Observer(self._scheduled_task, self._now, noise)
-        self.observation, self.history = self.observer.observation, self.observer.history
-        self.term_widths = self.observer.term_widths
+        self.observation, self.term_widths = self.observer.observation, self.observer.term_widths
+        self.measurement = self.observer.measurement
+        self.readings = self.measurement.readings
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
         self._update(self._now, self.rng)
@@ -93,7 +94,7 @@ class Env:
     def _compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as `fuse` returns it."""
         task = self._scheduled_task
-        self._episode_start, self._episode_fields = fuse(task.start), fuse(task.vary)
+        self._episode_start = fuse(task.start)
         self._randomized = fuse(self.task.randomization.restart)
         self._control, self._update = fuse(task.control), fuse(task.update)
         self._outcome = fuse(self._compute_outcome)
@@ -102,7 +103,7 @@ class Env:
         """Draw the fields of the worlds, and start an episode in each."""
         n, task = self.num_envs, self.task
         once = Rng(self.seed, self.rng.worlds)  # its streams need not be in the block of every step
-        self.write(task.world(n, once) | task.randomization.world(once), None)
+        self.write(task.randomization.world(once), None)
         if task.fields:
             self.sim.refresh()
         start = self._episode_start(n, self.rng)
@@ -114,7 +115,8 @@ class Env:
 
     def current_state(self) -> State:
         """The state at this moment, as copies that no later step changes."""
-        return State.copied(live_tensors.state_tensors(self), self.task.sensor_columns)
+        live, task = live_tensors.state_tensors(self), self.task
+        return State.copied(live, task.sensor_columns, task.joint_columns)
 
     def _refreshed(self) -> State:
         """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
@@ -141,7 +143,8 @@ class Env:
         self._invalid.copy_(~(valid & is_valid(action)))
         now, clip = self._refreshed(), self.task.clip
         action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
-        ctrl = self._control(now.with_(action=action, previous=now.action))
+        acted = now.with_(**self.readings, action=action, previous=now.action)
+        ctrl = self._control(acted)
         self.previous.copy_(self.action)
         self.action.copy_(action)
         if "encoder" in self.memory:
@@ -155,7 +158,7 @@ class Env:
     def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
-        self.write(self._update(self._refreshed(), self.rng), None)
+        self.write(self._updated(self._refreshed()), None)
         self.write(self._pushes(), None)
         s = self._refreshed()
         terms, reward, end, failed = self._outcome(s)
@@ -170,6 +173,14 @@ class Env:
         self._restart(restarted)
         self.update_observations(restarted)
         return ended
+
+    def _updated(self, s: State) -> dict[str, Tensor]:
+        """Memory after a step. What the robot's computer keeps follows the robot's readings."""
+        values, filters = self._update(s, self.rng), self.measurement.filters
+        if filters:
+            onboard = self._update(self.measurement.preview(s, self.rng), self.rng)
+            values |= {name: onboard[name] for name in filters}
+        return values
 
     def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
@@ -203,7 +214,7 @@ class Env:
         """Begin a new episode in the worlds of mask (B,)."""
         start = self._randomized(self._episode_start(self.num_envs, self.rng), self.rng)
         qpos, qvel = (start.pop(name).to(self.sim.qpos.dtype) for name in ("qpos", "qvel"))
-        self.write(start | self._episode_fields(self.num_envs, self.rng), mask)
+        self.write(start, mask)
         self.sim.reset(mask, qpos, qvel)
         self.time.masked_fill_(mask, 0)
         self.action.masked_fill_(mask[:, None], 0.0)

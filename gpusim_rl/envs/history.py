@@ -1,4 +1,4 @@
-"""What the actor sees of the last control steps: histories of terms, and late readings."""
+"""The past of what the actor sees: histories of observation terms, and readings that come late."""
 
 import torch
 from torch import Tensor
@@ -6,73 +6,91 @@ from torch import Tensor
 from gpusim_rl.core.rng import Rng
 
 
-class History:
-    """The last observations of B worlds, with their noise; a restart fills it with the first.
+class Frames:
+    """The last values (B, n) of B worlds; a restart fills them with the first.
 
     Args:
-        widths: term → width at one moment, in the order of the view.
-        history: term → control steps of it that the actor sees; 1 unless given.
-        delay: least and largest age [control steps] of the `late` terms, drawn for each episode.
-        late: terms that come late: what sensors measure, not what the robot's computer knows.
         worlds: B.
+        count: how many are kept.
+        width: n.
 
-    `now` (B, n) takes the observation of this moment. `update` then writes the actor's view
-    (B, width), term by term, each oldest first. `state` returns all that changes.
+    `now` (B, n) takes the values of this moment, and `push` keeps them.
     """
 
-    def __init__(
-        self,
-        widths: dict[str, int],
-        history: dict[str, int],
-        delay: tuple[int, int],
-        late: set[str],
-        worlds: int,
-        device: torch.device,
-    ):
-        steps = {name: history.get(name, 1) for name in widths}
-        n, most = sum(widths.values()), max(steps.values())
-        self.low, self.high = delay
-        self.now = torch.zeros(worlds, n, device=device)
-        self.frames = torch.zeros(worlds, most + self.high, n, device=device)  # oldest first
-        self.age = torch.zeros(worlds, dtype=torch.int64, device=device)
-        columns, begin = [], 0
-        for name, width in widths.items():
-            columns += [
-                step * n + begin + i
-                for step in range(most - steps[name], most)
-                for i in range(width)
-            ]
-            begin += width
-        self.columns = torch.tensor(columns, device=device)
-        self.width, self.most = len(columns), most
-        lags = [float(name in late) for name, width in widths.items() for _ in range(width)]
-        self.lags = torch.tensor(lags, device=device).long()  # (n,) 1 for a column that comes late
-        self.recent = torch.arange(self.high, self.high + most, device=device)[:, None]
+    def __init__(self, worlds: int, count: int, width: int, device: torch.device):
+        self.now = torch.zeros(worlds, width, device=device)
+        self.frames = torch.zeros(worlds, count, width, device=device)  # oldest first
 
-    def update(self, began: Tensor | None, rng: Rng, out: Tensor) -> None:
-        """Write the view to out (B, width): at a new moment, or if began is None at the same one.
+    def push(self, began: Tensor | None) -> None:
+        """Keep `now`: as the values of a new moment, or if began is None of the same one.
 
-        began (B,) bool: the worlds whose episode begins now. They draw their delay.
+        began (B,) bool: the worlds whose episode begins now.
         """
         if began is None:
             self.frames[:, -1].copy_(self.now)
         else:
             now = self.now[:, None]
-            self.frames.copy_(
-                torch.where(began[:, None, None], now, torch.cat([self.frames[:, 1:], now], 1))
-            )
-        if self.high and began is not None:
-            drawn = self.low + rng.integers("observe/delay", self.high - self.low + 1)[:, 0]
-            self.age.copy_(torch.where(began, drawn, self.age))
-        out.copy_(self.view(self.frames, self.age))
+            self.frames.copy_(torch.where(began[:, None, None], now, self.after(self.now)))
 
-    def view(self, frames: Tensor, age: Tensor) -> Tensor:
-        """(B, width) what the actor sees of such frames, when readings are age (B,) late."""
-        seen = frames[:, -self.most :]
-        if self.high:
-            seen = frames.gather(1, self.recent - age[:, None, None] * self.lags)
-        return seen.flatten(1).index_select(1, self.columns)
+    def after(self, now: Tensor) -> Tensor:
+        """(B, count, n) the frames after a moment at which the values are now (B, n)."""
+        return torch.cat([self.frames[:, 1:], now[:, None]], 1)
+
+
+class History(Frames):
+    """The last observations of B worlds, term by term, each oldest first.
+
+    Args:
+        widths: term → width at one moment, in the order of the view.
+        steps: term → control steps of it that the actor sees; 1 unless given, 0 for none.
+        worlds: B.
+    """
+
+    def __init__(
+        self, widths: dict[str, int], steps: dict[str, int], worlds: int, device: torch.device
+    ):
+        n, most = sum(widths.values()), max(steps.get(name, 1) for name in widths)
+        super().__init__(worlds, most, n, device)
+        columns, begin = [], 0
+        for name, width in widths.items():
+            first = most - steps.get(name, 1)
+            columns += [t * n + begin + i for t in range(first, most) for i in range(width)]
+            begin += width
+        self.columns = torch.tensor(columns, device=device)
+        self.width = len(columns)
+
+    def view(self, frames: Tensor) -> Tensor:
+        """(B, width) what the actor sees of such frames."""
+        return frames.flatten(1).index_select(1, self.columns)
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor, by name; B rows each."""
-        return {"history/frames": self.frames, "history/age": self.age}
+        return {"history/frames": self.frames}
+
+
+class DelayLine(Frames):
+    """The last readings of B worlds, of which the robot gets older ones.
+
+    Args:
+        low, high: least and largest age [control steps], drawn for each episode.
+        worlds, width: B, n.
+    """
+
+    def __init__(self, low: int, high: int, worlds: int, width: int, device: torch.device):
+        super().__init__(worlds, high + 1, width, device)
+        self.low, self.high = low, high
+        self.age = torch.zeros(worlds, dtype=torch.int64, device=device)
+
+    def draw(self, began: Tensor, rng: Rng) -> None:
+        """Draw the age of the worlds of began (B,), whose episode begins now. In place."""
+        drawn = self.low + rng.integers("observe/delay", self.high - self.low + 1)[:, 0]
+        self.age.copy_(torch.where(began, drawn, self.age))
+
+    def view(self, frames: Tensor) -> Tensor:
+        """(B, n) what the robot gets of such frames."""
+        at = (self.high - self.age)[:, None, None].expand(-1, 1, frames.shape[2])
+        return frames.gather(1, at)[:, 0]
+
+    def state(self) -> dict[str, Tensor]:
+        """Every live tensor, by name; B rows each."""
+        return {"delay/frames": self.frames, "delay/age": self.age}

@@ -32,15 +32,15 @@ def scheduled_number(env: "Env", key: str) -> Tensor:
         return env.task.randomization.scheduled_number(field, which)
     if part == "weights":
         return env.weights[env.terms.index(name)]
-    return env.observer.noise_amplitude(name)
+    return env.measurement.noise_amplitude(name)
 
 
 def registry(env: "Env") -> dict[str, Live]:
     """Every live tensor that a continuation needs, by its name in a checkpoint."""
-    statistics, history = env.statistics, env.history
+    statistics = env.statistics
     common = {"step_count": env.step_count, "success": env.success} | statistics.sums_by_name()
     worlds = {"time": env.time, "action": env.action, "previous": env.previous}
-    worlds |= statistics.episodes_by_name() | (history.state() if history else {})
+    worlds |= statistics.episodes_by_name() | env.observer.state()
     own = per_world("env/", worlds) | per_world("env/memory/", env.memory)
     return per_world("sim/", env.sim.tensors()) | own | shared("env/", common)
 

@@ -1,4 +1,7 @@
-"""What actor and critic observe of B worlds: terms with noise, offsets, biases and history."""
+"""What actor and critic observe of B worlds.
+
+The actor's terms are computed of what the robot measures, the critic's of the truth.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +11,7 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.history import History
+from gpusim_rl.envs.measurement import Measurement
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
@@ -15,8 +19,8 @@ from gpusim_rl.envs.task import Task
 class Observation(NamedTuple):
     """What the networks observe at one moment."""
 
-    actor: Tensor  # (B, no)  the actor: what a robot measures, with noise
-    critic: Tensor  # (B, nc)  the critic: the same without noise, and what only the simulator knows
+    actor: Tensor  # (B, no)  the actor: terms of what a robot measures, with their history
+    critic: Tensor  # (B, nc)  the critic: the true terms, and what only the simulator knows
 
 
 class Observer:
@@ -25,46 +29,32 @@ class Observer:
     Args:
         task: the task, whose methods are pure.
         state: any state of the worlds; it tells the widths of the terms.
-        noise: observation term → half-width of its uniform noise, in the unit of the term.
+        noise: reading → half-width of its uniform noise, in the unit of the reading.
 
     Attributes:
+        measurement: what the robots measure.
         term_widths: observation term → its width.
-        amplitudes: (n,) half-widths of the noise.
         history: what the actor observes of earlier steps; None if it observes one step alone.
         observation: the tensors that `write` writes.
+
+    Raises:
+        ValueError: a term reads what no robot measures, or a key names no reading or term.
     """
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):
-        self.task = task
-        self.offset, self.biased = (
-            "encoder" in task.randomization.entries,
-            task.randomization.biased,
-        )
+        self.task, n, device = task, len(state.time), state.time.device
+        self.measurement = Measurement(task, n, noise, device)
         self.term_widths = {name: value.shape[1] for name, value in task.observe(state).items()}
-        unknown = sorted(set(noise) - set(self.term_widths))
-        if unknown:
-            problems = ", ".join(f"{name!r} is no term" for name in unknown)
-            raise ValueError(
-                f"observation and noise terms disagree: {problems} "
-                f"(terms: {', '.join(self.term_widths)})"
-            )
-        self.amplitudes = task.tensor(
-            [noise.get(name, 0.0) for name, width in self.term_widths.items() for _ in range(width)]
-        )
+        self.history = self._make_history(n, device)
         self.compile(lambda fn: fn)
-        n = len(state.time)
-        self.history = self._make_history(n)
-        widths = (
-            self.history.width if self.history else len(self.amplitudes),
-            self.critic(state).shape[1],
-        )
+        no = self.history.width if self.history else sum(self.term_widths.values())
         self.observation = Observation(
-            *(torch.zeros(n, width, device=self.amplitudes.device) for width in widths)
+            *(torch.zeros(n, width, device=device) for width in (no, self.critic(state).shape[1]))
         )
 
-    def _make_history(self, n: int) -> History | None:
+    def _make_history(self, n: int, device: torch.device) -> History | None:
         """The history that the actor observes in n worlds; None if it observes one step alone."""
-        task, read = self.task, self.task.readings
+        task = self.task
         for key, terms in (("hide", task.hide), ("history", task.history)):
             unknown = sorted(set(terms) - set(self.term_widths))
             if unknown:
@@ -72,57 +62,44 @@ class Observer:
                 raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {known})")
         if set(task.hide) == set(self.term_widths):
             raise ValueError("task.hide names every term: the actor would observe nothing")
-        if set(task.history.values()) <= {1} and not task.observation_delay[1]:
+        if set(task.history.values()) <= {1}:
             return None
-        late = {
-            name
-            for name in self.term_widths
-            if read[name].source not in ("action", "command", "clock")
-        }
-        return History(
-            self.term_widths, task.history, task.observation_delay, late, n, self.amplitudes.device
-        )
+        return History(self.term_widths, task.history, n, device)
 
     def compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions of a state as `fuse` returns them."""
         self.critic, self._actor = fuse(self._critic_view), fuse(self._actor_view)
+        self.measurement.compile(fuse)
 
     def _actor_view(self, s: State) -> Tensor:
-        """(B, no)"""
+        """(B, n)"""
         return torch.cat(list(self.task.observe(s).values()), dim=1)
 
     def _critic_view(self, s: State) -> Tensor:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
-    def noise_amplitude(self, term: str) -> Tensor:
-        """The half-widths of a term's noise: a view that a curriculum writes to."""
-        at = sum(list(self.term_widths.values())[: list(self.term_widths).index(term)])
-        return self.amplitudes[at : at + self.term_widths[term]]
-
-    def measured(self, s: State, critic: Tensor | None = None) -> Tensor:
-        """(B, n) what the robot measures in a state, with offsets and biases, without noise.
-
-        critic: what the critic observes of the state, if that is known.
-        """
-        seen = (self.critic(s) if critic is None else critic)[:, : len(self.amplitudes)]
-        if self.offset:
-            seen = self._actor(s.with_(qpos=s.qpos + s.encoder))
-        return seen + s.sensor_bias if self.biased else seen
-
-    def add_noise(self, measured: Tensor, rng: Rng, out: Tensor) -> None:
-        """Write measured (B, n) and its noise to out (B, n)."""
-        noise = rng.uniform("observe", -self.amplitudes, self.amplitudes)
-        torch.add(measured, noise, out=out)
-
     def write(self, s: State, rng: Rng, began: Tensor | None) -> None:
-        """Write what both observe of a state; the actor's observation has noise. In place.
+        """Write what both observe of a state, and what the robot measures of it. In place.
 
         began (B,) bool: the worlds whose episode begins now; None: observe the same moment again.
         """
-        observation = self.observation
+        observation, history = self.observation, self.history
         observation.critic.copy_(self.critic(s))
-        out = self.history.now if self.history else observation.actor
-        self.add_noise(self.measured(s, observation.critic), rng, out)
-        if self.history:
-            self.history.update(began, rng, observation.actor)
+        now = self._actor(self.measurement.write(s, rng, began))
+        if history is None:
+            observation.actor.copy_(now)
+        else:
+            history.now.copy_(now)
+            history.push(began)
+            observation.actor.copy_(history.view(history.frames))
+
+    def final(self, s: State) -> Tensor:
+        """(B, no) what the actor would observe, without noise, of a state before its restart."""
+        now = self._actor(self.measurement.preview(s, None))
+        return self.history.view(self.history.after(now)) if self.history else now
+
+    def state(self) -> dict[str, Tensor]:
+        """Every live tensor that a later observation depends on, by name; B rows each."""
+        delay, history = self.measurement.delay, self.history
+        return (delay.state() if delay else {}) | (history.state() if history else {})

@@ -1,9 +1,40 @@
 """`State`: what a task reads of B worlds at one moment."""
 
-from typing import Self
+from typing import Any, NamedTuple, Self
 
+import mujoco
+import numpy as np
 import torch
 from torch import Tensor
+
+ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+
+
+class JointColumns(NamedTuple):
+    """Where the actuated joints are in `qpos` and `qvel`, in the order of ctrl."""
+
+    qpos: slice | Tensor  # (nu,) int64; a slice if they are adjacent there
+    qvel: slice | Tensor
+    unjointed: str = ""  # an actuator that moves no joint; there are no columns then
+
+
+def joint_columns(m: Any, device: str) -> JointColumns:
+    """The columns of a model's actuated joints: hinges and slides."""
+    joints = m.actuator_trnid[:, 0]
+    for i in range(m.nu):
+        if m.actuator_trntype[i] not in ON_JOINT or m.jnt_type[joints[i]] not in ONE_DOF:
+            return JointColumns(slice(0), slice(0), m.actuator(i).name or f"number {i}")
+    places = (m.jnt_qposadr[joints], m.jnt_dofadr[joints])
+    return JointColumns(*(adjacent(place, device) for place in places))
+
+
+def adjacent(place: np.ndarray, device: str) -> slice | Tensor:
+    """Columns as a slice if each follows the one before, else as int64."""
+    first = int(place[0]) if len(place) else 0
+    if np.array_equal(place, range(first, first + len(place))):
+        return slice(first, first + len(place))
+    return torch.tensor(place, dtype=torch.int64, device=device)
 
 
 class State:
@@ -12,6 +43,7 @@ class State:
     Attributes, each a tensor of B rows, float32 unless it says otherwise:
 
     - `qpos`, `qvel`, `ctrl`: MuJoCo's, in its units;
+    - `joint_pos`, `joint_vel` (B, nu): of the actuated joints, in the order of ctrl [rad, m];
     - `<sensor>`: each sensor of the model by its name, (B, width);
     - `action` (B, nu) of this control step, and `previous` of the one before;
     - `time` (B,) int64: control steps since the restart;
@@ -20,46 +52,62 @@ class State:
     A name that is none of these raises ValueError, with the names that there are.
 
     Args:
-        tensors: these by name, and `sensordata` (B, ns); they are kept, not copied. In place of
-            `sensordata` there may be each sensor by its name.
+        tensors: these by name, and `sensordata` (B, ns); they are kept, not copied. A joint
+            position or a sensor that is among them is taken from there.
         columns: sensor → its columns in `sensordata`.
+        joints: the columns of the actuated joints; unless given, `tensors` has what is read.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], columns: dict[str, slice]):
-        self._tensors, self._columns = tensors, columns
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        columns: dict[str, slice],
+        joints: JointColumns | None = None,
+    ):
+        self._tensors, self._columns, self._joints = tensors, columns, joints
 
     @classmethod
-    def copied(cls, tensors: dict[str, Tensor], columns: dict[str, slice]) -> Self:
+    def copied(
+        cls, tensors: dict[str, Tensor], columns: dict[str, slice], joints: JointColumns | None
+    ) -> Self:
         """A state of copies of these tensors; floating-point ones become float32."""
         copies = {
             name: x.to(torch.float32 if x.is_floating_point() else x.dtype, copy=True).contiguous()
             for name, x in tensors.items()
         }
-        return cls(copies, columns)
+        return cls(copies, columns, joints)
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self._tensors:
             return self._tensors[name]
+        if name == "joint_pos":
+            return self._tensors["qpos"][:, self._actuated().qpos]
+        if name == "joint_vel":
+            return self._tensors["qvel"][:, self._actuated().qvel]
         columns = self._sensor(name)
         return self._tensors["sensordata"][:, columns]
 
     def span(self, first: str, last: str) -> Tensor:
         """(B, …) adjacent sensors as one tensor, from first to last in the model's order."""
         columns = slice(self._sensor(first).start, self._sensor(last).stop)
-        if "sensordata" in self._tensors:
-            return self._tensors["sensordata"][:, columns]
-        between = (n for n, c in self._columns.items() if columns.start <= c.start < columns.stop)
-        return torch.cat([self._tensors[name] for name in between], 1)
+        names = [
+            name
+            for name, place in self._columns.items()
+            if columns.start <= place.start and place.stop <= columns.stop
+        ]
+        if any(name in self._tensors for name in names):
+            return torch.cat([getattr(self, name) for name in names], 1)
+        return self._tensors["sensordata"][:, columns]
 
     def with_(self, **tensors: Tensor) -> Self:
         """The same state, with other tensors of these names."""
-        return type(self)(self._tensors | tensors, self._columns)
+        return type(self)(self._tensors | tensors, self._columns, self._joints)
 
     def clone(self) -> Self:
         """A state of its own with the same values."""
-        return self.copied(self._tensors, self._columns)
+        return self.copied(self._tensors, self._columns, self._joints)
 
     def copy_(self, tensors: dict[str, Tensor]) -> None:
         """Take the values of these tensors, by name. In place: a CUDA graph may replay it."""
@@ -71,10 +119,23 @@ class State:
         for places, sources in kinds.values():  # one kernel for all tensors of a type
             torch._foreach_copy_(places, sources)  # pyright: ignore[reportPrivateImportUsage]
 
+    def _actuated(self) -> JointColumns:
+        """The columns of the actuated joints."""
+        if self._joints is None:
+            raise ValueError(
+                "the task reads joint_pos or joint_vel, which this state does not have"
+            )
+        if self._joints.unjointed:
+            raise ValueError(
+                f"the task reads joint_pos or joint_vel, but actuator {self._joints.unjointed!r} "
+                f"moves no hinge or slide: read a jointpos or jointvel sensor of the model"
+            )
+        return self._joints
+
     def _sensor(self, name: str) -> slice:
         """The columns of a sensor."""
         if name not in self._columns:
-            known = ", ".join(sorted([*self._tensors, *self._columns]))
+            known = ", ".join(sorted({*self._tensors, *self._columns, "joint_pos", "joint_vel"}))
             raise ValueError(
                 f"the task reads {name!r}, which no sensor or memory of this model has: {known}"
             )

@@ -12,10 +12,18 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading
+from gpusim_rl.envs.declarations import (
+    Clock,
+    Command,
+    CommandRanges,
+    Drive,
+    Reading,
+    scheduled_fields,
+)
 from gpusim_rl.envs.randomization.entries import without_pushes
 from gpusim_rl.envs.randomization.randomization import Randomization
-from gpusim_rl.envs.state import State
+from gpusim_rl.envs.readings import measured
+from gpusim_rl.envs.state import JointColumns, State, joint_columns
 from gpusim_rl.robots.model_files import resolve_includes
 from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -44,10 +52,6 @@ class Task:
 
     # Whether robot= may give the task another robot, which then has legs like a quadruped's.
     takes_robot: ClassVar[bool] = False
-    # Field that a curriculum may change → the attribute that methods read, which then is a float32
-    # tensor () or (n,). `__post_init__` must not compute other attributes from it.
-    schedulable: ClassVar[dict[str, str]] = {}
-
     mjcf: str
     dt: float
     episode: float
@@ -81,19 +85,18 @@ class Task:
     @cached_property
     def randomization(self) -> Randomization:
         """What `randomise` does to this model; ValueError if it does not fit the model."""
-        readings = self.readings if self.randomise.get("bias") else {}
         return Randomization(
             self.mjm,
             self.randomise,
             actuator=self.actuator,
             dt=self.dt,
-            terms={term: reading.width for term, reading in readings.items()},
+            readings=measured(self.mjm),
             device=self.device,
         )
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Model fields with a value per world; a task that writes others adds them."""
+        """Model fields with a value per world."""
         return self.randomization.fields
 
     @cached_property
@@ -102,6 +105,11 @@ class Task:
         m = self.mjm
         ends = [int(a) + int(d) for a, d in zip(m.sensor_adr, m.sensor_dim, strict=True)]
         return {m.sensor(i).name: slice(int(m.sensor_adr[i]), end) for i, end in enumerate(ends)}
+
+    @cached_property
+    def joint_columns(self) -> JointColumns:
+        """Where the actuated joints are in `qpos` and `qvel`, in the order of ctrl."""
+        return joint_columns(self.mjm, self.device)
 
     @property
     def substeps(self) -> int:
@@ -126,10 +134,11 @@ class Task:
     def scheduled_number(self, name: str) -> Tensor:
         """The tensor that holds a number while it is scheduled; a curriculum writes to it.
 
-        Raises ValueError for a number that `schedulable` does not list.
+        Raises ValueError for a field whose type is not `Scheduled`.
         """
-        if name not in self.schedulable:
-            known = ", ".join(self.schedulable) or "none"
+        fields = scheduled_fields(type(self))
+        if name not in fields:
+            known = ", ".join(fields) or "none"
             raise ValueError(
                 f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers "
                 f"({known}), or a term's"
@@ -138,18 +147,38 @@ class Task:
 
     @property
     def with_scheduled_numbers(self) -> Self:
-        """A copy with the tensor of each scheduled number; this task itself if there are none."""
+        """A copy with the tensor of each scheduled number; this task itself if there are none.
+
+        `__post_init__` must not compute other attributes from these numbers.
+        """
         if not self.scheduled_numbers:
             return self
         twin = copy.copy(self)
-        for name, value in self.scheduled_numbers.items():
-            if not hasattr(self, self.schedulable[name]):
-                raise ValueError(
-                    f"{type(self).__name__}.schedulable: {name!r} is read in "
-                    f"{self.schedulable[name]!r}, which does not exist"
-                )
-            setattr(twin, self.schedulable[name], value)
+        vars(twin).update(self.scheduled_numbers)
+        vars(twin).pop("command_limit", None)  # it is computed from one of them, perhaps
         return twin
+
+    @cached_property
+    def command_limit(self) -> Tensor:
+        """(n,) the half-widths of the command's ranges."""
+        assert self.command
+        return self.tensor(self.command.largest)
+
+    def draw_command(self, rng: Rng) -> Tensor:
+        """(B, n) commands, uniform in their ranges."""
+        return rng.uniform("command", -self.command_limit, self.command_limit)
+
+    def steps_since_command(self, s: State) -> Tensor:
+        """(B,) int64 control steps since the command was to be drawn."""
+        assert self.command
+        return s.time % round(self.command.redraw / self.dt)
+
+    def with_joints(self, qpos: Tensor, joint_pos: Tensor) -> Tensor:
+        """qpos (n, nq) with the actuated joints at joint_pos (n, nu)."""
+        at = self.joint_columns.qpos
+        if isinstance(at, slice):
+            return qpos.slice_scatter(joint_pos, 1, at.start, at.stop)
+        return qpos.index_copy(1, at, joint_pos)
 
     def mjcf_text(self) -> str:
         """The MJCF of the model, with the files that it includes."""
@@ -181,8 +210,14 @@ class Task:
         return None
 
     @property
-    def asks(self) -> Command | None:
-        """What a user may ask for: ranges of the memory entry `command`, if the task has one."""
+    def asks(self) -> CommandRanges | None:
+        """The command as the exported file describes it."""
+        c = self.command
+        return c and CommandRanges(names=c.names, units=c.units, low=c.low, high=c.high)
+
+    @property
+    def command(self) -> Command | None:
+        """What a user may ask for: the memory entry `command`, if the task has one."""
         return None
 
     @property
@@ -199,14 +234,6 @@ class Task:
         Each further entry (n, …) is the task's memory.
         """
         raise NotImplementedError  # contract
-
-    def world(self, n: int, rng: Rng) -> dict[str, Tensor]:
-        """Model fields (n, …) drawn once per world, beside those of `randomise`."""
-        return {}
-
-    def vary(self, n: int, rng: Rng) -> dict[str, Tensor]:
-        """Model fields (n, …) drawn anew for each episode, beside those of `randomise`."""
-        return {}
 
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""

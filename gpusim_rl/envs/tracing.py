@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-import mujoco
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.dependencies import NOTHING, Result, dependencies
+from gpusim_rl.envs.readings import JOINTS, measured
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
@@ -15,21 +15,6 @@ RNG = "random numbers"  # the input that they depend on
 HIDDEN = "which no robot measures: only `privileged` may read it"
 SECRET = "which is drawn at random, and no robot knows it: only `privileged` may read it"
 ACTIONS = ("action", "previous", "time")  # memory that every Env keeps
-# Joints by their actuators, in the order of ctrl: what servos report.
-JOINTS = ("joint_pos", "joint_vel")
-# Sensors that a robot can carry, by their MuJoCo type. The others need the simulator: velocimeter,
-# framepos, framelinvel, centers of mass, energies, distances between geoms.
-CARRIED = {
-    getattr(mujoco.mjtSensor, f"mjSENS_{name}").value
-    for name in (
-        *("GYRO", "ACCELEROMETER", "MAGNETOMETER", "CLOCK"),
-        *("FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMEANGVEL"),  # of an IMU
-        *("TOUCH", "TACTILE", "FORCE", "TORQUE", "RANGEFINDER", "CAMPROJECTION"),
-        *("JOINTPOS", "JOINTVEL", "JOINTACTFRC", "BALLQUAT", "BALLANGVEL"),
-        *("ACTUATORPOS", "ACTUATORVEL", "ACTUATORFRC"),
-        *("TENDONPOS", "TENDONVEL", "TENDONACTFRC"),
-    )
-}
 
 
 class Midpoint:
@@ -146,17 +131,3 @@ def reads(task: Task, method: str, inputs: dict[str, Tensor]) -> dict[str, froze
         return getattr(task, method)(State(x, task.sensor_columns), *further)
 
     return dependencies(f"{type(task).__name__}.{method}", function, inputs)
-
-
-def measured(model: mujoco.MjModel) -> dict[str, int]:
-    """What a robot of this model can measure: the name of each reading → its width.
-
-    These are the sensors of a type that a robot can carry, in the model's order, and the angles and
-    speeds of the actuated joints.
-    """
-    sensors = {
-        model.sensor(i).name: int(model.sensor_dim[i])
-        for i in range(model.nsensor)
-        if model.sensor_type[i] in CARRIED
-    }
-    return sensors | {name: int(model.nu) for name in JOINTS}

@@ -1,13 +1,12 @@
 """A cart swings its pole up and balances it: a small task, learned in half a minute."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from gpusim_rl.core.maths import gauss
 from gpusim_rl.core.symmetry import keep
-from gpusim_rl.envs.declarations import Drive, Reading
+from gpusim_rl.envs.declarations import Drive, Reading, Scheduled
 from gpusim_rl.envs.task import Task
 
 UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
@@ -34,11 +33,10 @@ class Cartpole(Task):
     model goes back to Barto, Sutton and Anderson, IEEE Trans. SMC 13 (1983).
     """
 
-    schedulable: ClassVar = {name: name for name in ("sigma", "sigma_speed", "spread")}
-
-    sigma: float  # m: tolerance of the cart's position
-    sigma_speed: float  # rad/s: tolerance of the pole's speed
-    spread: float  # rad, m: half-width of the first pole angle about π, and of the first position
+    sigma: Scheduled[float]  # m: tolerance of the cart's position
+    sigma_speed: Scheduled[float]  # rad/s: tolerance of the pole's speed
+    # rad, m: half-width of the first pole angle about π, and of the first position
+    spread: Scheduled[float]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,9 +71,10 @@ class Cartpole(Task):
         return dict(qpos=self.rest + self.spread * unit[:, :2], qvel=0.1 * unit[:, 2:])
 
     def observe(self, s):
-        angle = s.qpos[:, 1:]
         return dict(
-            cart=s.qpos[:, :1], pole=torch.cat([angle.cos(), angle.sin()], 1), speeds=s.qvel
+            cart=s.joint_pos,
+            pole=torch.cat([s.pole_angle.cos(), s.pole_angle.sin()], 1),
+            speeds=torch.cat([s.joint_vel, s.pole_speed], 1),
         )
 
     def reward(self, s):

@@ -5,15 +5,15 @@ The actor observes only what a robot measures.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from gpusim_rl.core.maths import from_euler, gauss, squared
 from gpusim_rl.core.symmetry import Flip, keep
-from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading
+from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, Scheduled
 from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.walking_scores import walking_scores
 from gpusim_rl.robots.quadruped.symmetry import SIDES, hinge_signs
 
 FEET = ("FL", "FR", "RL", "RR")
@@ -46,20 +46,15 @@ class Quadruped(Task):
     """
 
     takes_robot: ClassVar = True
-    schedulable: ClassVar = dict(fastest="limit") | {
-        k: k for k in ("still", "sigma", "sigma_feet", "height", "lift", "gait")
-    }
-
     reach: float  # rad of joint target per unit of action
-    delay: int  # control steps between an action and its effect, 0 or 1
-    fastest: tuple[float, float, float]  # m/s, m/s, rad/s: commands are uniform within ±
+    fastest: Scheduled[tuple[float, float, float]]  # m/s, m/s, rad/s: commands are uniform within ±
     redraw: float  # s: time between two commands
-    still: float  # share of episodes whose command stays zero
-    sigma: float  # m/s, rad/s: tolerance of the tracking terms
-    sigma_feet: float  # m: tolerance of the height of the feet
-    height: float  # m: height of the trunk
-    lift: float  # m: highest point of a swinging foot
-    gait: float  # Hz: frequency of the clock
+    still: Scheduled[float]  # share of episodes whose command stays zero
+    sigma: Scheduled[float]  # m/s, rad/s: tolerance of the tracking terms
+    sigma_feet: Scheduled[float]  # m: tolerance of the height of the feet
+    height: Scheduled[float]  # m: height of the trunk
+    lift: Scheduled[float]  # m: highest point of a swinging foot
+    gait: Scheduled[float]  # Hz: frequency of the clock
     step: tuple[float, float, float]  # rad: how far the clock bends a swinging leg's joints
     foot_geoms: tuple[str, ...] = FEET  # the feet's geoms, spheres
     # rad of each joint's target per unit of action; `reach` unless given
@@ -71,8 +66,6 @@ class Quadruped(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.delay not in (0, 1):
-            raise ValueError(f"task.delay={self.delay}: 0 or 1 control steps")
         if not 0 <= self.still < 1:
             raise ValueError(f"task.still={self.still}: expected a share, from 0 to below 1")
         for name in ("redraw", "sigma", "sigma_feet"):
@@ -84,12 +77,10 @@ class Quadruped(Task):
                 f"least"
             )
         key = self.nominal("key_qpos")[0]
-        self.angles, self.speeds, self.back = joint_columns(self.mjm, self.device)
-        self.rest, self.stance = key, key[self.angles]
+        self.rest, self.stance = key, key[self.joint_columns.qpos]
         # m, height of the center of a foot that stands: its radius
         self.ground = float(self.mjm.geom(self.foot_geoms[0]).size[0])
         self.reaches = self.tensor(self.scale) if self.scale else self.reach
-        self.limit = self.tensor(self.fastest)
         # turns of the clock, per foot: FL and RR move together
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])
         self.bend = (
@@ -99,7 +90,6 @@ class Quadruped(Task):
         )
         # bounds of the numbers that `start` draws
         self.unit = self.tensor([-1.0] * 20), self.tensor([1.0] * 20)
-        self.redraw_steps = round(self.redraw / self.dt)
 
     @property
     def joints(self) -> tuple[str, ...]:
@@ -126,10 +116,11 @@ class Quadruped(Task):
         return Clock(frequency=self.gait, gate=GATE)
 
     @property
-    def asks(self):
-        low, high = tuple(-x for x in self.fastest), tuple(self.fastest)
+    def command(self):
+        names, mirrored = ("forward", "left", "turn"), ("left", "turn")
+        units = ("m/s", "m/s", "rad/s")
         return Command(
-            names=("forward", "left", "turn"), units=("m/s", "m/s", "rad/s"), low=low, high=high
+            names=names, units=units, largest=self.fastest, redraw=self.redraw, mirrored=mirrored
         )
 
     @property
@@ -140,7 +131,6 @@ class Quadruped(Task):
             unit="rad",
             scale=tuple(self.scale) or (self.reach,) * 12,
             offset=tuple(self.stance.tolist()),
-            delay=self.delay,
             bend=tuple(bend.tolist()),
             lag=tuple(lag.tolist()),
         )
@@ -188,18 +178,19 @@ class Quadruped(Task):
         unit = rng.uniform("start", *self.unit)  # (n, 20), each in ±1
         still = (unit[:, 18] < 2 * self.still - 1).float()
         turned = from_euler(0.1 * unit[:, 3], 0.1 * unit[:, 4], math.pi * unit[:, 5])
-        base = torch.cat([0 * unit[:, :2], self.rest[2] + 0.02 * (1 + unit[:, 2:3]), turned], 1)
+        height, joints = self.rest[2] + 0.02 * (1 + unit[:, 2:3]), self.rest[7:].expand(n, -1)
+        qpos = torch.cat([0 * unit[:, :2], height, turned, joints], 1)
         return dict(
-            qpos=torch.cat([base, (self.stance + 0.1 * unit[:, 6:18])[:, self.back]], 1),
+            qpos=self.with_joints(qpos, self.stance + 0.1 * unit[:, 6:18]),
             qvel=torch.cat([0.3 * unit[:, :6], 0 * unit[:, 6:18]], 1),
-            command=rng.uniform("command", -self.limit, self.limit) * (1 - still)[:, None],
+            command=self.draw_command(rng) * (1 - still)[:, None],
             still=still,
             phase=0.5 + 0.5 * unit[:, 19],
         )
 
     def update(self, s, rng):
-        again = (s.time % self.redraw_steps == 0)[:, None]
-        fresh = rng.uniform("command", -self.limit, self.limit) * (1 - s.still)[:, None]
+        again = (self.steps_since_command(s) == 0)[:, None]
+        fresh = self.draw_command(rng) * (1 - s.still)[:, None]
         return dict(
             command=torch.where(again, fresh, s.command),
             phase=(s.phase + self.dt * self.gait) % 1.0,
@@ -209,7 +200,7 @@ class Quadruped(Task):
 
     def control(self, s):
         bend = (self.swing(s)[:, :, None] * self.bend).flatten(1)
-        return self.stance + self.reaches * (s.previous if self.delay else s.action) + bend
+        return self.stance + self.reaches * s.action + bend
 
     def moving(self, s):
         """(B,) 1 where a motion is commanded, else 0."""
@@ -220,8 +211,8 @@ class Quadruped(Task):
         return dict(
             gyro=s.gyro,
             up=s.up,
-            joints=s.qpos[:, self.angles] - self.stance,
-            speeds=s.qvel[:, self.speeds],
+            joints=s.joint_pos - self.stance,
+            speeds=s.joint_vel,
             action=s.action,
             command=s.command,
             clock=self.moving(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
@@ -242,9 +233,7 @@ class Quadruped(Task):
 
     def power(self, s):
         """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (
-            (s.span("FL_abduction_torque", "RR_knee_torque") * s.qvel[:, self.speeds]).abs().sum(1)
-        )
+        return (s.span("FL_abduction_torque", "RR_knee_torque") * s.joint_vel).abs().sum(1)
 
     def reward(self, s):
         swing = self.swing(s)
@@ -260,7 +249,7 @@ class Quadruped(Task):
             height=-((s.qpos[:, 2] - self.height) ** 2),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
-            pose=-squared(s.qpos[:, self.angles] - self.stance),
+            pose=-squared(s.joint_pos - self.stance),
             slip=-(slide * (swing == 0)).sum(1),
         )
 
@@ -271,7 +260,7 @@ class Quadruped(Task):
 
     def measure(self, s):
         # The first second after a draw is ignored.
-        settled = (s.time % self.redraw_steps >= round(1.0 / self.dt)).float()
+        settled = (self.steps_since_command(s) >= round(1.0 / self.dt)).float()
         error = squared(s.velocity[:, :2] - s.command[:, :2])
         feet = self.feet(s)
         return dict(
@@ -287,49 +276,4 @@ class Quadruped(Task):
         )
 
     def score(self, record):
-        settled = record["settled"].sum(0).clamp(min=1)
-        velocity = (record["velocity_error"].sum(0) / settled).sqrt()
-        yaw = (record["yaw_error"].sum(0) / settled).sqrt()
-        falls = record["terminated"].float().sum(0)
-        good = (falls == 0) & (velocity <= 0.25) & (yaw <= 0.25)
-        moving = record["moving"].mean(0) > 0.5
-        upright = falls == 0
-        # The highest point of each foot in each period of the clock. Its mean over the walking
-        # worlds is taken for each foot; the least of the four is `foot_lift`.
-        steps = len(record["x"])
-        period = min(round(1 / (self.gait * self.dt)), steps)
-        feet = torch.stack([record[f"foot_{foot}"] for foot in FEET])  # (4, T, B)
-        cycles = feet[:, : feet.shape[1] // period * period].unflatten(1, (-1, period)).amax(2)
-        walking = moving & upright
-        still = ~moving & upright
-        lift = cycles[:, :, walking].mean((1, 2)).min() if walking.any() else torch.zeros(())
-        path = torch.stack([record["x"], record["y"]])  # (2, T, B)
-        second = min(round(1.0 / self.dt), steps - 1)
-        drift = (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * self.dt)
-        meters = record["speed"][:, walking].sum() * self.dt
-        return dict(
-            success=good.float().mean().item(),
-            velocity_rmse=velocity.mean().item(),
-            yaw_rmse=yaw.mean().item(),
-            falls_per_episode=falls.mean().item(),
-            foot_lift=lift.item(),
-            drift_still=drift[still].mean().item() if still.any() else 0.0,
-            energy_per_metre=(
-                record["power"][:, walking].sum() * self.dt / meters.clamp(min=1e-6)
-            ).item(),
-        )
-
-
-def joint_columns(m: Any, device: str) -> list[slice] | list[Tensor]:
-    """Columns of qpos and qvel in the order of ctrl, and of joints in ctrl in the order of qpos.
-
-    They are slices if the orders are the same.
-    """
-    joints = m.actuator_trnid[:, 0]
-    angles, speeds = (
-        torch.tensor(place[joints], dtype=torch.int64, device=device)
-        for place in (m.jnt_qposadr, m.jnt_dofadr)
-    )
-    if angles.tolist() == list(range(7, m.nq)):
-        return [slice(7, None), slice(6, None), slice(None)]
-    return [angles, speeds, angles.argsort()]
+        return walking_scores(record, self.dt, self.gait)

@@ -97,7 +97,7 @@ def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
     assert flips
     joints, (angles, speeds, task) = (
         Mirror(flips["joints"]).double(),
-        (env.task.angles, env.task.speeds, env.task),
+        (*env.task.joint_columns[:2], env.task),
     )
     q, v = qpos.clone(), qvel.clone()
     q[:, [1, 4, 6]] *= -1  # y; x and z of the quaternion

@@ -41,7 +41,7 @@ def robot() -> None:
 
     ppo = graphs.build("cuda", "quadruped", 8, f"robot.mjcf={write(HERE, mjcf())}")
     iterate(ppo, 5)
-    print(reasons(ppo) or "captured", type(ppo.env.task.angles))
+    print(reasons(ppo) or "captured", type(ppo.env.task.joint_columns.qpos))
 
 
 def net() -> None:

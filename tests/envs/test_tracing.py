@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from gpusim_rl.envs.tracing import Needs, measured, needs, reads, sample_inputs
+from gpusim_rl.envs.readings import measured
+from gpusim_rl.envs.tracing import Needs, needs, reads, sample_inputs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.worlds import TASKS, make_actuator, make_task, numbers
 

@@ -77,7 +77,7 @@ def test_the_own_robot_stays_as_it_is():
         same(task.mjm, mujoco.MjModel.from_xml_path(OWN))
         and task.mjcf_text() == Path(OWN).read_text()
     )
-    assert [task.angles, task.speeds, task.back] == [slice(7, None), slice(6, None), slice(None)]
+    assert task.joint_columns[:2] == (slice(7, 19), slice(6, 18))
     torch.testing.assert_close(task.bend, torch.tensor([[0.0, 0.3, -0.6]] * 4), rtol=0, atol=0)
     assert (task.foot_geoms, task.height, task.drive.scale) == (
         ("FL", "FR", "RL", "RR"),
@@ -238,7 +238,7 @@ def test_an_iteration_with_reordered_joints_reads_nothing_on_the_host(file):
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
     assert switch.seen > 1000
-    assert isinstance(ppo.env.task.angles, torch.Tensor)
+    assert isinstance(ppo.env.task.joint_columns.qpos, torch.Tensor)
 
 
 def test_arms_and_heads_keep_their_place(tmp_path):

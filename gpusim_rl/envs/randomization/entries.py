@@ -14,11 +14,11 @@ Entry = dict[str, Any]
 def whole_entries(randomise: Entry) -> dict[str, Entry]:
     """The entries of `task.randomise` by name, in the order of the table, also those that are off.
 
-    The entries of `bias` are named `bias.<term>`. ValueError if an entry lacks a key, or has one
+    The entries of `bias` are named `bias.<reading>`. ValueError if an entry lacks a key, or has one
     that its field does not have.
     """
     given = {name: entry for name, entry in randomise.items() if name != "bias"}
-    given |= {f"bias.{term}": entry for term, entry in (randomise.get("bias") or {}).items()}
+    given |= {f"bias.{reading}": entry for reading, entry in (randomise.get("bias") or {}).items()}
     whole = {}
     for name, entry in given.items():
         keys = field(name).keys

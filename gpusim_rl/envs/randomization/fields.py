@@ -138,16 +138,16 @@ FIELDS: dict[str, Field] = {
     ),
 }  # fmt: skip
 BIAS = Field(
-    means="constant of an observation term that the actor sees, each of its entries",
-    unit="the term's", when="episode",
+    means="constant error of a reading of the robot, each of its entries",
+    unit="the reading's", when="episode",
 )  # fmt: skip
 
 
 def field(name: str) -> Field:
-    """The field of a name, `bias.<term>` included; ValueError if there is none."""
+    """The field of a name, `bias.<reading>` included; ValueError if there is none."""
     if name not in FIELDS and not name.startswith("bias."):
         raise ValueError(
-            f"task.randomise.{name}: no such field, choose one of {', '.join(FIELDS)}, bias.<term>"
+            f"task.randomise.{name}: no such field, choose one of {', '.join(FIELDS)}, bias.<reading>"
         )
     return FIELDS.get(name, BIAS)
 
@@ -156,7 +156,7 @@ def table_rows(randomise: dict[str, Any]) -> list[str]:
     """The rows of the table in docs/randomisation.md, with the numbers of `task.randomise`."""
     draws = {"world": "once per world", "episode": "at each restart", "push": "at random times"}
     rows = []
-    for name, known in {**FIELDS, "bias.<term>": BIAS}.items():
+    for name, known in {**FIELDS, "bias.<reading>": BIAS}.items():
         entry = randomise.get(name, {})
         how = entry.get("how", known.hows[0])
         hows = ", ".join(f"**{x}**" if x == how else x for x in known.hows)

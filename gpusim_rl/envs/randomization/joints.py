@@ -21,6 +21,30 @@ def joint_ranges(m: mujoco.MjModel) -> tuple[Tensor, Tensor]:
     return low, high
 
 
+def encoder_columns(
+    m: mujoco.MjModel, readings: dict[str, int], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """For each column of the readings the column of `qpos` (n,) int64 it measures, and its gear.
+
+    The gear (n,) is 0 unless an encoder measures it: `joint_pos`, a jointpos sensor, or an
+    actuatorpos sensor of a joint.
+    """
+    columns, gears = [], []
+    for name, width in readings.items():
+        joints, gear = [0] * width, [0.0] * width
+        if name == "joint_pos":
+            joints, gear = m.actuator_trnid[:, 0].tolist(), [1.0] * width
+        elif name in (m.sensor(i).name for i in range(m.nsensor)):
+            kind, of = m.sensor(name).type, int(m.sensor(name).objid[0])
+            if kind == mujoco.mjtSensor.mjSENS_JOINTPOS:
+                joints, gear = [of], [1.0]
+            elif kind == mujoco.mjtSensor.mjSENS_ACTUATORPOS:
+                joints, gear = [int(m.actuator_trnid[of, 0])], [float(m.actuator_gear[of, 0])]
+        columns += [int(m.jnt_qposadr[max(j, 0)]) for j in joints]
+        gears += gear
+    return torch.tensor(columns, device=device), torch.tensor(gears, device=device)
+
+
 def servo_joints(m: mujoco.MjModel) -> tuple[Tensor, Tensor]:
     """For each actuator the column of `qpos` (nu,) int64 that it acts on, and its gear (nu,).
 

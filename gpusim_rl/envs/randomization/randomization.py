@@ -30,13 +30,13 @@ class Randomization:
         randomise: field → entry, as `fields.FIELDS` says.
         actuator: what makes torques in place of those servos.
         dt: control period [s].
-        terms: observation term → width.
+        readings: what a robot of this model can measure → width.
 
     Attributes:
         entries: field → entry, of those that are on.
         fields: names of the model fields that get a value per world.
         push: draws the pushes of a control step.
-        biased: whether an observation term has a bias.
+        biases: reading → width, of those that have a bias.
 
     Raises:
         ValueError: an entry makes no sense, or does not fit this model.
@@ -49,7 +49,7 @@ class Randomization:
         *,
         actuator: Actuator,
         dt: float,
-        terms: dict[str, int],
+        readings: dict[str, int],
         device: str,
     ):
         self.mjm, self.actuator, self.device = mjm, actuator, device
@@ -58,7 +58,7 @@ class Randomization:
             name: entry for name, entry in active_entries(randomise).items() if name not in learned
         }
         self.spreads = {
-            name: spread(mjm, name, entry, terms, device) for name, entry in self.entries.items()
+            name: spread(mjm, name, entry, readings, device) for name, entry in self.entries.items()
         }
         free = free_joint(mjm)
         self.qpos, self.qvel = (
@@ -77,10 +77,8 @@ class Randomization:
         self.gravity = Gravity(self.own[GRAVITY]) if GRAVITY in self.own else None
         self.lower, self.upper = (end.to(device) for end in joint_ranges(mjm))
         self.acts_on, self.gear = (x.to(device) for x in servo_joints(mjm))
-        # In the order of the actor's observation; "" for a term without bias.
-        keys = {term: f"bias.{term}" for term in terms}
-        self.biases = [(keys[t] if keys[t] in self.entries else "", n) for t, n in terms.items()]
-        self.biased = any(name for name, _ in self.biases)
+        biased = [name[5:] for name in self.entries if name.startswith("bias.")]
+        self.biases = {name: readings[name] for name in biased}
 
     def targets(self, name: str) -> tuple[str, ...]:
         """The model fields that an entry changes, or a gain of the actuator."""
@@ -149,8 +147,8 @@ class Randomization:
     def memory(self, n: int) -> Values:
         """The tensors (n, …) that an Env keeps of n worlds for these methods, filled with 0."""
         memory = {}
-        if self.biased:
-            width = sum(width for _, width in self.biases)
+        if self.biases:
+            width = sum(self.biases.values())
             memory["sensor_bias"] = torch.zeros(n, width, device=self.device)
         if "encoder" in self.entries:
             memory["encoder"] = torch.zeros(n, self.mjm.nq, device=self.device)
@@ -178,10 +176,8 @@ class Randomization:
         def draw(name: str) -> Tensor:
             return drawn[:, block.place[name]]
 
-        if self.biased:
-            zero = drawn[:, :1] * 0
-            biases = [draw(name) if name else zero.expand(-1, width) for name, width in self.biases]
-            start["sensor_bias"] = torch.cat(biases, dim=1)
+        if self.biases:
+            start["sensor_bias"] = torch.cat([draw(f"bias.{name}") for name in self.biases], dim=1)
         if "encoder" in self.entries:
             start["encoder"] = self.spreads["encoder"].only(draw("encoder"))
         return self._first_states(start, draw) | self._model_fields(draw, block)

@@ -84,12 +84,12 @@ class Spread(NamedTuple):
 
 
 def spread(
-    m: mujoco.MjModel, name: str, entry: Entry, terms: dict[str, int], device: str
+    m: mujoco.MjModel, name: str, entry: Entry, readings: dict[str, int], device: str
 ) -> Spread:
     """The columns of an entry, and the elements of a model that they belong to.
 
     Args:
-        terms: observation term → width.
+        readings: what a robot of this model can measure → width.
 
     Raises:
         ValueError: the model lacks what the entry names.
@@ -97,7 +97,7 @@ def spread(
     known = field(name)
     if not known.of:
         nothing = torch.zeros(1, dtype=torch.int64, device=device)
-        return Spread(nothing, nothing == 0, width(m, name, terms), True, True)
+        return Spread(nothing, nothing == 0, width(m, name, readings), True, True)
     chosen = chosen_of(m, name, entry)
     check_actuators(m, name, chosen)
     one, size, place = entry.get("each") is False, *elements(m, name, known.of)
@@ -108,14 +108,14 @@ def spread(
     return Spread(index.to(device), mask.to(device), columns, bool(mask.all()), one)
 
 
-def width(m: mujoco.MjModel, name: str, terms: dict[str, int]) -> int:
-    """Columns of an entry of the world, of the base or of an observation term."""
+def width(m: mujoco.MjModel, name: str, readings: dict[str, int]) -> int:
+    """Columns of an entry of the world, of the base or of a reading."""
     if name.startswith("bias."):
-        if name[5:] not in terms:
+        if name[5:] not in readings:
             raise ValueError(
-                f"task.randomise.{name}: no such term, choose one of {', '.join(terms)}"
+                f"task.randomise.{name}: no such reading, choose one of {', '.join(readings)}"
             )
-        return terms[name[5:]]
+        return readings[name[5:]]
     if field(name).base and free_joint(m) is None:
         raise ValueError(f"task.randomise.{name}: this model has no free base")
     return field(name).columns

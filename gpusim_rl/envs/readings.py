@@ -1,0 +1,33 @@
+"""Readings: what a robot measures. Noise, biases and delays belong to them."""
+
+import mujoco
+
+# Joints by their actuators, in the order of ctrl: what servos report.
+JOINTS = ("joint_pos", "joint_vel")
+# Sensors that a robot can carry, by their MuJoCo type. The others need the simulator: velocimeter,
+# framepos, framelinvel, centers of mass, energies, distances between geoms.
+CARRIED = {
+    getattr(mujoco.mjtSensor, f"mjSENS_{name}").value
+    for name in (
+        *("GYRO", "ACCELEROMETER", "MAGNETOMETER", "CLOCK"),
+        *("FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMEANGVEL"),  # of an IMU
+        *("TOUCH", "TACTILE", "FORCE", "TORQUE", "RANGEFINDER", "CAMPROJECTION"),
+        *("JOINTPOS", "JOINTVEL", "JOINTACTFRC", "BALLQUAT", "BALLANGVEL"),
+        *("ACTUATORPOS", "ACTUATORVEL", "ACTUATORFRC"),
+        *("TENDONPOS", "TENDONVEL", "TENDONACTFRC"),
+    )
+}
+
+
+def measured(model: mujoco.MjModel) -> dict[str, int]:
+    """What a robot of this model can measure: the name of each reading → its width.
+
+    These are the sensors of a type that a robot can carry, in the model's order, and the angles and
+    speeds of the actuated joints.
+    """
+    sensors = {
+        model.sensor(i).name: int(model.sensor_dim[i])
+        for i in range(model.nsensor)
+        if model.sensor_type[i] in CARRIED
+    }
+    return sensors | {name: int(model.nu) for name in JOINTS}

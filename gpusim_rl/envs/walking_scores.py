@@ -1,0 +1,66 @@
+"""How well a legged robot walked: the scores of an evaluation, for tasks of locomotion."""
+
+import torch
+from torch import Tensor
+
+TOLERANCE = 0.25  # m/s, rad/s: largest errors of velocity and yaw rate of a success
+
+
+def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> dict[str, float]:
+    """`success`, errors, falls, lift of the feet, drift and energy of B episodes.
+
+    Args:
+        record: (T, B) of each measure, one row for each control step. `settled` is 1 where errors
+            count, else 0. `velocity_error` [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where
+            `settled` is. `moving` is 1 where a motion is commanded. `power` [W], `speed` [m/s], `x`
+            and `y` [m] are of the robot. `foot_<name>` [m] is the height of a foot. `terminated` is
+            true where it fell.
+        dt: control period [s].
+        gait: steps of each foot in a second [Hz].
+
+    Returns:
+        `success` is the share of episodes without a fall whose root mean square errors are at most
+        0.25 m/s and 0.25 rad/s. `foot_lift` [m] is the mean height of a step's highest point, of
+        the foot that lifts least. `drift_still` [m/s] is of those that were told to stand.
+        `energy_per_metre` [J/m] is of those that were told to walk.
+    """
+    settled = record["settled"].sum(0).clamp(min=1)
+    velocity = (record["velocity_error"].sum(0) / settled).sqrt()
+    yaw = (record["yaw_error"].sum(0) / settled).sqrt()
+    falls = record["terminated"].float().sum(0)
+    good = (falls == 0) & (velocity <= TOLERANCE) & (yaw <= TOLERANCE)
+    moving = record["moving"].mean(0) > 0.5
+    walking, still = moving & (falls == 0), ~moving & (falls == 0)
+    drift = drift_speed(torch.stack([record["x"], record["y"]]), dt)
+    meters = record["speed"][:, walking].sum() * dt
+    energy = record["power"][:, walking].sum() * dt / meters.clamp(min=1e-6)
+    return dict(
+        success=good.float().mean().item(),
+        velocity_rmse=velocity.mean().item(),
+        yaw_rmse=yaw.mean().item(),
+        falls_per_episode=falls.mean().item(),
+        foot_lift=foot_lift(record, walking, dt, gait),
+        drift_still=drift[still].mean().item() if still.any() else 0.0,
+        energy_per_metre=energy.item(),
+    )
+
+
+def foot_lift(record: dict[str, Tensor], walking: Tensor, dt: float, gait: float) -> float:
+    """The mean highest point of each foot in each period of the gait; the least of all feet [m].
+
+    walking (B,) bool: the episodes that count.
+    """
+    if not walking.any():
+        return 0.0
+    feet = torch.stack([x for name, x in record.items() if name.startswith("foot_")])  # (F, T, B)
+    steps = feet.shape[1]
+    period = min(round(1 / (gait * dt)), steps)
+    cycles = feet[:, : steps // period * period].unflatten(1, (-1, period)).amax(2)
+    return cycles[:, :, walking].mean((1, 2)).min().item()
+
+
+def drift_speed(path: Tensor, dt: float) -> Tensor:
+    """(B,) distance over time [m/s] of a path (2, T, B) [m], without its first second."""
+    steps = path.shape[1]
+    second = min(round(1.0 / dt), steps - 1)
+    return (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * dt)
