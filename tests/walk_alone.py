@@ -79,10 +79,9 @@ def measured(policy: Any, live: dict, given: dict, t: int) -> dict[str, Any]:
         values[source] = live[array][
             :, [live[place][live["joint"][j]] for j in policy.reads[source]]
         ]
-    for term in policy.about["observation"]:
-        if f"noise/{term['name']}" in given:
-            key = term["names"][0] if term["source"] == "sensor" else term["source"]
-            values[key] = values[key] + given[f"noise/{term['name']}"][t]
+    for name in values:
+        if f"noise/{name}" in given:
+            values[name] = values[name] + given[f"noise/{name}"][t]
     return values
 
 

@@ -83,9 +83,8 @@ def everything(kind: str = "uniform") -> dict[str, Any]:
     entries: dict[str, Any] = {
         name: {"kind": kind} | ranges[field.hows[0]] for name, field in FIELDS.items()
     }
-    entries |= {
-        "bias": {term: {"kind": kind, "low": 0.005, "high": 0.045} for term in ("gyro", "joints")}
-    }
+    bias = {"kind": kind, "low": 0.005, "high": 0.045}
+    entries |= {"bias": {"gyro": dict(bias), "joint_pos": dict(bias)}}
     for name, bodies in (
         ("mass", ["trunk"]),
         ("inertia", ["FL_hip", "RR_hip"]),

@@ -21,7 +21,7 @@ BY = ("iteration", "success")
 NEAR = 1e-6  # least distance of start and stop, so that a share of it is finite
 ALGO = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "mirror_coef")
 KNOWN = (
-    "task.<number>, task.weights.<term>, task.noise.<term>, "
+    "task.<number>, task.weights.<term>, task.noise.<reading>, "
     f"task.randomise.<field>.<low|high|every>, algo.<{'|'.join(ALGO)}>"
 )
 Plan = dict[str, dict[str, Any]]

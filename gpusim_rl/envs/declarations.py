@@ -16,6 +16,16 @@ def scheduled_fields(kind: type) -> list[str]:
 
 
 @dataclass(kw_only=True)
+class CommandRanges:
+    """A command as the exported file describes it."""
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(kw_only=True)
 class Command:
     """What a user may ask of the robot: the memory entry `command` (B, n).
 
@@ -41,6 +51,11 @@ class Command:
     def high(self) -> tuple[float, ...]:
         """(n,) the largest numbers."""
         return tuple(self.largest)
+
+    @property
+    def ranges(self) -> CommandRanges:
+        """The command as the exported file describes it."""
+        return CommandRanges(names=self.names, units=self.units, low=self.low, high=self.high)
 
 
 @dataclass(kw_only=True)
@@ -99,13 +114,3 @@ class Clock:
 
     frequency: float  # Hz
     gate: float
-
-
-@dataclass(kw_only=True)
-class CommandRanges:
-    """A command as the exported file describes it."""
-
-    names: tuple[str, ...]
-    units: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]

@@ -64,8 +64,7 @@ class Env:
         self.weights = task.tensor(ordered_weights(self.terms, weights))
         self.observer = Observer(self._scheduled_task, self._now, noise)
         self.observation, self.term_widths = self.observer.observation, self.observer.term_widths
-        self.measurement = self.observer.measurement
-        self.readings = self.measurement.readings
+        self.measurement, self.readings = (x := self.observer.measurement), x.readings
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
         self._update(self._now, self.rng)
@@ -94,10 +93,9 @@ class Env:
     def _compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as `fuse` returns it."""
         task = self._scheduled_task
-        self._episode_start = fuse(task.start)
+        self._episode_start, self._outcome = fuse(task.start), fuse(self._compute_outcome)
         self._randomized = fuse(self.task.randomization.restart)
         self._control, self._update = fuse(task.control), fuse(task.update)
-        self._outcome = fuse(self._compute_outcome)
 
     def _start_worlds(self, stagger: bool) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
@@ -115,8 +113,8 @@ class Env:
 
     def current_state(self) -> State:
         """The state at this moment, as copies that no later step changes."""
-        live, task = live_tensors.state_tensors(self), self.task
-        return State.copied(live, task.sensor_columns, task.joint_columns)
+        live, t = live_tensors.state_tensors(self), self.task
+        return State.copied(live, t.sensor_columns, t.joint_columns)
 
     def _refreshed(self) -> State:
         """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
@@ -143,8 +141,7 @@ class Env:
         self._invalid.copy_(~(valid & is_valid(action)))
         now, clip = self._refreshed(), self.task.clip
         action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
-        acted = now.with_(**self.readings, action=action, previous=now.action)
-        ctrl = self._control(acted)
+        ctrl = self._control(now.with_(**self.readings, action=action, previous=now.action))
         self.previous.copy_(self.action)
         self.action.copy_(action)
         if "encoder" in self.memory:
@@ -158,7 +155,7 @@ class Env:
     def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
-        self.write(self._updated(self._refreshed()), None)
+        self.write(self.measurement.updated(self._update, self._refreshed(), self.rng), None)
         self.write(self._pushes(), None)
         s = self._refreshed()
         terms, reward, end, failed = self._outcome(s)
@@ -173,14 +170,6 @@ class Env:
         self._restart(restarted)
         self.update_observations(restarted)
         return ended
-
-    def _updated(self, s: State) -> dict[str, Tensor]:
-        """Memory after a step. What the robot's computer keeps follows the robot's readings."""
-        values, filters = self._update(s, self.rng), self.measurement.filters
-        if filters:
-            onboard = self._update(self.measurement.preview(s, self.rng), self.rng)
-            values |= {name: onboard[name] for name in filters}
-        return values
 
     def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""

@@ -14,6 +14,8 @@ from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import needs, reads, sample_inputs
 
+Update = Callable[[State, Rng], dict[str, Tensor]]  # Task.update
+
 
 class Measurement:
     """Writes the readings that a task's methods get on a robot, in the order that they use them.
@@ -93,6 +95,14 @@ class Measurement:
             self._given.copy_(delay.view(delay.frames))
         return s.with_(**self.readings)
 
+    def updated(self, update: Update, s: State, rng: Rng) -> dict[str, Tensor]:
+        """Memory after a step; what the robot's computer keeps is computed of its readings."""
+        values = update(s, rng)
+        if self.filters:
+            own = update(self.preview(s, rng), rng)
+            values |= {name: own[name] for name in self.filters}
+        return values
+
     def preview(self, s: State, rng: Rng | None) -> State:
         """What `write` will return in worlds that do not restart; without noise if rng is None."""
         now = self._measured(s)
@@ -105,7 +115,7 @@ class Measurement:
 def bias_columns(
     biases: dict[str, int], widths: dict[str, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """For each column of the readings its column (n,) among the biases, and 1 (n,) if it has one."""
+    """Each reading column's column among the biases (n,) int64, and 1 if it is there (n,)."""
     first, begin = {}, 0
     for name, width in biases.items():
         first[name], begin = begin, begin + width

@@ -18,6 +18,12 @@ class JointColumns(NamedTuple):
     qvel: slice | Tensor
     unjointed: str = ""  # an actuator that moves no joint; there are no columns then
 
+    def put(self, qpos: Tensor, joint_pos: Tensor) -> Tensor:
+        """qpos (n, nq) with the actuated joints at joint_pos (n, nu)."""
+        if isinstance(self.qpos, slice):
+            return qpos.slice_scatter(joint_pos, 1, self.qpos.start, self.qpos.stop)
+        return qpos.index_copy(1, self.qpos, joint_pos)
+
 
 def joint_columns(m: Any, device: str) -> JointColumns:
     """The columns of a model's actuated joints: hinges and slides."""
@@ -25,8 +31,15 @@ def joint_columns(m: Any, device: str) -> JointColumns:
     for i in range(m.nu):
         if m.actuator_trntype[i] not in ON_JOINT or m.jnt_type[joints[i]] not in ONE_DOF:
             return JointColumns(slice(0), slice(0), m.actuator(i).name or f"number {i}")
-    places = (m.jnt_qposadr[joints], m.jnt_dofadr[joints])
-    return JointColumns(*(adjacent(place, device) for place in places))
+    return JointColumns(
+        adjacent(m.jnt_qposadr[joints], device), adjacent(m.jnt_dofadr[joints], device)
+    )
+
+
+def sensor_columns(m: Any) -> dict[str, slice]:
+    """Sensor of a model → its columns in `sensordata`."""
+    ends = [int(a) + int(d) for a, d in zip(m.sensor_adr, m.sensor_dim, strict=True)]
+    return {m.sensor(i).name: slice(int(m.sensor_adr[i]), end) for i, end in enumerate(ends)}
 
 
 def adjacent(place: np.ndarray, device: str) -> slice | Tensor:

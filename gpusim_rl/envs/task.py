@@ -5,26 +5,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Self
-from xml.etree import ElementTree
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.envs.declarations import (
-    Clock,
-    Command,
-    CommandRanges,
-    Drive,
-    Reading,
-    scheduled_fields,
-)
+from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, scheduled_fields
 from gpusim_rl.envs.randomization.entries import without_pushes
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
-from gpusim_rl.envs.state import JointColumns, State, joint_columns
-from gpusim_rl.robots.model_files import resolve_includes
+from gpusim_rl.envs.state import JointColumns, State, joint_columns, sensor_columns
+from gpusim_rl.robots.model_files import read_mjcf
 from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
 
@@ -102,9 +94,7 @@ class Task:
     @cached_property
     def sensor_columns(self) -> dict[str, slice]:
         """Sensor of the model → its columns in `sensordata`."""
-        m = self.mjm
-        ends = [int(a) + int(d) for a, d in zip(m.sensor_adr, m.sensor_dim, strict=True)]
-        return {m.sensor(i).name: slice(int(m.sensor_adr[i]), end) for i, end in enumerate(ends)}
+        return sensor_columns(self.mjm)
 
     @cached_property
     def joint_columns(self) -> JointColumns:
@@ -173,24 +163,9 @@ class Task:
         assert self.command
         return s.time % round(self.command.redraw / self.dt)
 
-    def with_joints(self, qpos: Tensor, joint_pos: Tensor) -> Tensor:
-        """qpos (n, nq) with the actuated joints at joint_pos (n, nu)."""
-        at = self.joint_columns.qpos
-        if isinstance(at, slice):
-            return qpos.slice_scatter(joint_pos, 1, at.start, at.stop)
-        return qpos.index_copy(1, at, joint_pos)
-
     def mjcf_text(self) -> str:
         """The MJCF of the model, with the files that it includes."""
-        if self.text:
-            return self.text
-        file = find_mjcf(self.mjcf)
-        text = file.read_text(encoding="utf-8")
-        if "<include" not in text:
-            return text
-        root = ElementTree.fromstring(text)
-        resolve_includes(root, file.parent)  # MjSpec.to_xml would round every number to six digits
-        return ElementTree.tostring(root, encoding="unicode")
+        return self.text or read_mjcf(find_mjcf(self.mjcf))
 
     # -- what a task overrides ---------------------------------------------------------------------
 
@@ -210,10 +185,9 @@ class Task:
         return None
 
     @property
-    def asks(self) -> CommandRanges | None:
+    def asks(self) -> Any:
         """The command as the exported file describes it."""
-        c = self.command
-        return c and CommandRanges(names=c.names, units=c.units, low=c.low, high=c.high)
+        return self.command and self.command.ranges
 
     @property
     def command(self) -> Command | None:

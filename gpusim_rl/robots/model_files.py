@@ -71,6 +71,16 @@ def is_copy(file: Path, copy: Path) -> bool:
     return text(file) == text(copy)
 
 
+def read_mjcf(file: Path) -> str:
+    """The text of a model file, with the files that it includes."""
+    text = file.read_text(encoding="utf-8")
+    if "<include" not in text:
+        return text
+    root = ElementTree.fromstring(text)
+    resolve_includes(root, file.parent)  # MjSpec.to_xml would round every number to six digits
+    return ElementTree.tostring(root, encoding="unicode")
+
+
 def resolve_includes(element: ElementTree.Element, folder: Path) -> None:
     """Replace each `<include file="…"/>` below an element by the content of the file, in place.
 

@@ -181,7 +181,7 @@ class Quadruped(Task):
         height, joints = self.rest[2] + 0.02 * (1 + unit[:, 2:3]), self.rest[7:].expand(n, -1)
         qpos = torch.cat([0 * unit[:, :2], height, turned, joints], 1)
         return dict(
-            qpos=self.with_joints(qpos, self.stance + 0.1 * unit[:, 6:18]),
+            qpos=self.joint_columns.put(qpos, self.stance + 0.1 * unit[:, 6:18]),
             qvel=torch.cat([0.3 * unit[:, :6], 0 * unit[:, 6:18]], 1),
             command=self.draw_command(rng) * (1 - still)[:, None],
             still=still,

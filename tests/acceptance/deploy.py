@@ -37,8 +37,8 @@ def episodes(env: Env, path: Path) -> None:
     arrays, to path (.npz).
 
     `qpos`, `qvel`, `phase`: start states. `model/<field>`: the worlds. `command` (T+1, B, 3) and
-    `noise/<term>` (T+1, B, …): at each control step. `timing`: control steps between commands and
-    ignored after one, timesteps in a control step. `fallen`: height of the base that is a fall [m].
+    `noise/<reading>` (T+1, B, …): at each control step. `timing`: control steps between commands
+    and ignored after one, timesteps in a control step. `fallen`: a height [m] of the base.
     Advances the Env's clock and memory, but not its physics.
     """
     task = env.task
@@ -56,17 +56,15 @@ def episodes(env: Env, path: Path) -> None:
             env.rng.draw(env.step_count)
             env.write(task.update(env.current_state(), env.rng), None)
         commands.append(env.memory["command"].clone())
-        noise.append(
-            env.rng.uniform("observe", -env.observer.amplitudes, env.observer.amplitudes).clone()
-        )
+        noise.append(env.measurement.noise(env.rng).clone())
     given["command"] = torch.stack(commands)
-    parts = torch.stack(noise).split(list(env.term_widths.values()), dim=2)
+    parts = torch.stack(noise).split(list(env.measurement.widths.values()), dim=2)
     given |= {
-        f"noise/{term}": part
-        for term, part in zip(env.term_widths, parts, strict=True)
+        f"noise/{reading}": part
+        for reading, part in zip(env.measurement.widths, parts, strict=True)
         if part.any()
     }
-    timing = [task.redraw_steps, round(1.0 / task.dt), task.substeps]  # pyright: ignore
+    timing = [round(task.redraw / task.dt), round(1.0 / task.dt), task.substeps]  # pyright: ignore
     given["timing"] = torch.tensor(timing)
     given["fallen"] = torch.tensor(task.height / 2)
     np.savez(path, **{name: value.numpy() for name, value in given.items()})

@@ -183,7 +183,7 @@ def test_the_end_of_a_history():
 def test_an_end_has_the_offsets_of_its_episode():
     """`final_obs` has the encoders' offsets and the biases that the episode had; that of a
     quarantined world is zero."""
-    noise = {f"task.noise.{term}": 0.0 for term in ("gyro", "up", "joints", "speeds")}
+    noise = {f"task.noise.{term}": 0.0 for term in ("gyro", "up", "joint_pos", "joint_vel")}
     keys = {
         "task.randomise": {"encoder": {"kind": "uniform"}, "bias": {"gyro": {"kind": "uniform"}}}
     }
@@ -273,8 +273,8 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
         (dict(task="cartpole", num_envs=0), "num_envs=0: expected a whole number of at least 1"),
         (dict(task="cartpole", seed="3"), "seed='3': expected a whole number"),
         (
-            dict(task="cartpole", words=["task.noise.pole=-1"]),
-            "task.noise.pole=-1: expected a number of at least 0",
+            dict(task="cartpole", words=["task.noise.pole_angle=-1"]),
+            "task.noise.pole_angle=-1: expected a number of at least 0",
         ),
         (dict(task="cartpole", words=["seed=1,2"]), "'seed=1,2' is a list of values"),
         (dict(task="cartpole", words="seed=1"), "expected a list of KEY=VALUE, such as ['seed=1']"),

@@ -239,7 +239,9 @@ def test_symmetry_off_is_as_before():
     """With symmetry=none nothing is built for it, and no state has a name more."""
     env = make_env("cartpole", 4)
     policy = make_policy(*env.dims, hidden=(8,))
-    assert not [m for m in policy.modules() if isinstance(m, Mirror)] and env.history is None
+    assert (
+        not [m for m in policy.modules() if isinstance(m, Mirror)] and env.observer.history is None
+    )
     with_net = make_policy(*env.dims, hidden=(8,), symmetry="net", mirrors=images_of(env))
     assert with_net.state_dict().keys() == policy.state_dict().keys()
     assert not [name for name in env.state() if "history" in name]
@@ -353,7 +355,7 @@ def test_the_exported_file_commutes(tmp_path):
     seen = record(env, actor, 20)
     export(actor, env.task, path, **about, observations=seen)
     robot, env = runtime.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
-    env.observer.amplitudes.zero_()  # a robot's readings have their noise already
+    env.measurement.amplitudes.zero_()  # a robot's readings have their noise already
     env.update_observations(torch.ones(8, dtype=torch.bool))
     robot.reset(env.memory["phase"].numpy())
     running, lived = torch.ones(8, dtype=torch.bool), 0

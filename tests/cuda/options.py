@@ -33,7 +33,7 @@ SCHEDULE = (
 )
 BIAS = {
     "gyro": {"kind": "normal", "low": -0.02, "high": 0.02},
-    "joints": {"kind": "uniform", "low": -0.02, "high": 0.02},
+    "joint_pos": {"kind": "uniform", "low": -0.02, "high": 0.02},
 }
 CASES = {
     "cartpole": ("cartpole", []),

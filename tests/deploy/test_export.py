@@ -156,9 +156,6 @@ def test_metadata_is_complete(exported):
     assert [t["name"] for t in notes["observation"]] == list(env.term_widths) and all(
         t["unit"] for t in notes["observation"]
     )
-    assert {t["name"]: t["noise"] for t in notes["observation"] if t["noise"]} == numbers(name)[
-        "noise"
-    ]
     action = notes["action"]
     assert action["unit"] and len(action["names"]) == nu and action["clip"] == task.clip
     assert action["names"] == [task.mjm.joint(int(j)).name for j in task.mjm.actuator_trnid[:, 0]]

@@ -14,6 +14,7 @@ from gpusim_rl.build import make_ppo
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.curriculum import ALGO
+from gpusim_rl.envs.declarations import scheduled_fields
 from gpusim_rl.envs.registry import load_task
 from gpusim_rl.sim.actuator_models import Net
 from gpusim_rl.tasks.classic.cartpole import Cartpole
@@ -65,8 +66,8 @@ def test_numbers_follow_the_plan():
         assert numbers["task.randomise.friction.low"] == pytest.approx(1.25 - min(0.2 * i, 1))
         assert numbers["task.weights.jerk"] == pytest.approx(min(0.1 * i, 0.4))
         assert numbers["task.randomise.push.every"] == pytest.approx(8 - min(i, 4))
-        assert (env.observer.amplitudes[:3] == min(i / 4, 1)).all() and (
-            env.observer.amplitudes[3:6] == env.observer.amplitudes[3]
+        assert (env.measurement.amplitudes[:3] == min(i / 4, 1)).all() and (
+            env.measurement.amplitudes[3:6] == env.measurement.amplitudes[3]
         ).all()
     assert address == [env.scheduled_number(key).data_ptr() for key in ppo.schedule.plan]
     assert env.sim.model("geom_friction")[:, :, 0].min() < 1.0
@@ -126,9 +127,9 @@ def test_an_iteration_with_schedules_reads_nothing():
     assert switch.seen > 500 and ppo.metrics()["fault"] == 0
 
 
-MOVING = [(task, f"task.{name}") for task in TASKS for name in load_task(task).schedulable] + [
-    ("quadruped", f"algo.{name}") for name in ALGO
-]
+MOVING = [
+    (task, f"task.{name}") for task in TASKS for name in scheduled_fields(load_task(task))
+] + [("quadruped", f"algo.{name}") for name in ALGO]
 
 
 @pytest.mark.parametrize("task, key", MOVING)
@@ -192,7 +193,7 @@ def test_every_number_that_moves_is_in_the_docs(name):
     its configuration has."""
     text = (ROOT / "docs" / "randomisation.md").read_text()
     section = compose.compose_plain("config", [f"task={name}"])["task"]
-    for key in load_task(name).schedulable:
+    for key in scheduled_fields(load_task(name)):
         assert f"`{key}`" in text and (key in section and curriculum.is_numeric(section[key]))
     assert all(f"{key}`" in text for key in curriculum.ALGO)
 

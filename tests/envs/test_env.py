@@ -289,12 +289,18 @@ def test_weights_must_be_those_of_the_terms():
         build(weights, QUADRUPED["noise"])
 
 
-def test_noise_must_name_observations():
-    """Noise on something the task does not observe is an error that lists the terms."""
-    with pytest.raises(
-        ValueError, match=r"noise terms disagree: 'sonar' is no term \(terms: gyro, up, "
-    ):
-        build(QUADRUPED["weights"], QUADRUPED["noise"] | {"sonar": 0.1})
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("sonar", r"noise\.sonar: the actor uses no such reading, choose one of gyro, up, joint_"),
+        ("joints", r"noise\.joints: it belongs to readings, not to terms: say .*\.joint_pos$"),
+    ],
+)
+def test_noise_must_name_readings(name, says):
+    """Noise on something that the task does not read is an error that lists the readings; the name
+    of a term is answered with what the term reads."""
+    with pytest.raises(ValueError, match=says):
+        build(QUADRUPED["weights"], QUADRUPED["noise"] | {name: 0.1})
 
 
 def test_weights_are_not_negative():
@@ -354,15 +360,17 @@ def test_return_is_of_whole_episodes():
 
 
 def test_observation_noise():
-    """Noise is uniform, ± the half-width of its term, on the actor's view alone; it differs by
+    """Noise is uniform, ± the half-width of the reading, on the actor's view alone; it differs by
     world, entry and step."""
     env = make_env(num_envs=64)
     previous = torch.zeros(())
     for action in actions(3, 64):
         obs, critic = env.step(action).observation
         error, at = obs - critic[:, : obs.shape[1]], 0
+        read = {"joints": "joint_pos", "speeds": "joint_vel"}
         for name, width in env.term_widths.items():
-            part, half = error[:, at : at + width], QUADRUPED["noise"].get(name, 0.0)
+            part = error[:, at : at + width]
+            half = QUADRUPED["noise"].get(read.get(name, name), 0.0)
             at += width
             assert part.abs().max() <= half * (1 + 1e-4) + 1e-6
             assert part.abs().max() >= 0.9 * half and part.mean().abs() <= 0.2 * half

@@ -57,8 +57,8 @@ def test_each_entry_is_the_observation_of_its_step(delay):
             ended = step.terminated | step.truncated
             ends += ended
         now, seen = parts(plain, plain.observation.actor), parts(env, env.observation.actor)
-        assert env.history
-        lags = env.history.age if delay[1] else lags
+        past = env.measurement.delay
+        lags = past.age if past else lags
         for i in range(16):
             if t and ended[i]:
                 record[i].clear()
@@ -78,13 +78,14 @@ def test_delays_are_drawn_for_each_episode():
     """Every delay of the range comes as often as the others, changes at restarts alone, and is
     another in another world."""
     env = make_env(num_envs=1200, history={}, observation_delay=(1, 3), episode=0.06, stagger=False)
-    assert env.history
-    first = env.history.age.clone()
+    past = env.measurement.delay
+    assert past
+    first = past.age.clone()
     for _ in range(3):
-        assert torch.equal(env.history.age, first)
+        assert torch.equal(past.age, first)
         env.step(torch.zeros(1200, 12))
-    counts = torch.stack([(env.history.age == d).sum() for d in (1, 2, 3)])
-    assert (env.history.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
+    counts = torch.stack([(past.age == d).sum() for d in (1, 2, 3)])
+    assert (past.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
 
 
 def test_worlds_do_not_know_how_many_they_are():
@@ -103,9 +104,11 @@ def test_state_round_trip():
     state, view = env.state(), env.observation.actor.clone()
     other.step(actions(1, 8)[0])
     other.load(state)
-    assert {"env/history/frames", "env/history/age"} <= state.keys() and torch.equal(
-        other.observation.actor, view
-    )
+    assert {
+        "env/history/frames",
+        "env/delay/frames",
+        "env/delay/age",
+    } <= state.keys() and torch.equal(other.observation.actor, view)
     for action in actions(20, 8):
         assert torch.equal(env.step(action).observation.actor, other.step(action).observation.actor)
 
@@ -138,8 +141,9 @@ def test_the_evaluation_keeps_both():
     task, yaml = make_task(**PAST), numbers("quadruped")
     env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=1)
     assert (
-        env.history
-        and env.history.high == 3
+        env.observer.history
+        and env.measurement.delay
+        and env.measurement.delay.high == 3
         and env.dims[0] == make_env(num_envs=2, **PAST).dims[0]
     )
 
@@ -157,7 +161,7 @@ def test_deploy_keeps_the_history(name, tmp_path):
     done = export_task(name, tmp_path / "policy.onnx", **past)
     policy = runtime.Policy(done.path)
     env = make_env(name, 8, stagger=False, **past)
-    env.observer.amplitudes.zero_()  # a robot's readings have their noise already
+    env.measurement.amplitudes.zero_()  # a robot's readings have their noise already
     env.update_observations(torch.ones(8, dtype=torch.bool))
     policy.reset(env.memory["phase"].numpy() if "phase" in env.memory else np.zeros(8))
     running, lived = torch.ones(8, dtype=torch.bool), 0

@@ -147,7 +147,8 @@ def field(name: str) -> Field:
     """The field of a name, `bias.<reading>` included; ValueError if there is none."""
     if name not in FIELDS and not name.startswith("bias."):
         raise ValueError(
-            f"task.randomise.{name}: no such field, choose one of {', '.join(FIELDS)}, bias.<reading>"
+            f"task.randomise.{name}: no such field, choose one of {', '.join(FIELDS)}, "
+            "bias.<reading>"
         )
     return FIELDS.get(name, BIAS)
 
