@@ -18,6 +18,7 @@ from gpusim_rl.core.symmetry import Mirrors, mirrors
 from gpusim_rl.deploy.export import export
 from gpusim_rl.envs.curriculum import Curriculum, config_at
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.registry import load_task
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
@@ -224,13 +225,12 @@ def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
     Raises:
         ValueError: the task has none.
     """
-    flips = env.task.mirror
-    if flips is None:
+    if env.task.mirror is None:
         symmetry, name = cfg["algo"]["symmetry"], cfg["task"]["name"]
         raise ValueError(
             f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
         )
-    return mirrors(flips, env.term_widths, env.task.history)
+    return mirrors(derive_flips(env.task), env.term_widths, env.task.history)
 
 
 def export_policy(ppo: Learner, cfg: dict[str, Any], path: Path) -> float:

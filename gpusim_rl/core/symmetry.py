@@ -37,7 +37,7 @@ def join(flips: Iterable[Flip]) -> Flip:
 
 
 def mirrors(flips: dict[str, Flip], observed: Iterable[str], history: dict[str, int]) -> Mirrors:
-    """Of the whole views, from `Task.mirror`: a term's steps of history mirror alike."""
+    """Of the whole views, from those of terms: a term's steps of history mirror alike."""
     observed = list(observed)
     privileged = [flip for term, flip in flips.items() if term not in observed and term != "action"]
     obs = [flips[term] for term in observed for _ in range(history.get(term, 1))]

@@ -1,7 +1,12 @@
-"""What a task declares: its command, and which of its numbers a curriculum may change."""
+"""What a task declares: its command, its mirror, and the numbers that a curriculum may change."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
+
+from torch import Tensor
+
+from gpusim_rl.core.symmetry import Flip
 
 SCHEDULED = "a curriculum may change it"
 Number = TypeVar("Number")
@@ -114,3 +119,25 @@ class Clock:
 
     frequency: float  # Hz
     gate: float
+
+
+def no_images(s: Any) -> dict[str, Tensor]:
+    """No further images."""
+    return {}
+
+
+@dataclass(kw_only=True)
+class Reflection:
+    """How a task is mirrored: what its sensors' types and joints' axes do not tell.
+
+    Args:
+        axis: of the mirror's normal in the world: 1 swaps left and right, 0 front and back.
+        joints: how the positions of the actuated joints look, about those of the keyframe; from
+            the joints' places and axes unless given.
+        images: `State` → images (B, …) by name, of entries of the memory that a term reads, and of
+            sensors whose type does not tell.
+    """
+
+    axis: int
+    joints: Flip | None = None
+    images: Callable[[Any], dict[str, Tensor]] = no_images

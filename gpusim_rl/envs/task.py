@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, scheduled_fields
+from gpusim_rl.envs import declarations
+from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, Reflection
 from gpusim_rl.envs.randomization.entries import without_pushes
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
@@ -126,7 +126,7 @@ class Task:
 
         Raises ValueError for a field whose type is not `Scheduled`.
         """
-        fields = scheduled_fields(type(self))
+        fields = declarations.scheduled_fields(type(self))
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise ValueError(
@@ -195,11 +195,8 @@ class Task:
         return None
 
     @property
-    def mirror(self) -> dict[str, Flip] | None:
-        """How a reflection changes each term of `observe` and `privileged`, and the `action`.
-
-        None for a task without symmetry.
-        """
+    def mirror(self) -> Reflection | None:
+        """How the task is mirrored; None for a task without symmetry."""
         return None
 
     def start(self, n: int, rng: Rng) -> dict[str, Tensor]:

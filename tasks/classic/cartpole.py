@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from gpusim_rl.core.maths import gauss
-from gpusim_rl.core.symmetry import keep
-from gpusim_rl.envs.declarations import Drive, Reading, Scheduled
+from gpusim_rl.envs.declarations import Drive, Reading, Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 
 UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
@@ -64,7 +63,7 @@ class Cartpole(Task):
 
     @property
     def mirror(self):
-        return dict(cart=keep(-1), pole=keep(1, -1), speeds=keep(-1, -1), action=keep(-1))
+        return Reflection(axis=0)
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.bounds)  # (n, 4), each in ±1

@@ -10,11 +10,10 @@ from typing import ClassVar
 import torch
 
 from gpusim_rl.core.maths import from_euler, gauss, squared
-from gpusim_rl.core.symmetry import Flip, keep
-from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, Scheduled
+from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.walking_scores import walking_scores
-from gpusim_rl.robots.quadruped.symmetry import SIDES, hinge_signs
+from gpusim_rl.robots.quadruped.symmetry import leg_mirror
 
 FEET = ("FL", "FR", "RL", "RR")
 GATE = 0.1  # a command of a smaller norm asks to stand
@@ -137,40 +136,9 @@ class Quadruped(Task):
 
     @property
     def mirror(self):
-        base = self.mjm.body(int(self.mjm.jnt_bodyid[0])).name
-        joints = Flip(
-            tuple(SIDES.tolist()), hinge_signs(self.mjm, base, self.foot_geoms, self.signs)
-        )
-        self.check_sides(joints)
-        return dict(
-            gyro=keep(-1, 1, -1),  # a pseudovector
-            up=keep(1, -1, 1),
-            joints=joints,
-            speeds=joints,
-            action=joints,
-            command=keep(1, -1, -1),
-            clock=keep(-1, -1),  # legs change sides: half a turn
-            velocity=keep(1, -1, 1),
-            height=keep(1),
-            feet=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
-        )
-
-    def check_sides(self, joints: Flip) -> None:
-        """ValueError if targets and torques of the left legs differ from those of the right."""
-        order, signs = torch.tensor(joints.order), torch.tensor(joints.signs)
-        bend = self.bend.flatten().cpu()
-        reach = torch.tensor(self.scale) if self.scale else torch.full((12,), self.reach)
-        sides = {"task.step": (bend, signs * bend[order]), "robot.scale": (reach, reach[order])}
-        for key in ("stall", "no_load", "friction"):
-            if getattr(self.actuator, key) is not None:
-                numbers = torch.from_numpy(self.actuator.spread(key, 12))
-                sides[f"robot.actuator.{key}"] = numbers, numbers[order]
-        for key, (numbers, image) in sides.items():
-            if not torch.allclose(numbers, image, rtol=0.02, atol=1e-3):
-                raise ValueError(
-                    f"algo.symmetry: {key} differs between left and right: "
-                    f"{[round(x, 3) for x in numbers.tolist()]}"
-                )
+        joints = leg_mirror(self.mjm, self.foot_geoms, self.signs, self.actuator)
+        # The legs change sides, so the clock is half a turn on.
+        return Reflection(axis=1, joints=joints, images=lambda s: dict(phase=s.phase + 0.5))
 
     # -- episodes ----------------------------------------------------------------------------------
 

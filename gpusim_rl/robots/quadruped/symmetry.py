@@ -5,6 +5,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.sim.actuator_spec import Actuator
+
 # The joint on the other side, for each joint of the legs FL, FR, RL, RR.
 SIDES = np.array([3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8])
 
@@ -13,6 +16,23 @@ GUESS_TOLERANCE = 0.01  # for signs that are guessed
 GIVEN_TOLERANCE = 0.1  # for signs that are given
 # The same for the center of mass, because batteries and cables lie where there is room.
 MASS_TOLERANCE = 0.03
+
+
+def leg_mirror(m: Any, feet: tuple[str, ...], given: tuple[float, ...], actuator: Actuator) -> Flip:
+    """How the joint positions of a quadruped look in a mirror, in the order of `ctrl`.
+
+    feet and given are those of `hinge_signs`. ValueError if the robot or its actuator is not even.
+    """
+    base = m.body(int(m.jnt_bodyid[0])).name
+    for key in ("stall", "no_load", "friction"):
+        if getattr(actuator, key) is not None:
+            numbers = actuator.spread(key, 12)
+            if not np.allclose(numbers, numbers[SIDES], rtol=0.02, atol=1e-3):
+                raise ValueError(
+                    f"algo.symmetry: robot.actuator.{key} differs between left and right: "
+                    f"{[round(float(x), 3) for x in numbers]}"
+                )
+    return Flip(tuple(SIDES.tolist()), hinge_signs(m, base, feet, given))
 
 
 def hinge_signs(
