@@ -7,7 +7,6 @@ from typing import Any
 import mujoco
 import torch
 
-from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.config import compose, validate
@@ -15,7 +14,6 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.symmetry import Mirrors, mirrors
-from gpusim_rl.deploy.export import export
 from gpusim_rl.envs.curriculum import Curriculum, config_at
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
@@ -30,7 +28,6 @@ from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
-from gpusim_rl.training.evaluation import observe
 from gpusim_rl.training.memory import check_rollout, check_worlds, out_of_memory_named
 
 NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry")  # of algo, for Policy
@@ -231,18 +228,3 @@ def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
             f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
         )
     return mirrors(derive_flips(env.task), env.term_widths, env.task.history)
-
-
-def export_policy(ppo: Learner, cfg: dict[str, Any], path: Path) -> float:
-    """Export a PPO's actor, checked on observations. Returns the largest difference from torch."""
-    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
-    observations = observe(ppo.policy, ppo.env.task, weights=weights, noise=noise)
-    return export(
-        ppo.policy.actor,
-        ppo.env.task,
-        path,
-        name=name,
-        noise=noise,
-        widths=ppo.env.term_widths,
-        observations=observations,
-    )

@@ -22,6 +22,7 @@ from gpusim_rl.viewer.offscreen import has_display, load_backend
 from gpusim_rl.viewer.window import Choose, Command, Keys, Numbers, tour, view
 
 MODES = ("auto", "viewer", "video", "evaluate", "export", "robot")
+EXPORTS = ("controller", "network")
 FILMS = (".mp4", ".mov", ".mkv", ".avi")
 REPLAY_SECONDS = 5  # of a video of repro=
 
@@ -46,6 +47,8 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         validate.writable("video", cfg["video"], FILMS)
     elif mode in ("evaluate", "export", "robot"):
         validate.writable("out", cfg["out"])
+    if cfg["export"] not in EXPORTS:
+        raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
     if mode == "robot" and cfg["robot"]["mjcf"] is None:
         raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
     return mode
@@ -102,16 +105,17 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
 
 
 def export_run(cfg: dict[str, Any]) -> None:
-    """mode=export: write the ONNX file."""
+    """mode=export: write the controller, or with export=network the network alone."""
     with errors.one_line_errors():
         run = player.find_run(cfg)
         ppo, config = player.load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
         validate.writable("out", str(path))
-        from gpusim_rl.build import export_policy
+        from gpusim_rl import exporter
 
-        error = export_policy(ppo, config, path)
-    print(f"wrote {path}: within {error:.1e} of torch")
+        export = {"controller": exporter.export_policy, "network": exporter.export_bare_network}
+        error = export[cfg["export"]](ppo, config, run.path, path)
+    print(f"wrote {path}: within {error:.1e} of training")
 
 
 def replay(cfg: dict[str, Any], mode: str) -> None:

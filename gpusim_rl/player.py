@@ -73,8 +73,8 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
 
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
-    asks = policy.about["command"]
-    command = choose(asks["names"], asks["low"], asks["high"]) if asks else None
+    asks, trained = policy.command, (policy.command or {}).get("trained")
+    command = choose(asks["names"], trained["low"], trained["high"]) if asks and trained else None
     model = mujoco.MjModel.from_xml_string(policy.mjcf)
     data = mujoco.MjData(model)
 

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import export_policy, keep_models, make_ppo
+from gpusim_rl.build import keep_models, make_ppo
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.deploy.record import Seen
+from gpusim_rl.exporter import READINGS, evaluated, export_policy
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import dashboard, evaluation, memory, metric_writers
 from gpusim_rl.training.loop import Training, number
@@ -122,22 +124,23 @@ class Trainer:
         """The scores of the final evaluation, printed; empty in all processes but the first."""
         if self.group.rank > 0:
             return {}
-        seconds = self.loop.stopwatch.seconds
-        scores = evaluate(
-            self.cfg["task"], self.loop.learner, evaluation.SEED, self.cfg["episodes"]
-        )
+        seconds, episodes = self.loop.stopwatch.seconds, self.cfg["episodes"]
+        task, self.seen = self.cfg["task"], Seen()
+        scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
         scores["time_s"] = seconds
         self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
         return scores
 
     def write_results(self, scores: dict[str, float]) -> Result:
-        """Write eval.json and policy.onnx. OSError if the run cannot be written."""
+        """Write eval.json, readings.json, policy.onnx. OSError if the run cannot be written."""
         if self.group.rank > 0:
             self.group.leave()
             return self.result()
         self.run.repair()
         self.run.json("eval.json", scores)
-        export_policy(self.loop.learner, self.cfg, self.run.path / "policy.onnx")
+        ranges, success = self.seen.ranges(), scores.get("success")
+        self.run.json(READINGS, evaluated(self.loop.learner, success, ranges))
+        export_policy(self.loop.learner, self.cfg, self.run.path)
         if self.loop.checkpoint_writer.failed:
             raise OSError(
                 f"the last checkpoint of {self.run.path} could not be written: "
@@ -152,11 +155,13 @@ class Trainer:
         return Result(self.run.path, self.loop.learner.iterations, failure=failure, **values)
 
 
-def evaluate(task: dict[str, Any], learner: Learner, seed: int, episodes: int) -> dict[str, float]:
+def evaluate(
+    task: dict[str, Any], learner: Learner, seed: int, episodes: int, watch: Seen | None = None
+) -> dict[str, float]:
     """The scores of a policy on its own task; `task` is that section of the configuration."""
-    weights, noise = task["weights"], task["noise"]
+    keys = {key: task[key] for key in ("weights", "noise")}
     return evaluation.evaluate(
-        learner.policy, learner.env.task, weights=weights, noise=noise, seed=seed, episodes=episodes
+        learner.policy, learner.env.task, **keys, seed=seed, episodes=episodes, watch=watch
     )
 
 

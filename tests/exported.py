@@ -1,5 +1,5 @@
-"""Exported policies for the tests: an actor that is not at rest, real observations of its task, and
-the file."""
+"""Exported policies for the tests: an actor that is not at rest, what its Env did with it, and the
+file."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,33 +7,39 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export
+from gpusim_rl.deploy.record import Recorded, percentiles, record
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Actor
-from tests.worlds import (
-    make_env,
-    make_policy,
-    numbers,
-)
+from gpusim_rl.training.evaluation import evaluation_env
+from tests.worlds import make_policy, make_task, numbers
+
+WORLDS, STEPS = 32, 40  # that a file is compared on
 
 
 class Exported(NamedTuple):
     """A file and what it was made from."""
 
     path: Path
-    actor: Actor
-    task: Task
-    observations: Tensor  # (N, no)
+    controller: Controller
+    recorded: Recorded
     error: float  # that export reports
-    settings: dict[str, Any]  # of the task, beside its YAML
-    widths: dict[str, int]  # of its observation terms
+
+    @property
+    def task(self) -> Task:
+        return self.controller.task
+
+    @property
+    def actor(self) -> Any:
+        return self.controller.actor
 
 
-def make_actor(env: Env, push: float = 20.0) -> Actor:
+def make_actor(env: Env, push: float = 20.0, **keys: Any) -> Actor:
     """An untrained actor whose last layer is `push` times larger than at the start of training, so
     that its actions matter."""
-    actor = make_policy(*env.dims, hidden=(128, 128), seed=3).actor
+    actor = make_policy(*env.dims, hidden=(128, 128), seed=3, **keys).actor
     with torch.no_grad():
         actor.net[-1].weight *= push  # pyright: ignore
         actor.net[-1].bias += torch.linspace(-0.2, 0.2, env.dims[2])  # pyright: ignore
@@ -41,7 +47,7 @@ def make_actor(env: Env, push: float = 20.0) -> Actor:
 
 
 @torch.no_grad()
-def record(env: Env, actor: Actor, steps: int) -> Tensor:
+def record_observations(env: Env, actor: Actor, steps: int) -> Tensor:
     """(steps · B, no) observations along a rollout; the actor's normalizer takes them in on the
     way."""
     seen = []
@@ -52,11 +58,30 @@ def record(env: Env, actor: Actor, steps: int) -> Tensor:
     return torch.cat(seen)
 
 
-def export_task(name: str, path: Path, **settings: Any) -> Exported:
+def fresh_env(task: Task, name: str, worlds: int = WORLDS) -> Env:
+    """Worlds as an evaluation has them, with the noise of tasks/<name>.py, at its start."""
+    yaml = numbers(name)
+    return evaluation_env(task, worlds, weights=yaml["weights"], noise=yaml["noise"], seed=5)
+
+
+def export_task(
+    name: str,
+    path: Path,
+    *,
+    task: Task | None = None,
+    steps: int = STEPS,
+    actor: Actor | None = None,
+    **settings: Any,
+) -> Exported:
     """Export an actor of tasks/<name>.py; `settings` change the task's numbers."""
-    env = make_env(name, 64, **settings)
-    actor = make_actor(env)
-    observations = record(env, actor, 20)
-    about = {"name": name, "noise": numbers(name)["noise"], "widths": env.term_widths}
-    error = export(actor, env.task, path, **about, observations=observations)
-    return Exported(path, actor, env.task, observations, error, settings, env.term_widths)
+    task = task or make_task(name, **settings)
+    if actor is None:
+        env = fresh_env(task, name)
+        actor = make_actor(env)
+        record_observations(env, actor, 10)
+    env = fresh_env(task, name)
+    controller = Controller(env.task, actor)
+    recorded = record(env, lambda obs, _: actor(obs), controller, steps)
+    ranges = percentiles(recorded.given)
+    error = export(controller, path, name=name, recorded=recorded, ranges=ranges, lineage={})
+    return Exported(path, controller, recorded, error)

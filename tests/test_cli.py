@@ -156,6 +156,7 @@ FILES = {
     "hashes.jsonl",
     "checkpoints",
     "eval.json",
+    "readings.json",
     "policy.onnx",
 }
 

@@ -4,8 +4,9 @@ symmetry, a curriculum."""
 import pytest
 import torch
 
-from gpusim_rl.build import export_policy, make_ppo
+from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose
+from gpusim_rl.exporter import export_policy
 from gpusim_rl.sim.actuated import engine
 from gpusim_rl.training.evaluation import evaluate
 from tests.commands import TINY
@@ -86,7 +87,7 @@ def test_what_acted_is_exported_and_judged(tmp_path):
     cfg = configured("native")
     ppo = make_ppo(cfg)
     ppo.iteration()
-    assert export_policy(ppo, cfg, tmp_path / "policy.onnx") < 1e-5
+    assert export_policy(ppo, cfg, tmp_path) < 1e-5
     weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
     scores = evaluate(ppo.policy, ppo.env.task, weights=weights, noise=noise, episodes=4)
     again = evaluate(ppo.policy, ppo.env.task, weights=weights, noise=noise, episodes=4)

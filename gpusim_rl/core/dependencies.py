@@ -31,7 +31,10 @@ ON_HOST = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def dependencies(
-    where: str, function: Callable[[dict[str, Tensor]], Result], inputs: dict[str, Tensor]
+    where: str,
+    function: Callable[[dict[str, Tensor]], Result],
+    inputs: dict[str, Tensor],
+    refused: str = "",
 ) -> dict[str, frozenset[str]]:
     """Which inputs each output of a function depends on.
 
@@ -40,16 +43,18 @@ def dependencies(
         function: given copies of `inputs`, it returns tensors by name, or one tensor, whose name
             is "".
         inputs: name → tensor.
+        refused: the name of an operator that must not be used.
 
     Returns:
         Name of the output → names of the inputs that its values depend on.
 
     Raises:
         ValueError: the function branches on a tensor that depends on an input, or takes another
-            value of it to the host, or makes a shape of it; in one line, which quotes the source.
+            value of it to the host, or makes a shape of it; or it uses the refused operator. The
+            message is one line, which quotes the source.
     """
     copies = {name: x.clone() for name, x in inputs.items()}
-    follow = Follow(where)
+    follow = Follow(where, refused)
     for name, x in copies.items():
         follow.add([x], frozenset([name]))
     with torch.no_grad(), Methods(follow), follow:
@@ -61,9 +66,9 @@ def dependencies(
 class Follow(TorchDispatchMode):
     """Notes what every tensor depends on: storage → names. Views share a storage."""
 
-    def __init__(self, where: str):
+    def __init__(self, where: str, refused: str):
         super().__init__()
-        self.where = where
+        self.where, self.refused = where, refused
         self.names: dict[int, frozenset[str]] = {}
         self.kept: list[Tensor] = []  # so that no storage's address is used again
 
@@ -96,6 +101,8 @@ class Follow(TorchDispatchMode):
         kwargs = kwargs or {}
         name, given = func.overloadpacket.__name__, tree_leaves((args, kwargs))
         names = self.of(given)
+        if name == self.refused:
+            raise ValueError(f"{self.where} uses {name}: {source_line()}")
         if names and (name in READS or reads_values(func, name, given)):
             raise ValueError(self.complaint())
         result = func(*args, **kwargs)
@@ -109,13 +116,8 @@ class Follow(TorchDispatchMode):
 
     def complaint(self) -> str:
         """The message of a value that is read on the host, with the line that reads it."""
-        own, torch_files = Path(__file__), str(Path(torch.__file__).parent)
-        frames = [f for f in traceback.extract_stack() if not f.filename.startswith(torch_files)]
-        frame = next(f for f in reversed(frames) if Path(f.filename) != own)
-        line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
         return (
-            f"{self.where} branches on a tensor: {place}: {line}: "
+            f"{self.where} branches on a tensor: {source_line()}: "
             f"neither a GPU nor a robot can follow: use torch.where"
         )
 
@@ -139,6 +141,15 @@ class Methods(TorchFunctionMode):
         if (func in METHODS or copied) and self.follow.of(tree_leaves(args)):
             raise ValueError(self.follow.complaint())
         return func(*args, **(kwargs or {}))
+
+
+def source_line() -> str:
+    """The line of Python that now runs, outside of torch and of this module, with its place."""
+    own, torch_files = Path(__file__), str(Path(torch.__file__).parent)
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(torch_files)]
+    frame = next(f for f in reversed(frames) if Path(f.filename) != own)
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{Path(frame.filename).name}:{frame.lineno}: {line}"
 
 
 def reads_values(func: Any, name: str, given: list[Any]) -> bool:

@@ -1,6 +1,7 @@
-"""Run an exported policy on a robot's computer, with numpy and onnxruntime alone.
+"""Run an exported controller on a robot's computer, with numpy and onnxruntime alone.
 
-This file can be copied to the robot by itself.
+This file can be copied to the robot by itself. It checks the readings and keeps the memory; all
+else is in the ONNX file, which needs nothing of this program.
 
     policy = Policy("policy.onnx")
     policy.reset()
@@ -8,7 +9,7 @@ This file can be copied to the robot by itself.
         targets = policy.act({"gyro": …, "up": …, "joint_pos": …, "joint_vel": …}, command)
 
 `targets` are the actuators' controls in the order of `policy.joints`. For the quadruped they are
-joint angles [rad] for PD controllers with the gains in `policy.about`.
+joint angles [rad] for PD controllers with the gains in `policy.outputs`.
 """
 
 import json
@@ -19,25 +20,30 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+FORMAT = 2
 MAX_BYTES = 1 << 28  # of a policy's file
-MAX_HISTORY = 64  # control steps of one observation term, as in config/validate.py
+MAX_NUMBERS = 1 << 20  # of one input, for one robot
+TYPES = ("float32", "float64", "int32", "int64", "bool")
 Array = np.ndarray
 Readings = Mapping[str, Any]  # name → values
 
 
 class Policy:
-    """An exported policy with what it remembers: the last action, the history, the gait clock.
+    """An exported controller, and what it remembers.
 
     Args:
         path: a file that gpusim_rl exported; it drives one robot or a batch of them.
 
     Attributes:
-        about: the metadata: task, observation terms, action, command, gains, limits, versions.
+        about: the metadata, as docs/policy.schema.json describes them.
         mjcf: the text of the model.
         dt: control period [s].
+        needs: the names of the readings that `act` needs, and their widths.
+        reads: reading of joints → the names of its joints, in order.
+        command: what `about` says of the command; None if the policy follows none.
+        outputs: what `about` says of the targets: gains, limits, safe pose.
         joints: names of the joints, in the order of the targets.
-        reads: names of the joints of `joint_pos` and `joint_vel`, in the order of an array.
-        action: (B, nu) the last action, clamped.
+        memory: what the policy remembers, name → (B, …).
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -55,166 +61,155 @@ class Policy:
         except (KeyError, ValueError, RecursionError):
             reason = "it has no description of its task"
             raise ValueError(f"{path} was not exported by gpusim_rl: {reason}") from None
-        version = self.about.get("format") if isinstance(self.about, dict) else None
-        if version != 1:
-            raise ValueError(f"{path} has format {version!r}, this program reads format 1")
+        check_format(self.about, path)
         try:
             self._configure()
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{type(error).__name__} {error}"
+            self._try()
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            reason = " ".join(f"{type(error).__name__} {error}".split())
             raise ValueError(f"{path} has an invalid description: {reason}") from None
-        self.reset()
 
     def _configure(self) -> None:
         """Set the attributes that `about` describes; raises many kinds of error if it is wrong."""
-        action = self.about["action"]
-        self.dt: float = float(self.about["dt"])
+        inputs = {str(x["name"]): x for x in self.about["inputs"]}
+        self.dt = float(self.about["dt"])
         if not 0 < self.dt <= 10:
             raise ValueError(f"dt {self.dt}")
-        if not all(1 <= history(term) <= MAX_HISTORY for term in self.about["observation"]):
-            raise ValueError(f"a history that is not from 1 to {MAX_HISTORY} control steps")
-        if self.about["command"] is not None:
-            [list(map(float, self.about["command"][key])) for key in ("low", "high")]
-        self.joints: list[str] = list(action["names"])
-        self.reads = {source: self._joints(source) for source in ("joint_pos", "joint_vel")}
-        self._offset = np.asarray(action["offset"], np.float32)
-        self._scale = np.asarray(action["scale"], np.float32)
-        none = np.zeros(len(self.joints))
-        self._bend = np.asarray(action["bend"] or none, np.float32)  # swing added by the clock
-        self._lag = np.asarray(action["lag"] or none, np.float32)  # turns
+        readings = {name: x for name, x in inputs.items() if x["kind"] == "reading"}
+        self.needs = {name: int(x["shape"][0]) for name, x in readings.items()}
+        self.reads = {name: list(x["joints"]) for name, x in readings.items() if "joints" in x}
+        (self.command,) = [x for x in inputs.values() if x["kind"] == "command"] or [None]
+        if self.command:
+            [list(map(float, self.command["trained"][end])) for end in ("low", "high")]
+        (self.outputs,) = self.about["outputs"]
+        self.joints = list(self.outputs["joints"])
+        self._start: dict[str, Array] = {}
+        for entry in self.about["memory"]:
+            shape, kind = [int(n) for n in entry["shape"]], str(entry["type"])
+            numbers = float(np.prod([float(n) for n in shape]))
+            if kind not in TYPES or not 0 <= numbers <= MAX_NUMBERS:
+                raise ValueError(f"memory {entry['name']} of type {kind}, shape {shape}")
+            start = np.asarray(entry["start"], kind).reshape(1, *shape)
+            self._start[str(entry["name"])] = start
+        self._inputs = {str(x["name"]): str(x["input"]) for x in self.about["memory"]}
+        expected = {*inputs, *self._inputs.values()}
+        names = {x.name for x in self.session.get_inputs()}
+        if names != expected:
+            raise ValueError(f"inputs {sorted(names)}, described are {sorted(expected)}")
 
-    def reset(self, phase: float | Array = 0.0) -> None:
-        """Forget the past and set the gait clock.
+    def _try(self) -> None:
+        """Run once with zeros; ValueError unless the network is what its description says."""
+        self.reset()
+        readings = {name: np.zeros(width) for name, width in self.needs.items()}
+        self.act(readings, np.zeros(self.command["shape"]) if self.command else None)
+        self.reset()
 
-        Args:
-            phase: of the clock [turns]; a number for one robot, (B,) for a batch of B.
-        """
-        self._single = np.ndim(phase) == 0
-        self._phase = np.atleast_1d(np.asarray(phase, np.float32))
-        self.action = np.zeros((len(self._phase), len(self.joints)), np.float32)
-        # term → (B, …) its earlier control steps; empty until the first observation fills it
-        self._history: dict[str, Array] = {}
-
-    @property
-    def needs(self) -> dict[str, int]:
-        """The names of the readings that `act` needs, and their widths."""
-        terms = self.about["observation"]
-        sensors = {term["names"][0]: term["width"] for term in terms if term["source"] == "sensor"}
-        return sensors | {source: len(joints) for source, joints in self.reads.items() if joints}
-
-    def observe(self, readings: Readings, command: Any = None) -> Array:
-        """The observation (B, no), float32: the terms in the order of training.
-
-        Each term comes with its history, oldest first.
+    def reset(self, worlds: int | None = None) -> None:
+        """Forget the past: an episode begins.
 
         Args:
-            readings: by name, see `needs`. Sensors are (width,) or (B, width). `joint_pos` [rad, m]
-                and `joint_vel` [rad/s, m/s] map a joint's name to a number or (B,), or are arrays
-                in the order of `reads`.
-            command: where the task has one, its numbers; or (B, …), one for each robot.
-
-        Raises:
-            ValueError: a reading is missing, has the wrong width, or is not finite.
+            worlds: the number of robots, for a batch; None for one robot, whose readings and
+                targets then have no axis for the batch.
         """
-        return np.concatenate(self._observe_terms(readings, command), axis=1)
+        self._single, self._worlds = worlds is None, worlds or 1
+        self.memory = {name: x.repeat(self._worlds, 0) for name, x in self._start.items()}
+        self._begins = np.ones(self._worlds, bool)
+
+    def restart(self, worlds: Array) -> None:
+        """Forget the past of the robots for which worlds (B,) is true: an episode begins."""
+        for name, start in self._start.items():
+            self.memory[name] = np.where(
+                worlds.reshape(-1, *[1] * (start.ndim - 1)), start, self.memory[name]
+            )
+        self._begins |= worlds
 
     def act(self, readings: Readings, command: Any = None) -> Array:
-        """Controls for the next `dt` seconds; advances the history and the gait clock.
+        """Controls for the next `dt` seconds; advances the memory.
 
-        The arguments and errors are those of `observe`. Returns (nu,) for one robot, or (B, nu).
+        Args:
+            readings: by name, see `needs`, each (width,) or (B, width). Those of joints may also
+                map a joint's name to a number or (B,).
+            command: where the task has one, its numbers; or (B, …), one for each robot.
+
+        Returns:
+            (nu,) for one robot, or (B, nu).
+
+        Raises:
+            ValueError: a reading is missing, has the wrong width, or is not finite; or a target is
+                not finite. The memory then stays as it was.
         """
-        terms, values = self.about["observation"], self._observe_terms(readings, command)
-        obs = np.concatenate(values, axis=1)
-        self._history = {
-            term["name"]: x[:, x.shape[1] // history(term) :]
-            for term, x in zip(terms, values, strict=True)
-        }
-        clip = self.about["action"]["clip"]
-        action = np.clip(np.asarray(self.session.run(["action"], {"obs": obs})[0]), -clip, clip)
-        applied = self.action if self.about["action"]["delay"] else action
-        swing = np.maximum(np.sin(2 * np.pi * (self._phase[:, None] + self._lag)), 0)
-        swing = self._bend * (swing * self._gate(command))
-        targets = self._offset + self._scale * applied + swing
-        self.action = action
-        if self.about["clock"]:
-            self._phase = (self._phase + np.float32(self.dt * self.about["clock"]["frequency"])) % 1
+        feed = {name: self._reading(name, readings) for name in self.needs}
+        if self.command:
+            feed["command"] = self._command(command)
+        feed |= {"restart": self._begins}
+        feed |= {self._inputs[name]: x for name, x in self.memory.items()}
+        try:
+            targets, *after = map(np.asarray, self.session.run(None, feed))
+        except Exception as error:  # the errors of onnxruntime have no common base class
+            reason = " ".join(str(error).split())
+            raise ValueError(f"onnxruntime cannot run the policy: {reason}") from None
+        if targets.shape != (self._worlds, len(self.joints)) or not np.isfinite(targets).all():
+            raise ValueError(f"the targets {targets.tolist()} are not finite")
+        self.memory = dict(zip(self.memory, after, strict=True))
+        self._begins = np.zeros(self._worlds, bool)
         return targets[0] if self._single else targets
 
-    def _observe_terms(self, readings: Readings, command: Any) -> list[Array]:
-        """(B, history · width) of each observation term."""
-        values = []
-        for term in self.about["observation"]:
-            now = self._term(term, readings, command)
-            past = self._history.get(term["name"], np.tile(now, (1, history(term) - 1)))
-            values.append(np.concatenate([past, now], axis=1))
-        return values
-
-    def _gate(self, command: Any) -> Array:
-        """(B, 1) or (1, 1): 1 where the command is fast enough to run the clock, else 0."""
-        if not self.about["clock"] or command is None:
-            return np.zeros((1, 1), np.float32)
-        squared = (np.atleast_2d(np.asarray(command, np.float32)) ** 2).sum(1, keepdims=True)
-        return (squared > self.about["clock"]["gate"] ** 2).astype(np.float32)
-
-    def _term(self, term: dict[str, Any], readings: Readings, command: Any) -> Array:
-        """(B, width) of one observation term at this control step."""
-        source = term["source"]
-        if source == "action":
-            return self.action
-        if source == "clock":
-            angle = 2 * np.pi * self._phase[:, None]
-            return self._gate(command) * np.concatenate([np.cos(angle), np.sin(angle)], 1)
-        if source == "command":
-            return self._command(term, command)
-        name = term["names"][0] if source == "sensor" else source
+    def _reading(self, name: str, readings: Readings) -> Array:
+        """(B, width) of one reading; a mapping of joints is put in order."""
         if name not in readings:
             needed = ", ".join(self.needs)
             raise ValueError(f"reading {name!r} is missing: this policy needs {needed}")
-        if source == "sensor":
-            x = self._checked(name, readings[name], term["width"])
-        else:
-            x = self._joint_values(source, term, readings)
-        x = x - np.asarray(term["offset"], np.float32) if term["offset"] else x
-        return np.concatenate([np.cos(x), np.sin(x)], 1) if term["form"] == "cos_sin" else x
+        value = readings[name]
+        if isinstance(value, Mapping):
+            names = self.reads.get(name, [])
+            lacks = ", ".join(joint for joint in names if joint not in value)
+            if lacks or not names:
+                needed = ", ".join(names) or "an array"
+                raise ValueError(f"{name} has no joint {lacks}: this policy needs {needed}")
+            value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
+        return self._checked(name, value, self.needs[name])
 
-    def _command(self, term: dict[str, Any], command: Any) -> Array:
-        """(B, width) of the command."""
+    def _command(self, command: Any) -> Array:
+        """(B, n) the command: one for all robots, or one for each."""
+        about = self.command or {}
+        width = len(about["names"])
         if command is None:
             raise ValueError(
-                f"this policy follows a command of {term['width']} numbers [{term['unit']}], "
+                f"this policy follows a command of {width} numbers [{', '.join(about['units'])}], "
                 "but none was given"
             )
-        command = np.atleast_1d(command)  # one for all robots, or one for each
-        shape = (len(self._phase), command.shape[-1])
-        return self._checked("command", np.broadcast_to(command, shape), term["width"])
-
-    def _joint_values(self, source: str, term: dict[str, Any], readings: Readings) -> Array:
-        """(B, joints of the term) of `joint_pos` or `joint_vel`, from a mapping or an array."""
-        value, names = readings[source], self.reads[source]
-        if isinstance(value, Mapping):
-            missing = [joint for joint in names if joint not in value]
-            if missing:
-                lacks, needed = ", ".join(missing), ", ".join(names)
-                raise ValueError(f"{source} has no joint {lacks}: this policy needs {needed}")
-            value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
-        columns = [names.index(joint) for joint in term["names"]]
-        return self._checked(source, value, len(names))[:, columns]
+        command = np.atleast_1d(command)
+        return self._checked(
+            "command", np.broadcast_to(command, (self._worlds, command.shape[-1])), width
+        )
 
     def _checked(self, name: str, value: Any, width: int) -> Array:
-        """A reading as (B, width) float32; ValueError if its shape differs or it is not finite."""
+        """A value as (B, width) float32; ValueError if its shape differs or it is not finite."""
         x = np.atleast_2d(np.asarray(value, np.float32))
-        if x.shape != (len(self._phase), width):
-            robots = "" if self._single else f" for each of {len(self._phase)} robots"
+        if x.shape != (self._worlds, width):
+            robots = "" if self._single else f" for each of {self._worlds} robots"
             needed, shape = f"{width} numbers{robots}", np.shape(value)
             raise ValueError(f"{name} has shape {shape}, this policy needs {needed}")
         if not np.isfinite(x).all():
             raise ValueError(f"{name} is not finite: {x[~np.isfinite(x).all(1)][0]}")
         return x
 
-    def _joints(self, source: str) -> list[str]:
-        """The joints that the terms of `source` read, each once, in the order of the terms."""
-        terms = [term for term in self.about["observation"] if term["source"] == source]
-        return list(dict.fromkeys(joint for term in terms for joint in term["names"]))
+
+def check_format(about: Any, path: str | Path) -> None:
+    """ValueError in one line unless a description is of a controller in this program's format."""
+    version = about.get("format") if isinstance(about, dict) else None
+    if version != FORMAT:
+        again = "export it again with play.py mode=export"
+        raise ValueError(f"{path} has format {version!r}, this program reads format 2: {again}")
+    if about.get("kind") != "controller":
+        raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
 
 
 def load_session(path: Path) -> onnxruntime.InferenceSession:
@@ -233,17 +228,12 @@ def load_session(path: Path) -> onnxruntime.InferenceSession:
         ) from None
 
 
-def history(term: dict[str, Any]) -> int:
-    """Control steps of a term in the observation; 1 in older files, which do not say."""
-    return int(term.get("history", 1))
-
-
 def readings(policy: Policy, data: Any) -> dict[str, Any]:
     """What a robot would measure, from a `mujoco.MjData`: sensors, and joints by their names."""
-    values: dict[str, Any] = {
-        name: data.sensor(name).data.copy() for name in policy.needs if name not in policy.reads
+    fields = {"joint_pos": "qpos", "joint_vel": "qvel"}
+    return {
+        name: {j: getattr(data.joint(j), fields[name])[0] for j in policy.reads[name]}
+        if name in fields
+        else data.sensor(name).data.copy()
+        for name in policy.needs
     }
-    for source, field in (("joint_pos", "qpos"), ("joint_vel", "qvel")):
-        joints = policy.reads[source]
-        values[source] = {joint: getattr(data.joint(joint), field)[0] for joint in joints}
-    return values

@@ -92,7 +92,9 @@ def needs(task: Task) -> Needs:
     where, half = type(task).__name__, {RNG: inputs[RNG]}
     drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), half)
     updated, known, used = reads(task, "update", inputs), measured(task.mjm), set[str]()
-    readers = [(f"the term {name!r}", x) for name, x in reads(task, "observe", inputs).items()]
+    terms = reads(task, "observe", inputs)
+    # a term with a history of 0 is the critic's alone
+    readers = [(f"the term {x!r}", terms[x]) for x in terms if task.history.get(x, 1)]
     # `control` makes s.previous of the action before, and s.action of this step's
     acts = reads(task, "control", inputs)[""] - {"action"}
     readers.append(("control", frozenset("action" if x == "previous" else x for x in acts)))
@@ -117,17 +119,20 @@ def needs(task: Task) -> Needs:
     )
 
 
-def reads(task: Task, method: str, inputs: dict[str, Tensor]) -> dict[str, frozenset[str]]:
+def reads(
+    task: Task, method: str, inputs: dict[str, Tensor], refused: str = ""
+) -> dict[str, frozenset[str]]:
     """Which inputs each output of a method depends on; see `dependencies`.
 
     Args:
         method: `observe`, `control`, `update`, … It is given a `State` of the inputs, and `update`
             a `Midpoint` as well.
         inputs: what `sample_inputs` returns.
+        refused: an operator that must not be used.
     """
 
     def function(x: dict[str, Tensor]) -> Result:
         further = (Midpoint(x[RNG]),) if method == "update" else ()
         return getattr(task, method)(State(x, task.sensor_columns), *further)
 
-    return dependencies(f"{type(task).__name__}.{method}", function, inputs)
+    return dependencies(f"{type(task).__name__}.{method}", function, inputs, refused)

@@ -1,6 +1,7 @@
 """Evaluation: how good a policy is, always measured in MuJoCo C with a converged solver."""
 
 import sys
+from collections.abc import Callable
 
 import torch
 from rich.progress import track
@@ -29,6 +30,7 @@ def evaluate(
     episodes: int,
     seed: int = SEED,
     progress: bool = False,
+    watch: Callable[[Env, int], None] | None = None,
 ) -> dict[str, float]:
     """Score the mean action in `episodes` worlds, each for the length of one episode.
 
@@ -38,6 +40,7 @@ def evaluate(
         policy: on any device.
         task: as trained. What runs is its `evaluation()`.
         progress: show a bar in a terminal.
+        watch: called with the Env and the number of the step, before each step.
 
     Returns:
         `success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
@@ -47,7 +50,9 @@ def evaluate(
     task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
     first, returns = torch.ones(episodes), torch.zeros(episodes)
     hidden = not (progress and sys.stdout.isatty())
-    for _ in track(range(task.horizon), "evaluating", disable=hidden, transient=True):
+    for t in track(range(task.horizon), "evaluating", disable=hidden, transient=True):
+        if watch:
+            watch(env, t)
         action = act(env.observation.actor)
         step = env.step(action, on_step=lambda s: measures.add(task.measure(s)))
         act.restart(ended(step))

@@ -3,11 +3,12 @@
     python -m tests.acceptance.deploy runs/quadruped/…/policy.onnx
         [--run DIR] [--episodes 512] [--expect 0.97]
 
-In this process torch evaluates the run's newest checkpoint. In a child process that cannot import
-torch, `runtime.py` walks the same episodes (start states, worlds, commands, observation noise) in
-MuJoCo C. Exits with 1 if the shares of successful episodes differ by more than 0.03. The child does
-not emulate `task.observation_delay`: its readings come at once, so only without a delay are the two
-the same robot. `--expect` takes torch's figure from elsewhere, such as the run's eval.json.
+In this process torch evaluates the run's newest checkpoint. Then `tests/walk_alone.py` walks the
+same episodes (start states, worlds, commands, noise of the readings) in MuJoCo C, and `runtime.py`
+gives the targets in a process that can import neither torch nor mujoco. Exits with 1 if the shares
+of successful episodes differ by more than 0.03. Delays and biases of readings are not emulated, so
+only without them are the two the same robot. `--expect` takes torch's figure from elsewhere, such
+as the run's eval.json.
 """
 
 import argparse

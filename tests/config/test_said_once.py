@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusim_rl.config import validate
 from gpusim_rl.config.compose import build, flatten
 from gpusim_rl.config.validate import arguments, require
-from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy import describe, runtime
 from gpusim_rl.training import metric_writers
 from tests.worlds import ROOT, TASKS
 
@@ -90,9 +89,9 @@ def test_no_number_is_stated_twice():
 
 
 def test_lists_and_limits_agree():
-    """What must stand in two places is equal: kinds of logs, and the longest history."""
+    """What must stand in two places is equal: kinds of logs, and the format of exported files."""
     assert set(metric_writers.SINKS) == {file.stem for file in (CONF / "log").glob("*.yaml")}
-    assert validate.MAX_HISTORY == runtime.MAX_HISTORY
+    assert describe.FORMAT == runtime.FORMAT
 
 
 def test_a_planted_number_is_found():

@@ -14,8 +14,7 @@ from gpusim_rl.build import robot_arguments
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
-from gpusim_rl.deploy import runtime
-from gpusim_rl.deploy.export import export
+from gpusim_rl.deploy.export import export_network, session
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
@@ -24,8 +23,7 @@ from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
 from tests.algorithms.test_capture import exempt
-from tests.deploy.test_runtime import measure
-from tests.exported import record
+from tests.exported import record_observations
 from tests.guard import guard
 from tests.worlds import (
     TASKS,
@@ -35,7 +33,6 @@ from tests.worlds import (
     make_robot,
     make_settings,
     make_task,
-    numbers,
     robot_keys,
 )
 
@@ -392,36 +389,19 @@ def test_resume_and_capture(kind):
 
 
 @torch.no_grad()
-def test_the_exported_file_commutes(tmp_path):
-    """With history and symmetry=net the file is the torch actor in closed loop, and its error is at
-    most 1e-6."""
-    env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "policy.onnx"
+def test_the_exported_network_commutes(tmp_path):
+    """With history and symmetry=net the network in the file commutes with mirrors to 1e-6."""
+    env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "network.onnx"
     images = images_of(env)
     actor = shaken(
         make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1
     ).actor
-    about = {"name": "quadruped", "noise": numbers("quadruped")["noise"], "widths": env.term_widths}
-    seen = record(env, actor, 20)
-    export(actor, env.task, path, **about, observations=seen)
-    robot, env = runtime.Policy(path), make_env(num_envs=8, stagger=False, history=HISTORY)
-    env.measurement.amplitudes.zero_()  # a robot's readings have their noise already
-    env.update_observations(torch.ones(8, dtype=torch.bool))
-    robot.reset(env.memory["phase"].numpy())
-    running, lived = torch.ones(8, dtype=torch.bool), 0
-    for _ in range(60):
-        want = actor(env.observation.actor).clamp(-env.task.clip, env.task.clip)
-        targets = robot.act(measure(robot, env), env.memory["command"].numpy().copy())
-        np.testing.assert_allclose(robot.action[running], want[running], rtol=0, atol=1e-4)
-        step = env.step(torch.from_numpy(robot.action.copy()))
-        running &= ~(step.terminated | step.truncated | step.fault)
-        np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
-        lived += int(running.sum())
-    assert lived > 200
+    seen = record_observations(env, actor, 20)
+    about = {"name": "quadruped", "terms": env.term_widths, "history": HISTORY}
+    export_network(actor, path, **about, observations=seen, mjcf="", lineage={})
+    run = session(path.read_bytes()).run
     view, _, out = map(Mirror, images)
-    a, b = (
-        torch.as_tensor(np.asarray(robot.session.run(["action"], {"obs": x.numpy()})[0]))
-        for x in (seen, view(seen))
-    )
+    a, b = (torch.as_tensor(run(["action"], {"obs": x.numpy()})[0]) for x in (seen, view(seen)))
     assert (out(a) - b).abs().max() <= 1e-6 and a.abs().max() > 0.3
 
 

@@ -1,9 +1,9 @@
-"""ONNX export: the file acts as the torch actor does, and describes all that a robot needs."""
+"""ONNX export: the file acts as Env does, describes all that a robot needs, or is not written."""
 
 import copy
 import json
 import re
-from dataclasses import asdict
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -13,13 +13,26 @@ import pytest
 import torch
 
 from gpusim_rl.core.provenance import versions
-from gpusim_rl.deploy.export import KEY, MIN_OBSERVATIONS, TOLERANCE, export
+from gpusim_rl.deploy.controller import Controller
+from gpusim_rl.deploy.describe import describe, describe_sensor
+from gpusim_rl.deploy.export import LEAST, TOLERANCE, export, export_network
+from gpusim_rl.deploy.record import percentiles
+from gpusim_rl.deploy.to_onnx import KEY, to_onnx
 from gpusim_rl.networks.actor_critic import Actor
-from gpusim_rl.networks.mlp import mlp
-from gpusim_rl.networks.normalizer import Normalizer
 from gpusim_rl.robots.servos import actuators
-from tests.exported import Exported, export_task
-from tests.worlds import TASKS, make_env, numbers
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests.deploy.test_controller import task_of
+from tests.exported import (
+    Exported,
+    export_task,
+    fresh_env,
+    make_actor,
+    record_observations,
+)
+from tests.schema import problems
+from tests.worlds import ROOT, TASKS, make_task, numbers
+
+SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -34,14 +47,17 @@ def quadruped(tmp_path_factory) -> Exported:
     return export_task("quadruped", tmp_path_factory.mktemp("one") / "policy.onnx")
 
 
-def keywords(exported: Exported) -> dict:
-    """The keyword arguments of `export`."""
-    return {
+def again(exported: Exported, path, **changes) -> float:
+    """Export once more, with other arguments."""
+    arguments = {
+        "controller": exported.controller,
+        "path": path,
         "name": "quadruped",
-        "noise": {},
-        "widths": exported.widths,
-        "observations": exported.observations,
+        "recorded": exported.recorded,
+        "ranges": percentiles(exported.recorded.given),
+        "lineage": {},
     }
+    return export(**arguments | changes)
 
 
 def about(path) -> dict:
@@ -51,17 +67,19 @@ def about(path) -> dict:
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_onnx_equals_torch(exported, batch):
-    """Actions of ONNX and torch differ by at most 1e-5 on recorded observations, in batches of any
-    size."""
-    session = onnxruntime.InferenceSession(str(exported.path))
-    assert [i.name for i in session.get_inputs()] == ["obs"] and [
-        o.name for o in session.get_outputs()
-    ] == ["action"]
-    obs = exported.observations[200 : 200 + batch]
-    output = np.asarray(session.run(None, {"obs": obs.numpy()})[0])
-    expected = exported.actor(obs).detach().numpy()
-    assert output.shape == (batch, exported.task.mjm.nu) and np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(output, expected, rtol=0, atol=TOLERANCE)
+    """The file gives the outputs of the torch controller, for a batch of any size."""
+    controller = exported.controller
+    session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
+    args = [torch.rand(batch, *shape) for shape in controller.shapes().values()]
+    place = controller.inputs.index("restart")
+    args[place] = args[place] > 0.5
+    feed = {name: x.numpy() for name, x in zip(controller.inputs, args, strict=True)}
+    with torch.no_grad():
+        expected = controller(*args)
+    for name, x, wanted in zip(controller.outputs, session.run(None, feed), expected, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(x), wanted.numpy(), rtol=0, atol=TOLERANCE, err_msg=name
+        )
     assert exported.error <= TOLERANCE
 
 
@@ -72,143 +90,245 @@ def test_file_is_standard(exported):
     onnx.checker.check_model(model, full_check=True)
     assert [(o.domain, 18 <= o.version <= 23) for o in model.opset_import] == [("", True)]
     assert len(list(exported.path.parent.iterdir())) == 1
+    assert [x.name for x in model.graph.input] == exported.controller.inputs
+    assert [x.name for x in model.graph.output] == exported.controller.outputs
 
 
-def test_export_leaves_the_actor_alone(quadruped):
+def test_export_leaves_the_actor_alone(quadruped, tmp_path):
     """Export changes no weight, no statistic and no mode of the actor."""
-    actor = copy.deepcopy(quadruped.actor).train()
+    actor = quadruped.actor.train()
     before = copy.deepcopy(actor.state_dict())
-    export(
-        actor,
-        quadruped.task,
-        quadruped.path.with_name("again.onnx"),
-        name="quadruped",
-        noise={},
-        widths=quadruped.widths,
-        observations=quadruped.observations,
-    )
+    again(quadruped, tmp_path / "again.onnx")
     assert actor.training and all(torch.equal(v, before[k]) for k, v in actor.state_dict().items())
     assert all(p.requires_grad for p in actor.parameters())
-    quadruped.path.with_name("again.onnx").unlink()
+    assert (tmp_path / "again.onnx").read_bytes() == quadruped.path.read_bytes()
+
+
+# -- what is refused -------------------------------------------------------------------------------
 
 
 class Split(Actor):
     """An actor that computes other actions while it is traced."""
 
     def forward(self, obs):
-        return super().forward(obs) + (1e-4 if torch.compiler.is_compiling() else 0.0)
+        return super().forward(obs) + (1e-3 if torch.compiler.is_compiling() else 0.0)
 
 
-def test_a_file_that_differs_from_torch_is_not_written(quadruped, tmp_path):
-    """An export that differs from torch fails, and an older file stays as it is."""
-    split = Split(Normalizer(47), quadruped.actor.net)
+def test_a_file_that_differs_from_env_is_not_written(quadruped, tmp_path):
+    """An export that differs from Env fails, and an older file stays as it is."""
+    split = copy.deepcopy(quadruped.controller)
+    split.actor = Split(split.actor.normalizer, split.actor.net)
     path = tmp_path / "policy.onnx"
     for old in (None, b"the one before"):
         if old:
             path.write_bytes(old)
-        with pytest.raises(ValueError, match=r"ONNX and torch differ by 1\.0.e-04"):
-            export(split, quadruped.task, path, **keywords(quadruped))
+        with pytest.raises(ValueError, match=r"targets of ONNX and Env differ by .*e-04 over 1280"):
+            again(quadruped, path, controller=split)
         assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
 
 
+def test_another_order_of_terms_is_not_written(quadruped, tmp_path):
+    """A task whose `observe` has another order than in training is caught by the comparison."""
+    other = copy.deepcopy(quadruped.controller)
+    terms = quadruped.task.observe
+    other.task.observe = lambda s: dict(reversed(terms(s).items()))
+    with pytest.raises(ValueError, match="differ by"):
+        again(quadruped, tmp_path / "x.onnx", controller=other)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_actor_that_is_not_finite_is_not_written(quadruped, tmp_path):
-    """A policy with NaN in its weights is refused, although ONNX and torch agree."""
-    broken = copy.deepcopy(quadruped.actor)
-    broken.net[0].bias.data[3] = torch.nan
+    """A policy with NaN in its weights is refused."""
+    broken = copy.deepcopy(quadruped.controller)
+    broken.actor.net[0].bias.data[3] = torch.nan
     with pytest.raises(ValueError, match="differ by nan"):
-        export(broken, quadruped.task, tmp_path / "x.onnx", **keywords(quadruped))
+        again(quadruped, tmp_path / "x.onnx", controller=broken)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    "fault, says",
-    [("few", "999, of which 999"), ("nan", "1280, of which 1279"), ("wide", "47 wide, but")],
+    "fault, says", [("few", "992, of which 992"), ("nan", "1280, of which 1279")]
 )
-def test_observations_are_checked(quadruped, tmp_path, fault, says):
-    """Too few observations, one that is not finite, or a wrong width fail the export in one
-    line."""
-    obs = quadruped.observations.clone()
+def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
+    """Too few world-steps, or one that is not finite, fail the export in one line."""
+    recorded = copy.deepcopy(quadruped.recorded)
     if fault == "few":
-        obs = obs[: MIN_OBSERVATIONS - 1]
-    elif fault == "nan":
-        obs[-1, 7] = torch.inf
-    actor = quadruped.actor
-    if fault == "wide":
-        obs = torch.cat([obs, obs[:, :1]], 1)
-        net = mlp(48, (16,), 12, "elu", 0.01, torch.Generator().manual_seed(0))
-        actor = Actor(Normalizer(48), net)
-    with pytest.raises(ValueError, match=says) as error:
-        export(
-            actor,
-            quadruped.task,
-            tmp_path / "x.onnx",
-            **(keywords(quadruped) | {"observations": obs}),
+        recorded = recorded._replace(
+            restart=recorded.restart[:31],
+            targets=recorded.targets[:31],
+            given={name: x[:31] for name, x in recorded.given.items()},
         )
+        assert recorded.restart.size < LEAST
+    else:
+        recorded.given["gyro"][3, 7, 1] = np.inf
+    with pytest.raises(ValueError, match=says) as error:
+        again(quadruped, tmp_path / "x.onnx", recorded=recorded)
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_metadata_is_complete(exported):
-    """The metadata holds all entries, with the right widths and with units."""
+def refusal(**methods) -> str:
+    """What is said of a quadruped with other methods, in one line."""
+    task = task_of(type("Walker", (Quadruped,), methods))
+    actor = torch.nn.Linear(task.mjm.nu, task.mjm.nu)
+    with pytest.raises(ValueError) as error:
+        controller = Controller(task, actor)
+        sample = {name: torch.rand(2, *x) for name, x in controller.shapes().items()}
+        sample["restart"] = torch.tensor([True, False])
+        to_onnx(controller, sample, controller.outputs, controller.user)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def observing(read):
+    """`observe` with the terms `joints` and `extra`, 12 numbers together."""
+    return lambda self, s: {"joints": s.joint_pos[:, :11], "extra": read(s)}
+
+
+def test_what_no_robot_measures_is_refused():
+    """The base's position and velocity, and what only the simulator knows, by the term's name."""
+    for read, name in (
+        (lambda s: s.qpos[:, 2:3], "qpos"),
+        (lambda s: s.qvel[:, :1], "qvel"),
+        (lambda s: s.velocity[:, :1], "velocity"),
+        (lambda s: s.still[:, None], "still"),
+    ):
+        assert f"the term 'extra' reads {name!r}, which" in refusal(observe=observing(read))
+
+
+def test_branches_are_refused():
+    """A branch on a tensor, by the method's name and the line."""
+    said = refusal(observe=observing(lambda s: s.up[:, :1] if s.up.sum() > 0 else s.up[:, 1:2]))
+    assert said.startswith("Walker.observe branches on a tensor: test_export.py:")
+
+
+def test_missing_operators_are_refused():
+    """An operator that ONNX lacks, by its name and the line that uses it."""
+    said = refusal(observe=observing(lambda s: torch.special.bessel_j0(s.up[:, :1])))
+    assert said.startswith("export: ONNX has no operator for aten.special_bessel_j0.default: ")
+    assert "Walker.observe uses special_bessel_j0: test_export.py:" in said
+
+
+def test_a_fixed_number_of_worlds_is_refused():
+    """A method that takes the number of worlds as a constant, in one line."""
+    said = refusal(observe=observing(lambda s: s.up[:, :1] / len(s.up)))
+    assert said.startswith("export: torch cannot trace the controller: ")
+
+
+# -- the description -------------------------------------------------------------------------------
+
+
+def test_the_description_fits_its_schema(exported):
+    """The metadata is what docs/policy.schema.json says, and nothing else."""
+    notes = about(exported.path)
+    assert problems(notes, SCHEMA, SCHEMA) == []
+    for key in notes:
+        assert problems({k: v for k, v in notes.items() if k != key}, SCHEMA, SCHEMA)
+    (targets,), first = notes["outputs"], notes["inputs"][0]
+    for wrong in (
+        {"more": 1},
+        {"format": 1},
+        {"dt": 0},
+        {"outputs": [targets, targets]},
+        {"outputs": [targets | {"safe_pose": ["0"]}]},
+        {"inputs": [first | {"type": "float16"}]},
+        {"inputs": [first | {"shape": [-1]}]},
+        {"lineage": {}},
+    ):
+        assert problems(notes | wrong, SCHEMA, SCHEMA), wrong
+
+
+def test_the_description_is_complete(exported):
+    """Every input and output of the network is described, with its shape and unit."""
     notes, task = about(exported.path), exported.task
-    name, nu = notes["task"], task.mjm.nu
-    env = make_env(name, 4)
-    assert {t["name"]: t["width"] for t in notes["observation"]} == env.term_widths
-    assert [t["name"] for t in notes["observation"]] == list(env.term_widths) and all(
-        t["unit"] for t in notes["observation"]
-    )
-    action = notes["action"]
-    assert action["unit"] and len(action["names"]) == nu and action["clip"] == task.clip
-    assert action["names"] == [task.mjm.joint(int(j)).name for j in task.mjm.actuator_trnid[:, 0]]
-    for key in ("default_pose", "kp", "kd", "torque_limit", "control_range", "joint_range"):
-        assert len(notes[key]) == nu, key
-    assert all(limit > 0 for limit in notes["torque_limit"])
-    assert notes["dt"] == task.dt and notes["format"] == 1
-    assert notes["versions"] == versions() and notes["commit"] == versions()["commit"]
+    inputs = {x["name"]: x for x in notes["inputs"]}
+    memory = {x["input"]: x for x in notes["memory"]}
+    assert [*inputs, *memory] == exported.controller.inputs
+    outputs = [x["name"] for x in notes["outputs"]] + [x["output"] for x in notes["memory"]]
+    assert outputs == exported.controller.outputs
+    for name, shape in exported.controller.shapes().items():
+        assert (inputs | memory)[name]["shape"] == list(shape), name
+    for name, entry in inputs.items():
+        if name == "restart":
+            continue
+        width = entry["shape"][0]
+        assert len(entry["units"]) == len(entry["seen"]["low"]) == width
+        values = exported.recorded.given[name]
+        assert (np.array(entry["seen"]["low"]) >= values.min((0, 1))).all()
+        assert (np.array(entry["seen"]["high"]) <= values.max((0, 1))).all()
+    (targets,) = notes["outputs"]
+    limits = actuators(task.mjm)
+    assert targets["safe_pose"] == limits.pop("default_pose")
+    assert {key: targets[key] for key in limits} == limits
+    assert targets["joints"] == [task.mjm.joint(int(j)).name for j in task.mjm.actuator_trnid[:, 0]]
+    assert notes["dt"] == task.dt and notes["format"] == 2
+    assert notes["lineage"]["versions"] == versions()
 
 
-def test_metadata_of_the_quadruped(quadruped):
-    """The metadata of the quadruped equals numbers that were copied by hand."""
+def test_the_description_of_the_quadruped(quadruped):
+    """The metadata of the quadruped equals values that were copied by hand."""
     notes = about(quadruped.path)
-    assert (
-        notes["kp"] == [40.0] * 12
-        and notes["kd"] == [1.0] * 12
-        and notes["default_pose"] == [0.0, 0.8, -1.6] * 4
-    )
-    assert notes["torque_limit"] == [23.7, 23.7, 45.4] * 4 and notes["joint_range"][2] == [
-        -2.72,
-        -0.84,
-    ]
-    assert notes["control_range"] == [None] * 12
-    command = notes["command"]
-    assert command["units"] == ["m/s", "m/s", "rad/s"] and len(command["names"]) == 3
-    assert command["high"] == numbers("quadruped")["fastest"] and command["low"] == [
-        -x for x in command["high"]
-    ]
+    inputs, (targets,) = {x["name"]: x for x in notes["inputs"]}, notes["outputs"]
+    assert list(inputs) == ["gyro", "up", "joint_pos", "joint_vel", "command", "restart"]
+    assert inputs["gyro"]["units"] == ["rad/s"] * 3 and inputs["gyro"]["frame"] == "site imu"
+    assert inputs["up"]["units"] == ["1"] * 3 and inputs["up"]["frame"] == "site imu"
+    assert inputs["up"]["meaning"] == "z axis of world"
+    assert inputs["joint_vel"]["units"] == ["rad/s"] * 12
+    assert inputs["joint_pos"]["joints"][:2] == ["FL_abduction", "FL_thigh"]
+    assert targets["kp"] == [40.0] * 12 and targets["kd"] == [1.0] * 12
+    assert targets["units"] == ["rad"] * 12 and targets["safe_pose"] == [0.0, 0.8, -1.6] * 4
+    assert targets["torque_limit"] == [23.7, 23.7, 45.4] * 4
+    assert targets["joint_range"][2] == [-2.72, -0.84] and targets["control_range"] == [None] * 12
+    command = inputs["command"]
+    assert command["names"] == ["forward", "left", "turn"]
+    assert command["units"] == ["m/s", "m/s", "rad/s"]
+    assert command["trained"]["high"] == numbers("quadruped")["fastest"]
+    (action, phase) = notes["memory"]
+    assert action["start"] == [0.0] * 12 and phase["start"] == 0.5 and phase["shape"] == []
 
 
-def test_metadata_keeps_every_bit(exported):
-    """The numbers in the file equal those of the task, bit for bit."""
-    notes, task = about(exported.path), exported.task
-    for key, value in asdict(task.drive).items():
-        assert notes["action"][key] == (list(value) if isinstance(value, tuple) else value), key
-    for term in notes["observation"]:
-        assert term["offset"] == list(task.readings[term["name"]].offset)
-    if task.clock:
-        assert notes["clock"] == asdict(task.clock)
-    stance = torch.tensor(notes["action"]["offset"], dtype=torch.float32)
-    state = make_env(notes["task"], 2).current_state()
-    if "still" in state._tensors:
-        assert torch.equal(
-            task.control(state)[state.still == 1], stance.expand(int(state.still.sum()), -1)
-        )
+def test_units_of_other_robots():
+    """Units and frames follow from joints, servos and sensors of any model."""
+    model = mujoco.MjModel.from_xml_string("""
+        <mujoco>
+          <worldbody><body name="b"><joint name="a"/><geom size="1"/><site name="s"/>
+            <body><joint name="c" type="slide"/><geom size="1"/></body></body></worldbody>
+          <sensor>
+            <accelerometer name="acc" site="s"/><jointvel name="speed" joint="c"/>
+            <jointactuatorfrc name="push" joint="c"/><jointactuatorfrc name="turn" joint="a"/>
+            <framequat name="q" objtype="body" objname="b"/>
+          </sensor>
+        </mujoco>""")
+    acc = describe_sensor(model, "acc")
+    assert acc == {"sensor": "accelerometer", "units": ["m/s²"] * 3, "frame": "site s"}
+    assert describe_sensor(model, "speed") == {
+        "sensor": "jointvel",
+        "units": ["m/s"],
+        "of": "joint c",
+    }
+    assert describe_sensor(model, "push")["units"] == ["N"]
+    assert describe_sensor(model, "turn")["units"] == ["N m"]
+    assert describe_sensor(model, "q") == {
+        "sensor": "framequat",
+        "units": ["1"] * 4,
+        "frame": "world",
+        "meaning": "orientation of body b",
+    }
 
 
-def test_a_third_is_exact(tmp_path):
+def test_cartpole_is_pushed_in_newtons(tmp_path):
+    """A motor's control is in multiples of the force that one unit gives."""
+    notes = about(export_task("cartpole", tmp_path / "p.onnx").path)
+    assert notes["outputs"][0]["units"] == ["10 N"] and notes["outputs"][0]["joints"] == ["slider"]
+
+
+def test_a_third_is_exact():
     """A setting of 1/3 is read back as the same float64."""
-    notes = about(
-        export_task("quadruped", tmp_path / "p.onnx", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7)).path
-    )
-    assert notes["command"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]
+    task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
+    controller = Controller(task, torch.nn.Identity())
+    ranges = {name: ([0.0], [0.0]) for name in controller.given}
+    text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
+    (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
+    assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]
 
 
 def test_mjcf_is_whole(exported):
@@ -262,7 +382,7 @@ def test_includes_are_resolved(tmp_path):
     (tmp_path / "scene.xml").write_text(
         '<mujoco><option timestep="0.005"/><include file="robot.xml"/></mujoco>'
     )
-    task = make_env("cartpole", 2).task
+    task = make_task("cartpole")
     task.mjcf = str(tmp_path / "scene.xml")
     text = task.mjcf_text()
     assert not re.search("<include", text)
@@ -274,16 +394,36 @@ def test_includes_are_resolved(tmp_path):
     )
 
 
-def test_terms_must_be_described_in_their_order(quadruped, tmp_path):
-    """Readings whose order or widths differ from the observation's are refused."""
-    swapped = dict(reversed(quadruped.widths.items()))
-    wider = quadruped.widths | {"gyro": quadruped.widths["gyro"] + 1}
-    for widths in (swapped, wider):
-        with pytest.raises(ValueError, match="but its observation is"):
-            export(
-                quadruped.actor,
-                quadruped.task,
-                tmp_path / "x.onnx",
-                **(keywords(quadruped) | {"widths": widths}),
-            )
-    assert list(tmp_path.iterdir()) == []
+# -- the network alone -----------------------------------------------------------------------------
+
+
+def test_the_network_alone(tmp_path):
+    """export=network writes observation → action with the terms' names, and no controller."""
+    env = fresh_env(make_task("quadruped", history={"gyro": 2}), "quadruped")
+    actor = make_actor(env)
+    observations, path = record_observations(env, actor, 40), tmp_path / "network.onnx"
+    error = export_network(
+        actor,
+        path,
+        name="quadruped",
+        terms=env.term_widths,
+        history=env.task.history,
+        observations=observations,
+        mjcf=env.task.mjcf_text(),
+        lineage={},
+    )
+    assert error <= TOLERANCE
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (action,) = session.run(["action"], {"obs": observations[:5].numpy()})
+    np.testing.assert_allclose(
+        np.asarray(action), actor(observations[:5]).detach(), rtol=0, atol=TOLERANCE
+    )
+    notes = about(path)
+    assert notes["kind"] == "network" and notes["observation"][0] == {
+        "name": "gyro",
+        "width": 3,
+        "history": 2,
+    }
+    with pytest.raises(ValueError, match="999, of which 999"):
+        arguments: dict[str, Any] = dict(name="", terms={}, history={}, mjcf="", lineage={})
+        export_network(actor, path, observations=observations[:999], **arguments)

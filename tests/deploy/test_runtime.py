@@ -1,4 +1,4 @@
-"""Deployment: numpy and onnxruntime alone give the observations and controls of training."""
+"""Deployment: numpy and onnxruntime alone give the targets of the torch controller."""
 
 import json
 import subprocess
@@ -15,18 +15,18 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.training.evaluation import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.exported import Exported, export_task
-from tests.walk_alone import BANNED
-from tests.worlds import TASKS, make_env, numbers
+from tests.robot_computer import BANNED
+from tests.worlds import TASKS, make_task, numbers
 
 B = 8
-CASES = [(name, {}) for name in TASKS]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join([case[0], *case[1]]))
+@pytest.fixture(scope="module", params=TASKS)
 def exported(request, tmp_path_factory) -> Exported:
-    """An exported policy of each case."""
-    name, settings = request.param
-    return export_task(name, tmp_path_factory.mktemp(name) / "policy.onnx", **settings)
+    """An exported policy of each task, with a history."""
+    term = {"quadruped": "gyro", "cartpole": "pole"}[request.param]
+    path = tmp_path_factory.mktemp(request.param) / "policy.onnx"
+    return export_task(request.param, path, history={term: 3})
 
 
 @pytest.fixture(scope="module")
@@ -35,101 +35,59 @@ def walker(tmp_path_factory) -> Exported:
     return export_task("quadruped", tmp_path_factory.mktemp("walker") / "policy.onnx")
 
 
-def measure(policy: runtime.Policy, env) -> dict[str, np.ndarray]:
-    """A batch of readings from the physics of an Env."""
-    model, state = env.task.mjm, env.current_state()
-    values = {
-        name: getattr(state, name).numpy() for name in policy.needs if name not in policy.reads
-    }
-    for source, array, place in (
-        ("joint_pos", env.sim.qpos, "jnt_qposadr"),
-        ("joint_vel", env.sim.qvel, "jnt_dofadr"),
-    ):
-        columns = [
-            int(getattr(model, place)[model.joint(joint).id]) for joint in policy.reads[source]
-        ]
-        values[source] = array[:, columns].float().numpy()
-        for i, joint in enumerate(policy.reads[source]):
-            if joint == "hinge":  # the cartpole's, which has no actuator
-                sensor = {"joint_pos": state.pole_angle, "joint_vel": state.pole_speed}[source]
-                values[source][:, i] = sensor[:, 0]
-    return values
-
-
 def sample_readings(policy: runtime.Policy) -> dict[str, np.ndarray]:
     """Plausible readings of one robot."""
     return {name: np.linspace(-0.3, 0.4, width) for name, width in policy.needs.items()}
 
 
+def sample_command(policy: runtime.Policy) -> np.ndarray | None:
+    return np.array([0.5, 0.0, 0.2]) if policy.command else None
+
+
 @torch.no_grad()
-def test_observation_and_controls_are_those_of_training(exported):
-    """Over at most 300 control steps, the runtime gives the observations and controls of `Env`."""
-    policy = runtime.Policy(exported.path)
-    env = make_env(policy.about["task"], B, stagger=False, **exported.settings)
-    policy.reset(env.memory["phase"].numpy() if "phase" in env.memory else np.zeros(B))
-    running, lived, commands = torch.ones(B, dtype=torch.bool), 0, set()
-    for _ in range(min(300, env.task.horizon - 1)):
-        s, readings = env.current_state(), measure(policy, env)
-        command = s.command.numpy().copy() if "command" in env.memory else None
-        expected = torch.cat(list(env.task.observe(s).values()), 1)
-        np.testing.assert_allclose(
-            policy.observe(readings, command)[running], expected[running], rtol=0, atol=1e-5
-        )
-        targets = policy.act(readings, command)
-        step = env.step(torch.from_numpy(policy.action.copy()))
-        # a restarted world has a new clock, and no controls yet
-        running &= ~(step.terminated | step.truncated | step.fault)
-        np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
-        lived += int(running.sum())
-        commands.add(None if command is None else command[running].tobytes())
-    assert lived > 100 * B and (command is None or len(commands) > 1)
-
-
-def test_act_is_the_torch_actor(exported):
-    """Controls are offset + scale · clamp(action) of the torch actor, for readings by joint
+def test_act_is_the_torch_controller(exported):
+    """Over several steps the targets are those of the torch controller, for readings by joint
     name."""
-    policy = runtime.Policy(exported.path)
-    readings, drive = sample_readings(policy), exported.task.drive
-    slow = np.array([0.05, 0.0, 0.0])  # too slow to start the clock
-    command = slow if exported.task.asks else None
-    policy.reset(0.3)
-    obs = policy.observe(readings, command)
-    clip = exported.task.clip
-    action = exported.actor(torch.from_numpy(obs)).detach().numpy()[0].clip(-clip, clip)
-    named = readings | {
-        source: dict(zip(joints, readings[source], strict=True))
-        for source, joints in policy.reads.items()
+    policy, controller = runtime.Policy(exported.path), exported.controller
+    rng, memory = np.random.default_rng(0), dict(controller.start)
+    for t in range(6):
+        readings = {name: rng.normal(size=width) for name, width in policy.needs.items()}
+        command = sample_command(policy)
+        given = readings | {"command": command, "restart": t == 0}
+        args = [torch.tensor(given[name])[None] for name in controller.inputs if name in given]
+        args = [x.float() if x.dtype == torch.float64 else x for x in args]
+        expected, *after = controller(*args, *memory.values())
+        memory = dict(zip(memory, after, strict=True))
+        named = {
+            source: dict(zip(joints, readings[source], strict=True))
+            for source, joints in policy.reads.items()
+        }
+        targets = policy.act(readings | named, command)
+        np.testing.assert_allclose(targets, expected[0].numpy(), rtol=0, atol=1e-5)
+    assert {name: x.shape for name, x in policy.memory.items()} == {
+        name: tuple(x.shape) for name, x in memory.items()
     }
-    targets = policy.act(named, command)
-    used = 0 * action if drive.delay else action
-    assert targets.shape == (exported.task.mjm.nu,)
-    np.testing.assert_allclose(
-        targets, np.array(drive.offset) + np.array(drive.scale) * used, atol=1e-5
-    )
-    np.testing.assert_allclose(policy.action, action[None], atol=1e-5)
 
 
 def test_action_is_clamped(tmp_path):
-    """An action is within ± clip, and a target within scale · clip of its offset."""
+    """What the policy remembers of an action is within ± clip."""
     exported = export_task("quadruped", tmp_path / "policy.onnx", clip=0.05)
-    policy, drive = runtime.Policy(exported.path), exported.task.drive
-    targets = policy.act(sample_readings(policy), np.zeros(3))
-    assert np.abs(policy.action).max() == np.float32(0.05)
-    np.testing.assert_array_less(
-        np.abs(targets - drive.offset), np.array(drive.scale) * 0.05 + 1e-6
-    )
+    policy = runtime.Policy(exported.path)
+    policy.act(sample_readings(policy), np.zeros(3))
+    assert np.abs(policy.memory["action"]).max() == np.float32(0.05)
 
 
 def test_batch_is_each_robot_alone(exported):
     """Over several steps a batch of robots gets the controls that each would get alone."""
     batch, alone = runtime.Policy(exported.path), [runtime.Policy(exported.path) for _ in range(3)]
-    rng, phases = np.random.default_rng(0), np.array([0.0, 0.3, 0.9])
-    batch.reset(phases)
-    for policy, phase in zip(alone, phases, strict=True):
-        policy.reset(float(phase))
-    for _ in range(5):
+    rng = np.random.default_rng(0)
+    batch.reset(3)
+    for t in range(6):
         readings = {name: rng.normal(size=(3, width)) for name, width in batch.needs.items()}
-        command = rng.normal(size=(3, 3)) if exported.task.asks else None
+        command = rng.normal(size=(3, 3)) if batch.command else None
+        if t == 3:  # one of them begins again
+            batch.restart(np.array([False, True, False]))
+            alone[1].reset()
         together = batch.act(readings, command)
         for i, policy in enumerate(alone):
             one = policy.act(
@@ -138,11 +96,12 @@ def test_batch_is_each_robot_alone(exported):
             np.testing.assert_allclose(together[i], one, rtol=0, atol=1e-5)
 
 
-def test_reset_forgets(walker):
+def test_reset_forgets(exported):
     """After a reset a policy acts as a new one does."""
-    policy = runtime.Policy(walker.path)
-    readings, command = sample_readings(policy), np.array([0.5, 0.0, 0.2])
+    policy = runtime.Policy(exported.path)
+    readings, command = sample_readings(policy), sample_command(policy)
     first = policy.act(readings, command)
+    policy.act({name: 2 * x for name, x in readings.items()}, command)
     assert not np.array_equal(policy.act(readings, command), first)
     policy.reset()
     np.testing.assert_array_equal(policy.act(readings, command), first)
@@ -160,7 +119,7 @@ def test_readings_of_mujoco(exported):
     for i, joint in enumerate(policy.joints):
         address = model.jnt_dofadr[model.actuator_trnid[i, 0]]
         assert values["joint_vel"][joint] == data.qvel[address]
-    assert np.isfinite(policy.act(values, np.zeros(3) if exported.task.asks else None)).all()
+    assert np.isfinite(policy.act(values, sample_command(policy))).all()
 
 
 @pytest.mark.parametrize(
@@ -189,31 +148,43 @@ def test_wrong_readings_are_named(walker, wrong, says):
     given = {name: value for name, value in given.items() if value is not None}
     with pytest.raises(ValueError, match=says) as error:
         policy.act(given, given.get("command"))
-    assert "\n" not in str(error.value) and not policy.action.any()
+    assert "\n" not in str(error.value) and not policy.memory["action"].any()
 
 
 def test_wrong_batch_is_named(walker):
     """Readings of fewer robots than `reset` was given are refused."""
     policy = runtime.Policy(walker.path)
-    policy.reset(np.zeros(4))
+    policy.reset(4)
     with pytest.raises(ValueError, match="3 numbers for each of 4 robots"):
         policy.act(sample_readings(policy), np.zeros(3))
 
 
 def test_wrong_files_are_named(walker, tmp_path):
-    """A file that is missing, damaged or foreign is refused in one line with its path."""
-    whole = walker.path.read_bytes()
-    plain, later = onnx.load(walker.path), onnx.load(walker.path)
-    del plain.metadata_props[:]
-    (notes,) = (p for p in later.metadata_props if p.key == "gpusim_rl")
-    notes.value = json.dumps(json.loads(notes.value) | {"format": 2})
+    """A file that is missing, damaged, foreign or of another format is refused in one line."""
+    whole, model = walker.path.read_bytes(), onnx.load(walker.path)
+    notes = {p.key: p.value for p in model.metadata_props}
+    about = json.loads(notes["gpusim_rl"])
+    (action, phase) = about["memory"]
     files = {
         "text": (b"this is not ONNX", "is not an ONNX file"),
         "empty": (b"", "is not an ONNX file"),
         "half": (whole[: len(whole) // 2], "is not an ONNX file"),
-        "plain": (plain.SerializeToString(), "was not exported by gpusim_rl"),
-        "later": (later.SerializeToString(), "has format 2, this program reads format 1"),
     }
+    for name, changes, says in (
+        ("old", {"format": 1}, "has format 1, this program reads format 2: export it again"),
+        ("later", {"format": 3}, "has format 3, this program reads format 2"),
+        ("network", {"kind": "network"}, "is a network alone"),
+        ("slow", {"dt": 1e9}, "invalid description"),
+        ("forgetful", {"memory": [action]}, "invalid description"),
+        ("large", {"memory": [action, phase | {"shape": [10**9]}]}, "invalid description"),
+        ("short", {"memory": [action | {"shape": [3], "start": [0] * 3}, phase]}, "invalid desc"),
+        ("other", {"memory": [action | {"type": "object"}, phase]}, "invalid description"),
+        ("blind", {"inputs": about["inputs"][1:]}, "invalid description"),
+    ):
+        onnx.helper.set_model_props(model, notes | {"gpusim_rl": json.dumps(about | changes)})
+        files[name] = (model.SerializeToString(), says)
+    onnx.helper.set_model_props(model, {})
+    files["plain"] = (model.SerializeToString(), "was not exported by gpusim_rl")
     for name, (data, says) in files.items():
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(data)
@@ -226,9 +197,9 @@ def test_wrong_files_are_named(walker, tmp_path):
 
 @torch.no_grad()
 def test_walks_without_torch(walker, tmp_path):
-    """Without torch, the runtime moves evaluation worlds along the same path as torch does."""
+    """A process without torch and mujoco moves evaluation worlds along the same path as torch."""
     yaml = {key: numbers("quadruped")[key] for key in ("weights", "noise")}
-    task = make_env("quadruped", 2, episode=6.0).task  # with a new command at 5 s
+    task = make_task("quadruped", episode=6.0)  # with a new command at 5 s
     episodes(evaluation_env(task, B, **yaml, seed=SEED), tmp_path / "episodes.npz")
     walked = walk_alone(walker.path, tmp_path / "episodes.npz", tmp_path / "walked.npz")
     env = evaluation_env(task, B, **yaml, seed=SEED)
@@ -244,31 +215,20 @@ def test_walks_without_torch(walker, tmp_path):
 
 
 def test_the_ban_holds(tmp_path):
-    """The process that runs the policy alone cannot import torch or this package."""
+    """The process that runs the policy can import neither torch, nor mujoco, nor this package."""
     for name in BANNED:
-        code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); import walk_alone"
-        code += f"; sys.meta_path.insert(0, walk_alone.Ban()); import {name}"
+        code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); import robot_computer"
+        code += f"; sys.meta_path.insert(0, robot_computer.Ban()); import {name}"
         tried = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
         )
-        assert (
-            tried.returncode == 1
-            and f"ImportError: {name} is not installed on a robot" in tried.stderr
-        ), name
-    spoiled = (
-        Path(runtime.__file__)
-        .read_text()
-        .replace("import numpy as np\n", "import numpy as np\nimport torch\n")
-    )
-    (tmp_path / "runtime.py").write_text(spoiled)
+        says = f"ImportError: {name} is not installed on a robot"
+        assert tried.returncode == 1 and says in tried.stderr, name
+    whole, line = Path(runtime.__file__).read_text(), "import numpy as np\n"
+    (tmp_path / "runtime.py").write_text(whole.replace(line, line + "import torch\n"))
     script = [
-        sys.executable,
-        "-I",
-        str(ROOT / "tests" / "walk_alone.py"),
-        str(tmp_path / "runtime.py"),
-        "a",
-        "b",
-        "c",
+        *(sys.executable, "-I", str(ROOT / "tests" / "robot_computer.py")),
+        *(str(tmp_path / "runtime.py"), "a"),
     ]
     tried = subprocess.run(script, capture_output=True, text=True, check=False)
     assert tried.returncode == 1 and "torch is not installed on a robot" in tried.stderr

@@ -1,25 +1,17 @@
 """History and observation delay: the actor sees exactly the observations of so many steps ago, in
 training and deployed."""
 
-import json
-
-import numpy as np
-import onnx
 import pytest
 import torch
 from torch import Tensor
 
 from gpusim_rl.config import command_line
-from gpusim_rl.deploy import runtime
-from gpusim_rl.deploy.export import describe
 from gpusim_rl.envs.env import Env
 from gpusim_rl.training.evaluation import evaluation_env
 from tests.algorithms.test_capture import exempt
 from tests.commands import SMALL
-from tests.deploy.test_runtime import measure
-from tests.exported import export_task
 from tests.guard import guard
-from tests.worlds import SIMS, TASKS, make_env, make_ppo, make_task, numbers
+from tests.worlds import SIMS, make_env, make_ppo, make_task, numbers
 
 HISTORY = {"gyro": 4, "joints": 2, "action": 3}
 # An episode of 0.3 s has 15 control steps.
@@ -148,98 +140,7 @@ def test_the_evaluation_keeps_both():
     )
 
 
-# -- deployed --------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", TASKS)
-def test_deploy_keeps_the_history(name, tmp_path):
-    """In closed loop from a reset, deploy's observation and controls are those of the Env, noise
-    aside, until episodes end."""
-    terms = list(make_task(name).readings)
-    past = {"history": {terms[0]: 3, terms[2]: 5, terms[-1]: 2}}
-    done = export_task(name, tmp_path / "policy.onnx", **past)
-    policy = runtime.Policy(done.path)
-    env = make_env(name, 8, stagger=False, **past)
-    env.measurement.amplitudes.zero_()  # a robot's readings have their noise already
-    env.update_observations(torch.ones(8, dtype=torch.bool))
-    policy.reset(env.memory["phase"].numpy() if "phase" in env.memory else np.zeros(8))
-    running, lived = torch.ones(8, dtype=torch.bool), 0
-    for _ in range(60):
-        readings = measure(policy, env)
-        command = env.memory["command"].numpy().copy() if "command" in env.memory else None
-        np.testing.assert_allclose(
-            policy.observe(readings, command)[running],
-            env.observation.actor[running],
-            rtol=0,
-            atol=1e-5,
-        )
-        targets, want = (
-            policy.act(readings, command),
-            done.actor(env.observation.actor).clamp(-env.task.clip, env.task.clip),
-        )
-        np.testing.assert_allclose(policy.action[running], want[running], rtol=0, atol=1e-4)
-        step = env.step(torch.from_numpy(policy.action.copy()))
-        running &= ~(step.terminated | step.truncated | step.fault)
-        np.testing.assert_allclose(targets[running], env.sim.ctrl[running], rtol=0, atol=1e-5)
-        lived += int(running.sum())
-    assert lived > 200
-    assert [t["history"] for t in policy.about["observation"]] == [
-        past["history"].get(term, 1) for term in terms
-    ]
-    filled = policy._history[terms[0]].copy()
-    policy.reset(np.zeros(8))
-    assert policy._history == {} and np.abs(filled).max() > 0
-
-
-def test_observing_forgets_nothing(tmp_path):
-    """`observe` may be called as often as one likes: only `act` moves the history on."""
-    policy = runtime.Policy(
-        export_task("cartpole", tmp_path / "policy.onnx", history={"cart": 3}).path
-    )
-    reading = lambda x: {"joint_pos": [x, 0.0], "joint_vel": [0.0, 0.0]}  # noqa: E731
-    policy.act(reading(1.0))
-    policy.act(reading(2.0))
-    for _ in range(2):
-        assert policy.observe(reading(3.0))[0, :3].tolist() == [1.0, 2.0, 3.0]
-    policy.reset()
-    assert policy.observe(reading(4.0))[0, :3].tolist() == [4.0, 4.0, 4.0]
-
-
-def test_a_file_without_the_key(tmp_path):
-    """A description that says nothing of history, as older files, is one of single steps."""
-    policy = runtime.Policy(export_task("cartpole", tmp_path / "policy.onnx").path)
-    for term in policy.about["observation"]:
-        del term["history"]
-    reading = {"joint_pos": [0.1, 0.2], "joint_vel": [0.3, 0.4]}
-    for _ in range(3):
-        policy.act(reading)
-    assert policy.observe(reading).shape == (1, 5)
-
-
-@pytest.mark.parametrize("steps", [0, 65, "many"])
-def test_a_strange_history_is_refused(steps, tmp_path):
-    """A file whose history is no number from 1 to 64 is one line, and takes no memory."""
-    path = export_task("cartpole", tmp_path / "policy.onnx").path
-    model = onnx.load(path)
-    (notes,) = (entry for entry in model.metadata_props if entry.key == "gpusim_rl")
-    about = json.loads(notes.value)
-    about["observation"][0]["history"] = steps
-    notes.value = json.dumps(about)
-    onnx.save(model, path)
-    with pytest.raises(ValueError, match="has an invalid description"):
-        runtime.Policy(path)
-
-
 # -- mistakes --------------------------------------------------------------------------------------
-
-
-def test_export_checks_the_width():
-    """An observation without the history that the task states is not exported."""
-    env = make_env("cartpole", 2, history={"pole": 2})
-    assert describe(env.task, "cartpole", {}, env.term_widths, 7)["observation"][1]["history"] == 2
-    with pytest.raises(ValueError, match="readings are 7 wide, but its observation is 5 wide"):
-        describe(env.task, "cartpole", {}, env.term_widths, 5)
 
 
 def test_an_unknown_term():

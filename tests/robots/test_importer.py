@@ -390,13 +390,11 @@ def test_the_exported_file_walks_alone(file, tmp_path):
     in the environment."""
     done = export_task("quadruped", tmp_path / "policy.onnx", episode=2.0, **settings(mjcf=file))
     policy, task = runtime.Policy(done.path), done.task
-    assert policy.joints == NAMES and policy.about["kp"] == pytest.approx(
-        [task.mjm.actuator_gainprm[0, 0]] * 12
-    )
-    assert (
-        policy.about["default_pose"] == pytest.approx(task.stance.tolist())
-        and policy.about["torque_limit"] == [25.0] * 12
-    )
+    about = policy.outputs
+    assert policy.joints == NAMES
+    assert about["kp"] == pytest.approx([task.mjm.actuator_gainprm[0, 0]] * 12)
+    assert about["safe_pose"] == pytest.approx(task.stance.tolist())
+    assert about["torque_limit"] == [25.0] * 12
     yaml = numbers("quadruped")
     env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=SEED)
     episodes(env, tmp_path / "given.npz")
@@ -426,7 +424,7 @@ def test_commands(tmp_path):
         cwd=here,
     )
     about = runtime.Policy(here / "run" / "policy.onnx").about
-    assert about["action"]["names"] == NAMES
+    assert about["outputs"][0]["joints"] == NAMES
     output = succeed("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
     assert (
         json.loads(output)["success"]

@@ -288,12 +288,12 @@ def test_hostile_policies(tmp_path, trained):
     changes = [
         {"gpusim_rl": "{}"},
         {"gpusim_rl": "[]"},
-        {"gpusim_rl": '{"format": 1}'},
-        {"gpusim_rl": '{"format": 1, "action": 3, "dt": "x"}'},
+        {"gpusim_rl": '{"format": 2}'},
+        {"gpusim_rl": '{"format": 2, "kind": "controller", "inputs": 3, "dt": "x"}'},
         {"gpusim_rl": "[" * 100_000},
         *(
             {"gpusim_rl": json.dumps(json.loads(notes["gpusim_rl"]) | wrong)}
-            for wrong in ({"dt": 1e9}, {"command": 5})
+            for wrong in ({"dt": 1e9}, {"inputs": 5}, {"memory": [{}]})
         ),
         {"mjcf": '<mujoco><include file="/etc/passwd"/></mujoco>'},
     ]

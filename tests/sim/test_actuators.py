@@ -14,7 +14,7 @@ from safetensors.torch import save as to_bytes
 from gpusim_rl import train, trainer
 from gpusim_rl.build import make_ppo as make_ppo_of
 from gpusim_rl.config import compose, resume, validate
-from gpusim_rl.deploy.export import describe
+from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
 from gpusim_rl.runs.run import Run
@@ -219,9 +219,7 @@ def test_the_default_is_free():
     assert (
         other.mjm.actuator_gainprm == task.mjm.actuator_gainprm
     ).all() and other.mjcf_text() == task.mjcf_text()
-    widths = {name: reading.width for name, reading in other.readings.items()}
-    about = describe(other, "quadruped", {}, widths, sum(widths.values()))
-    assert about["action"]["actuator"]["kind"] == "dc" and about["kp"] == [40.0] * 12
+    assert describe_targets(other)["kp"] == [40.0] * 12
     assert other.evaluation().actuator == other.actuator
 
 
@@ -497,7 +495,7 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
     run = Run.open(Path("run"))
     assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
-    assert Policy("run/policy.onnx").about["action"]["actuator"]["lag"] == 1
+    assert Policy("run/policy.onnx").about["actuator"]["lag"] == 1
     # The same line again: it continues.
     settled = resume.check_training(compose.compose_plain("config", words), words)
     assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path(

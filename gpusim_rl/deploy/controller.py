@@ -1,0 +1,148 @@
+"""The whole control step of a robot as one torch module, made of the task's own methods."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.tracing import ACTIONS, RNG, Midpoint, first_memory, needs, reads, sample_inputs
+
+COMMAND, RESTART, TARGETS = "command", "restart", "targets"  # inputs and output beside the readings
+MEMORY, NEXT = "memory.", "next."  # before the names of a memory: as input, as output
+PAST = "history."  # before the name of a term whose earlier values are remembered
+Memory = dict[str, Tensor]
+
+
+class Controller(nn.Module):
+    """Readings, command and memory in; targets and the next memory out.
+
+    The task's `update`, `observe` and `control` do what they do in `Env`, in its order. Where an
+    episode goes on, `update` first advances the memory to this control step. Where one begins, the
+    memory is used as it is given, and the history of each term is filled with its first value.
+
+    Args:
+        task: on the CPU. `needs` says what of it the robot must measure.
+        actor: (obs (B, no), memory) → (mean action (B, nu), next memory).
+        actor_memory: the actor's own memory at the start of an episode, name → (1, …).
+
+    Attributes:
+        needs: what is measured and remembered.
+        start: memory at the start of an episode, name → (1, …).
+        inputs: names of the arguments of `forward`, in order.
+        outputs: names of its results, in order.
+
+    Raises:
+        ValueError: the task needs what no robot measures: see `needs`.
+    """
+
+    def __init__(self, task: Task, actor: nn.Module, actor_memory: Memory | None = None):
+        super().__init__()
+        self.task, self.actor, self.needs = task, actor, needs(task)
+        self.actor_memory = list(actor_memory or {})
+        sample = {name: x[:1] for name, x in sample_inputs(task).items()}
+        self.blank = sample  # values of what the targets do not depend on
+        self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
+        command = (COMMAND,) if self.needs.command else ()
+        self.given = (*self.needs.readings, *command)
+        self.inputs = [*self.given, RESTART, *(MEMORY + name for name in self.start)]
+        self.outputs = [TARGETS, *(NEXT + name for name in self.start)]
+        taken = {COMMAND, RESTART} & set(self.needs.readings)
+        if taken:
+            raise ValueError(f"export: a sensor must not be called {taken.pop()!r}: rename it")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each input for one robot, without the batch."""
+        return {
+            **{name: tuple(self.blank[name].shape[1:]) for name in self.given},
+            RESTART: (),
+            **{MEMORY + name: tuple(x.shape[1:]) for name, x in self.start.items()},
+        }
+
+    def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
+        """The `outputs` for the `inputs`; all have B rows, `restart` (B,) is bool."""
+        values = dict(zip(self.inputs, args, strict=True))
+        restart, given = values[RESTART], {name: values[name] for name in self.given}
+        memory = {name: values[MEMORY + name] for name in self.start}
+        state = self.advanced(self.state(given, memory, restart.shape[0]), memory, restart)
+        obs, past = self.observed(state, memory, restart)
+        action, remembered = self.act(obs, memory)
+        action = action.clamp(-self.task.clip, self.task.clip)
+        targets = self.task.control(state.with_(action=action, previous=state.action))
+        after = {name: getattr(state, name) for name in self.needs.memory}
+        after |= {"action": action, "previous": state.action} | past | remembered
+        return (targets, *(after[name] for name in self.start))
+
+    def state(self, given: dict[str, Tensor], memory: Memory, rows: int) -> State:
+        """What the task is shown: what is known, and anything for what is not read."""
+        known = given | {name: x for name, x in memory.items() if name in self.blank}
+        rest = {
+            name: x.expand(rows, *x.shape[1:])
+            for name, x in self.blank.items()
+            if name not in known
+        }
+        return State(known | rest, self.task.sensor_columns)
+
+    def advanced(self, s: State, memory: Memory, restart: Tensor) -> State:
+        """The state with the memory of this control step, where no episode begins."""
+        half = torch.full_like(restart, 0.5, dtype=torch.float32)
+        later = s.with_(time=s.time + 1)
+        new = {"time": later.time} | self.task.update(later, Midpoint(half))  # pyright: ignore
+        new = {name: new[name] for name in self.needs.memory if name in new}
+        return s.with_(**{name: where(restart, memory[name], x) for name, x in new.items()})
+
+    def observed(self, s: State, memory: Memory, restart: Tensor) -> tuple[Tensor, Memory]:
+        """(B, no) the observation, and the history of its terms for the next step."""
+        seen, past = [], {}
+        for name, now in self.task.observe(s).items():
+            if self.task.history.get(name, 1) == 0:  # only the critic sees it
+                continue
+            if PAST + name in memory:
+                steps = memory[PAST + name]  # (B, steps - 1, width), oldest first
+                steps = where(restart, now[:, None].expand_as(steps), steps)
+                now = torch.cat([steps, now[:, None]], 1)
+                past[PAST + name], now = now[:, 1:], now.flatten(1)
+            seen.append(now)
+        return torch.cat(seen, 1), past
+
+    def user(self, operator: str) -> str:
+        """Where the task uses an operator of torch: method, file, line; empty if it does not."""
+        for method in ("observe", "update", "control"):
+            try:
+                reads(self.task, method, sample_inputs(self.task), operator)
+            except ValueError as where:
+                return str(where)
+        return ""
+
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The actor's mean action (B, nu), and its own memory for the next step."""
+        if not self.actor_memory:
+            return self.actor(obs), {}
+        return self.actor(obs, {name: memory[name] for name in self.actor_memory})
+
+
+def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Rows of `yes` where mask (B,) is true, of `no` elsewhere."""
+    return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) -> Memory:
+    """The memory of a task at the start of an episode: each draw in its middle, no action yet.
+
+    Args:
+        names: of the memory that is kept.
+        sample: an input of each name, with one row.
+
+    Returns:
+        name → (1, …), and the history of each term that has one, which a restart fills.
+    """
+    own = first_memory(task, sample[RNG])
+    start = {name: torch.zeros_like(sample[name]) for name in names if name in ACTIONS}
+    start |= {name: own[name] for name in names if name in own}
+    terms: dict[str, Any] = task.observe(State(sample, task.sensor_columns))
+    for name, term in terms.items():
+        steps = task.history.get(name, 1) - 1
+        if steps > 0:
+            start[PAST + name] = term.new_zeros(1, steps, term.shape[1])
+    return start

@@ -1,0 +1,183 @@
+"""The description of an exported controller: JSON in the metadata of its ONNX file.
+
+`docs/policy.schema.json` is its schema.
+"""
+
+from typing import Any
+
+import mujoco
+
+from gpusim_rl.core.provenance import versions
+from gpusim_rl.deploy.controller import COMMAND, MEMORY, NEXT, RESTART, TARGETS, Controller
+from gpusim_rl.deploy.record import Ranges
+from gpusim_rl.envs.readings import JOINTS
+from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.servos import actuators
+
+FORMAT = 2
+UNITS = {  # of sensors, by the name of their MuJoCo type
+    "GYRO": "rad/s",
+    "ACCELEROMETER": "m/s²",
+    "MAGNETOMETER": "1",
+    "CLOCK": "s",
+    "FRAMEANGVEL": "rad/s",
+    "TOUCH": "N",
+    "TACTILE": "1",
+    "FORCE": "N",
+    "TORQUE": "N m",
+    "RANGEFINDER": "m",
+    "CAMPROJECTION": "pixel",
+    "BALLANGVEL": "rad/s",
+    "TENDONPOS": "m",
+    "TENDONVEL": "m/s",
+    "TENDONACTFRC": "N",
+    "ACTUATORFRC": "N",
+}
+OF_A_JOINT = {"JOINTPOS": "{}", "JOINTVEL": "{}/s", "JOINTACTFRC": "{force}"}
+AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
+
+
+def describe(
+    controller: Controller, *, name: str, ranges: Ranges, lineage: dict[str, Any]
+) -> dict[str, Any]:
+    """What a robot's program needs to know of a controller. JSON keeps every bit of its floats.
+
+    Args:
+        name: the task's name.
+        ranges: input → its 0.5 and 99.5 percentiles, column by column.
+        lineage: where the policy comes from: the run, the iteration, its success.
+    """
+    task, built = controller.task, versions()
+    return {
+        "format": FORMAT,
+        "kind": "controller",
+        "task": name,
+        "dt": task.dt,
+        "inputs": [*describe_inputs(controller, ranges), describe_restart()],
+        "memory": [
+            {
+                "name": key,
+                "input": MEMORY + key,
+                "output": NEXT + key,
+                "type": str(x.dtype).removeprefix("torch."),
+                "shape": list(x.shape[1:]),
+                "start": x[0].tolist(),
+            }
+            for key, x in controller.start.items()
+        ],
+        "outputs": [describe_targets(task)],
+        "actuator": task.actuator.about(),
+        "lineage": lineage | {"commit": built["commit"], "versions": built},
+    }
+
+
+def describe_restart() -> dict[str, Any]:
+    """The input that tells that an episode begins."""
+    return {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []}
+
+
+def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, Any]]:
+    """The readings and the command: names, units, frames, joints, ranges."""
+    task, shapes, entries = controller.task, controller.shapes(), []
+    for name in controller.given:
+        entry: dict[str, Any] = {"name": name, "kind": "reading", "type": "float32"}
+        entry |= {"shape": list(shapes[name])}
+        if name == COMMAND:
+            entry |= {"kind": COMMAND} | describe_command(task)
+        elif name in JOINTS:
+            entry |= {"joints": actuated_joints(task.mjm)} | {"units": joint_units(task.mjm, name)}
+        else:
+            entry |= describe_sensor(task.mjm, name)
+        low, high = ranges[name]
+        entries.append(entry | {"seen": {"low": low, "high": high}})
+    return entries
+
+
+def describe_command(task: Task) -> dict[str, Any]:
+    """The numbers of the command, and the ranges that it was trained for."""
+    c = task.command
+    if c is None:
+        return {}
+    trained = {"low": list(c.low), "high": list(c.high)}
+    return {"names": list(c.names), "units": list(c.units), "trained": trained}
+
+
+def describe_targets(task: Task) -> dict[str, Any]:
+    """The output that goes to the actuators: joints, units, gains, limits and a safe pose."""
+    m, about = task.mjm, actuators(task.mjm)
+    about["safe_pose"] = about.pop("default_pose")
+    return {
+        "name": TARGETS,
+        "type": "float32",
+        "shape": [m.nu],
+        "actuators": [m.actuator(i).name for i in range(m.nu)],
+        "joints": actuated_joints(m),
+        "units": [control_unit(m, i) for i in range(m.nu)],
+        **about,
+    }
+
+
+# -- units and frames ------------------------------------------------------------------------------
+
+
+def actuated_joints(m: mujoco.MjModel) -> list[str]:
+    """The names of the joints that the actuators drive, in the order of ctrl."""
+    return [m.joint(int(j)).name for j in m.actuator_trnid[:, 0]]
+
+
+def joint_unit(m: mujoco.MjModel, joint: int) -> str:
+    """The unit of a joint's position."""
+    return "m" if m.jnt_type[joint] == mujoco.mjtJoint.mjJNT_SLIDE else "rad"
+
+
+def joint_units(m: mujoco.MjModel, name: str) -> list[str]:
+    """The unit of each column of `joint_pos` or `joint_vel`."""
+    end = "/s" if name == JOINTS[1] else ""
+    return [joint_unit(m, int(j)) + end for j in m.actuator_trnid[:, 0]]
+
+
+def control_unit(m: mujoco.MjModel, i: int) -> str:
+    """The unit of actuator i's control: of the joint, of its speed, or a multiple of its torque."""
+    joint = int(m.actuator_trnid[i, 0])
+    unit = joint_unit(m, joint)
+    if m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_AFFINE:
+        return unit if m.actuator_biasprm[i, 1] else f"{unit}/s"
+    scale = float(m.actuator_gear[i, 0] * m.actuator_gainprm[i, 0])
+    force = "N m" if unit == "rad" else "N"
+    return force if scale == 1 else f"{scale:g} {force}"
+
+
+def describe_sensor(m: mujoco.MjModel, name: str) -> dict[str, Any]:
+    """The type, unit and frame of a sensor of the model."""
+    i = m.sensor(name).id
+    kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
+    thing = object_name(m, m.sensor_objtype[i], m.sensor_objid[i])
+    about = {"sensor": kind.lower(), "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i])}
+    if kind in AXES:
+        frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
+        return about | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"}
+    if kind in OF_A_JOINT or thing.startswith(("actuator", "tendon")):
+        return about | {"of": thing}
+    if kind in ("FRAMEQUAT", "FRAMEANGVEL"):
+        frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
+        what = "orientation" if kind == "FRAMEQUAT" else "angular velocity"
+        return about | {"frame": frame, "meaning": f"{what} of {thing}"}
+    return about | {"frame": thing}
+
+
+def sensor_unit(m: mujoco.MjModel, i: int, kind: str) -> str:
+    """The unit of sensor i."""
+    if kind in OF_A_JOINT:
+        unit = joint_unit(m, int(m.sensor_objid[i]))
+        return OF_A_JOINT[kind].format(unit, force="N m" if unit == "rad" else "N")
+    return UNITS.get(kind, "1")
+
+
+def object_name(m: mujoco.MjModel, kind: int, number: int) -> str:
+    """An object of the model by its kind and name: `site imu`; `world` for none."""
+    if number < 0:
+        return "world"
+    kind = mujoco.mjtObj(kind)
+    name = mujoco.mj_id2name(m, kind, int(number))
+    short = kind.name.removeprefix("mjOBJ_").lower().replace("xbody", "body")
+    return "world" if short == "body" and number == 0 else f"{short} {name}"

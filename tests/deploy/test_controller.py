@@ -1,0 +1,144 @@
+"""The exported controller gives the targets of Env: its memory, filters, history and restarts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpusim_rl.build import robot_arguments
+from gpusim_rl.core.symmetry import mirrors
+from gpusim_rl.deploy.controller import Controller
+from gpusim_rl.deploy.export import TOLERANCE
+from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests import robot_files
+from tests.exported import Exported, export_task, fresh_env, make_actor
+from tests.worlds import make_actuator, make_task, numbers, robot_keys, with_ranges
+
+SHORT = {"episode": 0.5}  # s: every world restarts at least twice
+STEPS = 70
+
+
+@dataclass(kw_only=True)
+class Late(Quadruped):
+    """Acts one step late, on a filtered gyro, and ends where a reading of a joint is added."""
+
+    def start(self, n, rng):
+        return super().start(n, rng) | dict(filtered=torch.zeros(n, 3))
+
+    def update(self, s, rng):
+        return super().update(s, rng) | dict(filtered=0.8 * s.filtered + 0.2 * s.gyro)
+
+    def observe(self, s):
+        time = s.time[:, None].float()
+        return super().observe(s) | dict(filtered=s.filtered, before=s.previous, time=time / 100)
+
+    def control(self, s):
+        late = super().control(s.with_(action=s.previous))
+        return late + 0.1 * (s.joint_pos - self.stance)
+
+
+def task_of(kind: type[Quadruped], **settings: Any) -> Quadruped:
+    """A task of a class with the quadruped's numbers."""
+    values: dict[str, Any] = numbers("quadruped") | {"actuator": make_actuator()} | settings
+    values["randomise"] = with_ranges(values["randomise"])
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return kind(**{k: v for k, v in values.items() if k not in ("name", "weights", "noise")})
+
+
+def uniform(low: float, high: float) -> dict[str, Any]:
+    return {"kind": "uniform", "low": low, "high": high}
+
+
+BIAS = {"gyro": uniform(-0.2, 0.2), "joint_pos": uniform(-0.05, 0.05)}
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "history": {"history": {"gyro": 3, "joints": 5, "action": 2}},
+    "observation delay": {"observation_delay": (0, 3)},
+    "biases": {"randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)}},
+    "motor": {"actuator": dict(kind="dc", stall=[24, 24, 46], no_load=30, lag=2)},
+    "all": {
+        "history": {"gyro": 3, "action": 4},
+        "observation_delay": (1, 2),
+        "randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)},
+    },
+}
+
+
+def settings_of(case: str) -> dict[str, Any]:
+    """The task's settings of a case."""
+    settings: dict[str, Any] = SHORT | CASES[case]
+    if "actuator" in settings:
+        settings["actuator"] = make_actuator(**settings["actuator"])
+    return settings
+
+
+def check(exported: Exported) -> None:
+    """Over more than 2,000 world-steps with restarts the file gives the targets of Env."""
+    restart, targets = exported.recorded.restart, exported.recorded.targets
+    assert restart.size > 2000 and (restart.sum(0) > 1).all()
+    assert targets.std(0).max() > 0.05  # it moves
+    assert exported.error <= TOLERANCE, exported.error
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_targets_are_those_of_env(case, tmp_path):
+    """Fed with what Env delivered, the file gives the targets of Env."""
+    check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **settings_of(case)))
+
+
+def test_cartpole(tmp_path):
+    """The same for a task without command, memory or legs."""
+    check(export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0))
+
+
+def test_memory_of_the_task(tmp_path):
+    """An action delay, a filter of a reading, the time and a reading in `control` are deployed."""
+    settings = SHORT | CASES["all"] | {"history": {"filtered": 3}}
+    task = task_of(Late, **settings)
+    exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
+    names = {"action", "previous", "time", "phase", "filtered", "history.filtered"}
+    assert set(exported.controller.start) == names
+    check(exported)
+
+
+def test_symmetric_network(tmp_path):
+    """A network that averages over mirror images is deployed with its mirrors."""
+    task = make_task("quadruped", **SHORT)
+    env = fresh_env(task, "quadruped")
+    images = mirrors(derive_flips(task), env.term_widths, task.history)
+    actor = make_actor(env, symmetry="net", mirrors=images)
+    check(export_task("quadruped", tmp_path / "p.onnx", task=task, actor=actor, steps=STEPS))
+
+
+def test_order_of_joints(tmp_path):
+    """A robot whose joints and actuators have other orders and signs is deployed by its names."""
+    mjcf = robot_files.write(tmp_path, robot_files.mjcf())
+    robot = robot_arguments(Quadruped, robot_keys(mjcf=mjcf) | {"name": "own"})
+    task = task_of(Quadruped, **SHORT | robot)
+    exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
+    order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
+    assert (np.diff(order) < 0).any()
+    check(exported)
+
+
+@torch.no_grad()
+def test_a_restart_uses_the_memory_that_is_given():
+    """Where an episode begins, memory is used as given, and the history is the first term."""
+    task = make_task("quadruped", history={"gyro": 3})
+    env = fresh_env(task, "quadruped", 2)
+    controller = Controller(env.task, make_actor(env))
+    given = [torch.rand(2, *controller.shapes()[name]) for name in controller.given]
+    memory = {name: torch.rand(2, *x.shape[1:]) for name, x in controller.start.items()}
+    restart = torch.tensor([True, False])
+    outputs = controller(*given, restart, *memory.values())
+    after = dict(zip(controller.outputs, outputs, strict=True))
+    phase = memory["phase"] + torch.tensor([0.0, env.task.dt * env.task.gait])  # pyright: ignore
+    torch.testing.assert_close(after["next.phase"], phase % 1)
+    gyro = given[controller.given.index("gyro")]
+    history = after["next.history.gyro"]
+    torch.testing.assert_close(history[0], gyro[0].expand(2, 3))
+    torch.testing.assert_close(history[1, 0], memory["history.gyro"][1, 1])
+    torch.testing.assert_close(history[1, 1], gyro[1])
