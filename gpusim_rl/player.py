@@ -48,7 +48,7 @@ def play_run(ppo: Any, config: dict[str, Any], seed: int, choose: Choose) -> tup
     from gpusim_rl.envs.step import ended
     from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
-    weights, noise, asks = config["task"]["weights"], config["task"]["noise"], ppo.env.task.asks
+    weights, noise, asks = config["task"]["weights"], config["task"]["noise"], ppo.env.task.command
     command = choose(asks.names, asks.low, asks.high) if asks else None
     env = evaluation_env(ppo.env.task, 1, weights=weights, noise=noise, seed=seed)
 

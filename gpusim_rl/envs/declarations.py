@@ -21,16 +21,6 @@ def scheduled_fields(kind: type) -> list[str]:
 
 
 @dataclass(kw_only=True)
-class CommandRanges:
-    """A command as the exported file describes it."""
-
-    names: tuple[str, ...]
-    units: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(kw_only=True)
 class Command:
     """What a user may ask of the robot: the memory entry `command` (B, n).
 
@@ -56,69 +46,6 @@ class Command:
     def high(self) -> tuple[float, ...]:
         """(n,) the largest numbers."""
         return tuple(self.largest)
-
-    @property
-    def ranges(self) -> CommandRanges:
-        """The command as the exported file describes it."""
-        return CommandRanges(names=self.names, units=self.units, low=self.low, high=self.high)
-
-
-@dataclass(kw_only=True)
-class Reading:
-    """What an observation term measures; `deploy.runtime` computes the term from this.
-
-    Args:
-        source: sensor | joint_pos | joint_vel | action | command | clock.
-        width: of the term.
-        unit: of its entries.
-        names: the sensor's name, or joint names in order for joint_pos and joint_vel.
-        offset: subtracted from the reading; empty for none.
-        form: "" as it is, or "cos_sin": cosines, then sines, of the entries (clock: of its angle).
-    """
-
-    source: str
-    width: int
-    unit: str
-    names: tuple[str, ...] = ()
-    offset: tuple[float, ...] = ()
-    form: str = ""
-
-
-@dataclass(kw_only=True)
-class Drive:
-    """How an action becomes controls.
-
-        ctrl = offset + scale · action + moving · bend · max(0, sin 2π(φ + lag))
-
-    φ is the gait clock [turns], and `moving` is 1 where the command asks for motion, else 0.
-
-    Args:
-        names: of the joints, in the order of ctrl.
-        unit: of ctrl.
-        scale, offset: (nu,) each.
-        delay: control steps between an action and its effect, 0 or 1.
-        bend: (nu,) what the clock adds, in ctrl's unit; empty without a clock.
-        lag: (nu,) its shift [turns]; empty without a clock.
-    """
-
-    names: tuple[str, ...]
-    unit: str
-    scale: tuple[float, ...]
-    offset: tuple[float, ...]
-    delay: int = 0
-    bend: tuple[float, ...] = ()
-    lag: tuple[float, ...] = ()
-
-
-@dataclass(kw_only=True)
-class Clock:
-    """A gait clock φ [turns], which advances by frequency · dt in each control step.
-
-    The robot moves its legs by it where |command| > gate.
-    """
-
-    frequency: float  # Hz
-    gate: float
 
 
 def no_images(s: Any) -> dict[str, Tensor]:

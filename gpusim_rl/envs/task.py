@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs import declarations
-from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, Reflection
+from gpusim_rl.envs.declarations import Command, Reflection, scheduled_fields
 from gpusim_rl.envs.randomization.entries import without_pushes
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
@@ -63,8 +62,7 @@ class Task:
         self.scheduled_numbers: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
-        if not self.clip > 0:
-            raise ValueError(f"task.clip={self.clip}: expected more than 0")
+        self.require_positive("clip")
         steps = self.dt / self.mjm.opt.timestep
         if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
             expected = "is not a whole number, from 1 to 1000, of the model's timestep"
@@ -111,6 +109,12 @@ class Task:
         """Control steps in an episode."""
         return round(self.episode / self.dt)
 
+    def require_positive(self, *names: str) -> None:
+        """ValueError for the first of these numbers that is not more than 0."""
+        for name in names:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
+
     def tensor(self, values: Any) -> Tensor:
         """A float32 constant on the task's device."""
         return torch.as_tensor(values, dtype=torch.float32, device=self.device)
@@ -126,7 +130,7 @@ class Task:
 
         Raises ValueError for a field whose type is not `Scheduled`.
         """
-        fields = declarations.scheduled_fields(type(self))
+        fields = scheduled_fields(type(self))
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise ValueError(
@@ -168,26 +172,6 @@ class Task:
         return self.text or read_mjcf(find_mjcf(self.mjcf))
 
     # -- what a task overrides ---------------------------------------------------------------------
-
-    @property
-    def readings(self) -> dict[str, Reading]:
-        """Observation term → what it measures."""
-        raise NotImplementedError  # contract
-
-    @property
-    def drive(self) -> Drive:
-        """How `control` computes the controls from an action."""
-        raise NotImplementedError  # contract
-
-    @property
-    def clock(self) -> Clock | None:
-        """The gait clock, if the task has one."""
-        return None
-
-    @property
-    def asks(self) -> Any:
-        """The command as the exported file describes it."""
-        return self.command and self.command.ranges
 
     @property
     def command(self) -> Command | None:

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from gpusim_rl.core.maths import gauss
-from gpusim_rl.envs.declarations import Drive, Reading, Reflection, Scheduled
+from gpusim_rl.envs.declarations import Reflection, Scheduled
+from gpusim_rl.envs.scores import balance_scores
 from gpusim_rl.envs.task import Task
-
-UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
-BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
 
 
 @dataclass(kw_only=True)
@@ -39,27 +37,9 @@ class Cartpole(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("sigma", "sigma_speed"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
+        self.require_positive("sigma", "sigma_speed")
         self.rest = self.nominal("key_qpos")[0]  # hanging
         self.bounds = self.tensor([-1.0] * 4), self.tensor([1.0] * 4)
-
-    @property
-    def readings(self):
-        return {
-            "cart": Reading(source="joint_pos", width=1, names=("slider",), unit="m"),
-            "pole": Reading(
-                source="joint_pos", width=2, names=("hinge",), unit="1", form="cos_sin"
-            ),
-            "speeds": Reading(
-                source="joint_vel", width=2, names=("slider", "hinge"), unit="m/s, rad/s"
-            ),
-        }
-
-    @property
-    def drive(self):
-        return Drive(names=("slider",), unit="1", scale=(1.0,), offset=(0.0,))
 
     @property
     def mirror(self):
@@ -89,18 +69,4 @@ class Cartpole(Task):
         return dict(cos=s.qpos[:, 1].cos(), x=s.qpos[:, 0], control=s.action[:, 0] ** 2)
 
     def score(self, record):
-        """`success` is the share of episodes whose pole is upright throughout the last 5 s.
-
-        `upright_s` is the time [s] from which the pole stays upright. `cart_rms` [m] and `effort`
-        are root mean squares of the cart's position and of the action in the last 5 s.
-        """
-        upright, last = record["cos"] > UPRIGHT, round(BALANCED / self.dt)
-        good = upright[-last:].all(0) & ~record["terminated"].any(0)
-        held = upright.flip(0).long().cumprod(0).sum(0)  # control steps from the end
-        return dict(
-            success=good.float().mean().item(),
-            upright_s=(self.dt * (len(upright) - held).float()).mean().item(),
-            cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
-            furthest=record["x"].abs().amax().item(),
-            effort=record["control"][-last:].mean().sqrt().item(),
-        )
+        return balance_scores(record, self.dt)

@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 
 from gpusim_rl.core.maths import from_euler, gauss, squared
-from gpusim_rl.envs.declarations import Clock, Command, Drive, Reading, Reflection, Scheduled
+from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
+from gpusim_rl.envs.scores import walking_scores
 from gpusim_rl.envs.task import Task
-from gpusim_rl.envs.walking_scores import walking_scores
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
 
 FEET = ("FL", "FR", "RL", "RR")
@@ -67,14 +67,10 @@ class Quadruped(Task):
         super().__post_init__()
         if not 0 <= self.still < 1:
             raise ValueError(f"task.still={self.still}: expected a share, from 0 to below 1")
-        for name in ("redraw", "sigma", "sigma_feet"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
+        self.require_positive("redraw", "sigma", "sigma_feet")
         if not 0 < self.gait <= 0.5 / self.dt:
-            raise ValueError(
-                f"task.gait={self.gait} Hz: expected more than 0, and two control steps a turn at "
-                f"least"
-            )
+            expected = "expected more than 0, and two control steps a turn at least"
+            raise ValueError(f"task.gait={self.gait} Hz: {expected}")
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         # m, height of the center of a foot that stands: its radius
@@ -82,56 +78,19 @@ class Quadruped(Task):
         self.reaches = self.tensor(self.scale) if self.scale else self.reach
         # turns of the clock, per foot: FL and RR move together
         self.offsets = self.tensor([0.0, 0.5, 0.5, 0.0])
-        self.bend = (
-            abs(self.step[2]) * self.tensor(self.lift_direction).view(4, 3)
-            if self.lift_direction
-            else self.tensor(self.step).expand(4, 3)
-        )
+        lifts = self.tensor(self.lift_direction or self.step * 4).view(4, 3)
+        self.bend = abs(self.step[2]) * lifts if self.lift_direction else lifts
         # bounds of the numbers that `start` draws
         self.unit = self.tensor([-1.0] * 20), self.tensor([1.0] * 20)
 
     @property
-    def joints(self) -> tuple[str, ...]:
-        """Names of the actuated joints, in the order of ctrl."""
-        return tuple(self.mjm.joint(int(j)).name for j in self.mjm.actuator_trnid[:, 0])
-
-    @property
-    def readings(self):
-        stance = tuple(self.stance.tolist())
-        return {
-            "gyro": Reading(source="sensor", width=3, names=("gyro",), unit="rad/s"),
-            "up": Reading(source="sensor", width=3, names=("up",), unit="1"),
-            "joints": Reading(
-                source="joint_pos", width=12, names=self.joints, offset=stance, unit="rad"
-            ),
-            "speeds": Reading(source="joint_vel", width=12, names=self.joints, unit="rad/s"),
-            "action": Reading(source="action", width=12, unit="1"),
-            "command": Reading(source="command", width=3, unit="m/s, m/s, rad/s"),
-            "clock": Reading(source="clock", width=2, unit="1", form="cos_sin"),
-        }
-
-    @property
-    def clock(self):
-        return Clock(frequency=self.gait, gate=GATE)
-
-    @property
     def command(self):
-        names, mirrored = ("forward", "left", "turn"), ("left", "turn")
-        units = ("m/s", "m/s", "rad/s")
         return Command(
-            names=names, units=units, largest=self.fastest, redraw=self.redraw, mirrored=mirrored
-        )
-
-    @property
-    def drive(self):
-        bend, lag = self.bend.flatten(), self.offsets.repeat_interleave(3)
-        return Drive(
-            names=self.joints,
-            unit="rad",
-            scale=tuple(self.scale) or (self.reach,) * 12,
-            offset=tuple(self.stance.tolist()),
-            bend=tuple(bend.tolist()),
-            lag=tuple(lag.tolist()),
+            names=("forward", "left", "turn"),
+            units=("m/s", "m/s", "rad/s"),
+            mirrored=("left", "turn"),
+            largest=self.fastest,
+            redraw=self.redraw,
         )
 
     @property
@@ -139,8 +98,6 @@ class Quadruped(Task):
         joints = leg_mirror(self.mjm, self.foot_geoms, self.signs, self.actuator)
         # The legs change sides, so the clock is half a turn on.
         return Reflection(axis=1, joints=joints, images=lambda s: dict(phase=s.phase + 0.5))
-
-    # -- episodes ----------------------------------------------------------------------------------
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)  # (n, 20), each in ±1
@@ -163,8 +120,6 @@ class Quadruped(Task):
             command=torch.where(again, fresh, s.command),
             phase=(s.phase + self.dt * self.gait) % 1.0,
         )
-
-    # -- control, observations and reward ----------------------------------------------------------
 
     def control(self, s):
         bend = (self.swing(s)[:, :, None] * self.bend).flatten(1)
@@ -195,9 +150,8 @@ class Quadruped(Task):
 
     def swing(self, s):
         """(B, 4) how far the clock lifts each foot, in [0, 1]: 0 stands, 1 is a swing's top."""
-        return self.moving(s)[:, None] * torch.sin(
-            2 * math.pi * (s.phase[:, None] + self.offsets)
-        ).clamp(min=0)
+        turned = 2 * math.pi * (s.phase[:, None] + self.offsets)
+        return self.moving(s)[:, None] * turned.sin().clamp(min=0)
 
     def power(self, s):
         """(B,) mechanical power, Σ|τ q̇| [W]."""
@@ -223,8 +177,6 @@ class Quadruped(Task):
 
     def terminated(self, s):
         return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < self.height / 2)
-
-    # -- evaluation --------------------------------------------------------------------------------
 
     def measure(self, s):
         # The first second after a draw is ignored.

@@ -79,11 +79,7 @@ def test_the_own_robot_stays_as_it_is():
     )
     assert task.joint_columns[:2] == (slice(7, 19), slice(6, 18))
     torch.testing.assert_close(task.bend, torch.tensor([[0.0, 0.3, -0.6]] * 4), rtol=0, atol=0)
-    assert (task.foot_geoms, task.height, task.drive.scale) == (
-        ("FL", "FR", "RL", "RR"),
-        0.28,
-        (0.3,) * 12,
-    )
+    assert (task.foot_geoms, task.height, task.reaches) == (("FL", "FR", "RL", "RR"), 0.28, 0.3)
 
 
 def test_the_own_robot_from_its_file():
@@ -206,8 +202,7 @@ def test_given_values_win(file):
     )
     assert (m.actuator_forcerange[:, 1] == 30).all() and (m.dof_armature[6:] == 0.01).all()
     assert (
-        task.drive.offset == pytest.approx(given["stance"])
-        and task.drive.scale == (0.1, 0.2, 0.3) * 4
+        task.stance.tolist() == pytest.approx(given["stance"]) and task.scale == (0.1, 0.2, 0.3) * 4
     )
     assert task.height == 0.25
 
@@ -217,7 +212,8 @@ def test_order_of_joints(file):
     model's joints are in another."""
     env = make_env(num_envs=4, **settings(mjcf=file))
     task, m = env.task, env.task.mjm
-    assert [m.joint(i).name for i in range(1, 13)] != NAMES and list(task.drive.names) == NAMES
+    driven = [m.joint(int(j)).name for j in m.actuator_trnid[:, 0]]
+    assert [m.joint(i).name for i in range(1, 13)] != NAMES and driven == NAMES
     s = env.current_state()
     for i, name in enumerate(NAMES):
         at, speed = int(m.joint(name).qposadr[0]), int(m.joint(name).dofadr[0])

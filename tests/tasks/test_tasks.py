@@ -12,8 +12,10 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.tracing import needs
 from tests.worlds import TASKS, make_env, make_task, numbers
 
 B = 8
@@ -158,32 +160,27 @@ def test_each_world_for_itself(name):
 
 
 def test_observation_is_measurable(name):
-    """The readings that a robot's computer builds the observation from cover it term by term, in
-    its order."""
+    """What the actor observes and the controls follow from readings of the robot, from memory that
+    its computer keeps, and from the command."""
     env = make_env(name, B)
-    task = env.task
-    assert list(task.readings) == list(task.observe(env.current_state()))
-    sensors = {task.mjm.sensor(i).name for i in range(task.mjm.nsensor)}
-    joints = {task.mjm.joint(i).name for i in range(task.mjm.njnt)}
-    for term, reading in task.readings.items():
-        assert reading.source in (
-            "sensor",
-            "joint_pos",
-            "joint_vel",
-            "action",
-            "command",
-            "clock",
-        ), term
-        known = {"sensor": sensors, "joint_pos": joints, "joint_vel": joints}.get(
-            reading.source, set()
-        )
-        assert set(reading.names) <= known, term
-        assert len(reading.offset) in (0, env.term_widths[term]), term
-        if reading.source in ("joint_pos", "joint_vel"):
-            assert (
-                len(reading.names) * (2 if reading.form == "cos_sin" else 1)
-                == env.term_widths[term]
-            ), term
+    need = needs(env.task)
+    assert {*need.readings} == {*env.readings} <= {*measured(env.task.mjm)}
+    assert need.command == (env.task.command is not None) == ("command" in env.memory)
+    widths = {reading: x.shape[1] for reading, x in env.readings.items()}
+    assert widths == {reading: measured(env.task.mjm)[reading] for reading in env.readings}
+
+
+def test_the_command_is_declared_once(name):
+    """The command has as many names, units and ranges as numbers; it stays in its ranges, and only
+    its own names change sign in a mirror."""
+    env = make_env(name, 64)
+    command = env.task.command
+    if command is None:
+        return
+    drawn, count = env.memory["command"], env.memory["command"].shape[1]
+    assert len(command.names) == len(command.units) == len(command.largest) == count
+    assert (drawn.abs().amax(0) <= torch.tensor(command.largest)).all() and drawn.any()
+    assert {*command.mirrored} <= {*command.names}
 
 
 def test_score(name):

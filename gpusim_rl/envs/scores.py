@@ -1,9 +1,11 @@
-"""How well a legged robot walked: the scores of an evaluation, for tasks of locomotion."""
+"""The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
 
 import torch
 from torch import Tensor
 
 TOLERANCE = 0.25  # m/s, rad/s: largest errors of velocity and yaw rate of a success
+UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
+BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
 
 
 def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> dict[str, float]:
@@ -64,3 +66,28 @@ def drift_speed(path: Tensor, dt: float) -> Tensor:
     steps = path.shape[1]
     second = min(round(1.0 / dt), steps - 1)
     return (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * dt)
+
+
+def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
+    """How well B poles were swung up and balanced.
+
+    Args:
+        record: (T, B) of each measure: `cos` of the pole's angle from upright, position `x` of the
+            cart [m], square of the action as `control`, and `terminated`.
+        dt: control period [s].
+
+    Returns:
+        `success` is the share of episodes whose pole is upright throughout the last 5 s.
+        `upright_s` is the time [s] from which the pole stays upright. `cart_rms` [m] and `effort`
+        are root mean squares of the cart's position and of the action in the last 5 s.
+    """
+    upright, last = record["cos"] > UPRIGHT, round(BALANCED / dt)
+    good = upright[-last:].all(0) & ~record["terminated"].any(0)
+    held = upright.flip(0).long().cumprod(0).sum(0)  # control steps from the end
+    return dict(
+        success=good.float().mean().item(),
+        upright_s=(dt * (len(upright) - held).float()).mean().item(),
+        cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
+        furthest=record["x"].abs().amax().item(),
+        effort=record["control"][-last:].mean().sqrt().item(),
+    )

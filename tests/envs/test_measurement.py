@@ -1,0 +1,165 @@
+"""Readings: terms, controls and filters of the actor are computed of what a robot measures."""
+
+from dataclasses import dataclass
+
+import mujoco
+import pytest
+import torch
+
+from gpusim_rl.config import command_line
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.state import State, joint_columns, sensor_columns
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests.commands import SMALL, command
+from tests.worlds import make_env
+
+ARM = """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
+<body pos="0 0 1"><joint name="b" axis="0 1 0"/><geom size="0.1"/>
+<body pos="0 0 1"><joint name="c" axis="0 1 0"/><geom size="0.1"/></body></body></body></worldbody>
+<tendon><fixed name="t"><joint joint="a" coef="1"/></fixed></tendon>
+<actuator>{}</actuator><sensor><jointpos name="free" joint="b"/></sensor></mujoco>"""
+JOINTS = '<motor joint="c"/><motor joint="a"/>'
+
+
+def state(actuators: str) -> State:
+    """A state of three joints whose positions are 1, 2, 3 and whose speeds are 4, 5, 6."""
+    m = mujoco.MjModel.from_xml_string(ARM.format(actuators))
+    tensors = {"qpos": torch.tensor([[1.0, 2.0, 3.0]]), "qvel": torch.tensor([[4.0, 5.0, 6.0]])}
+    tensors |= {"sensordata": torch.tensor([[7.0]])}
+    return State(tensors, sensor_columns(m), joint_columns(m, "cpu"))
+
+
+def test_joints_are_in_the_order_of_ctrl():
+    """`joint_pos` and `joint_vel` follow the actuators, and a state may be given others."""
+    s = state(JOINTS)
+    assert s.joint_pos.tolist() == [[3.0, 1.0]] and s.joint_vel.tolist() == [[6.0, 4.0]]
+    assert s.free.tolist() == [[7.0]]
+    assert s.with_(joint_pos=s.free).joint_pos.tolist() == [[7.0]]
+    columns = s._joints
+    assert columns and columns.put(s.qpos, torch.tensor([[8.0, 9.0]])).tolist() == [[9.0, 2.0, 8.0]]
+
+
+def test_an_actuator_without_a_joint():
+    """It is an error only where joint positions are read, and the error names the actuator."""
+    s = state(f'{JOINTS}<motor name="pull" tendon="t"/>')
+    assert s.free.shape == (1, 1)
+    with pytest.raises(ValueError, match="actuator 'pull' moves no hinge or slide: read a"):
+        _ = s.joint_vel
+
+
+@dataclass(kw_only=True)
+class Walker(Quadruped):
+    """A quadruped whose targets are near its joints, with a filtered gyroscope, and a true one."""
+
+    def start(self, n, rng):
+        return super().start(n, rng) | {x: torch.zeros(n, 3) for x in ("filtered", "true")}
+
+    def control(self, s):
+        return s.joint_pos + 0.1 * s.action
+
+    def update(self, s, rng):
+        return super().update(s, rng) | dict(filtered=0.5 * (s.filtered + s.gyro), true=s.gyro)
+
+    def observe(self, s):
+        return dict(up=s.up, joints=s.joint_pos, speeds=s.joint_vel, filtered=s.filtered)
+
+    def privileged(self, s):
+        return dict(true=s.true)
+
+
+@pytest.fixture
+def walkers(monkeypatch):
+    """Makes an Env of walkers with other methods and settings."""
+
+    def build(settings: dict, **methods) -> Env:
+        kind = dataclass(kw_only=True)(type("Walker", (Walker,), methods))
+        monkeypatch.setattr("tests.worlds.load_task", lambda name: kind)
+        return make_env(num_envs=8, history={}, **settings)
+
+    return build
+
+
+@pytest.mark.parametrize("delay", [(0, 0), (1, 2)])
+def test_controls_and_filters_follow_the_readings(delay, walkers):
+    """Targets that start from joint positions, and memory that filters a gyroscope, are those that
+    a robot would compute of `env.readings`; other memory is computed of the truth."""
+    env = walkers(dict(observation_delay=delay, episode=0.2))
+    g, restarts = torch.Generator().manual_seed(0), 0
+    for _ in range(25):
+        action, seen = 0.3 * torch.randn(8, 12, generator=g), env.readings["joint_pos"].clone()
+        before = env.memory["filtered"].clone()
+        step = env.step(action)
+        on = ~(step.terminated | step.truncated)  # a restart clears the controls
+        want = seen + 0.1 * action
+        torch.testing.assert_close(env.sim.ctrl.float()[on], want[on], rtol=0, atol=1e-6)
+        want = 0.5 * (before + env.readings["gyro"])
+        assert torch.equal(env.memory["filtered"][on], want[on])
+        assert torch.equal(env.memory["true"][on], env.current_state().gyro[on])
+        assert torch.equal(env.observation.actor[:, 3:15], env.readings["joint_pos"])
+        restarts += (~on).sum().item()
+    assert restarts > 8
+    assert not torch.equal(env.readings["gyro"], env.current_state().gyro)
+
+
+@pytest.mark.parametrize(
+    "methods, says",
+    [
+        (
+            dict(observe=lambda self, s: dict(height=s.qpos[:, 2:3])),
+            "the term 'height' reads 'qpos'",
+        ),
+        (dict(observe=lambda self, s: dict(v=s.velocity)), "the term 'v' reads 'velocity'"),
+        (dict(observe=lambda self, s: dict(bad=s.still[:, None])), "the term 'bad' reads 'still'"),
+        (dict(control=lambda self, s: s.joint_pos - s.qpos[:, 2:3]), "control reads 'qpos'"),
+        (
+            dict(observe=lambda self, s: dict(up=s.up if s.up[0, 2] > 0 else -s.up)),
+            "Walker.observe branches on a tensor",
+        ),
+    ],
+)
+def test_what_no_robot_measures_is_refused(methods, says, walkers):
+    """An Env whose terms or controls read base pose, base velocity or privileged memory, or branch
+    on a tensor, is one line with the name."""
+    with pytest.raises(ValueError, match=says) as error:
+        walkers({}, **methods)
+    assert "\n" not in str(error.value)
+
+
+TASK = """from gpusim_rl.tasks.classic.cartpole import Cartpole
+class Seer(Cartpole):
+    def observe(self, s):
+        return super().observe(s) | {"far": s.qpos}
+"""
+
+
+def test_training_refuses_it_in_one_line(tmp_path):
+    """train.py answers a term that reads the simulator's state with one line, before training."""
+    for folder in ("tasks", "conf/task"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "tasks" / "seer.py").write_text(TASK)
+    text = "# @package _global_\ndefaults: [cartpole, _self_]\ntask: {name: seer}\n"
+    (tmp_path / "conf" / "task" / "seer.yaml").write_text(text)
+    done = command("train.py", "task=seer", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[1:] == [
+        "error: Seer: the term 'far' reads 'qpos', which no robot measures: "
+        "only `privileged` may read it"
+    ]
+
+
+@pytest.mark.parametrize(
+    "word, says",
+    [
+        ("task.noise.joints=0.1", "it belongs to readings, not to terms: say task.noise.joint_pos"),
+        ("task.noise.speeds=1", "say task.noise.joint_vel"),
+        ("task.randomise.bias.joints.kind=uniform", "say task.randomise.bias.joint_pos"),
+        ("task.delay=1", "task.delay is gone: a task that acts one step late reads s.previous"),
+        ("task.noise.sonar=1", "unknown key 'task.noise.sonar'"),
+    ],
+)
+def test_old_keys_are_answered_with_the_new(word, says, capsys):
+    """A key of earlier versions is refused in a line that says what took its place."""
+    with pytest.raises(SystemExit) as stopped:
+        command_line.check("config", ["task=quadruped", *SMALL, word])
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and says in error and error.count("\n") == 1
