@@ -30,7 +30,8 @@ from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 from gpusim_rl.training.memory import check_rollout, check_worlds, out_of_memory_named
 
-NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry")  # of algo, for Policy
+# Of algo, for Policy
+NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),

@@ -36,7 +36,8 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     on_cpu = {
         "sim": {"name": "native", "threads": 1},
         "device": "cpu",
-        "num_steps": config["algo"]["num_minibatches"],
+        "num_steps": 1,
+        "algo": config["algo"] | {"num_minibatches": 1},
     }
     ppo = make_ppo(config | on_cpu, num_envs=1)
     ppo.policy.load(state, str(path))

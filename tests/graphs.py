@@ -54,7 +54,7 @@ def replays(ppo: PPO) -> bool:
 
 def captured_is_eager(device: str, task: str, *words: str) -> None:
     """Ten iterations with graphs and without give the same state, bit by bit."""
-    plan = [word for word in words if word.startswith("curriculum=")]
+    plan = [word for word in words if not word.startswith("graph=")]
     with_graphs, without = (
         build(device, task, 8, *words),
         build(device, task, 8, "graph=off", *plan),

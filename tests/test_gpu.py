@@ -119,7 +119,10 @@ PLAN += "algo.ent_coef:{from:0.1,to:0,by:iteration,start:0,stop:9},"
 PLAN += "algo.gamma:{from:0.9,to:0.97,by:iteration,start:0,stop:9}}"
 
 
-@pytest.mark.parametrize("words", [[], ["graph=whole"], ["sim.conditional=true"], [PLAN]], ids=str)
+WORDS = [[], ["graph=whole"], ["sim.conditional=true"], [PLAN], ["algo.memory=gru"]]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=str)
 def test_captured_is_eager(words):
     """Ten captured iterations leave the state of ten eager ones, bit by bit, with mujoco_warp told
     to be deterministic."""

@@ -181,11 +181,12 @@ def make_ppo(
     num_steps: int = 8,
     seed: int = 1,
     hidden: tuple[int, ...] = (32, 32),
+    memory: str = "none",
     schedule: Curriculum | None = None,
     **numbers: Any,
 ) -> PPO:
     """PPO with a small policy over env; `numbers` are those of `Settings`."""
-    policy = make_policy(*env.dims, hidden=hidden, seed=seed)
+    policy = make_policy(*env.dims, hidden=hidden, memory=memory, memory_size=12, seed=seed)
     settings = make_settings(**numbers)
     graph = read("config")["graph"]
     return PPO(env, policy, num_steps=num_steps, cfg=settings, graph=graph, schedule=schedule)

@@ -32,6 +32,7 @@ HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 FIXED = (
     *("task", "robot", "seed", "num_envs", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
+    *("algo.memory", "algo.memory_size"),
 )
 
 

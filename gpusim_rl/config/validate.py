@@ -17,6 +17,7 @@ from gpusim_rl.envs.randomization import entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
 SYMMETRIES = ("none", "augment", "loss", "net")  # of algo.symmetry
+MEMORIES = ("none", "gru")  # of algo.memory
 KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
@@ -33,7 +34,9 @@ def check_values(cfg: dict[str, Any]) -> None:
     """Check a whole configuration of train.py; ValueError names the first wrong value."""
     require(cfg, KEYS, "", "config")
     require(cfg["task"], ("weights", "noise"), "task", f"task/{cfg['task']['name']}")
-    require(cfg["algo"], ("update_epochs", "num_minibatches", "symmetry"), "algo", "algo/ppo")
+    require(
+        cfg["algo"], ("update_epochs", "num_minibatches", "symmetry", "memory"), "algo", "algo/ppo"
+    )
     positive(cfg, *COUNTS, "episodes")
     check_training(cfg)
     robot = f"robot/{cfg['robot']['name']}"
@@ -42,9 +45,10 @@ def check_values(cfg: dict[str, Any]) -> None:
     check_task_code(cfg)
     check_engine(cfg["sim"])
     check_terms(cfg["task"])
-    symmetry = cfg["algo"]["symmetry"]
-    if symmetry not in SYMMETRIES:
-        raise ValueError(f"algo.symmetry={symmetry}: choose one of {', '.join(SYMMETRIES)}")
+    for key, kinds in (("symmetry", SYMMETRIES), ("memory", MEMORIES)):
+        if cfg["algo"][key] not in kinds:
+            known = ", ".join(kinds)
+            raise ValueError(f"algo.{key}={cfg['algo'][key]}: choose one of {known}")
     check_history(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
     curriculum.check_plan(cfg["curriculum"], cfg)

@@ -7,43 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.maths import log_prob
-from gpusim_rl.core.record import NUMBER
+from gpusim_rl.core.record import NUMBER, Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import Mirror, Mirrors, average
+from gpusim_rl.networks.actor import Actor, Memory
+from gpusim_rl.networks.gru import Recurrent
 from gpusim_rl.networks.mlp import mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
 
 
-def restarted(memory: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+def restarted(memory: Memory, mask: Tensor) -> Memory:
     """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
     return {
-        name: x.masked_fill(mask.view(-1, *[1] * (x.ndim - 1)), 0.0) for name, x in memory.items()
+        name: x.masked_fill(mask.to(x.device).view(-1, *[1] * (x.ndim - 1)), 0.0)
+        for name, x in memory.items()
     }
-
-
-class Actor(nn.Module):
-    """Observation (B, no) → mean action (B, nu), normalizer included. This module is exported.
-
-    Args:
-        normalizer: of the observations.
-        net: normalized observation → mean action.
-        obs_mirror, action_mirror: with them, the average over an observation and its image.
-    """
-
-    def __init__(
-        self,
-        normalizer: Normalizer,
-        net: nn.Sequential,
-        obs_mirror: Mirror | None = None,
-        action_mirror: Mirror | None = None,
-    ):
-        super().__init__()
-        self.normalizer, self.obs_mirror, self.action_mirror = normalizer, obs_mirror, action_mirror
-        self.net = net
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return average(self.net, self.normalizer(obs), self.obs_mirror, self.action_mirror)
 
 
 class Policy(nn.Module):
@@ -52,6 +31,8 @@ class Policy(nn.Module):
     Args:
         no, nc, nu: widths of the actor's and the critic's observation and of the action.
         hidden: widths of the hidden layers of both networks.
+        memory: "gru" puts a gated recurrent unit before the layers of each network; "none" does
+            not. memory_size: how many numbers each remembers.
         std: standard deviation of the actions, at first; floor: the smallest that it may become.
         amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
         symmetry: "net" averages both networks over an observation and its mirror image. "augment"
@@ -74,6 +55,8 @@ class Policy(nn.Module):
         floor: float,
         amp: str | None,
         symmetry: str,
+        memory: str,
+        memory_size: int,
         mirrors: Mirrors | None = None,
         seed: int,
     ):
@@ -82,17 +65,20 @@ class Policy(nn.Module):
             raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
         if not 0 < floor < std:
             raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
+        if memory == "gru" and symmetry != "none":
+            raise ValueError(f"algo.memory=gru needs algo.symmetry=none, not {symmetry}")
         self._set_mirrors(symmetry, mirrors, [no, nc, nu])
+        net = partial(Recurrent, memory_size) if memory == "gru" else mlp
         generator = torch.Generator().manual_seed(seed)
         normalizer = Normalizer(no, mirror=self.obs_mirror)
-        net = mlp(no, hidden, nu, activation, 0.01, generator)
+        acting = net(no, hidden, nu, activation, 0.01, generator)
         averaged = (self.obs_mirror, self.action_mirror) if symmetry == "net" else (None, None)
-        self.actor = Actor(normalizer, net, *averaged)
+        self.actor = Actor(normalizer, acting, *averaged)
         self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
         self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
         self.amp = amp
         self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror)
-        self.critic = mlp(nc, hidden, 1, activation, 1.0, generator)
+        self.critic = net(nc, hidden, 1, activation, 1.0, generator)
 
     def _set_mirrors(self, symmetry: str, mirrors: Mirrors | None, widths: list[int]) -> None:
         """Make the modules that mirror observations and actions; None for each without symmetry."""
@@ -131,13 +117,16 @@ class Policy(nn.Module):
         nu = len(self.log_std)
         return dict(action=nu, mean=nu, logp=NUMBER, std=nu)
 
-    def blank_memory(self, worlds: int) -> dict[str, Tensor]:
-        """What the networks remember as an episode begins, name → (worlds, …); zeros."""
-        return {}
+    def blank_memory(self, worlds: int) -> Memory:
+        """What the networks remember as an episode begins, name → (worlds, size): zeros."""
+        memory = self.actor.blank_memory(worlds)
+        if isinstance(self.critic, Recurrent):
+            memory["critic_gru"] = self.log_std.new_zeros(worlds, self.critic.size)
+        return memory
 
     def sample(
-        self, views: tuple[Tensor, Tensor], memory: dict[str, Tensor], rng: Rng
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        self, views: tuple[Tensor, Tensor], memory: Memory, rng: Rng
+    ) -> tuple[dict[str, Tensor], Memory]:
         """An action for each of B worlds, with what a learner stores of it, and the next memory.
 
         Args:
@@ -148,22 +137,68 @@ class Policy(nn.Module):
             `action`, `mean` and `std`, (B, nu) each, and the action's log-probability `logp` (B,);
             then the memory.
         """
-        mean, std = self.mean(self.actor.normalizer(views[0])), self.std
+        obs, std = self.actor.normalizer(views[0]), self.std
+        if memory:
+            mean, memory = self._remember(obs, self.critic_normalizer(views[1]), memory)
+        else:
+            mean = self.mean(obs)
         action = mean + std * rng.normal("policy/action", mean.shape[1])
         logp = log_prob(action, mean, std)
         return dict(action=action, mean=mean, logp=logp, std=std.expand_as(mean)), memory
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The mean action (B, nu) for observations (B, no) on any device, and the next memory.
 
         It is what ONNX holds: always in float32.
         """
-        return self.actor(obs.to(self.log_std.device)).to(obs.device), memory
+        given = obs.to(self.log_std.device)
+        if not memory:
+            return self.actor(given).to(obs.device), memory
+        action, after = self.actor(given, memory)
+        return action.to(obs.device), memory | after
 
     def evaluate(self, critic_obs: Tensor) -> Tensor:
-        """V (…) of the critic's observation (…, nc)."""
-        return self.value(self.critic_normalizer(critic_obs)).squeeze(-1)
+        """V (…) of the critic's observation (…, nc); with memory, of (…, nc + size) with it."""
+        if not isinstance(self.critic, Recurrent):
+            return self.value(self.critic_normalizer(critic_obs)).squeeze(-1)
+        view, memory = critic_obs.split([self.dims[1], self.critic.size], -1)
+        with self._precision(view):
+            value, _ = self.critic(self.critic_normalizer(view), memory)
+        return value.to(view.dtype).squeeze(-1)
+
+    def outputs(self, batch: Record, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Mean actions (n, nu) and values (n, 1) of n normalized samples.
+
+        With memory, they are T steps of B worlds in their order, and it is that before the first.
+        """
+        if not memory:
+            return self.mean(batch.obs), self.value(batch.critic)
+        mean, _ = self.unroll("actor", batch.obs, memory, batch.begins)
+        value, _ = self.unroll("critic", batch.critic, memory, batch.begins)
+        return mean, value
+
+    def unroll(
+        self, which: str, x: Tensor, memory: Memory, begins: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The actor's or the critic's outputs (T B, …) and its memory (T B, size) after each step.
+
+        x (T B, width) are normalized observations, begins (T B,) is 1 where an episode begins.
+        """
+        net, h = self.actor.net if which == "actor" else self.critic, memory[f"{which}_gru"]
+        assert isinstance(net, Recurrent)
+        steps = (-1, len(h))
+        with self._precision(x):
+            y, after = net.unroll(x.unflatten(0, steps), h, begins.unflatten(0, steps))
+        return y.to(x.dtype), after.to(x.dtype)
+
+    def _remember(self, obs: Tensor, critic_obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Mean action (B, nu) for normalized observations, and the next memory of both networks."""
+        assert isinstance(self.critic, Recurrent)
+        with self._precision(obs):
+            mean, actor = self.actor.net(obs, memory["actor_gru"])
+            critic = self.critic.gru(critic_obs, memory["critic_gru"])
+        return mean.to(obs.dtype), dict(actor_gru=actor, critic_gru=critic)
 
     def mean(self, obs: Tensor) -> Tensor:
         """Mean action (…, nu) for a normalized observation (…, no)."""
@@ -188,8 +223,12 @@ class Policy(nn.Module):
 
     def _forward(self, net: nn.Sequential, x: Tensor) -> Tensor:
         """net(x), with the precision that `amp` says."""
-        # A captured graph must not depend on autocast's cache.
-        with torch.autocast(
-            x.device.type, torch.bfloat16, enabled=self.amp == "bf16", cache_enabled=False
-        ):
+        with self._precision(x):
             return mlp_forward(net, x).to(x.dtype)
+
+    def _precision(self, x: Tensor) -> torch.autocast:
+        """The precision of matrix products while training, on the device of x."""
+        # A captured graph must not depend on autocast's cache.
+        return torch.autocast(
+            x.device.type, torch.bfloat16, enabled=self.amp == "bf16", cache_enabled=False
+        )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 LAYERS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
-WIDEST = 8192  # of a hidden layer: orthogonal weights take n³ operations
+WIDEST = 8192  # of a layer: orthogonal weights take n³ operations
 
 
 def mlp(

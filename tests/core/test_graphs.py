@@ -12,11 +12,14 @@ from tests.robot_files import mjcf, write
 from tests.worlds import TASKS
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_captured_is_eager(task):
+GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]")
+
+
+@pytest.mark.parametrize("words", [*([task] for task in TASKS), GRU], ids=str)
+def test_captured_is_eager(words):
     """Ten iterations of sim=warp with its kernels replayed leave the state of ten eager ones, bit
     by bit, restarts included."""
-    graphs.captured_is_eager("cpu", task)
+    graphs.captured_is_eager("cpu", *words)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -13,13 +13,18 @@ from gpusim_rl.networks.actor_critic import Policy
 
 
 def fused_gradients(
-    fused: FusedLoss, policy: Policy, optimizer: FlatAdam, batch: Record, cfg: Settings
+    fused: FusedLoss,
+    policy: Policy,
+    optimizer: FlatAdam,
+    batch: Record,
+    cfg: Settings,
+    memory: dict[str, Tensor],
 ) -> Tensor:
     """Write the gradients, and return the statistics (5,) of `loss.loss`. In place.
 
     The kernels give the gradients by the outputs of the networks, autograd those by the weights.
     """
-    mean, value = policy.mean(batch.obs), policy.value(batch.critic)
+    mean, value = policy.outputs(batch, memory)
     with torch.no_grad():
         fused.mean.copy_(mean)
         fused.value.copy_(value)
@@ -39,12 +44,13 @@ def autograd_gradients(
     optimizer: FlatAdam,
     batch: Record,
     cfg: Settings,
+    memory: dict[str, Tensor],
     *,
     copies: int = 1,
     group: ProcessGroup = SINGLE,
 ) -> Tensor:
     """The same in torch operations."""
-    objective, stats = loss(policy, batch, cfg, copies, group)
+    objective, stats = loss(policy, batch, cfg, memory, copies, group)
     optimizer.write(torch.autograd.grad(objective, optimizer.params))
     group.all_reduce(optimizer.grads)
     return stats

@@ -36,6 +36,7 @@ def loss(
     policy: Policy,
     batch: Record,
     cfg: Settings,
+    memory: dict[str, Tensor] | None = None,
     copies: int = 1,
     group: ProcessGroup = SINGLE,
 ) -> tuple[Tensor, Tensor]:
@@ -43,18 +44,19 @@ def loss(
 
     L = Σ valid · [ -min(A ρ, A clip(ρ, 1 ± ε)) + ½ max((V - R)², (V_clip - R)²) - c_H H ] / Σ valid
 
-    With `copies` of each sample, the KL is that of the first ones: only they were acted.
+    `memory` is that before the samples of a policy that has one. With `copies` of each sample, the
+    KL is that of the first ones: only they were acted.
     """
     total = group.all_reduce
     count = total(batch.valid.sum()).clamp(min=1)
     share = batch.valid / count
-    mean, std = policy.mean(batch.obs), policy.std
+    (mean, value), std = policy.outputs(batch, memory or {}), policy.std
+    value = value.squeeze(-1)
     log_ratio = log_prob(batch.action, mean, std) - batch.logp
     ratio = log_ratio.exp()
     surrogate = torch.minimum(
         batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef)
     )
-    value = policy.value(batch.critic).squeeze(-1)
     near = batch.value + (value - batch.value).clamp(-cfg.clip_value, cfg.clip_value)
     value_loss = 0.5 * torch.maximum((value - batch.target) ** 2, (near - batch.target) ** 2)
     bonus = entropy(std)

@@ -17,6 +17,8 @@ class Minibatches:
         shape: (T, B) of the rollouts.
         policy: with symmetry=augment, a minibatch holds n samples and then their n mirror images.
         cfg: update_epochs are passes over the rollout, each in num_minibatches parts.
+        first: the policy's memory before a rollout, name → (B, …). With it a minibatch holds whole
+            worlds, T steps of each in their order.
 
     Attributes:
         samples: (T B, …) all samples.
@@ -24,15 +26,23 @@ class Minibatches:
         batch: (copies n, …) the current minibatch.
         copies: of each sample in a minibatch, 1 or 2.
         count: number of minibatches in an update.
+        memory: of the worlds of the current minibatch, name → (n / T, …).
     """
 
-    def __init__(self, shape: tuple[int, int], policy: Policy, cfg: Settings):
-        widths, device = sample_widths(*policy.dims), policy.log_std.device
+    def __init__(
+        self, shape: tuple[int, int], policy: Policy, cfg: Settings, first: dict[str, Tensor]
+    ):
+        widths, device = sample_widths(*policy.dims, bool(first)), policy.log_std.device
         self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
         self.copies = 2 if mirrors else 1
         self.count = self.epochs * self.num_minibatches
+        self.first, parts = first, cfg.num_minibatches
+        what, size = ("num_envs", shape[1]) if first else ("num_steps", shape[0])
+        if size % parts:
+            raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
+        self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
         n = self.num_steps * self.num_envs // self.num_minibatches
         self.samples = Record.zeros(widths, self.num_minibatches * n, device=device)
         self.batch = Record.zeros(widths, self.copies * n, device=device)
@@ -52,6 +62,8 @@ class Minibatches:
         """Write the next minibatch to `batch`. In place."""
         rows = self.order.index_select(0, self._next)[0]
         torch.index_select(self.samples.rows, 0, rows, out=self._originals)
+        for name, x in self.memory.items():  # the first rows are those of step 0
+            torch.index_select(self.first[name], 0, rows[: len(x)], out=x)
         if self.mirror:
             self._images.copy_(self.mirror(self._originals))
         self._next += 1
@@ -62,7 +74,20 @@ class Minibatches:
         Every minibatch has the same number of samples of each world. So it does not matter which
         process has the world.
         """
+        if self.first:
+            return self._shuffle_worlds(rng, iteration)
         steps = rng.permutations("ppo/order", iteration, self.epochs, self.num_steps)  # (…, B, T)
         rows = steps * self.num_envs + torch.arange(self.num_envs, device=steps.device)[:, None]
         parts = rows.view(self.epochs, self.num_envs, self.num_minibatches, -1)
         return parts.transpose(1, 2).reshape(self.count, -1)
+
+    def _shuffle_worlds(self, rng: Rng, iteration: Tensor) -> Tensor:
+        """(count, n) int64: a random order of whole worlds, T rows of each, time first.
+
+        Of `num_minibatches` neighbors each minibatch has one, on whichever process they are.
+        """
+        parts = self.num_minibatches
+        drawn = rng.permutations("ppo/order", iteration, self.epochs, parts)[:, ::parts]
+        worlds = drawn + torch.arange(0, self.num_envs, parts, device=drawn.device)[:, None]
+        steps = torch.arange(self.num_steps, device=drawn.device)[:, None] * self.num_envs
+        return (steps + worlds.transpose(1, 2).reshape(self.count, 1, -1)).flatten(1)

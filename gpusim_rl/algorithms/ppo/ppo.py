@@ -56,10 +56,6 @@ class PPO:
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
-        if num_steps % cfg.num_minibatches:
-            raise ValueError(
-                f"algo.num_minibatches={cfg.num_minibatches} does not divide num_steps={num_steps}"
-            )
         self.env, self.policy, self.schedule = env, policy, schedule or Curriculum()
         self.group, self.graph = env.group, graph
         new = partial(torch.tensor, dtype=torch.float32, device=env.device)
@@ -73,7 +69,7 @@ class PPO:
         self.optimizer = FlatAdam(policy, cfg.learning_rate)
         self.iteration_count = torch.zeros((), dtype=torch.int64, device=env.device)
         self.stats, self.skips = (torch.zeros(n, device=env.device) for n in (len(STATS), 3))
-        self.minibatches = Minibatches(shape, policy, cfg)
+        self.minibatches = Minibatches(shape, policy, cfg, self.collector.first)
         self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused else None
         self.iterations = 0  # the same as iteration_count, known to the host
@@ -129,8 +125,9 @@ class PPO:
     def pack_samples(self) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
         horizon = self.env.task.horizon
+        first = self.collector.first
         samples = make_samples(
-            self.rollout, self.policy, self.cfg, horizon=horizon, group=self.group
+            self.rollout, self.policy, self.cfg, first, horizon=horizon, group=self.group
         )
         order = self.minibatches.shuffle(self.env.rng, self.iteration_count)
         self.minibatches.fill(samples, order)
@@ -155,11 +152,12 @@ class PPO:
 
     def gradients(self) -> Tensor:
         """Write the gradients of the minibatch's loss. Returns its statistics (5,). In place."""
-        policy, optimizer, batch = self.policy, self.optimizer, self.minibatches.batch
+        policy, optimizer, taken = self.policy, self.optimizer, self.minibatches
+        given = policy, optimizer, taken.batch, self.cfg, taken.memory
         if self.fused:
-            stats = fused_gradients(self.fused, policy, optimizer, batch, self.cfg)
+            stats = fused_gradients(self.fused, *given)
         else:
-            stats = autograd_gradients(policy, optimizer, batch, self.cfg, **self.loss_args)
+            stats = autograd_gradients(*given, **self.loss_args)
         policy.symmetrize_gradient(optimizer.log_std_grad)
         return stats
 

@@ -11,15 +11,16 @@ from gpusim_rl.core.symmetry import Flip, Mirrors
 from gpusim_rl.networks.actor_critic import Policy
 
 
-def sample_widths(no: int, nc: int, nu: int) -> dict[str, int]:
+def sample_widths(no: int, nc: int, nu: int, remembers: bool = False) -> dict[str, int]:
     """The columns of a sample.
 
     - `obs` (no,), `critic` (nc,): normalized observations of actor and critic;
     - `action` (nu,), and `mean` (nu,), `std` (nu,), `logp` of the policy that acted;
     - `advantage`, normalized; `target`, the return that the critic should predict;
-    - `value` that it predicted; `valid`: 1, or 0 for a quarantined sample.
+    - `value` that it predicted; `valid`: 1, or 0 for a quarantined sample;
+    - `begins`, for a policy that remembers: 1 where an episode begins after the first step.
     """
-    numbers = ("logp", "advantage", "target", "value", "valid")
+    numbers = ("logp", "advantage", "target", "value", "valid", *["begins"] * remembers)
     return dict(obs=no, critic=nc, action=nu, mean=nu, std=nu) | dict.fromkeys(numbers, NUMBER)
 
 
@@ -45,19 +46,27 @@ def make_samples(
     rollout: Record,
     policy: Policy,
     cfg: Settings,
+    first: dict[str, Tensor],
     *,
     horizon: int,
     group: ProcessGroup = SINGLE,
 ) -> dict[str, Tensor]:
     """The samples (T, B, …) of a rollout, with the normalizers that it was collected with.
 
-    Clears what quarantined steps hold. `horizon` is that of an episode, in control steps.
+    Clears what quarantined steps hold. `first` is the memory of the policy before the first step,
+    `horizon` that of an episode in control steps.
     """
     r = rollout
     clear_faults(r)
     obs, critic = policy.actor.normalizer(r.obs), policy.critic_normalizer(r.critic)
-    value, truncated, fault = policy.value(critic).squeeze(-1), r.truncated, r.fault
-    ends = end_values(value, r.end, truncated, policy.evaluate, horizon=horizon)
+    truncated, fault = r.truncated, r.fault
+    begins: dict[str, Tensor] = {}
+    if first:
+        begins["begins"] = begin = first_steps(r)
+        value, end = remembered_values(r, policy, critic, first, begin)
+    else:
+        value, end = policy.value(critic).squeeze(-1), r.end
+    ends = end_values(value, end, truncated, policy.evaluate, horizon=horizon)
     advantage = gae(
         r.reward, value, ends, r.terminated, truncated, fault, gamma=cfg.gamma, lam=cfg.gae_lambda
     )
@@ -73,4 +82,24 @@ def make_samples(
         target=value + advantage,
         value=value,
         valid=valid,
+        **begins,
     )
+
+
+def first_steps(rollout: Record) -> Tensor:
+    """(T, B) 1 where an episode begins; the first row is 0, since the memory before it says it."""
+    ended = (rollout.terminated | rollout.truncated | rollout.fault).float()
+    return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+
+
+def remembered_values(
+    rollout: Record, policy: Policy, critic: Tensor, first: dict[str, Tensor], begins: Tensor
+) -> tuple[Tensor, Tensor]:
+    """V (T, B) by a critic that remembers, and what it knows at the end of each step (T, B, ·).
+
+    Args:
+        critic: (T, B, nc) normalized observations; first, begins: as `make_samples` has them.
+    """
+    value, after = policy.unroll("critic", critic.flatten(0, 1), first, begins.flatten())
+    shape = begins.shape
+    return value.view(shape), torch.cat([rollout.end, after.view(*shape, -1)], dim=2)

@@ -196,6 +196,8 @@ def settle(cfg: dict[str, Any]) -> None:
         raise ValueError(
             f"algo.symmetry={symmetry}: the benchmark compares updates with algo.symmetry=none"
         )
+    if cfg["algo"]["memory"] != "none":
+        raise ValueError("algo.memory: the benchmark compares updates with algo.memory=none")
     if not 0 < cfg["seconds"] <= 3600:
         raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
     if cfg["compare"] is not None:

@@ -1,0 +1,180 @@
+"""PPO of a policy that remembers: whole sequences, memory that restarts, resume and capture."""
+
+import pytest
+import torch
+
+from gpusim_rl.algorithms.ppo.loss import STATS, loss
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.samples import first_steps
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.training.evaluation import evaluate
+from tests.algorithms.test_capture import exempt
+from tests.guard import guard
+from tests.worlds import make_env, make_ppo, make_settings, numbers
+
+
+def remembering(num_envs: int = 8, seed: int = 1, **settings) -> PPO:
+    """PPO with a recurrent policy on cartpole with speeds hidden; episodes of six steps."""
+    env = make_env("cartpole", num_envs, episode=0.3, hide=("speeds",))
+    return make_ppo(env, memory="gru", seed=seed, **settings)
+
+
+@pytest.fixture(scope="module")
+def collected() -> PPO:
+    """Its second rollout, with restarts and one quarantined sample."""
+    ppo = remembering()
+    ppo.iteration()
+    ppo.env.sim.qpos[5, 0] = torch.nan
+    ppo.collector.collect()
+    assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
+    ppo.pack_samples()
+    return ppo
+
+
+def test_sequences_reproduce_what_acted(collected):
+    """Before any step, unrolled from the memory at its start, the record gives the means that
+    acted: ratios are 1, restarts and faults included."""
+    samples, first = collected.minibatches.samples, collected.collector.first
+    _, stats = loss(collected.policy, samples, collected.cfg, first)
+    values = dict(zip(STATS, stats.tolist(), strict=False))
+    assert abs(values["approx_kl"]) < 1e-5 and values["clipped"] == 0
+    mean, value = collected.policy.outputs(samples, first)
+    valid = samples.valid == 1
+    torch.testing.assert_close(mean[valid], samples.mean[valid], rtol=0, atol=1e-5)
+    torch.testing.assert_close(value[:, 0], samples.value, rtol=0, atol=1e-5)
+    assert (first["actor_gru"] != 0).any()
+
+
+@torch.no_grad()
+def test_values_of_ends(collected):
+    """A time-out bootstraps from the value of the state it ended in, with the memory of its
+    episode: advantages are those of a loop over single steps."""
+    r, policy, cfg = collected.rollout, collected.policy, collected.cfg
+    memory, value, end = collected.collector.first["critic_gru"], [], []
+    for t, begin in enumerate(first_steps(r)):
+        memory = torch.where(begin[:, None] == 1, 0.0, memory)
+        critic = policy.critic_normalizer(r.critic[t])
+        now, memory = policy.critic(critic, memory)
+        value.append(now[:, 0])
+        end.append(policy.critic(policy.critic_normalizer(r.end[t]), memory)[0][:, 0])
+    advantage, following = torch.zeros_like(r.reward), torch.zeros(r.reward.shape[1])
+    for t in reversed(range(len(value))):
+        live = (~(r.terminated[t] | r.truncated[t])).float()
+        delta = (
+            r.reward[t]
+            + cfg.gamma * end[t]
+            - value[t]
+            + cfg.gamma * cfg.gae_lambda * live * (following)
+        )
+        following = torch.where(r.fault[t], 0.0, delta)
+        advantage[t] = following
+    target = collected.minibatches.samples.target.view(r.reward.shape)
+    torch.testing.assert_close(target, torch.stack(value) + advantage, rtol=0, atol=1e-5)
+
+
+def test_a_minibatch_holds_whole_worlds():
+    """All steps of a world are in one minibatch, in order; an epoch holds each world once; the
+    order changes with the epoch, and does not depend on how processes share the worlds."""
+    taken, worlds = (
+        remembering(16, num_minibatches=4, update_epochs=3).minibatches,
+        torch.arange(16),
+    )
+    count = torch.zeros((), dtype=torch.int64)
+    order = taken.shuffle(Rng(1, worlds), count).view(3, 4, 8, 4)  # epoch, minibatch, step, world
+    assert torch.equal(order // 16, torch.arange(8)[:, None].expand_as(order))
+    who = order % 16
+    assert (who == who[:, :, :1]).all()
+    assert all(torch.equal(epoch[:, 0].flatten().sort().values, worlds) for epoch in who)
+    assert not torch.equal(who[0], who[1])
+    parts = []
+    for rank in (0, 1):
+        half = remembering(8, num_minibatches=4, update_epochs=3).minibatches
+        rows = half.shuffle(Rng(1, worlds[8 * rank : 8 * rank + 8]), count).view(3, 4, 8, 2)
+        parts.append(rows % 8 + 8 * rank)
+    assert torch.equal(torch.cat(parts, 3), who)
+
+
+def test_a_minibatch_has_the_memory_of_its_worlds(collected):
+    """The memory beside a minibatch is that of its worlds at the start of the rollout."""
+    taken, first = collected.minibatches, collected.collector.first
+    for order in taken.order:
+        taken.take()
+        for name, x in taken.memory.items():
+            assert torch.equal(x, first[name][order[: len(x)]])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_iteration_reads_nothing(fused):
+    """A whole iteration with a memory reads nothing on the host, and moves every weight."""
+    ppo = remembering(fused=fused)
+    ppo.iteration()
+    before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
+    with guard(*exempt(ppo)) as switch:
+        ppo.iteration()
+    assert switch.seen > 1000 and ppo.rollout.truncated.any()
+    assert all(
+        not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
+    )
+
+
+def test_kernels_and_autograd_agree():
+    """One update by the kernels and by autograd alone ends at the same weights."""
+    weights = []
+    for fused in (True, False):
+        ppo = remembering(fused=fused, update_epochs=1)
+        ppo.iteration()
+        weights.append(torch.cat([w.detach() for w in ppo.optimizer.weights]))
+    torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
+
+
+def test_memory_restarts_with_the_episode():
+    """A world whose episode ends, or that fails, begins with a blank memory; the others keep
+    theirs."""
+    ppo = remembering()
+    ppo.env.time.zero_()
+    ppo.collector.act()
+    ppo.env.advance()
+    ppo.env.time[2] = ppo.env.task.horizon  # the time limit
+    ppo.env.sim.qpos[5, 0] = torch.nan
+    ppo.collector.settle()
+    blank = torch.tensor([i in (2, 5) for i in range(8)])
+    for x in ppo.collector.memory.values():
+        assert (x[blank] == 0).all() and (x[~blank] != 0).any(1).all()
+
+
+def test_resume_is_exact():
+    """A new PPO that loads another's state, in the midst of episodes, goes on bit by bit."""
+    runs = [remembering(seed=seed, num_steps=4) for seed in (1, 2)]
+    runs[0].iteration()
+    saved = runs[0].state()
+    assert saved["memory/actor_gru"].shape == saved["memory/critic_gru"].shape == (8, 12)
+    runs[1].load(saved, "here")
+    for _ in range(2):
+        for ppo in runs:
+            ppo.iteration()
+    a, b = (ppo.state() for ppo in runs)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_an_evaluation_remembers():
+    """It is the same twice, and another one without memory."""
+    ppo = remembering()
+    with torch.no_grad():
+        for p in ppo.policy.actor.parameters():
+            p.mul_(3.0)
+    given = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
+    given |= dict(episodes=4, seed=EVALUATION_SEEDS)
+    scores = [evaluate(ppo.policy, ppo.env.task, **given) for _ in range(2)]
+    assert scores[0] == scores[1]
+    act = ppo.policy.act
+    ppo.policy.act = lambda obs, memory: (act(obs, memory)[0], memory)  # type: ignore
+    assert evaluate(ppo.policy, ppo.env.task, **given) != scores[0]
+
+
+def test_what_does_not_divide():
+    """Minibatches of whole worlds must divide the worlds, and not the steps."""
+    remembering(8, num_steps=3, num_minibatches=4)
+    with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs=8"):
+        remembering(8, num_minibatches=3)
+    assert make_settings().num_minibatches == 4
