@@ -132,8 +132,10 @@ def check_readings(task: Task, key: str, names: Iterable[str], widths: dict[str,
     The message for the name of a term tells the readings of that term.
     """
     for name in (name for name in names if name not in widths):
-        term = reads(task, "observe", sample_inputs(task)).get(name, set())
-        own = [f"{key}.{reading}" for reading in widths if reading in term]
+        terms = reads(task, "observe", sample_inputs(task))
+        if any(name in terms.get(term, set()) for term in task.hide):
+            continue  # the actor would use it, were the term not hidden
+        own = [f"{key}.{reading}" for reading in widths if reading in terms.get(name, set())]
         if own:
             new = " and ".join(own)
             raise ValueError(f"{key}.{name}: it belongs to readings, not to terms: say {new}")
