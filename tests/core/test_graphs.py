@@ -11,7 +11,6 @@ from tests import graphs
 from tests.robot_files import mjcf, write
 from tests.worlds import TASKS
 
-
 GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]")
 
 
