@@ -74,10 +74,7 @@ def make_samples(
     return dict(
         obs=obs,
         critic=critic,
-        action=r.action,
-        mean=r.mean,
-        std=r.std,
-        logp=r.logp,
+        **{name: getattr(r, name) for name in ("action", "mean", "std", "logp")},
         advantage=normalize_advantages(advantage, valid, group),
         target=value + advantage,
         value=value,
