@@ -161,7 +161,7 @@ def evaluate(
     """The scores of a policy on its own task; `task` is that section of the configuration."""
     keys = {key: task[key] for key in ("weights", "noise")}
     return evaluation.evaluate(
-        learner.policy, learner.env.task, **keys, seed=seed, episodes=episodes, watch=watch
+        learner.policy, learner.env.task, **keys, seed=seed, episodes=episodes, before_step=watch
     )
 
 

@@ -87,10 +87,8 @@ def export_network(
         ValueError: as `export`.
     """
     check_finite("observations", torch.isfinite(observations).all(1).numpy())
-    observation = [
-        {"name": term, "width": width, "history": history.get(term, 1)}
-        for term, width in terms.items()
-    ]
+    steps = {term: history.get(term, 1) for term in terms}
+    observation = [{"name": x, "width": terms[x], "history": steps[x]} for x in terms]
     about = {"format": FORMAT, "kind": "network", "task": name, "observation": observation}
     actor = copy.deepcopy(actor).cpu()
     model = to_onnx(actor, {"obs": observations[:2]}, ["action"])

@@ -221,8 +221,9 @@ class Policy(nn.Module):
         check_layout(networks, layout(self.state_dict()), where)
         self.load_state_dict(networks)
 
-    def _forward(self, net: nn.Sequential, x: Tensor) -> Tensor:
+    def _forward(self, net: nn.Module, x: Tensor) -> Tensor:
         """net(x), with the precision that `amp` says."""
+        assert isinstance(net, nn.Sequential)
         with self._precision(x):
             return mlp_forward(net, x).to(x.dtype)
 

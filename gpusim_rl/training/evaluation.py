@@ -30,7 +30,7 @@ def evaluate(
     episodes: int,
     seed: int = SEED,
     progress: bool = False,
-    watch: Callable[[Env, int], None] | None = None,
+    before_step: Callable[[Env, int], None] | None = None,
 ) -> dict[str, float]:
     """Score the mean action in `episodes` worlds, each for the length of one episode.
 
@@ -40,25 +40,23 @@ def evaluate(
         policy: on any device.
         task: as trained. What runs is its `evaluation()`.
         progress: show a bar in a terminal.
-        watch: called with the Env and the number of the step, before each step.
+        before_step: called with the Env and the number of the step.
 
-    Returns:
-        `success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
-        task's own measures.
+    Returns `success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
+    task's own measures.
     """
     env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
     task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
     first, returns = torch.ones(episodes), torch.zeros(episodes)
     hidden = not (progress and sys.stdout.isatty())
     for t in track(range(task.horizon), "evaluating", disable=hidden, transient=True):
-        if watch:
-            watch(env, t)
-        action = act(env.observation.actor)
-        step = env.step(action, on_step=lambda s: measures.add(task.measure(s)))
+        if before_step:
+            before_step(env, t)
+        obs = env.observation.actor
+        step = env.step(act(obs), on_step=lambda s: measures.add(task.measure(s)))
         act.restart(ended(step))
         returns += first * step.reward
-        failed = step.terminated | step.fault
-        first *= (~failed).float()
+        first *= (~(failed := step.terminated | step.fault)).float()
         measures.add({"terminated": failed})
     scores = task.score(measures.stacked())
     # Outside the iteration the host may read: an evaluation runs on it.

@@ -340,7 +340,7 @@ def test_augment_is_twice_the_samples():
     # the KL that steers the learning rate is that of what acted: the images have none of their own
     with torch.no_grad():
         whole, alone = (
-            loss(ppo.policy, batch, ppo.cfg, copies)[1][APPROX_KL]
+            loss(ppo.policy, batch, ppo.cfg, copies=copies)[1][APPROX_KL]
             for batch, copies in ((taken.batch, 2), (a, 1))
         )
     torch.testing.assert_close(whole, alone)
