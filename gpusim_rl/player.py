@@ -41,6 +41,8 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     }
     ppo = make_ppo(config | on_cpu, num_envs=1)
     ppo.policy.load(state, str(path))
+    done = state.get("ppo/iteration")
+    ppo.iterations = int(done) if done is not None and done.numel() == 1 else 0
     return ppo, config
 
 

@@ -75,22 +75,22 @@ def test_the_client_of_the_docs(trained, tmp_path):
     (tmp_path / "robot.py").write_text(ROBOT.format(tests=str(ROOT / "tests")))
     (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
     robot, twin = Robot(policy.mjcf, policy.dt), Robot(policy.mjcf, policy.dt)
-    client = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "client.py"],
         cwd=tmp_path,
         env={key: x for key, x in os.environ.items() if key != "PYTHONPATH"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    )
-    assert client.stdin and client.stdout
-    on = True
-    while on:
-        word, *arguments = pickle.load(client.stdout)
-        answer = getattr(robot, word)(*arguments)
-        on = word != "is_on" or answer
-        pickle.dump(answer, client.stdin)
-        client.stdin.flush()
-    assert client.wait() == 0
+    ) as client:
+        assert client.stdin and client.stdout
+        on = True
+        while on:
+            word, *arguments = pickle.load(client.stdout)
+            answer = getattr(robot, word)(*arguments)
+            on = word != "is_on" or answer
+            pickle.dump(answer, client.stdin)
+            client.stdin.flush()
+    assert client.returncode == 0
     twin.start(policy.joints, *(policy.outputs[key] for key in ("kp", "kd", "safe_pose")))
     while twin.is_on():
         twin.send(policy.act(runtime.readings(policy, twin.data), twin.command()))
