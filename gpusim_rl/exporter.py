@@ -40,7 +40,8 @@ def export_policy(
     """
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
     env = evaluation_env(learner.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
-    controller = Controller(env.task, copy.deepcopy(learner.policy.actor).cpu())
+    actor = copy.deepcopy(learner.policy.actor).cpu()
+    controller = Controller(env.task, actor, actor.blank_memory(1))
     mean, known = MeanAction(learner.policy, WORLDS), read_evaluated(run, learner, controller)
 
     def act(obs: Tensor, began: Tensor) -> Tensor:
@@ -82,7 +83,12 @@ def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[
 
 
 def export_bare_network(learner: Learner, cfg: dict[str, Any], run: Path, path: Path) -> float:
-    """Export an actor alone: observation in, action out. Returns the largest difference."""
+    """Export an actor alone: observation in, action out. Returns the largest difference.
+
+    ValueError if the actor remembers: only the controller has inputs for its memory.
+    """
+    if learner.policy.blank_memory(1):
+        raise ValueError("export=network needs algo.memory=none: use export=controller")
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
     env = learner.env
     return export_network(
