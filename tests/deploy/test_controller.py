@@ -10,12 +10,14 @@ import torch
 from gpusim_rl.build import robot_arguments
 from gpusim_rl.core.symmetry import mirrors
 from gpusim_rl.deploy.controller import Controller
-from gpusim_rl.deploy.export import TOLERANCE
+from gpusim_rl.deploy.export import TOLERANCE, export
+from gpusim_rl.deploy.record import percentiles, record
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from gpusim_rl.training.evaluation import MeanAction
 from tests import robot_files
 from tests.exported import Exported, export_task, fresh_env, make_actor
-from tests.worlds import make_actuator, make_task, numbers, robot_keys, with_ranges
+from tests.worlds import make_actuator, make_policy, make_task, numbers, robot_keys, with_ranges
 
 SHORT = {"episode": 0.5}  # s: every world restarts at least twice
 STEPS = 70
@@ -122,6 +124,26 @@ def test_order_of_joints(tmp_path):
     order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
     assert (np.diff(order) < 0).any()
     check(exported)
+
+
+def test_policy_that_remembers(tmp_path):
+    """A recurrent policy is deployed with its memory: the targets of 200 steps with restarts."""
+    env = fresh_env(make_task("cartpole", episode=1.0, hide=("speeds",)), "cartpole")
+    policy = make_policy(*env.dims, memory="gru", seed=3)
+    with torch.no_grad():
+        policy.actor.net.head[-1].weight.mul_(100)  # pyright: ignore
+    mean = MeanAction(policy, env.num_envs)
+    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
+
+    def act(obs: torch.Tensor, began: torch.Tensor) -> torch.Tensor:
+        mean.restart(began)
+        return mean(obs)
+
+    recorded = record(env, act, controller, 200)
+    ranges, path = percentiles(recorded.given), tmp_path / "p.onnx"
+    error = export(controller, path, name="cartpole", recorded=recorded, ranges=ranges, lineage={})
+    assert "actor_gru" in controller.start
+    check(Exported(path, controller, recorded, error))
 
 
 @torch.no_grad()
