@@ -40,9 +40,10 @@ def export_policy(
     """
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
     env = evaluation_env(learner.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
-    actor = copy.deepcopy(learner.policy.actor).cpu()
-    controller = Controller(env.task, actor, actor.blank_memory(1))
-    mean, known = MeanAction(learner.policy, WORLDS), read_evaluated(run, learner, controller)
+    # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
+    policy = copy.deepcopy(learner.policy).cpu()
+    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
+    mean, known = MeanAction(policy, WORLDS), read_evaluated(run, learner, controller)
 
     def act(obs: Tensor, began: Tensor) -> Tensor:
         mean.restart(began)

@@ -127,7 +127,7 @@ def session(data: bytes) -> Any:
 
 
 def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
-    """Largest |ONNX - Env| of a target, over all recorded world-steps.
+    """Largest |ONNX - Env| / max(1, |Env|) of a target, over all recorded world-steps.
 
     The memory goes from each step to the next through the file; only where an episode begins it is
     what the Env began with.
@@ -149,5 +149,7 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
         feed = {name: x[t] for name, x in recorded.given.items()} | {RESTART: restart}
         targets, *after = run(None, feed | {MEMORY + name: x for name, x in memory.items()})
         memory = dict(zip(memory, after, strict=True))
-        worst = np.maximum(worst, np.abs(targets - recorded.targets[t]).max())  # keeps NaN
+        expected = recorded.targets[t]
+        error = np.abs(targets - expected) / np.maximum(1, np.abs(expected))
+        worst = np.maximum(worst, error.max())  # keeps NaN
     return float(worst)

@@ -105,9 +105,12 @@ class Policy:
             raise ValueError(f"inputs {sorted(names)}, described are {sorted(expected)}")
 
     def _try(self) -> None:
-        """Run once with zeros; ValueError unless the network is what its description says."""
+        """Run once with ones; ValueError unless the network is what its description says.
+
+        A task may normalize a direction or a quaternion, which it cannot do with zeros.
+        """
         self.reset()
-        readings = {name: np.zeros(width) for name, width in self.needs.items()}
+        readings = {name: np.ones(width) for name, width in self.needs.items()}
         self.act(readings, np.zeros(self.command["shape"]) if self.command else None)
         self.reset()
 

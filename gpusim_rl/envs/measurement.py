@@ -39,6 +39,8 @@ class Measurement:
     def __init__(self, task: Task, worlds: int, noise: dict[str, float], device: torch.device):
         need, every, random = needs(task), measured(task.mjm), task.randomization
         self.widths = widths = {name: every[name] for name in need.readings}
+        if not widths:
+            raise ValueError("the actor and `control` use no reading: nothing would be measured")
         check_readings(task, "task.noise", noise, widths)
         check_readings(task, "task.randomise.bias", random.biases, widths)
         updates = reads(task, "update", sample_inputs(task))
@@ -74,7 +76,12 @@ class Measurement:
         return readings
 
     def noise_amplitude(self, reading: str) -> Tensor:
-        """The half-widths of a reading's noise: a view that a curriculum writes to."""
+        """The half-widths of a reading's noise: a view that a curriculum writes to.
+
+        Those of a hidden term's reading, which nobody gets, are a tensor of its own.
+        """
+        if reading not in self.widths:
+            return self.amplitudes.new_zeros(1)
         return self.split(self.amplitudes[None])[reading][0]
 
     def noise(self, rng: Rng) -> Tensor:
