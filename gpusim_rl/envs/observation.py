@@ -43,17 +43,19 @@ class Observer:
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):
         self.task, n, device = task, len(state.time), state.time.device
-        self.measurement = Measurement(task, n, noise, device)
         self.term_widths = {name: value.shape[1] for name, value in task.observe(state).items()}
-        self.history = self._make_history(n, device)
+        self._check_terms()
+        self.measurement = Measurement(task, n, noise, device)
+        multiple = not set(task.history.values()) <= {1}
+        self.history = History(self.term_widths, task.history, n, device) if multiple else None
         self.compile(lambda fn: fn)
         no = self.history.width if self.history else sum(self.term_widths.values())
         self.observation = Observation(
             *(torch.zeros(n, width, device=device) for width in (no, self.critic(state).shape[1]))
         )
 
-    def _make_history(self, n: int, device: torch.device) -> History | None:
-        """The history that the actor observes in n worlds; None if it observes one step alone."""
+    def _check_terms(self) -> None:
+        """ValueError if `hide` or `history` names no term, or every term is hidden."""
         task = self.task
         for key, terms in (("hide", task.hide), ("history", task.history)):
             unknown = sorted(set(terms) - set(self.term_widths))
@@ -62,9 +64,6 @@ class Observer:
                 raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {known})")
         if set(task.hide) == set(self.term_widths):
             raise ValueError("task.hide names every term: the actor would observe nothing")
-        if set(task.history.values()) <= {1}:
-            return None
-        return History(self.term_widths, task.history, n, device)
 
     def compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions of a state as `fuse` returns them."""
