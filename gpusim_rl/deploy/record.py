@@ -57,8 +57,8 @@ def record(
 
 
 def stacked(rows: tuple[dict[str, Array], ...]) -> dict[str, Array]:
-    """Arrays of each row by name, as one array by name."""
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    """Arrays of each row by name, as one array by name; nothing of no rows."""
+    return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def percentiles(given: dict[str, Array]) -> Ranges:
