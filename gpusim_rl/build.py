@@ -28,7 +28,7 @@ from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
-from gpusim_rl.training.memory import check_rollout, check_worlds, out_of_memory_named
+from gpusim_rl.training.memory_checks import check_rollout, check_worlds, out_of_memory_named
 
 # Of algo, for Policy
 NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")
@@ -199,7 +199,6 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
     """`make_ppo` with as many worlds, on all processes of a group together."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
-    check_rollout(env, cfg, env.num_envs)
     algo = dict(cfg["algo"])
     validate.require(algo, (*NETWORK, "tf32"), "algo", "algo/ppo")
     network = {key: algo.pop(key) for key in NETWORK}
@@ -207,6 +206,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
         torch.set_float32_matmul_precision("high")
     images = find_mirrors(env, cfg) if network["symmetry"] != "none" else None
     policy = Policy(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
+    check_rollout(env, policy, cfg)
     return PPO(
         env,
         policy,

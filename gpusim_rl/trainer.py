@@ -72,8 +72,10 @@ def train(cfg: dict[str, Any]) -> Result:
 
 def plan_memory(cfg: dict[str, Any]) -> None:
     """Print the memory that a configuration needs, and how many worlds fit."""
-    build = partial(make_ppo, cfg, group=ProcessGroup.from_environment())
-    memory.show(memory.measure(build), cfg["num_envs"])
+    group, algo = ProcessGroup.from_environment(), cfg["algo"]
+    parts = algo["num_minibatches"] if algo["memory"] != "none" else 1  # which take whole worlds
+    build = partial(make_ppo, cfg, group=group)
+    memory.show(memory.measure(build, group.size * parts), cfg["num_envs"])
 
 
 class Trainer:

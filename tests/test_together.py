@@ -21,6 +21,7 @@ ON = (
         "robot.actuator.lag=2",
     ),
     *("algo.symmetry=net", "task.history.joints=3", "task.observation_delay=[0,2]"),
+    *("task.dropout.gyro=0.1", "task.dropout.joint_pos=0.05"),
     *(
         f"task.randomise.{field}.kind=uniform"
         for field in ("payload", "strength", "gravity", "encoder", "force", "bias.gyro")

@@ -9,7 +9,7 @@ from gpusim_rl.build import build_env
 from gpusim_rl.config import compose, resume, trees, validate
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
-from gpusim_rl.training.memory import out_of_memory_named
+from gpusim_rl.training.memory_checks import out_of_memory_named
 
 # Keys of a training, which is the other trainer's business.
 TRAINING = (*resume.CHANGEABLE, "num_steps", "algo", "curriculum")

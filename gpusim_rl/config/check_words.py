@@ -101,15 +101,15 @@ def check_range(key: str, old: Any, new: Any) -> None:
 def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """base with other values; ValueError at a key that base lacks, or a value of another kind.
 
-    Reward terms, noise and a curriculum replace those of base: they belong to the task's code, not
-    to its file of today.
+    Reward terms, noise, drop-out and a curriculum replace those of base: they belong to the task's
+    code, not to its file of today.
     """
     for key, value in values.items():
         if key not in base:
             check_moved(f"{prefix}{key}")
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)
-    whole = ("weights", "noise", "curriculum")
+    whole = ("weights", "noise", "dropout", "curriculum")
     deep = {
         key: merge(base[key], value, f"{prefix}{key}.")
         for key, value in values.items()

@@ -50,6 +50,7 @@ def check_values(cfg: dict[str, Any]) -> None:
             known = ", ".join(kinds)
             raise ValueError(f"algo.{key}={cfg['algo'][key]}: choose one of {known}")
     check_history(cfg["task"])
+    check_dropout(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
     curriculum.check_plan(cfg["curriculum"], cfg)
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
@@ -116,6 +117,15 @@ def check_history(task: dict[str, Any]) -> None:
             f"task.observation_delay={[low, high]}: expected the least and the most control steps, "
             f"up to {MAX_HISTORY}"
         )
+
+
+def check_dropout(task: dict[str, Any]) -> None:
+    """ValueError if a probability that a reading is not delivered is none, or 1."""
+    for reading, chance in task["dropout"].items():
+        if type(chance) not in (int, float) or not 0 <= chance < 1:
+            raise ValueError(
+                f"task.dropout.{reading}={chance!r}: expected a probability, from 0 to below 1"
+            )
 
 
 def require(values: dict[str, Any], keys: Iterable[str], section: str, file: str) -> None:

@@ -90,13 +90,7 @@ class Follow(TorchDispatchMode):
                 self.names[key] = self.names.get(key, NOTHING) | names
                 self.kept.append(x)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and note what its results depend on."""
         kwargs = kwargs or {}
         name, given = func.overloadpacket.__name__, tree_leaves((args, kwargs))
@@ -129,13 +123,7 @@ class Methods(TorchFunctionMode):
         super().__init__()
         self.follow = follow
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch, unless it takes the values of a tensor to the host."""
         copied = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
         if (func in METHODS or copied) and self.follow.of(tree_leaves(args)):

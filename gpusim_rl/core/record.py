@@ -30,8 +30,7 @@ class Record:
     @classmethod
     def zeros(cls, widths: dict[str, int], *shape: int, device: torch.device) -> "Record":
         """A record (*shape, …) of zeros."""
-        width = sum(max(n, 1) for n in widths.values())
-        return cls(widths, torch.zeros(*shape, width, device=device))
+        return cls(widths, torch.zeros(*shape, row_width(widths), device=device))
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_") or name not in self._columns:
@@ -52,6 +51,11 @@ class Record:
         """The mirror of a row, of the flips of its columns; the others stay as they are."""
         same = {name: keep(*[1.0] * max(n, 1)) for name, n in self.widths.items()}
         return Mirror(join((same | flips).values()))
+
+
+def row_width(widths: dict[str, int]) -> int:
+    """The width of all columns together."""
+    return sum(max(n, 1) for n in widths.values())
 
 
 def packed(values: dict[str, Tensor], out: Tensor | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from gpusim_rl.deploy.controller import COMMAND, MEMORY, NEXT, RESTART, TARGETS,
 from gpusim_rl.deploy.record import Ranges
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.task import Task
-from gpusim_rl.robots.servos import actuators
+from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
 
 FORMAT = 2
 UNITS = {  # of sensors, by the name of their MuJoCo type
@@ -106,6 +106,8 @@ def describe_targets(task: Task) -> dict[str, Any]:
     """The output that goes to the actuators: joints, units, gains, limits and a safe pose."""
     m, about = task.mjm, actuators(task.mjm)
     about["safe_pose"] = about.pop("default_pose")
+    if None in actuated_joints(m):
+        about["drives"] = driven_things(m)
     return {
         "name": TARGETS,
         "type": "float32",
@@ -120,9 +122,9 @@ def describe_targets(task: Task) -> dict[str, Any]:
 # -- units and frames ------------------------------------------------------------------------------
 
 
-def actuated_joints(m: mujoco.MjModel) -> list[str]:
-    """The names of the joints that the actuators drive, in the order of ctrl."""
-    return [m.joint(int(j)).name for j in m.actuator_trnid[:, 0]]
+def actuated_joints(m: mujoco.MjModel) -> list[str | None]:
+    """The names of the joints that the actuators drive, in the order of ctrl; None for none."""
+    return [m.joint(j).name if j >= 0 else None for j in driven_joints(m)]
 
 
 def joint_unit(m: mujoco.MjModel, joint: int) -> str:
@@ -133,16 +135,20 @@ def joint_unit(m: mujoco.MjModel, joint: int) -> str:
 def joint_units(m: mujoco.MjModel, name: str) -> list[str]:
     """The unit of each column of `joint_pos` or `joint_vel`."""
     end = "/s" if name == JOINTS[1] else ""
-    return [joint_unit(m, int(j)) + end for j in m.actuator_trnid[:, 0]]
+    return [joint_unit(m, j) + end for j in driven_joints(m)]
 
 
 def control_unit(m: mujoco.MjModel, i: int) -> str:
-    """The unit of actuator i's control: of the joint, of its speed, or a multiple of its torque."""
-    joint = int(m.actuator_trnid[i, 0])
-    unit = joint_unit(m, joint)
+    """The unit of actuator i's control: of a position, of a speed, or a multiple of a torque.
+
+    Tendons and bodies have lengths and forces; a site turns if its gear has torques alone.
+    """
+    joint = driven_joints(m)[i]
+    turns = m.actuator_trntype[i] == mujoco.mjtTrn.mjTRN_SITE and not m.actuator_gear[i, :3].any()
+    unit = joint_unit(m, joint) if joint >= 0 else "rad" if turns else "m"
     if m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_AFFINE:
         return unit if m.actuator_biasprm[i, 1] else f"{unit}/s"
-    scale = float(m.actuator_gear[i, 0] * m.actuator_gainprm[i, 0])
+    scale = gear(m, i) * float(m.actuator_gainprm[i, 0])
     force = "N m" if unit == "rad" else "N"
     return force if scale == 1 else f"{scale:g} {force}"
 

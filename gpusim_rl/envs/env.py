@@ -105,7 +105,7 @@ class Env:
         if task.fields:
             self.sim.refresh()
         start = self._episode_start(n, self.rng)
-        memory = {key: x.clone() for key, x in start.items() if key not in ("qpos", "qvel")}
+        memory = live_tensors.task_memory(task, start)
         self.memory = memory | task.randomization.memory(n)
         self._restart(torch.ones_like(self._invalid))
         if stagger:

@@ -21,16 +21,19 @@ class Frames:
         self.now = torch.zeros(worlds, width, device=device)
         self.frames = torch.zeros(worlds, count, width, device=device)  # oldest first
 
-    def push(self, began: Tensor | None) -> None:
+    def push(self, began: Tensor | None, first: Tensor) -> None:
         """Keep `now`: as the values of a new moment, or if began is None of the same one.
 
-        began (B,) bool: the worlds whose episode begins now.
+        Args:
+            began: (B,) bool, the worlds whose episode begins now.
+            first: (B,) bool, the worlds whose episode began at this moment, also if it is the same.
         """
+        now = self.now[:, None]
         if began is None:
-            self.frames[:, -1].copy_(self.now)
+            began, frames = first, torch.cat([self.frames[:, :-1], now], 1)
         else:
-            now = self.now[:, None]
-            self.frames.copy_(torch.where(began[:, None, None], now, self.after(self.now)))
+            frames = self.after(self.now)
+        self.frames.copy_(torch.where(began[:, None, None], now, frames))
 
     def after(self, now: Tensor) -> Tensor:
         """(B, count, n) the frames after a moment at which the values are now (B, n)."""

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gpusim_rl.core.states import Live, load_state, per_world, shared
+from gpusim_rl.envs.readings import JOINTS
 
 if TYPE_CHECKING:
     from gpusim_rl.envs.env import Env
+    from gpusim_rl.envs.task import Task
 
 
 def state_tensors(env: "Env") -> dict[str, Tensor]:
@@ -16,6 +18,21 @@ def state_tensors(env: "Env") -> dict[str, Tensor]:
     live = {"qpos": sim.qpos, "qvel": sim.qvel, "ctrl": sim.ctrl, "sensordata": sim.sensordata}
     own = {"action": env.action, "previous": env.previous, "time": env.time}
     return live | own | env.memory
+
+
+def task_memory(task: "Task", start: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The memory of a task, as its `start` returned it.
+
+    Raises:
+        ValueError: an entry has the name of something else that a `State` has.
+    """
+    memory = {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
+    own = {"ctrl", "sensordata", "action", "previous", "time", "kick", "force", *JOINTS}
+    taken = memory.keys() & {*own, *task.sensor_columns, *task.randomization.memory(0)}
+    if taken:
+        where = f"{type(task).__name__}.start"
+        raise ValueError(f"{where}: memory must not be called {taken.pop()!r}: a state has that")
+    return memory
 
 
 def scheduled_number(env: "Env", key: str) -> Tensor:

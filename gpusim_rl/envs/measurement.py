@@ -1,4 +1,4 @@
-"""What the robots of B worlds measure: readings with offsets, biases, noise and delay."""
+"""What the robots of B worlds measure: readings with offsets, biases, noise, delay, drop-out."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,10 +27,11 @@ class Measurement:
 
     Attributes:
         widths: reading → its width, of those that `observe` and `control` use.
-        filters: entries of the robot's memory that `update` computes of readings.
+        filters: entries of the robot's memory that `update` computes of readings or the command.
         readings: reading → (B, width), live: what the robot gets at this moment.
         amplitudes: (n,) half-widths of the noise.
         delay: the readings that are on their way; None if none comes late.
+        dropout: what is not delivered; None if everything is.
 
     Raises:
         ValueError: a term reads what no robot measures, or a key names no reading.
@@ -43,8 +44,7 @@ class Measurement:
             raise ValueError("the actor and `control` use no reading: nothing would be measured")
         check_readings(task, "task.noise", noise, widths)
         check_readings(task, "task.randomise.bias", random.biases, widths)
-        updates = reads(task, "update", sample_inputs(task))
-        self.filters = [name for name in need.memory if updates.get(name, set()) & set(widths)]
+        self.filters = need.filters
         amplitudes = [noise.get(name, 0.0) for name in widths for _ in range(widths[name])]
         self.amplitudes, n = task.tensor(amplitudes), len(amplitudes)
         offset, biased = "encoder" in random.entries, bool(random.biases)
@@ -52,6 +52,9 @@ class Measurement:
         self.biases = bias_columns(random.biases, widths, device) if biased else None
         low, high = task.observation_delay
         self.delay = DelayLine(low, high, worlds, n, device) if high else None
+        check_readings(task, "task.dropout", task.dropout, widths)
+        lost = {name: task.dropout.get(name, 0.0) for name in widths}
+        self.dropout = Dropout(lost, widths, device) if any(lost.values()) else None
         self._given = torch.zeros(worlds, n, device=device)
         self.readings = self.split(self._given)
         self.compile(lambda fn: fn)
@@ -65,7 +68,7 @@ class Measurement:
         return dict(zip(self.widths, x.split(list(self.widths.values()), 1), strict=True))
 
     def _measure(self, s: State) -> Tensor:
-        """(B, n) the readings of a state, with offsets and biases, without noise and delay."""
+        """(B, n) the readings of a state with offsets and biases: no noise, delay or drop-out."""
         readings = torch.cat([getattr(s, name) for name in self.widths], 1)
         if self.encoders is not None:
             columns, gear = self.encoders
@@ -93,30 +96,75 @@ class Measurement:
 
         began (B,) bool: the worlds whose episode begins now; None: measure the same moment again.
         """
-        delay = self.delay
-        torch.add(self._measured(s), self.noise(rng), out=delay.now if delay else self._given)
+        delay, dropout = self.delay, self.dropout
+        now = delay.now if delay else torch.empty_like(self._given) if dropout else self._given
+        torch.add(self._measured(s), self.noise(rng), out=now)
         if delay:
-            delay.push(began)
+            delay.push(began, s.time == 0)
             if began is not None:
                 delay.draw(began, rng)
-            self._given.copy_(delay.view(delay.frames))
+            now = delay.view(delay.frames)
+        if delay or dropout:
+            self._given.copy_(dropout.hold(now, self._given, rng, began) if dropout else now)
         return s.with_(**self.readings)
 
     def updated(self, update: Update, s: State, rng: Rng) -> dict[str, Tensor]:
-        """Memory after a step; what the robot's computer keeps is computed of its readings."""
+        """Memory after a step.
+
+        What the robot's computer keeps is computed of its readings and of the command, as it gets
+        both before its next action.
+        """
         values = update(s, rng)
         if self.filters:
-            own = update(self.preview(s, rng), rng)
+            shown = self.preview(s, rng)
+            if "command" in values:
+                shown = shown.with_(command=values["command"])
+            own = update(shown, rng)
             values |= {name: own[name] for name in self.filters}
         return values
 
     def preview(self, s: State, rng: Rng | None) -> State:
-        """What `write` will return in worlds that do not restart; without noise if rng is None."""
+        """What `write` will return in worlds that do not restart.
+
+        If rng is None, it is without noise and drop-out.
+        """
         now = self._measured(s)
         now = now if rng is None else now + self.noise(rng)
         if self.delay:
             now = self.delay.view(self.delay.after(now))
+        if self.dropout and rng is not None:
+            now = self.dropout.hold(now, self._given, rng, None)
         return s.with_(**self.split(now))
+
+    def state(self) -> dict[str, Tensor]:
+        """Every live tensor that later readings depend on, by name; B rows each."""
+        held = {"dropout/given": self._given} if self.dropout else {}
+        return (self.delay.state() if self.delay else {}) | held
+
+
+class Dropout:
+    """Readings that are not delivered: the robot keeps the last one, as a driver does.
+
+    Args:
+        chances: reading → probability that it is not delivered in a control step, below 1.
+        widths: reading → its width. All of its columns are delivered or lost together.
+    """
+
+    def __init__(self, chances: dict[str, float], widths: dict[str, int], device: torch.device):
+        columns = [i for i, name in enumerate(widths) for _ in range(widths[name])]
+        self.columns = torch.tensor(columns, device=device)
+        self.chances = torch.tensor([chances[name] for name in widths], device=device)
+        self.unit = torch.zeros_like(self.chances), torch.ones_like(self.chances)
+
+    def hold(self, now: Tensor, last: Tensor, rng: Rng, began: Tensor | None) -> Tensor:
+        """(B, n) now where it is delivered, and last elsewhere.
+
+        began (B,) bool: the worlds whose first readings these are, which all arrive.
+        """
+        lost = rng.uniform("observe/dropout", *self.unit) < self.chances
+        if began is not None:
+            lost &= ~began[:, None]
+        return torch.where(lost.index_select(1, self.columns), last, now)
 
 
 def bias_columns(

@@ -90,7 +90,7 @@ class Observer:
             observation.actor.copy_(now)
         else:
             history.now.copy_(now)
-            history.push(began)
+            history.push(began, s.time == 0)
             observation.actor.copy_(history.view(history.frames))
 
     def final(self, s: State) -> Tensor:
@@ -100,5 +100,4 @@ class Observer:
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor that a later observation depends on, by name; B rows each."""
-        delay, history = self.measurement.delay, self.history
-        return (delay.state() if delay else {}) | (history.state() if history else {})
+        return self.measurement.state() | (self.history.state() if self.history else {})

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.robots.servos import driven_joints, driven_things
 
 SENSOR = mujoco.mjtSensor
 
@@ -83,7 +84,11 @@ class Reflector:
 
     def __init__(self, m: Any, axis: int, joints: Flip | None, device: str):
         self.m, self.axis, self.device = m, axis, device
-        self.driven = [int(j) for j in m.actuator_trnid[:, 0]]
+        self.driven = driven_joints(m)
+        if -1 in self.driven:
+            what = driven_things(m)[self.driven.index(-1)]
+            name = m.actuator(self.driven.index(-1)).name
+            raise ValueError(f"the actuator {name!r} drives the {what}, which has no mirror image")
         self.pairs = pairs(m, axis)
         if joints:
             order, signs = joints

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+from gpusim_rl.robots.servos import driven_joints
+
 ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
 
@@ -27,9 +28,9 @@ class JointColumns(NamedTuple):
 
 def joint_columns(m: Any, device: str) -> JointColumns:
     """The columns of a model's actuated joints: hinges and slides."""
-    joints = m.actuator_trnid[:, 0]
-    for i in range(m.nu):
-        if m.actuator_trntype[i] not in ON_JOINT or m.jnt_type[joints[i]] not in ONE_DOF:
+    joints = driven_joints(m)
+    for i, joint in enumerate(joints):
+        if joint < 0 or m.jnt_type[joint] not in ONE_DOF:
             return JointColumns(slice(0), slice(0), m.actuator(i).name or f"number {i}")
     return JointColumns(
         adjacent(m.jnt_qposadr[joints], device), adjacent(m.jnt_dofadr[joints], device)

@@ -36,6 +36,7 @@ class Task:
         hide: observation terms that the critic observes and the actor does not.
         observation_delay: least and largest age [control steps] of the readings of sensors and
             joints that the actor sees. It is drawn for each episode.
+        dropout: reading → probability that it is not delivered in a control step; 0 unless given.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
         actuator: what makes torques of `control`'s targets.
@@ -51,6 +52,7 @@ class Task:
     history: dict[str, int] = field(default_factory=dict)
     hide: tuple[str, ...] = ()
     observation_delay: tuple[int, int]
+    dropout: dict[str, float] = field(default_factory=dict)
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
     actuator: Actuator
@@ -59,6 +61,8 @@ class Task:
     def __post_init__(self) -> None:
         self.history = self.history | dict.fromkeys(self.hide, 0)  # the actor sees no step of them
         self._nominal: dict[str, Tensor] = {}
+        self.traced: Any = None  # what `tracing.needs` says, once it was asked
+        self._constants: dict[Any, Tensor] = {}  # no graph may copy a number from the host
         self.scheduled_numbers: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
@@ -149,14 +153,26 @@ class Task:
             return self
         twin = copy.copy(self)
         vars(twin).update(self.scheduled_numbers)
-        vars(twin).pop("command_limit", None)  # it is computed from one of them, perhaps
         return twin
 
-    @cached_property
+    @property
     def command_limit(self) -> Tensor:
-        """(n,) the half-widths of the command's ranges."""
+        """(n,) the half-widths of the command's ranges, with scheduled numbers as they are now."""
         assert self.command
-        return self.tensor(self.command.largest)
+        largest: Any = self.command.largest
+        if isinstance(largest, Tensor):
+            return largest
+        if any(isinstance(x, Tensor) for x in largest):
+            return torch.stack([self.constant(x) for x in largest])
+        return self.constant(tuple(largest))
+
+    def constant(self, value: Any) -> Tensor:
+        """A number or a tuple of numbers as a tensor, made once; a tensor as it is."""
+        if isinstance(value, Tensor):
+            return value
+        if value not in self._constants:
+            self._constants[value] = self.tensor(value)
+        return self._constants[value]
 
     def draw_command(self, rng: Rng) -> Tensor:
         """(B, n) commands, uniform in their ranges."""

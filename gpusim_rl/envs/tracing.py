@@ -76,9 +76,17 @@ class Needs(NamedTuple):
     readings: tuple[str, ...]  # of `measured`, in its order
     memory: tuple[str, ...]  # `action`, `previous`, `time` if used, then entries of `start`
     command: bool
+    filters: tuple[str, ...] = ()  # of the memory, what `update` makes of readings or the command
 
 
 def needs(task: Task) -> Needs:
+    """What `trace_needs` says of a task, which is traced once."""
+    if task.traced is None:
+        task.traced = trace_needs(task)
+    return task.traced
+
+
+def trace_needs(task: Task) -> Needs:
     """What the actor's observation and `control` need on a robot, found by tracing the task.
 
     On a robot `update` and `control` see the readings as they were delivered, like `observe`.
@@ -88,9 +96,8 @@ def needs(task: Task) -> Needs:
             measures or knows: the base's position, a velocimeter, a random number. The line names
             the term. Or a method branches on a tensor.
     """
-    inputs = sample_inputs(task)
-    where, half = type(task).__name__, {RNG: inputs[RNG]}
-    drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), half)
+    where, inputs = type(task).__name__, sample_inputs(task)
+    drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), {RNG: inputs[RNG]})
     updated, known, used = reads(task, "update", inputs), measured(task.mjm), set[str]()
     terms = reads(task, "observe", inputs)
     # a term with a history of 0 is the critic's alone
@@ -112,10 +119,12 @@ def needs(task: Task) -> Needs:
             if wrong:
                 raise ValueError(f"{where}: {reader} reads {name!r}, {wrong}")
             readers.append((f"the memory {name!r}", own))
+    memory = tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command")
     return Needs(
         readings=tuple(name for name in known if name in used),
-        memory=tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command"),
+        memory=memory,
         command="command" in used,
+        filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*known, "command"}),
     )
 
 

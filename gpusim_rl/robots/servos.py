@@ -1,9 +1,45 @@
-"""Gains and torque limits of a model's servos."""
+"""What a model's actuators drive, and the gains and torque limits of its servos."""
 
 from typing import Any
 
 import mujoco
 import numpy as np
+
+TRANSMISSION = mujoco.mjtTrn
+ON_JOINT = (int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT))
+DRIVEN = {  # the kind of object that an actuator without a joint drives
+    TRANSMISSION.mjTRN_TENDON: mujoco.mjtObj.mjOBJ_TENDON,
+    TRANSMISSION.mjTRN_SITE: mujoco.mjtObj.mjOBJ_SITE,
+    TRANSMISSION.mjTRN_SLIDERCRANK: mujoco.mjtObj.mjOBJ_SITE,
+    TRANSMISSION.mjTRN_BODY: mujoco.mjtObj.mjOBJ_BODY,
+}
+
+
+def driven_joints(m: mujoco.MjModel) -> list[int]:
+    """The joint that each actuator drives, in the order of ctrl; -1 if it drives none."""
+    kinds = zip(m.actuator_trntype, m.actuator_trnid[:, 0], strict=True)
+    return [int(joint) if kind in ON_JOINT else -1 for kind, joint in kinds]
+
+
+def driven_things(m: mujoco.MjModel) -> list[str]:
+    """What each actuator drives, with its name: `joint FL_knee`, `tendon pull`, `site tip`."""
+    things = []
+    for kind, of in zip(m.actuator_trntype, m.actuator_trnid[:, 0], strict=True):
+        of_type = DRIVEN.get(TRANSMISSION(kind), mujoco.mjtObj.mjOBJ_JOINT)
+        short = of_type.name.removeprefix("mjOBJ_").lower()
+        things.append(f"{short} {mujoco.mj_id2name(m, of_type, int(of))}")
+    return things
+
+
+def gear(m: mujoco.MjModel, i: int) -> float:
+    """What a force of 1 of actuator i is on what it drives [N m or N].
+
+    Of a site it is the length of the force, or of the torque if there is none.
+    """
+    whole = m.actuator_gear[i]
+    if m.actuator_trntype[i] != TRANSMISSION.mjTRN_SITE:
+        return float(whole[0])
+    return float(np.linalg.norm(whole[:3]) or np.linalg.norm(whole[3:]))
 
 
 def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
@@ -11,37 +47,42 @@ def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
 
     `default_pose` [rad, m] is the position of the joint in the first keyframe, else in `qpos0`.
     `kp` and `kd` are the gains of a position servo. `torque_limit` [N m, N] bounds what reaches the
-    joint. An entry is None where the model sets no gain or no limit.
+    joint. An entry is None where the model sets no gain or no limit, or the actuator has no joint.
     """
-    joints, motors = m.actuator_trnid[:, 0], range(m.nu)
+    joints, motors = driven_joints(m), range(m.nu)
     servo = m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
     pose = m.key_qpos[0] if m.nkey else m.qpos0
     return {
-        "default_pose": [float(pose[m.jnt_qposadr[j]]) for j in joints],
+        "default_pose": [float(pose[m.jnt_qposadr[j]]) if j >= 0 else None for j in joints],
         "kp": [float(-m.actuator_biasprm[i, 1]) if servo[i] else None for i in motors],
         "kd": [float(-m.actuator_biasprm[i, 2]) if servo[i] else None for i in motors],
         "torque_limit": [torque_limit(m, i) for i in motors],
         "control_range": [
             m.actuator_ctrlrange[i].tolist() if m.actuator_ctrllimited[i] else None for i in motors
         ],
-        "joint_range": [m.jnt_range[j].tolist() if m.jnt_limited[j] else None for j in joints],
+        "joint_range": [
+            m.jnt_range[j].tolist() if j >= 0 and m.jnt_limited[j] else None for j in joints
+        ],
     }
 
 
 def torque_limit(m: mujoco.MjModel, i: int) -> float | None:
-    """The largest |torque| [N m] or |force| [N] of actuator i on its joint.
+    """The largest |torque| [N m] or |force| [N] of actuator i on its joint, or what it drives.
 
     It is the smallest of the limits that the model sets, None if it sets none.
     """
-    gear, joint, limits = abs(float(m.actuator_gear[i, 0])), m.actuator_trnid[i, 0], []
+    scale, joint, of, limits = abs(gear(m, i)), driven_joints(m)[i], m.actuator_trnid[i, 0], []
     if m.actuator_forcelimited[i]:
-        limits.append(gear * float(np.abs(m.actuator_forcerange[i]).max()))
-    if m.jnt_actfrclimited[joint]:
+        limits.append(scale * float(np.abs(m.actuator_forcerange[i]).max()))
+    if joint >= 0 and m.jnt_actfrclimited[joint]:
         limits.append(float(np.abs(m.jnt_actfrcrange[joint]).max()))
+    tendon = m.actuator_trntype[i] == TRANSMISSION.mjTRN_TENDON
+    if tendon and m.tendon_actfrclimited[of]:
+        limits.append(float(np.abs(m.tendon_actfrcrange[of]).max()))
     motor = m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_NONE  # force = gain · ctrl
     if m.actuator_ctrllimited[i] and motor:
         gain = m.actuator_gainprm[i, 0]
-        limits.append(gear * float(gain * np.abs(m.actuator_ctrlrange[i]).max()))
+        limits.append(scale * float(gain * np.abs(m.actuator_ctrlrange[i]).max()))
     return min(limits) if limits else None
 
 

@@ -1,14 +1,10 @@
 """How much memory a training takes, and how many worlds fit: two small ones, extrapolated."""
 
-import gc
+import math
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
-from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import mujoco
 import numpy as np
 import torch
 import warp as wp
@@ -18,10 +14,9 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.core.graphs import WARM_UP
-from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.task import Task
-from gpusim_rl.sim.actuator_spec import GAINS
+from gpusim_rl.training.memory_checks import free_bytes
 
+FEW = 32  # worlds that are measured, at least
 SPARE = 0.1  # share of the free memory that is not used
 PARTS = ("physics", "environment", "rollout", "networks", "optimizer", "update")
 
@@ -44,9 +39,13 @@ class Plan(NamedTuple):
         return max(0, int(room / sum(self.slope.values())))
 
 
-def measure(build: Callable[[int], Learner]) -> Plan:
-    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds."""
-    few, many = 32, 64
+def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
+    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
+
+    unit: the number of worlds must be a multiple of it.
+    """
+    few = unit * math.ceil(FEW / unit)
+    many = 2 * few
     # The first one also loads modules, libraries and kernels, which are not to be measured.
     device = build(few).env.device
     measure_parts(build, few, device)
@@ -160,88 +159,3 @@ def held_bytes(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int
             seen.add(place)
             size += n
     return size
-
-
-def check_free(what: str, size: float, device: torch.device) -> None:
-    """Check that so many bytes are free on the device. Less than 1 GiB is taken for granted.
-
-    Raises:
-        ValueError: names what would take them.
-    """
-    if size < 2**30:
-        return
-    free = free_bytes(device)
-    if size > free:
-        raise ValueError(
-            f"{what} takes more than {size / 2**30:,.0f} GiB, and {free / 2**30:.1f} GiB are free"
-        )
-
-
-def free_bytes(device: torch.device) -> int:
-    """What is left on a CUDA device, or on the machine within its control group's limit."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
-    if not Path("/proc/meminfo").exists():
-        return sys.maxsize
-    info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free, group = int(info["MemAvailable"].split()[0]) * 1024, Path("/sys/fs/cgroup")
-    limit, used = ((group / name) for name in ("memory.max", "memory.current"))
-    if limit.exists() and limit.read_text().strip() != "max":
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    return free
-
-
-@contextmanager
-def out_of_memory_named(worlds: int):
-    """Turn the errors of an allocation that failed into a ValueError that names num_envs."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and "alloc" not in str(error):
-            raise
-        raise ValueError(
-            f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"
-        ) from None
-
-
-def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.device) -> None:
-    """Check, before anything is built, that the worlds and the record of an evaluation fit.
-
-    About what `measure` finds.
-
-    Raises:
-        ValueError: they do not.
-    """
-    m, episodes, steps = task.mjm, cfg["episodes"], cfg["num_steps"]
-    state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
-    fields = sum(m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields)
-    # Delayed targets: the live ones, those of the worst step, and a copy while they move.
-    delayed = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)
-    world = 1000 + 16 * (state + m.nsensordata + fields) + 24 * delayed  # bytes
-    sample = 40 * (m.nq + m.nv + m.nu)  # bytes of a sample of a rollout, at least
-    check_free(f"num_envs={worlds} × num_steps={steps}", worlds * (world + steps * sample), device)
-    # Five measures, twice while they are stacked.
-    evaluation = episodes * (world + 40 * task.horizon)
-    what = f"episodes={episodes} of task.episode={task.episode} s"
-    check_free(what, evaluation, torch.device("cpu"))
-
-
-def check_rollout(env: Env, cfg: dict[str, Any], worlds: int) -> None:
-    """Check that a rollout and its update fit: record, samples and activations.
-
-    Raises:
-        ValueError: they do not.
-    """
-    (no, nc, nu), algo, steps = env.dims, cfg["algo"], cfg["num_steps"]
-    record = 4 * (no + 2 * nc + 3 * nu + 5)  # bytes of a sample, as all that follow
-    packed = 3 * 4 * (no + nc + 3 * nu + 5)  # with two copies while it is written
-    order = 8 * algo["update_epochs"]
-    images = 1 + (algo["symmetry"] != "none")
-    activations = 16 * images * sum(algo["hidden"]) / algo["num_minibatches"]
-    what = (
-        f"num_envs={worlds} × num_steps={steps}, with algo.update_epochs={algo['update_epochs']},"
-    )
-    check_free(what, worlds * steps * (record + packed + order + activations), env.device)

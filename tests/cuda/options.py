@@ -40,6 +40,7 @@ CASES = {
     "quadruped": ("quadruped", []),
     "whole": ("quadruped", ["graph=whole"]),
     "history": ("quadruped", ["task.history.joints=3", "task.observation_delay=[0,2]"]),
+    "dropout": ("quadruped", ["task.dropout.gyro=0.2"]),
     "augment": ("quadruped", ["algo.symmetry=augment"]),
     "loss": ("quadruped", ["algo.symmetry=loss"]),
     "net": ("quadruped", ["algo.symmetry=net"]),

@@ -1,23 +1,38 @@
 """The exported controller gives the targets of Env: its memory, filters, history and restarts."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 import torch
 
 from gpusim_rl.build import robot_arguments
 from gpusim_rl.core.symmetry import mirrors
+from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import Controller
+from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE, export
 from gpusim_rl.deploy.record import percentiles, record
 from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.envs.reflection import Reflector
+from gpusim_rl.envs.task import Task
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
-from gpusim_rl.training.evaluation import MeanAction
+from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 from tests import robot_files
 from tests.exported import Exported, export_task, fresh_env, make_actor
-from tests.worlds import make_actuator, make_policy, make_task, numbers, robot_keys, with_ranges
+from tests.schema import problems
+from tests.worlds import (
+    ROOT,
+    make_actuator,
+    make_policy,
+    make_task,
+    numbers,
+    robot_keys,
+    with_ranges,
+)
 
 SHORT = {"episode": 0.5}  # s: every world restarts at least twice
 STEPS = 70
@@ -42,6 +57,19 @@ class Late(Quadruped):
         return late + 0.1 * (s.joint_pos - self.stance)
 
 
+class Smooth(Quadruped):
+    """Follows a command and a gyro that its `update` filters."""
+
+    def start(self, n, rng):
+        return super().start(n, rng) | dict(wish=torch.zeros(n, 3))
+
+    def update(self, s, rng):
+        return super().update(s, rng) | dict(wish=0.8 * s.wish + 0.2 * s.command - 0.1 * s.gyro)
+
+    def observe(self, s):
+        return super().observe(s) | dict(wish=s.wish)
+
+
 def task_of(kind: type[Quadruped], **settings: Any) -> Quadruped:
     """A task of a class with the quadruped's numbers."""
     values: dict[str, Any] = numbers("quadruped") | {"actuator": make_actuator()} | settings
@@ -60,10 +88,12 @@ CASES: dict[str, dict[str, Any]] = {
     "history": {"history": {"gyro": 3, "joints": 5, "action": 2}},
     "observation delay": {"observation_delay": (0, 3)},
     "biases": {"randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)}},
+    "drop-out": {"dropout": {"gyro": 0.3, "joint_pos": 0.1}},
     "motor": {"actuator": dict(kind="dc", stall=[24, 24, 46], no_load=30, lag=2)},
     "all": {
         "history": {"gyro": 3, "action": 4},
         "observation_delay": (1, 2),
+        "dropout": {"gyro": 0.2, "joint_vel": 0.5},
         "randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)},
     },
 }
@@ -104,6 +134,88 @@ def test_memory_of_the_task(tmp_path):
     names = {"action", "previous", "time", "phase", "filtered", "history.filtered"}
     assert set(exported.controller.start) == names
     check(exported)
+
+
+def test_filter_of_the_command(tmp_path):
+    """Memory that filters the command is that of Env where the command is drawn anew, too."""
+    task = task_of(Smooth, **SHORT | {"redraw": 0.1, "dropout": {"gyro": 0.2}})
+    check(export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS))
+
+
+ROPES = """<mujoco><option timestep="0.01"><flag autoreset="disable"/></option><worldbody>
+<site name="s0"/><site name="s1"/><site name="s2"/><site name="s3"/>
+<body><joint name="a" axis="0 1 0" damping="0.5"/><geom size="0.05" pos="0 0 -0.2"/>
+<site name="tip" pos="0 0 -0.3"/>
+<body pos="0 0 -0.3"><joint name="b" axis="0 1 0" damping="0.5"/><geom size="0.05" pos="0 0 -0.2"/>
+</body></body></worldbody>
+<tendon><fixed name="t0"><joint joint="a" coef="1"/></fixed><fixed name="t1"><joint joint="a"
+coef="1"/></fixed><fixed name="rope"><joint joint="a" coef="1"/><joint joint="b" coef="-1"/></fixed>
+</tendon><actuator>
+<motor name="pull" site="tip" gear="2 0 0 0 0 0"/>
+<motor name="twist" site="tip" gear="0 0 0 0 1 0"/>
+<position name="reel" tendon="rope" kp="2" forcerange="-3 3"/>
+<position name="turn" joint="b" kp="3" kv="0.3"/></actuator>
+<sensor><jointpos name="a_pos" joint="a"/><actuatorpos name="reeled" actuator="reel"/>
+<actuatorpos name="turned" actuator="turn"/></sensor></mujoco>"""
+
+
+@dataclass(kw_only=True)
+class Puller(Task):
+    """Pulls at a double pendulum with a site, a tendon and a joint."""
+
+    def start(self, n, rng):
+        angle = rng.uniform("start", -torch.ones(2), torch.ones(2))
+        return dict(qpos=angle, qvel=0 * angle)
+
+    def observe(self, s):
+        return dict(a=s.a_pos, reeled=s.reeled, turned=s.turned)
+
+    def reward(self, s):
+        return dict(low=s.qpos[:, 0].cos())
+
+    def score(self, record):
+        return dict(success=0.0)
+
+
+def puller(**settings: Any) -> Puller:
+    """A task of this model."""
+    mjm, encoder = mujoco.MjModel.from_xml_string(ROPES), uniform(0.1, 0.2)
+    settings = {"randomise": with_ranges({"encoder": encoder}), "text": ROPES} | settings
+    past = {"observation_delay": (0, 1), "clip": 2.0, "actuator": make_actuator()}
+    return Puller(mjcf="ropes.xml", dt=0.02, episode=0.4, mjm=mjm, **past | settings)
+
+
+def test_actuators_without_a_joint(tmp_path):
+    """Actuators of sites and tendons have no encoder, are deployed, and are described by what they
+    drive."""
+    envs = [evaluation_env(puller(), 32, weights={"low": 1}, noise={}, seed=5) for _ in range(2)]
+    env, task = envs[0], envs[0].task
+    s, seen = env.current_state(), task.evaluation().randomization
+    assert seen.gear.tolist() == [0, 0, 0, 1] and seen.acts_on[3] == 1
+    assert env.measurement.encoders and env.measurement.encoders[1].tolist() == [1, 0, 1]
+    assert (s.encoder[:, 1] > 0).all() and torch.equal(env.readings["reeled"], s.reeled)
+    torch.testing.assert_close(env.readings["turned"], s.turned + s.encoder[:, 1:])
+    actor, path = make_actor(env), tmp_path / "p.onnx"
+    controller = Controller(task, actor)
+    recorded = record(envs[1], lambda obs, _: actor(obs), controller, STEPS)
+    ranges = percentiles(recorded.given)
+    error = export(controller, path, name="puller", recorded=recorded, ranges=ranges, lineage={})
+    check(Exported(path, controller, recorded, error))
+    out = describe_targets(task)
+    assert out["joints"] == [None, None, None, "b"] and out["safe_pose"] == [None, None, None, 0.0]
+    assert out["drives"] == ["site tip", "site tip", "tendon rope", "joint b"]
+    assert out["units"] == ["2 N", "N m", "m", "rad"]
+    assert out["torque_limit"] == [None, None, 3.0, None] and out["joint_range"] == [None] * 4
+    root = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
+    assert problems(out, root["$defs"]["targets"], root) == []
+    assert runtime.Policy(path).outputs["drives"] == out["drives"]
+
+
+def test_no_mirror_without_a_joint():
+    """A mirror image of an actuator without a joint is refused with its name."""
+    task = puller()
+    with pytest.raises(ValueError, match="'pull' drives the site tip, which has no"):
+        Reflector(task.mjm, 0, None, "cpu")
 
 
 def test_symmetric_network(tmp_path):

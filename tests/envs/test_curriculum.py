@@ -4,7 +4,7 @@ and evaluation know of it."""
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from gpusim_rl.envs.declarations import scheduled_fields
 from gpusim_rl.envs.registry import load_task
 from gpusim_rl.sim.actuator_models import Net
 from gpusim_rl.tasks.classic.cartpole import Cartpole
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.algorithms.test_capture import exempt
 from tests.commands import succeed
 from tests.guard import guard
@@ -218,6 +219,31 @@ def test_views_that_show_a_number_resume_exactly(monkeypatch):
     other.iteration()
     a, b = one.state(), other.state()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@dataclass(kw_only=True)
+class Ranged(Quadruped):
+    """Two ranges of its command are a number that a curriculum may change."""
+
+    @property
+    def command(self):
+        return replace(super().command, largest=(self.sigma, 0.5, 2 * self.sigma))
+
+
+def test_a_number_in_the_commands_ranges(monkeypatch):
+    """A scheduled number among others in `Command.largest` moves the range of what is drawn."""
+    monkeypatch.setattr("gpusim_rl.build.load_task", lambda *given: Ranged)
+    ppo = build(f"curriculum={written({'task.sigma': schedule(0.125, 2.0, stop=2)})}")
+    command = ppo.env.memory["command"]
+    assert (command.abs() <= torch.tensor([0.125, 0.5, 0.25])).all()
+    ppo.iteration()
+    with guard(*exempt(ppo)):
+        ppo.iteration()
+        ppo.iteration()
+    limit = ppo.env._scheduled_task.command_limit
+    assert torch.equal(limit, torch.tensor([2.0, 0.5, 4.0]))
+    ppo.env.restart()
+    assert (command.abs() <= limit).all() and (command.abs()[:, 0] > 0.125).any()
 
 
 def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):

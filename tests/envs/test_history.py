@@ -127,6 +127,20 @@ def test_an_iteration_reads_nothing(sim):
     assert ppo.rollout.truncated.any()
 
 
+def test_a_command_given_at_the_start_fills_the_history():
+    """What is written to the memory as an episode begins fills its history, and later only the last
+    entry: so does an exported policy that is given that command."""
+    env = make_env(num_envs=4, history={"command": 3}, stagger=False)
+    one, two = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.0])
+    env.set_memory("command", one)
+    assert torch.equal(parts(env, env.observation.actor)["command"], one.expand(4, 3, 3))
+    env.step(torch.zeros(4, 12))
+    env.set_memory("command", two)
+    assert torch.equal(
+        parts(env, env.observation.actor)["command"], torch.stack([one, one, two]).expand(4, 3, 3)
+    )
+
+
 def test_the_evaluation_keeps_both():
     """The delay is a property of the robot: what is evaluated has it, and the history that the
     network needs."""

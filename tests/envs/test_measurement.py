@@ -10,8 +10,10 @@ from gpusim_rl.config import command_line
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State, joint_columns, sensor_columns
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests.algorithms.test_capture import exempt
 from tests.commands import SMALL, command
-from tests.worlds import make_env
+from tests.guard import guard
+from tests.worlds import SIMS, copies, make_env, make_ppo
 
 ARM = """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
 <body pos="0 0 1"><joint name="b" axis="0 1 0"/><geom size="0.1"/>
@@ -79,11 +81,18 @@ def walkers(monkeypatch):
     return build
 
 
-@pytest.mark.parametrize("delay", [(0, 0), (1, 2)])
-def test_controls_and_filters_follow_the_readings(delay, walkers):
+@pytest.mark.parametrize(
+    "errors",
+    [
+        {},
+        {"observation_delay": (1, 2)},
+        {"observation_delay": (1, 2), "dropout": {"gyro": 0.4, "joint_pos": 0.3}},
+    ],
+)
+def test_controls_and_filters_follow_the_readings(errors, walkers):
     """Targets that start from joint positions, and memory that filters a gyroscope, are those that
     a robot would compute of `env.readings`; other memory is computed of the truth."""
-    env = walkers(dict(observation_delay=delay, episode=0.2))
+    env = walkers({"episode": 0.2} | errors)
     g, restarts = torch.Generator().manual_seed(0), 0
     for _ in range(25):
         action, seen = 0.3 * torch.randn(8, 12, generator=g), env.readings["joint_pos"].clone()
@@ -125,6 +134,68 @@ def test_what_no_robot_measures_is_refused(methods, says, walkers):
     assert "\n" not in str(error.value)
 
 
+LOSS = {"gyro": 0.5, "joint_pos": 0.2}
+
+
+@pytest.mark.parametrize("delay", [(0, 0), (1, 2)])
+@pytest.mark.parametrize("sim", SIMS)
+def test_a_lost_reading_is_the_last_one(sim, delay):
+    """A reading is what an Env without drop-out delivers or, as often as its chance says, as a
+    whole the one before; worlds are drawn by themselves, and an episode begins with new ones."""
+    past = dict(num_envs=32, sim=sim, episode=0.2, observation_delay=delay)
+    env, plain = (make_env(**past, dropout=chances) for chances in (LOSS, {}))
+    lost, news = (dict.fromkeys(plain.readings, 0) for _ in range(2))
+    for _ in range(40):
+        before = copies(env.readings)
+        step, _ = (x.step(torch.ones(32, 12)) for x in (env, plain))
+        ended = step.terminated | step.truncated
+        for name, now in plain.readings.items():
+            same, held = ((env.readings[name] == x).all(1) for x in (now, before[name]))
+            assert (same | held).all() and same[ended].all()
+            lost[name] += int((~same).sum())
+            # where a delay brings the first reading again, nobody can tell
+            news[name] += int(((now != before[name]).any(1) & ~ended).sum())
+    for name, count in lost.items():
+        assert abs(count / news[name] - LOSS.get(name, 0)) < 0.06 * (name in LOSS) + 1e-9, name
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_drop_out_is_captured_and_resumed(sim):
+    """With drop-out nothing reads a tensor on the host, and a state goes on bit by bit."""
+    first, second = (
+        make_ppo(make_env(num_envs=8, sim=sim, episode=0.1, dropout=LOSS)) for _ in range(2)
+    )
+    first.iteration()
+    with guard(*exempt(first)):
+        first.iteration()
+    second.load(first.state(), "the first")
+    for ppo in (first, second):
+        ppo.iteration()
+    ours, theirs = first.state(), second.state()
+    assert "env/dropout/given" in ours
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+def test_drop_out_that_is_off_costs_nothing():
+    """Chances of 0 keep no tensor and draw no random number."""
+    env = make_env(num_envs=2, dropout={"gyro": 0.0})
+    assert env.measurement.dropout is None and "env/dropout/given" not in env.tensors()
+    assert "observe/dropout" not in env.rng._place
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("sonar", r"task\.dropout\.sonar: the actor uses no such reading, choose one of gyro, up"),
+        ("joints", r"task\.dropout\.joints: it belongs to readings, .*say task.dropout.joint_pos"),
+    ],
+)
+def test_drop_out_must_name_readings(name, says):
+    """What the actor does not read cannot be lost."""
+    with pytest.raises(ValueError, match=says):
+        make_env(num_envs=2, dropout={name: 0.1})
+
+
 TASK = """from gpusim_rl.tasks.classic.cartpole import Cartpole
 class Seer(Cartpole):
     def observe(self, s):
@@ -155,9 +226,12 @@ def test_training_refuses_it_in_one_line(tmp_path):
         ("task.randomise.bias.joints.kind=uniform", "say task.randomise.bias.joint_pos"),
         ("task.delay=1", "task.delay is gone: a task that acts one step late reads s.previous"),
         ("task.noise.sonar=1", "unknown key 'task.noise.sonar'"),
+        ("task.dropout.sonar=0.1", "unknown key 'task.dropout.sonar'"),
+        ("task.dropout.gyro=1", "task.dropout.gyro=1: expected a probability, from 0 to below 1"),
+        ("task.dropout.gyro=-0.1", "task.dropout.gyro=-0.1: expected a probability"),
     ],
 )
-def test_old_keys_are_answered_with_the_new(word, says, capsys):
+def test_wrong_keys_are_answered_in_one_line(word, says, capsys):
     """A key of earlier versions is refused in a line that says what took its place."""
     with pytest.raises(SystemExit) as stopped:
         command_line.check("config", ["task=quadruped", *SMALL, word])

@@ -9,7 +9,7 @@ import torch
 from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.tracing import Needs, needs, reads, sample_inputs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
-from tests.worlds import TASKS, make_actuator, make_task, numbers
+from tests.worlds import TASKS, make_actuator, make_env, make_task, numbers
 
 
 @dataclass(kw_only=True)
@@ -57,6 +57,17 @@ def test_what_the_quadruped_reads():
     assert reads(task, "privileged", inputs)["feet"] == feet
 
 
+@pytest.mark.parametrize("name", ["time", "gyro", "joint_pos", "ctrl", "encoder", "kick"])
+def test_names_that_memory_must_not_have(name, monkeypatch):
+    """Memory with the name of what each state has would hide it, and is refused."""
+    start = {name: torch.zeros(2)}
+    kind = make(Walker, start=lambda self, n, rng: Walker.start(self, n, rng) | start)
+    monkeypatch.setattr("tests.worlds.load_task", lambda name: type(kind))
+    on = {"randomise": {"encoder": {"kind": "uniform", "low": -0.1, "high": 0.1}}}
+    with pytest.raises(ValueError, match=f"start: memory must not be called '{name}'"):
+        make_env(num_envs=2, history={}, **on)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_tracing_is_fast(name):
     """Tracing `observe` a second time takes less than 0.1 s."""
@@ -75,6 +86,7 @@ def test_needs():
         readings=("gyro", "up", "joint_pos", "joint_vel"),
         memory=("phase", "filtered", "bias"),
         command=True,
+        filters=("filtered",),
     )
     assert measured(task.mjm)["up"] == 3 and "velocity" not in measured(task.mjm)
 

@@ -85,13 +85,14 @@ def test_finite(name):
 
 
 def test_names_are_those_of_the_yaml(name):
-    """Reward terms are the weights of conf/task/<name>.yaml, in both directions; its noise and
-    biases name the readings that the task uses, its history the observed terms."""
+    """Reward terms are the weights of conf/task/<name>.yaml, in both directions; its noise, biases
+    and drop-out name the readings that the task uses, its history the observed terms."""
     env = make_env(name, B)
     s = env.current_state()
     assert set(env.task.reward(s)) == set(numbers(name)["weights"])
     yaml = numbers(name)
-    assert set(yaml["noise"]) == set(yaml["randomise"]["bias"]) == set(env.readings)
+    for names in (yaml["noise"], yaml["randomise"]["bias"], yaml["dropout"]):
+        assert set(names) == set(env.readings)
     assert list(yaml["history"]) == list(env.task.observe(s))
     assert not set(env.task.observe(s)) & set(env.task.privileged(s))
 

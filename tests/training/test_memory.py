@@ -10,7 +10,7 @@ import warp as wp
 
 from gpusim_rl import build as building
 from gpusim_rl.config import compose
-from gpusim_rl.training import memory
+from gpusim_rl.training import memory_checks
 from gpusim_rl.training.memory import PARTS, held_bytes, measure, measure_parts
 from tests.commands import command, refused, succeed
 from tests.worlds import make_env, make_ppo
@@ -51,12 +51,19 @@ def test_the_plan_is_what_is_there():
     assert sum(plan.bytes(plan.largest + 1).values()) > 0.9 * plan.free
 
 
-@pytest.mark.parametrize("task", ["cartpole", "quadruped"])
-def test_what_is_refused_at_once(monkeypatch, task):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["task=cartpole"],
+        ["task=quadruped"],
+        ["task=cartpole", "algo.memory=gru"],
+    ],
+)
+def test_what_is_refused_at_once(monkeypatch, words):
     """What many worlds are said to take before they are built is at least half of what they take,
     and no more than it."""
-    cfg, sizes = compose.compose_plain("config", [f"task={task}", "sim=native", "device=cpu"]), []
-    monkeypatch.setattr(memory, "check_free", lambda what, size, device: sizes.append(size))
+    cfg, sizes = compose.compose_plain("config", [*words, "sim=native", "device=cpu"]), []
+    monkeypatch.setattr(memory_checks, "check_free", lambda what, size, device: sizes.append(size))
     measured = sum(measure_parts(partial(building.make_ppo, cfg), 1024, CPU).values())
     worlds, _, rollout = sizes[:3]
     assert 0.5 * measured < max(worlds, rollout) <= measured
@@ -71,10 +78,11 @@ def test_warp_holds_its_capacities():
     assert few >= held_bytes(sim.d.contact, set()) > 0
 
 
-def test_it_is_printed(tmp_path):
+@pytest.mark.parametrize("more", [[], ["algo.memory=gru", "algo.num_minibatches=12"]])
+def test_it_is_printed(tmp_path, more):
     """train.py plan=true prints the parts and the largest num_envs, makes no run, and refuses in
     one line what does not fit."""
-    said = succeed("train.py", "plan=true", "num_envs=96", "sim=native", cwd=tmp_path)
+    said = succeed("train.py", "plan=true", "num_envs=96", "sim=native", *more, cwd=tmp_path)
     assert all(
         part in said for part in (*PARTS, "total", "96 worlds", "largest num_envs that fits")
     )

@@ -1,8 +1,11 @@
 """What randomization needs to know of the joints of a model, and of the servos on them."""
 
 import mujoco
+import numpy as np
 import torch
 from torch import Tensor
+
+from gpusim_rl.robots.servos import driven_joints
 
 FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
 
@@ -29,18 +32,19 @@ def encoder_columns(
     The gear (n,) is 0 unless an encoder measures it: `joint_pos`, a jointpos sensor, or an
     actuatorpos sensor of a joint.
     """
-    columns, gears = [], []
+    columns, gears, driven = [], [], driven_joints(m)
     for name, width in readings.items():
         joints, gear = [0] * width, [0.0] * width
         if name == "joint_pos":
-            joints, gear = m.actuator_trnid[:, 0].tolist(), [1.0] * width
+            joints, gear = driven, [1.0] * width
         elif name in (m.sensor(i).name for i in range(m.nsensor)):
             kind, of = m.sensor(name).type, int(m.sensor(name).objid[0])
             if kind == mujoco.mjtSensor.mjSENS_JOINTPOS:
                 joints, gear = [of], [1.0]
             elif kind == mujoco.mjtSensor.mjSENS_ACTUATORPOS:
-                joints, gear = [int(m.actuator_trnid[of, 0])], [float(m.actuator_gear[of, 0])]
-        columns += [int(m.jnt_qposadr[max(j, 0)]) for j in joints]
+                on_joint = driven[of] >= 0
+                joints, gear = [driven[of]], [float(m.actuator_gear[of, 0]) if on_joint else 0.0]
+        columns += [int(m.jnt_qposadr[max(j, 0)]) if m.njnt else 0 for j in joints]
         gears += gear
     return torch.tensor(columns, device=device), torch.tensor(gears, device=device)
 
@@ -50,9 +54,9 @@ def servo_joints(m: mujoco.MjModel) -> tuple[Tensor, Tensor]:
 
     The gear is 0 unless the actuator is a position servo on a joint.
     """
-    on_joint = m.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
+    joints = np.array(driven_joints(m), dtype=int)
     affine = m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
-    servo = on_joint & affine & (m.actuator_biasprm[:, 1] != 0)
-    columns = m.jnt_qposadr[m.actuator_trnid[:, 0].clip(min=0)]
+    servo = (joints >= 0) & affine & (m.actuator_biasprm[:, 1] != 0)
+    columns = m.jnt_qposadr[joints.clip(min=0)] if m.njnt else 0 * joints
     gear = torch.as_tensor(servo * m.actuator_gear[:, 0], dtype=torch.float32)
     return torch.as_tensor(columns, dtype=torch.int64), gear
