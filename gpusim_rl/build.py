@@ -1,5 +1,6 @@
 """From plain data to objects: a configuration becomes a task, a Sim, an Env, a policy and PPO."""
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: st
         options["graph"] = cfg["graph"] != "off"
     return make_actuated(
         name,
-        task.mjm,
+        task.physics,
         worlds,
         device=device,
         fields=task.fields,
@@ -204,7 +205,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
     network = {key: algo.pop(key) for key in NETWORK}
     if algo.pop("tf32") and env.device.type != "cpu":
         torch.set_float32_matmul_precision("high")
-    images = find_mirrors(env, cfg) if network["symmetry"] != "none" else None
+    network["symmetry"], images = choose_symmetry(env, network, cfg["task"]["name"])
     policy = Policy(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
     check_rollout(env, policy, cfg)
     return PPO(
@@ -217,15 +218,27 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
     )
 
 
-def find_mirrors(env: Env, cfg: dict[str, Any]) -> Mirrors:
-    """The mirrors of a task's observations and action.
+def choose_symmetry(env: Env, network: dict[str, Any], name: str) -> tuple[str, Mirrors | None]:
+    """What `algo.symmetry` is for the task of a name, and the mirrors of its views and action.
+
+    `auto` is net where the task has a mirror image and the networks can commute with it, else none.
 
     Raises:
-        ValueError: the task has none.
+        ValueError: the task has no mirror image, and another symmetry than auto or none is asked.
     """
-    if env.task.mirror is None:
-        symmetry, name = cfg["algo"]["symmetry"], cfg["task"]["name"]
+    symmetry, task = network["symmetry"], env.task
+    can = network["memory"] == "none" and not any(n % 2 for n in network["hidden"])
+    if symmetry == "none" or (symmetry == "auto" and not (can and task.mirror)):
+        return "none", None
+    if task.mirror is None:
         raise ValueError(
             f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
         )
-    return mirrors(derive_flips(env.task), env.term_widths, env.task.history)
+    try:
+        flips = derive_flips(task)
+    except ValueError as error:
+        if symmetry != "auto":
+            raise
+        print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
+        return "none", None
+    return "net" if symmetry == "auto" else symmetry, mirrors(flips, env.term_widths, task.history)

@@ -114,9 +114,10 @@ class Trainer:
 
         TrainingFailed if it fails too often.
         """
+        begun = [f"run: {self.run.path}", self.loop.learner.env.task.difference]
         try:
             with self.table:
-                self.table.say(f"run: {self.run.path}")
+                self.table.say("; ".join(filter(None, begun)))
                 signal = self.loop()
         finally:
             self.close()
@@ -128,6 +129,7 @@ class Trainer:
             return {}
         seconds, episodes = self.loop.stopwatch.seconds, self.cfg["episodes"]
         task, self.seen = self.cfg["task"], Seen()
+        self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
         scores["time_s"] = seconds
         self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
@@ -162,9 +164,8 @@ def evaluate(
 ) -> dict[str, float]:
     """The scores of a policy on its own task; `task` is that section of the configuration."""
     keys = {key: task[key] for key in ("weights", "noise")}
-    return evaluation.evaluate(
-        learner.policy, learner.env.task, **keys, seed=seed, episodes=episodes, before_step=watch
-    )
+    keys |= dict(seed=seed, episodes=episodes, progress=watch is not None, before_step=watch)
+    return evaluation.evaluate(learner.policy, learner.env.task, **keys)
 
 
 def success(task: dict[str, Any], learner: Learner) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export
@@ -41,8 +41,12 @@ def make_actor(env: Env, push: float = 20.0, **keys: Any) -> Actor:
     that its actions matter."""
     actor = make_policy(*env.dims, hidden=(128, 128), seed=3, **keys).actor
     with torch.no_grad():
-        actor.net[-1].weight *= push  # pyright: ignore
-        actor.net[-1].bias += torch.linspace(-0.2, 0.2, env.dims[2])  # pyright: ignore
+        plain = isinstance(actor.net, nn.Sequential)
+        last = [actor.net[-1]] if plain else [actor.net.even[-1], actor.net.odd[-1]]
+        for layer in last:
+            layer.weight *= push  # pyright: ignore
+        width = len(last[0].bias)  # pyright: ignore
+        last[0].bias += torch.linspace(-0.2, 0.2, width)  # pyright: ignore
     return actor
 
 

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpusim_rl.core import graphs
+
 aten = torch.ops.aten
 # Operators whose value or shape the host has to know carry these tags; `index` has one too, for its
 # masks alone.
@@ -141,6 +143,7 @@ def guard(*exempt: tuple[object, str]) -> Iterator[Switch]:
     build = wp.array.__init__
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(graphs, "SKIPS", False)  # do what a GPU does
         arrays = (wp.array, ("numpy", "list"))
         for owner, names in ((torch, ("from_numpy", "frombuffer")), (wp, WARP), arrays):
             for name in names:

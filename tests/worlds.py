@@ -111,8 +111,8 @@ def make_robot(**keys: Any) -> importer.LoadedRobot:
 
 
 def make_policy(no: int, nc: int, nu: int, *, seed: int = 0, **keys: Any) -> Policy:
-    """A policy with the network of conf/algo/ppo.yaml; `keys` win."""
-    ppo = read("algo/ppo")
+    """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
+    ppo = read("algo/ppo") | {"symmetry": "none"}
     return Policy(no, nc, nu, seed=seed, **({key: ppo[key] for key in NETWORK} | keys))
 
 
@@ -134,9 +134,9 @@ def make_sim(name: str, mjm: mujoco.MjModel, num_envs: int, **options: Any) -> A
 
 
 def make_task(name: str = "quadruped", **settings: Any) -> Task:
-    """The task of tasks/<name>.py with its YAML's numbers; `settings` win."""
+    """The task of tasks/<name>.py with its YAML's numbers and exact physics; `settings` win."""
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
-    values |= {"actuator": make_actuator()} | settings
+    values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
     return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
@@ -160,7 +160,7 @@ def make_env(
     options |= dict(
         device="cpu", fields=(*task.fields, *fields), actuator=task.actuator, substeps=task.substeps
     )
-    engine = make_actuated(sim, task.mjm, num_envs, **options)
+    engine = make_actuated(sim, task.physics, num_envs, **options)
     yaml = numbers(name)
     weights, noise = yaml["weights"], yaml["noise"]
     return Env(

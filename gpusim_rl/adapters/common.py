@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusim_rl.build import build_env
-from gpusim_rl.config import compose, resume, trees, validate
+from gpusim_rl.config import check_words, compose, resume, trees, validate
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.training.memory_checks import out_of_memory_named
 
+EXACT = f"task.training={check_words.EXACT}"
 # Keys of a training, which is the other trainer's business.
 TRAINING = (*resume.CHANGEABLE, "num_steps", "algo", "curriculum")
 
@@ -42,10 +43,12 @@ def compose_config(
         f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
         for key, value in deep.items()
     ]
-    cfg = compose.compose_plain("config", [*words, *overrides])
+    given = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
+    # Whatever learns with another trainer is judged in the same worlds, so they are exact.
+    exact = [] if any(trees.is_below(key, ("task.training",)) for key in given) else [EXACT]
+    cfg = compose.compose_plain("config", [*words, *overrides, *exact])
     validate.check_values(cfg)
     cfg["task_code"] = validate.find_task_code(cfg, named=str(keys["task"]))
-    given = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
     plan = {
         key: entry
         for key, entry in (cfg["curriculum"] or {}).items()

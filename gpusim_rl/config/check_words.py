@@ -8,6 +8,7 @@ from hydra.core.override_parser.types import Override
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.envs.randomization.entries import SMALLEST
 
+EXACT = "exact"  # of task.training: the model's own physics
 LARGEST = 3.4e38  # of float32
 KINDS = {
     int: "a whole number",
@@ -71,7 +72,7 @@ def same_kind(key: str, old: Any, new: Any) -> None:
 
     `curriculum` is not looked at here: `curriculum.check` checks all of it.
     """
-    if key == "curriculum":
+    if key == "curriculum" or (key == "task.training" and new == EXACT):
         return
     check_range(key, old, new)
     if old is None or (isinstance(old, float) and type(new) is int):
@@ -98,6 +99,21 @@ def check_range(key: str, old: Any, new: Any) -> None:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
 
 
+def check_physics(task: dict[str, Any]) -> None:
+    """ValueError unless `task.training` says how the physics differs while learning."""
+    training = task["training"]
+    if training == EXACT:
+        return
+    if not isinstance(training, dict) or set(training) != {"timestep", "joint_friction"}:
+        expected = "expected exact, or the keys timestep and joint_friction"
+        raise ValueError(f"task.training={training!r}: {expected}")
+    timestep, friction = training["timestep"], training["joint_friction"]
+    if timestep is not None and not (type(timestep) in (int, float) and timestep > 0):
+        raise ValueError(f"task.training.timestep={timestep!r}: expected seconds, or null")
+    if type(friction) is not bool:
+        raise ValueError(f"task.training.joint_friction={friction!r}: expected true or false")
+
+
 def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """base with other values; ValueError at a key that base lacks, or a value of another kind.
 
@@ -113,6 +129,6 @@ def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
     deep = {
         key: merge(base[key], value, f"{prefix}{key}.")
         for key, value in values.items()
-        if isinstance(base[key], dict) and key not in whole
+        if isinstance(base[key], dict) and isinstance(value, dict) and key not in whole
     }
     return base | values | deep

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
 from gpusim_rl.config.run_files import find_files
 from gpusim_rl.config.trees import flatten, is_below, set_key
@@ -156,6 +156,7 @@ def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
     groups = [f"{group}={name}" for group, name in chosen.items() if name in choices(group, ours)]
     base = build("config", groups, ours)
     try:
+        saved["task"].setdefault("training", EXACT)  # as before there was a choice
         cfg: dict[str, Any] = merge(base, saved) | {"task_code": code}
         check_values(cfg)
         for section in ("task", "robot"):

@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.config.check_words import LARGEST
+from gpusim_rl.config.check_words import LARGEST, check_physics
 from gpusim_rl.config.compose import choices
 from gpusim_rl.core.paths import TASKS, find_task, user_task
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
@@ -16,7 +16,7 @@ from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
-SYMMETRIES = ("none", "augment", "loss", "net")  # of algo.symmetry
+SYMMETRIES = ("auto", "none", "augment", "loss", "net")  # of algo.symmetry
 MEMORIES = ("none", "gru")  # of algo.memory
 KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
@@ -51,6 +51,7 @@ def check_values(cfg: dict[str, Any]) -> None:
             raise ValueError(f"algo.{key}={cfg['algo'][key]}: choose one of {known}")
     check_history(cfg["task"])
     check_dropout(cfg["task"])
+    check_physics(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
     curriculum.check_plan(cfg["curriculum"], cfg)
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):

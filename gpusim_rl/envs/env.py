@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.graphs import known_empty
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, copy_state
 from gpusim_rl.envs import live_tensors
@@ -23,15 +24,14 @@ from gpusim_rl.sim.base import Sim
 
 
 class Env:
-    """A task in a Sim.
+    """A task in a Sim. No method reads a tensor on the host, except `metrics`.
 
-    No method reads a tensor on the host, except `metrics`. Every random number is a function of the
-    seed, its name, the step and the world. The constructor raises ValueError if weights or noise
-    name something else than the task's terms.
+    Every random number is a function of the seed, its name, the step and the world. The constructor
+    raises ValueError if weights or noise name something else than the task's terms.
 
     Args:
         task: the task; its device is the Sim's.
-        sim: made from `task.mjm` with `task.fields`.
+        sim: made from `task.physics` with `task.fields`.
         seed: of every random number.
         weights: reward term → weight ≥ 0, for each term of `task.reward`.
         noise: reading → half-width of its uniform noise, in the unit of the reading.
@@ -68,7 +68,7 @@ class Env:
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
         self._update(self._now, self.rng)
-        self._pushes()
+        self._push(self.rng, self.sim.force, self.memory.get("force_left"))
         if compiled:
             fuse = functools.partial(torch.compile, dynamic=False)
             self._compile(fuse)
@@ -96,6 +96,7 @@ class Env:
         self._episode_start, self._outcome = fuse(task.start), fuse(self._compute_outcome)
         self._randomized = fuse(self.task.randomization.restart)
         self._control, self._update = fuse(task.control), fuse(task.update)
+        self._push = self.task.randomization.push
 
     def _start_worlds(self, stagger: bool) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
@@ -156,7 +157,7 @@ class Env:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
         self.write(self.measurement.updated(self._update, self._refreshed(), self.rng), None)
-        self.write(self._pushes(), None)
+        self.write(self._push(self.rng, self.sim.force, self.memory.get("force_left")), None)
         s = self._refreshed()
         terms, reward, end, failed = self._outcome(s)
         reasons = fault_reasons(self.sim, self._invalid, end, reward)
@@ -167,8 +168,11 @@ class Env:
         self.worst_step.record(self.step_count, terms, reasons)
         self.statistics.add(terms, *ended[1:], self.sim.overflow)
         restarted = ended.terminated | ended.truncated | fault
-        self._restart(restarted)
-        self.update_observations(restarted)
+        if known_empty(restarted):
+            self.observer.write(s, self.rng, restarted, critic=end)
+        else:
+            self._restart(restarted)
+            self.update_observations(restarted)
         return ended
 
     def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -194,10 +198,6 @@ class Env:
     def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
         """Write what a task returned to the memory or the Sim: see `write_values`. In place."""
         write_values(values, self.memory, self.sim, mask)
-
-    def _pushes(self) -> dict[str, Tensor]:
-        """The pushes of this step."""
-        return self.task.randomization.push(self.rng, self.sim.force, self.memory.get("force_left"))
 
     def _restart(self, mask: Tensor) -> None:
         """Begin a new episode in the worlds of mask (B,)."""

@@ -78,13 +78,14 @@ class Observer:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
-    def write(self, s: State, rng: Rng, began: Tensor | None) -> None:
+    def write(self, s: State, rng: Rng, began: Tensor | None, critic: Tensor | None = None) -> None:
         """Write what both observe of a state, and what the robot measures of it. In place.
 
         began (B,) bool: the worlds whose episode begins now; None: observe the same moment again.
+        critic: (B, nc) what the critic observes of this state, if it is known.
         """
         observation, history = self.observation, self.history
-        observation.critic.copy_(self.critic(s))
+        observation.critic.copy_(self.critic(s) if critic is None else critic)
         now = self._actor(self.measurement.write(s, rng, began))
         if history is None:
             observation.actor.copy_(now)

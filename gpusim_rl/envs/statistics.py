@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.graphs import known_empty
 
 SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
 
@@ -49,18 +50,15 @@ class Statistics:
         self.episode_return += reward
         self.lived += 1
         self.term_sums += torch.where(fault[:, None], 0.0, terms).sum(0)
-        columns = (
-            ~fault,
-            fault,
-            overflow,
-            done,
-            terminated,
-            done * self.episode_return,
-            done * self.lived,
-        )
-        self.sums += torch.stack([column.sum() for column in columns])
-        self.episode_return.masked_fill_(done | fault, 0.0)
-        self.lived.masked_fill_(done | fault, 0)
+        flags = torch.stack([~fault, fault, overflow, done, terminated])
+        self.sums[: len(flags)] += flags.sum(1)
+        ended = done | fault
+        if known_empty(ended):
+            return
+        sums = torch.stack([done * self.episode_return, (done * self.lived).float()])
+        self.sums[len(flags) :] += sums.sum(1)
+        self.episode_return.masked_fill_(ended, 0.0)
+        self.lived.masked_fill_(ended, 0)
 
     def restart(self) -> None:
         """Every world begins an episode. In place."""

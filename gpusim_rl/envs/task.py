@@ -15,6 +15,7 @@ from gpusim_rl.envs.randomization.entries import without_pushes
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import JointColumns, State, joint_columns, sensor_columns
+from gpusim_rl.envs.training_physics import check_timestep, coarse, description
 from gpusim_rl.robots.model_files import read_mjcf
 from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -40,6 +41,8 @@ class Task:
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
         actuator: what makes torques of `control`'s targets.
+        training: how the physics differs while learning: `timestep` [s], and `joint_friction`,
+            whether joints have the model's dry friction. "exact": not at all.
     """
 
     # Whether robot= may give the task another robot, which then has legs like a quadruped's.
@@ -57,6 +60,7 @@ class Task:
     text: str = field(default="", repr=False)
     actuator: Actuator
     randomise: dict[str, Any] = field(default_factory=dict, repr=False)
+    training: dict[str, Any] | str = "exact"
 
     def __post_init__(self) -> None:
         self.history = self.history | dict.fromkeys(self.hide, 0)  # the actor sees no step of them
@@ -67,10 +71,9 @@ class Task:
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
         self.require_positive("clip")
-        steps = self.dt / self.mjm.opt.timestep
-        if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
-            expected = "is not a whole number, from 1 to 1000, of the model's timestep"
-            raise ValueError(f"task.dt={self.dt} s {expected} {self.mjm.opt.timestep} s")
+        check_timestep(self.dt, self.mjm.opt.timestep, "the model's timestep")
+        if self.physics is not self.mjm:
+            check_timestep(self.dt, self.physics.opt.timestep, "task.training.timestep")
         if not 0.5 < self.episode / self.dt < 2**31:
             raise ValueError(
                 f"task.episode={self.episode} s: expected 1 to 2³¹ control steps of {self.dt} s"
@@ -103,10 +106,21 @@ class Task:
         """Where the actuated joints are in `qpos` and `qvel`, in the order of ctrl."""
         return joint_columns(self.mjm, self.device)
 
+    @cached_property
+    def physics(self) -> Any:
+        """The model that is stepped: `mjm`, or what `training` makes of it."""
+        how = {"timestep": None} if isinstance(self.training, str) else self.training
+        return coarse(self.mjm, self.actuator, self.randomise, **how)
+
+    @property
+    def difference(self) -> str:
+        """How `physics` differs from the model's own, in words; empty if it does not."""
+        return description(self.mjm, self.physics)
+
     @property
     def substeps(self) -> int:
         """Timesteps in a control step."""
-        return round(self.dt / self.mjm.opt.timestep)
+        return round(self.dt / self.physics.opt.timestep)
 
     @property
     def horizon(self) -> int:
@@ -244,5 +258,9 @@ class Task:
     def evaluation(self) -> Self:
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
         return replace(
-            self, device="cpu", mjm=converged(self.mjm), randomise=without_pushes(self.randomise)
+            self,
+            device="cpu",
+            mjm=converged(self.mjm),
+            randomise=without_pushes(self.randomise),
+            training="exact",
         )

@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gpusim_rl.core.symmetry import Mirror, average
 from gpusim_rl.networks.gru import Recurrent
 from gpusim_rl.networks.normalizer import Normalizer
 
@@ -19,19 +18,11 @@ class Actor(nn.Module):
     Args:
         normalizer: of the observations.
         net: normalized observation → mean action.
-        obs_mirror, action_mirror: with them, the average over an observation and its image.
     """
 
-    def __init__(
-        self,
-        normalizer: Normalizer,
-        net: nn.Sequential | Recurrent,
-        obs_mirror: Mirror | None = None,
-        action_mirror: Mirror | None = None,
-    ):
+    def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
-        self.normalizer, self.obs_mirror, self.action_mirror = normalizer, obs_mirror, action_mirror
-        self.net = net
+        self.normalizer, self.net = normalizer, net
 
     def blank_memory(self, worlds: int) -> Memory:
         """What it remembers as an episode begins, name → (worlds, size): zeros; {} for most."""
@@ -42,7 +33,7 @@ class Actor(nn.Module):
     def forward(self, obs: Tensor, memory: Memory | None = None) -> Any:
         x = self.normalizer(obs)
         if not isinstance(self.net, Recurrent):
-            return average(self.net, x, self.obs_mirror, self.action_mirror)
+            return self.net(x)
         assert memory
         action, after = self.net(x, memory["actor_gru"])
         return action, {"actor_gru": after}

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,12 @@ from gpusim_rl.core.maths import log_prob
 from gpusim_rl.core.record import NUMBER, Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
-from gpusim_rl.core.symmetry import Mirror, Mirrors, average
+from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
 from gpusim_rl.networks.actor import Actor, Memory
 from gpusim_rl.networks.gru import Recurrent
 from gpusim_rl.networks.mlp import mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
+from gpusim_rl.networks.symmetric import Parts, SymmetricMLP
 
 
 def restarted(memory: Memory, mask: Tensor) -> Memory:
@@ -68,17 +70,21 @@ class Policy(nn.Module):
         if memory == "gru" and symmetry != "none":
             raise ValueError(f"algo.memory=gru needs algo.symmetry=none, not {symmetry}")
         self._set_mirrors(symmetry, mirrors, [no, nc, nu])
-        net = partial(Recurrent, memory_size) if memory == "gru" else mlp
         generator = torch.Generator().manual_seed(seed)
-        normalizer = Normalizer(no, mirror=self.obs_mirror)
-        acting = net(no, hidden, nu, activation, 0.01, generator)
-        averaged = (self.obs_mirror, self.action_mirror) if symmetry == "net" else (None, None)
-        self.actor = Actor(normalizer, acting, *averaged)
+        net = partial(Recurrent, memory_size) if memory == "gru" else mlp
+        given: list[Any] = [no, nc, nu, 1]
+        parts: list[Parts | None] = [None, None]
+        if symmetry == "net" and mirrors:
+            net, given = SymmetricMLP, [Parts(flip) for flip in (*mirrors, keep(1.0))]
+            parts = given[:2]
+        obs, critic, action, value = given
+        normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
+        self.actor = Actor(normalizer, net(obs, hidden, action, activation, 0.01, generator))
         self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
         self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
         self.amp = amp
-        self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror)
-        self.critic = net(nc, hidden, 1, activation, 1.0, generator)
+        self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
+        self.critic = net(critic, hidden, value, activation, 1.0, generator)
 
     def _set_mirrors(self, symmetry: str, mirrors: Mirrors | None, widths: list[int]) -> None:
         """Make the modules that mirror observations and actions; None for each without symmetry."""
@@ -202,14 +208,11 @@ class Policy(nn.Module):
 
     def mean(self, obs: Tensor) -> Tensor:
         """Mean action (…, nu) for a normalized observation (…, no)."""
-        actor = self.actor
-        net = partial(self._forward, actor.net)
-        return average(net, obs, actor.obs_mirror, actor.action_mirror)
+        return self._forward(self.actor.net, obs)
 
     def value(self, critic_obs: Tensor) -> Tensor:
         """V (…, 1) of the critic's normalized observation (…, nc)."""
-        mirror = self.critic_mirror if self.symmetry == "net" else None
-        return average(partial(self._forward, self.critic), critic_obs, mirror)
+        return self._forward(self.critic, critic_obs)
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Take the networks from a checkpoint of any number of worlds. In place or not at all.
@@ -223,9 +226,9 @@ class Policy(nn.Module):
 
     def _forward(self, net: nn.Module, x: Tensor) -> Tensor:
         """net(x), with the precision that `amp` says."""
-        assert isinstance(net, nn.Sequential)
         with self._precision(x):
-            return mlp_forward(net, x).to(x.dtype)
+            y = mlp_forward(net, x) if isinstance(net, nn.Sequential) else net(x)
+            return y.to(x.dtype)
 
     def _precision(self, x: Tensor) -> torch.autocast:
         """The precision of matrix products while training, on the device of x."""

@@ -6,8 +6,24 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-LAYERS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
+LAYERS = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "tanh": nn.Tanh,
+    "silu": nn.SiLU,
+    "hardswish": nn.Hardswish,
+}
 WIDEST = 8192  # of a layer: orthogonal weights take n³ operations
+
+
+def check_hidden(hidden: tuple[int, ...], activation: str) -> None:
+    """ValueError for a width or an activation that no layer can have."""
+    if any(n < 1 for n in hidden):
+        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at least 1")
+    if any(n > WIDEST for n in hidden):
+        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at most {WIDEST}")
+    if activation not in LAYERS:
+        raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
 
 
 def mlp(
@@ -19,12 +35,7 @@ def mlp(
     generator: torch.Generator,
 ) -> nn.Sequential:
     """Linear layers with orthogonal weights (gain √2, `gain` on the last) and zero biases."""
-    if any(n < 1 for n in hidden):
-        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at least 1")
-    if any(n > WIDEST for n in hidden):
-        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at most {WIDEST}")
-    if activation not in LAYERS:
-        raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
+    check_hidden(hidden, activation)
     sizes, layers = [width, *hidden, out], []
     for i, (a, b) in enumerate(pairwise(sizes)):
         last = i == len(hidden)

@@ -12,22 +12,30 @@ class Normalizer(nn.Module):
 
     They are merged as in Chan, Golub, LeVeque (1979), from sums, sums of squares and counts over
     all processes. With a mirror they are those of the observations and of their mirror images, so
-    that the image of a normalized observation is normalized.
+    that the image of a normalized observation is normalized. With `parts`, the result is split into
+    them.
     """
 
     mean: Tensor
     var: Tensor
     count: Tensor
 
-    def __init__(self, width: int, clamp: float = 5.0, mirror: Mirror | None = None):
+    def __init__(
+        self,
+        width: int,
+        clamp: float = 5.0,
+        mirror: Mirror | None = None,
+        parts: nn.Module | None = None,
+    ):
         super().__init__()
-        self.clamp, self.mirror = clamp, mirror
+        self.clamp, self.mirror, self.parts = clamp, mirror, parts
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("var", torch.ones(width))
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) * torch.rsqrt(self.var + 1e-4)).clamp(-self.clamp, self.clamp)
+        x = ((x - self.mean) * torch.rsqrt(self.var + 1e-4)).clamp(-self.clamp, self.clamp)
+        return self.parts(x) if self.parts else x
 
     @torch.no_grad()
     def update(self, x: Tensor, valid: Tensor, group: ProcessGroup = SINGLE) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import time
 import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +232,12 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.start
+
+    @contextmanager
+    def paused(self):
+        """What is done meanwhile does not count."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.start += time.perf_counter() - begun

@@ -33,6 +33,7 @@ def read(path: Path, task_code: str | None = None) -> tuple[dict[str, Any], dict
         name = str(sections["task"]["name"])
         about["task_code"] = validate.saved_task_code(name, about.get("task_code"), task_code)
         ours = about["task_code"] is None
+        sections["task"].setdefault("training", check_words.EXACT)
         words = [f"task={validate.task_name(name)}"]
         cfg = check_words.merge(compose.build("config", words, ours), sections)
         for key in sections:
@@ -60,7 +61,12 @@ class Repro:
             task = self.task
             settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
             self.sim = sim = make_actuated(
-                "native", task.mjm, 1, actuator=task.actuator, substeps=task.substeps, **settings
+                "native",
+                task.physics,
+                1,
+                actuator=task.actuator,
+                substeps=task.substeps,
+                **settings,
             )
         for name, target in step_tensors(
             sim, task.fields, "force" in task.randomization.entries
@@ -94,7 +100,7 @@ class Repro:
 
     @property
     def model(self) -> mujoco.MjModel:
-        return self.task.mjm
+        return self.task.physics
 
     def frames(self) -> Iterator[tuple[float, Any]]:
         """(time [s], qpos), ten times slower than it was."""
@@ -103,4 +109,4 @@ class Repro:
             qpos = torch.nan_to_num(self.sim.qpos[0], posinf=0.0, neginf=0.0).clamp(-1e3, 1e3)
             yield t, qpos.numpy().copy()
             self.sim.step(1)
-            t += 10 * self.task.mjm.opt.timestep
+            t += 10 * self.task.physics.opt.timestep

@@ -122,7 +122,7 @@ def evaluation_env(
     actuator, substeps = task.actuator, task.substeps
     sim = make_actuated(
         "native",
-        task.mjm,
+        task.physics,
         num_envs,
         actuator=actuator,
         substeps=substeps,

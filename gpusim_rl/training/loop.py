@@ -16,12 +16,12 @@ BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatch
 Row = dict[str, float]
 
 
-def number(text: str | None) -> float:
-    """A number of at least 0 from a file; 0 if it is none."""
+def number(text: str | None, least: float = 0.0) -> float:
+    """A number of at least `least` from a file; `least` if it is none."""
     try:
-        return max(0.0, min(float(text or 0), 1e12))
+        return max(least, min(float(text or least), 1e12))
     except ValueError:
-        return 0.0
+        return least
 
 
 class TrainingFailed(RuntimeError):
@@ -64,6 +64,9 @@ class Training:
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
         self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
         self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
+        # As last logged, and when a policy was last evaluated.
+        self.mean_return = number(note.get("return"), -1e12)
+        self.judged = number(note.get("judged"), -2e12)
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def __call__(self) -> int:
@@ -118,14 +121,20 @@ class Training:
 
     def success_if_due(self, i: int) -> Row:
         """The entry "success" of iteration i's row, or nothing if no evaluation is due."""
-        if (
-            not (self.cfg["stop_at"] or self.learner.schedule.needs_evaluation)
-            or i % self.cfg["eval_every"]
-        ):
+        needed = self.learner.schedule.needs_evaluation
+        due = needed or (self.cfg["stop_at"] and self.may_reach())
+        if not due or i % self.cfg["eval_every"]:
             return {}
-        success = self.group.broadcast(self.evaluate(self.learner) if self.group.rank == 0 else 0.0)
+        with self.stopwatch.paused():
+            own = self.evaluate(self.learner) if self.group.rank == 0 else 0.0
+            success = self.group.broadcast(own)
         self.learner.env.success.fill_(success)
+        self.judged = self.mean_return
         return {"success": success}
+
+    def may_reach(self) -> bool:
+        """Whether the mean return is higher than at the last evaluation."""
+        return self.mean_return > self.judged
 
     def save(self, success: float | None = None) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk."""
@@ -133,6 +142,8 @@ class Training:
             "task": self.cfg["task"]["name"],
             "time_s": str(self.stopwatch.seconds),
             "rollbacks": str(self.rollbacks),
+            "return": str(self.mean_return),
+            "judged": str(self.judged),
         }
         if success is not None:
             note["success"] = str(success)
@@ -152,7 +163,7 @@ class Training:
                 self.log(row)
                 self.write_metrics(row)
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
-            self.bad = int(row["bad"])
+            self.bad, self.mean_return = int(row["bad"]), row["return"]
             if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:

@@ -98,7 +98,7 @@ def check_rollout(env: Env, policy: Policy, cfg: dict[str, Any]) -> None:
     samples = sample_widths(*policy.dims, remembered > 0)
     packed = 3 * 4 * row_width(samples)  # with two copies while it is written
     order = 8 * algo["update_epochs"]
-    images = 1 + (algo["symmetry"] != "none")
+    images = 1 + (algo["symmetry"] in ("augment", "loss"))
     # of a gated recurrent unit: its gates, their sums and its memory
     kept = 16 * images * sum(algo["hidden"]) + 32 * remembered
     activations = kept / algo["num_minibatches"]

@@ -19,6 +19,7 @@ from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
@@ -256,6 +257,38 @@ def test_net_commutes_after_training(fused):
     assert len(std.unique()) == 6 and ppo.metrics()["skipped"] == 0
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_net_is_a_plain_network_of_pairs(name):
+    """Its layers are those of an ordinary network with units (u, v) and weights [P+Q, P-Q; P-Q,
+    P+Q], at half the numbers."""
+    env = make_env(name, 2)
+    images = images_of(env)
+    net = shaken(make_policy(*env.dims, hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
+    assert isinstance(net, SymmetricMLP)
+    x = torch.randn(50, len(images.obs.order))
+    parts = Parts(images.obs)
+    even, odd = parts(x).split(parts.widths, 1)
+    p, q = net.even[0](even), net.odd[0](odd)
+    h = net.activation(torch.cat([p + q, p - q], 1))  # (n, 8): u, then v
+    p, q, bias = net.even[1].weight, net.odd[1].weight, net.even[1].bias
+    weight = torch.cat([torch.cat([p + q, p - q], 1), torch.cat([p - q, p + q], 1)])
+    h = net.activation(h @ weight.T + torch.cat([bias, bias]))
+    u, v = h.chunk(2, 1)
+    last = [layer[2](y) for layer, y in ((net.even, u + v), (net.odd, u - v)) if len(layer) > 2]
+    torch.testing.assert_close(net(parts(x)), net.whole(torch.cat(last, 1)))
+    torch.testing.assert_close(Whole(parts)(parts(x)), x)
+    plain = make_policy(*env.dims, hidden=(8, 6)).actor.net
+    sizes = [sum(w.numel() for w in n.parameters()) for n in (net, plain)]
+    assert sizes[0] <= 0.6 * sizes[1]
+
+
+def test_hidden_units_come_in_pairs():
+    """An odd width is one line with the key."""
+    with pytest.raises(ValueError, match=r"algo\.hidden=\[8, 5\]: expected even numbers"):
+        env = make_env("cartpole", 2)
+        make_policy(*env.dims, hidden=(8, 5), symmetry="net", mirrors=images_of(env))
+
+
 def test_statistics_of_views_and_their_images():
     """A mirrored normalizer absorbs a batch as a plain one absorbs the batch and its image."""
     flip = join([keep(1, -1), Flip((1, 0, 2), (-1, -1, 1))])
@@ -271,7 +304,8 @@ def test_statistics_of_views_and_their_images():
         plain.update(torch.cat([x, mirror(x)]), torch.cat([valid, valid]))
     torch.testing.assert_close(ours.mean, plain.mean)
     torch.testing.assert_close(ours.var, plain.var)
-    assert torch.equal(mirror(ours(x)), ours(mirror(x)))
+    signs = torch.tensor([1.0] * ours.parts.widths[0] + [-1.0] * ours.parts.widths[1])
+    assert torch.equal(signs * ours(x), ours(mirror(x)))
 
 
 def test_a_mirror_is_its_own_inverse():
@@ -288,8 +322,6 @@ def test_symmetry_off_is_as_before():
     assert (
         not [m for m in policy.modules() if isinstance(m, Mirror)] and env.observer.history is None
     )
-    with_net = make_policy(*env.dims, hidden=(8,), symmetry="net", mirrors=images_of(env))
-    assert with_net.state_dict().keys() == policy.state_dict().keys()
     assert not [name for name in env.state() if "history" in name]
 
 
@@ -509,7 +541,12 @@ def test_configuration():
             match=r"algo.symmetry=loss: task=cartpole defines no mirror image",
         ):
             build_ppo(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
+        assert build_ppo(compose.compose_plain("config", words)).policy.symmetry == "none"
+    assert build_ppo(compose.compose_plain("config", words)).policy.symmetry == "net"
+    for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
+        cfg = compose.compose_plain("config", [*words[:-1], word])
+        assert build_ppo(cfg).policy.symmetry == "none"
     with pytest.raises(
-        ValueError, match=r"algo.symmetry=both: choose one of none, augment, loss, net"
+        ValueError, match=r"algo.symmetry=both: choose one of auto, none, augment, loss, net"
     ):
         validate.check_values(compose.compose_plain("config", [*words, "algo.symmetry=both"]))

@@ -8,10 +8,12 @@ import mujoco
 import pytest
 import torch
 
+from gpusim_rl.core import graphs
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.live_tensors import state_tensors
 from gpusim_rl.envs.randomization.entries import whole_entries
+from gpusim_rl.envs.statistics import SUMS
 from gpusim_rl.envs.step import Step
 from tests.worlds import (
     SIMS,
@@ -73,6 +75,32 @@ def test_time_out_shows_the_state_it_ended_in():
     assert torch.equal(last.end[:, sum(before)], twin.sim.qpos[:, 2].float())
     assert (env.sim.qpos[:, 2] != twin.sim.qpos[:, 2]).all() and (env.time == 0).all()
     assert (last.observation.critic != last.end).any(1).all()
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
+    """Work on no world is left out on the CPU: with it, every number of every step is the same to
+    the last bit, restarts and faults included."""
+    results = []
+    for skips in (True, False):
+        monkeypatch.setattr(graphs, "SKIPS", skips)
+        env = make_env(num_envs=8, sim=sim, episode=0.3)
+        rows = []
+        for i, action in enumerate(actions(40, 8)):
+            spoilt = action.clone()
+            spoilt[3, 0] = math.nan if i == 20 else action[3, 0]
+            step = env.step(spoilt)
+            rows += [
+                *step.observation,
+                *step[1:],
+                *(x.clone() for x in state_tensors(env).values()),
+            ]
+        states = [x for _, x in sorted(env.state().items())]
+        results.append([*rows, *states, env.worst_step.row.clone()])
+        restarts = env.statistics.sums[SUMS.index("episodes")]
+        assert 8 < restarts < 40  # some steps restart worlds, and some none
+    same = [torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*results, strict=True)]
+    assert all(same)
 
 
 def test_a_failure_is_not_a_time_out():

@@ -14,13 +14,16 @@ import pytest
 import torch
 
 from gpusim_rl import train
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, resume
 from gpusim_rl.envs.registry import load_task
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
+from gpusim_rl.trainer import Trainer
 from gpusim_rl.training import loop
+from gpusim_rl.training.loop import Training
 from gpusim_rl.training.signals import Signals
 from tests.commands import TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
@@ -236,7 +239,7 @@ def test_auto_resume_begins_and_goes_on(here):
     changes nothing."""
     words = (*WORDS, "auto_resume=true", "seed=3", "iterations=2")
     first = succeed("train.py", *words, cwd=here)
-    assert first.startswith("run: runs/quadruped/s3\n")
+    assert first.startswith("run: runs/quadruped/s3; physics while learning: timesteps of 10 ms")
     weights, _ = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
     succeed("train.py", *words, cwd=here)
     again, note = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
@@ -321,8 +324,38 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
     )
 
 
+def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
+    """A mean return that is no better than at the last evaluation needs none; a resumed run knows,
+    and evaluations take no time of the training."""
+    evaluated, returns = [], iter([1.0, 2.0, 2.0, 1.5, 3.0, 2.5, 4.0])
+
+    def evaluate(policy, task, **_):
+        evaluated.append(len(evaluated))
+        time.sleep(1.0)
+        return {"success": 0.0}
+
+    def report(learner):
+        read, value = original(learner), next(returns)
+        return lambda: read() | {"return": value}
+
+    original = PPO.report
+    monkeypatch.setattr(PPO, "report", report)
+    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", evaluate)
+    words = ["stop_at=0.9", "eval_every=1", "save_every=1", "episodes=2"]
+    # The return that an evaluation goes by is that of the iteration before.
+    result = Trainer(configured("iterations=5", "run_dir=run", *words)).train()
+    rows = Run(Path("run")).rows()
+    assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3]
+    assert result.iterations == 5 and rows[-1]["time_s"] < len(evaluated) + 5.0
+    more = ["resume=run", "iterations=7"]
+    Trainer(resume.check_training(configured(*more), more)).train()
+    rows = Run(Path("run")).rows()
+    assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 6]
+
+
 def test_the_best_is_kept(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
+    monkeypatch.setattr(Training, "may_reach", lambda _: True)
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
     monkeypatch.setattr(
         "gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}

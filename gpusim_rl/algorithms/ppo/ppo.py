@@ -16,7 +16,7 @@ from gpusim_rl.algorithms.ppo.minibatches import Minibatches
 from gpusim_rl.algorithms.ppo.report import report
 from gpusim_rl.algorithms.ppo.samples import make_samples
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.core.graphs import capture, torch_threads
+from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.envs.curriculum import Curriculum
@@ -110,15 +110,13 @@ class PPO:
 
     def update(self) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
-        # OpenMP waits for its slowest thread: one on every core stalls whenever anything else runs.
-        with torch_threads(max(1, torch.get_num_threads() // 2)):
-            self.phases.mark("returns")
-            self._pack_samples()
-            self.phases.mark("minibatches")
-            for _ in range(self.minibatches.count):
-                self._minibatch()
-            self.phases.mark("normalizers")
-            self._update_normalizers()
+        self.phases.mark("returns")
+        self._pack_samples()
+        self.phases.mark("minibatches")
+        for _ in range(self.minibatches.count):
+            self._minibatch()
+        self.phases.mark("normalizers")
+        self._update_normalizers()
         self.phases.mark("")
 
     @torch.no_grad()

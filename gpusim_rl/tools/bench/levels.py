@@ -61,7 +61,7 @@ def record(ppo: PPO, rollouts: int) -> Tape:
 
 def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
     """A plain Batch on all cores; derived fields are computed by its steps alone."""
-    batch = Batch(task.mjm, num_envs)
+    batch = Batch(task.physics, num_envs)
     ctrl = batch.bind("ctrl")
 
     def load(state: State) -> None:
@@ -79,7 +79,7 @@ def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
 def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
     """mujoco_warp.step in a graph for each control step, with the capacities of our Sim."""
     device = sim.qpos.device
-    mjm = accepted(task.mjm)
+    mjm = accepted(task.physics)
     with wp.ScopedDevice(wp.device_from_torch(device)):
         m = mjw.put_model(mjm)
         d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim.d.naconmax, njmax=sim.d.njmax)
@@ -164,8 +164,7 @@ class Levels:
                     spent[level] += timed(device, act)[0]
             put(start)
             spent["rollout"] += timed(device, ppo.collector.collect)[0]
-            with torch_threads(max(1, torch.get_num_threads() // 2)):  # as PPO updates
-                spent["plain"] += timed(device, self.plain.update)[0]
+            spent["plain"] += timed(device, self.plain.update)[0]
             put(start)
             ppo.collector.phases.take()
             whole, host = timed(device, ppo.iteration)

@@ -192,6 +192,8 @@ def settle(cfg: dict[str, Any]) -> None:
     validate.check_values(cfg)
     validate.positive(cfg, "repeats", "warmup")
     symmetry = cfg["algo"]["symmetry"]
+    if symmetry == "auto":
+        symmetry = cfg["algo"]["symmetry"] = "none"
     if symmetry != "none":  # The plain update has none.
         raise ValueError(
             f"algo.symmetry={symmetry}: the benchmark compares updates with algo.symmetry=none"

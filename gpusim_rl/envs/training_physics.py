@@ -1,0 +1,54 @@
+"""The physics that a policy learns on, where it may be coarser than the model's own."""
+
+import copy
+from typing import Any
+
+import mujoco
+
+from gpusim_rl.envs.randomization.entries import active_entries
+from gpusim_rl.sim.actuator_spec import Actuator
+
+FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
+
+
+def coarse(
+    mjm: mujoco.MjModel,
+    actuator: Actuator,
+    randomise: dict[str, Any],
+    *,
+    timestep: float | None,
+    joint_friction: bool = True,
+) -> mujoco.MjModel:
+    """A model with another timestep [s], and perhaps without dry friction of joints.
+
+    It is mjm itself where nothing differs.
+
+    Actuators that act anew at each timestep keep the model's timestep, because their lag counts
+    timesteps. Dry friction that is randomised, or that the actuators have, stays.
+    """
+    model = copy.copy(mjm)
+    if timestep is not None and actuator.direct:
+        model.opt.timestep = timestep
+    wanted = actuator.friction is not None or "joint_friction" in active_entries(randomise)
+    if not (joint_friction or wanted):
+        model.opt.disableflags |= FRICTION
+    return model if description(mjm, model) else mjm
+
+
+def description(exact: mujoco.MjModel, stepped: mujoco.MjModel) -> str:
+    """How the physics differs, in a few words; empty if it does not."""
+    words = []
+    if stepped.opt.timestep != exact.opt.timestep:
+        of, own = (f"{1e3 * m.opt.timestep:g} ms" for m in (stepped, exact))
+        words.append(f"timesteps of {of}, not {own}")
+    if stepped.opt.disableflags != exact.opt.disableflags:
+        words.append("no dry joint friction")
+    return f"physics while learning: {', and '.join(words)}" if words else ""
+
+
+def check_timestep(dt: float, timestep: float, what: str) -> None:
+    """ValueError unless a control period of dt [s] is a whole number of timesteps [s]."""
+    steps = dt / timestep
+    if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
+        expected = f"is not a whole number, from 1 to 1000, of {what}"
+        raise ValueError(f"task.dt={dt} s {expected} {timestep} s")

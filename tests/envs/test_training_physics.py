@@ -1,0 +1,91 @@
+"""Physics while learning: what differs, where it does not, and what a user is told."""
+
+import mujoco
+import pytest
+import torch
+
+from gpusim_rl.adapters import common
+from gpusim_rl.build import make_ppo
+from gpusim_rl.config import compose, validate
+from gpusim_rl.training.evaluation import evaluation_env
+from tests.worlds import SIMS, composed, make_actuator, make_env, make_task, numbers
+
+FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
+COARSE = {"timestep": 0.01, "joint_friction": False}
+
+
+@pytest.mark.parametrize("sim", SIMS)
+def test_coarse_physics_is_stepped(sim):
+    """Env steps the coarse model, for as long as a control step lasts: the same seconds of a fall,
+    and no dry friction."""
+    coarse, exact = (make_env(num_envs=4, sim=sim, training=t) for t in (COARSE, "exact"))
+    assert (coarse.task.substeps, exact.task.substeps) == (2, 4)
+    assert coarse.task.physics.opt.disableflags & FRICTION
+    assert coarse.task.physics.opt.timestep == 0.01 and coarse.task.mjm.opt.timestep == 0.005
+    assert exact.task.physics is exact.task.mjm
+    drops = []
+    for env in (coarse, exact):
+        up = env.sim.qpos.clone()
+        up[:, 2] = 2.0  # a free fall, which ends in the same second
+        env.sim.reset(torch.ones(4, dtype=torch.bool), up, torch.zeros_like(env.sim.qvel))
+        for _ in range(10):
+            env.act(torch.zeros(4, 12))
+            env.advance()
+        drops.append(2.0 - env.sim.qpos[:, 2])
+    # ½ g t², with an error of a timestep times half the speed
+    torch.testing.assert_close(*drops, rtol=0, atol=0.5 * 0.005 * 2.0)
+    assert (drops[0] > 0.15).all()
+
+
+def test_what_is_judged_is_exact():
+    """Evaluation, adapters and the model that is exported have the model's own physics."""
+    task = make_task(training=COARSE)
+    judged = task.evaluation()
+    assert judged.physics is judged.mjm
+    weights, noise = (numbers("quadruped")[key] for key in ("weights", "noise"))
+    env = evaluation_env(task, 2, weights=weights, noise=noise, seed=1)
+    assert env.task.physics.opt.timestep == 0.005 and env.task.substeps == 4
+    assert common.compose_config("quadruped", 2, [], {})["task"]["training"] == "exact"
+    chosen = ["task.training.timestep=0.01"]
+    own = common.compose_config("quadruped", 2, chosen, {})["task"]["training"]
+    assert own["timestep"] == 0.01  # unless it is asked for
+
+
+def test_what_stays_exact():
+    """Actuators that count timesteps keep the timestep, and friction that is wanted stays."""
+    for kind in (dict(kind="pd"), dict(lag=1), dict(delay=1)):
+        task = make_task(training=COARSE, actuator=make_actuator(**kind))
+        assert task.physics.opt.timestep == 0.005
+    drawn = numbers("quadruped")["randomise"]
+    drawn["joint_friction"] = drawn["joint_friction"] | {"kind": "uniform"}
+    for keys in (dict(randomise=drawn), dict(actuator=make_actuator(friction=0.1))):
+        assert not make_task(training=COARSE, **keys).physics.opt.disableflags & FRICTION
+    with pytest.raises(ValueError, match=r"task\.dt=0\.02 s is not a whole .* task\.training"):
+        make_task(training={"timestep": 0.003, "joint_friction": True})
+
+
+def test_a_user_is_told():
+    """The difference in words, and one line for what makes no sense."""
+    task = make_task(training=COARSE)
+    assert task.difference == (
+        "physics while learning: timesteps of 10 ms, not 5 ms, and no dry joint friction"
+    )
+    assert make_task().difference == ""
+    for word, says in (
+        ("task.training=fast", "expected keys with values"),
+        ("task.training.timestep=-1", r"expected seconds, or null"),
+        ("task.training.timestep=soon", r"expected"),
+        ("task.training.joint_friction=1", r"expected true or false"),
+        ("task.training.friction=1", r"unknown key"),
+    ):
+        with pytest.raises(ValueError, match=says) as error:
+            validate.check_values(compose.compose_plain("config", [word]))
+        assert "\n" not in str(error.value)
+
+
+def test_one_word_says_exact():
+    """task.training=exact is the model's own physics; nothing else differs in what is built."""
+    words = ["num_envs=2", "num_steps=4", "iterations=1", "sim=native"]
+    made = [make_ppo(composed(*words, f"task.training={t}")) for t in ("exact", "{timestep: null}")]
+    assert made[0].env.task.physics is made[0].env.task.mjm
+    assert made[1].env.task.physics.opt.timestep == 0.005
