@@ -114,10 +114,10 @@ class Trainer:
 
         TrainingFailed if it fails too often.
         """
-        begun = [f"run: {self.run.path}", self.loop.learner.env.task.difference]
+        lines = [f"run: {self.run.path}", self.loop.learner.env.task.difference]
         try:
             with self.table:
-                self.table.say("; ".join(filter(None, begun)))
+                self.table.say("; ".join(filter(None, lines)))
                 signal = self.loop()
         finally:
             self.close()
@@ -145,11 +145,9 @@ class Trainer:
         ranges, success = self.seen.ranges(), scores.get("success")
         self.run.json(READINGS, evaluated(self.loop.learner, success, ranges))
         export_policy(self.loop.learner, self.cfg, self.run.path)
-        if self.loop.checkpoint_writer.failed:
-            raise OSError(
-                f"the last checkpoint of {self.run.path} could not be written: "
-                f"{self.loop.checkpoint_writer.failed}"
-            )
+        if failed := self.loop.checkpoint_writer.failed:
+            path = self.run.path
+            raise OSError(f"the last checkpoint of {path} could not be written: {failed}")
         self.group.leave()
         return self.result(scores=scores)
 

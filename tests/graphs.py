@@ -191,6 +191,7 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
     """A robot with all of its collisions, and control period and network sizes as mjlab trains its
     Go1: captured, finite."""
     network = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.symmetry=none")
+    network += ("task.training=exact",)
     ppo = build(device, "quadruped", 8, *robot, "robot.collide=all", "task.dt=0.02", *network)
     for _ in range(CALLS):
         ppo.iteration()

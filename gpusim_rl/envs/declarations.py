@@ -48,6 +48,17 @@ class Command:
         return tuple(self.largest)
 
 
+def check_scheduled(kind: type, name: str) -> None:
+    """ValueError unless a task of this class has a scheduled number of this name."""
+    fields = scheduled_fields(kind)
+    if name not in fields:
+        known = ", ".join(fields) or "none"
+        raise ValueError(
+            f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers "
+            f"({known}), or a term's"
+        )
+
+
 def no_images(s: Any) -> dict[str, Tensor]:
     """No further images."""
     return {}

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.declarations import Command, Reflection, scheduled_fields
+from gpusim_rl.envs.declarations import Command, Reflection, check_scheduled
 from gpusim_rl.envs.randomization.entries import without_pushes
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import JointColumns, State, joint_columns, sensor_columns
-from gpusim_rl.envs.training_physics import check_timestep, coarse, description
+from gpusim_rl.envs.training_physics import check_times, coarse, description
 from gpusim_rl.robots.model_files import read_mjcf
 from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -71,13 +71,7 @@ class Task:
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
         self.require_positive("clip")
-        check_timestep(self.dt, self.mjm.opt.timestep, "the model's timestep")
-        if self.physics is not self.mjm:
-            check_timestep(self.dt, self.physics.opt.timestep, "task.training.timestep")
-        if not 0.5 < self.episode / self.dt < 2**31:
-            raise ValueError(
-                f"task.episode={self.episode} s: expected 1 to 2³¹ control steps of {self.dt} s"
-            )
+        check_times(self.dt, self.episode, self.mjm, self.physics)
 
     @cached_property
     def randomization(self) -> Randomization:
@@ -109,8 +103,9 @@ class Task:
     @cached_property
     def physics(self) -> Any:
         """The model that is stepped: `mjm`, or what `training` makes of it."""
-        how = {"timestep": None} if isinstance(self.training, str) else self.training
-        return coarse(self.mjm, self.actuator, self.randomise, **how)
+        if isinstance(self.training, str):
+            return self.mjm
+        return coarse(self.mjm, self.actuator, self.randomise, **self.training)
 
     @property
     def difference(self) -> str:
@@ -148,13 +143,7 @@ class Task:
 
         Raises ValueError for a field whose type is not `Scheduled`.
         """
-        fields = scheduled_fields(type(self))
-        if name not in fields:
-            known = ", ".join(fields) or "none"
-            raise ValueError(
-                f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers "
-                f"({known}), or a term's"
-            )
+        check_scheduled(type(self), name)
         return self.scheduled_numbers.setdefault(name, self.tensor(getattr(self, name)))
 
     @property
@@ -257,10 +246,5 @@ class Task:
 
     def evaluation(self) -> Self:
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
-        return replace(
-            self,
-            device="cpu",
-            mjm=converged(self.mjm),
-            randomise=without_pushes(self.randomise),
-            training="exact",
-        )
+        exact = dict[str, Any](device="cpu", mjm=converged(self.mjm), training="exact")
+        return replace(self, randomise=without_pushes(self.randomise), **exact)

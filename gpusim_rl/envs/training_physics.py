@@ -17,7 +17,7 @@ def coarse(
     randomise: dict[str, Any],
     *,
     timestep: float | None,
-    joint_friction: bool = True,
+    joint_friction: bool,
 ) -> mujoco.MjModel:
     """A model with another timestep [s], and perhaps without dry friction of joints.
 
@@ -46,9 +46,17 @@ def description(exact: mujoco.MjModel, stepped: mujoco.MjModel) -> str:
     return f"physics while learning: {', and '.join(words)}" if words else ""
 
 
-def check_timestep(dt: float, timestep: float, what: str) -> None:
-    """ValueError unless a control period of dt [s] is a whole number of timesteps [s]."""
-    steps = dt / timestep
-    if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
-        expected = f"is not a whole number, from 1 to 1000, of {what}"
-        raise ValueError(f"task.dt={dt} s {expected} {timestep} s")
+def check_times(dt: float, episode: float, exact: mujoco.MjModel, stepped: mujoco.MjModel) -> None:
+    """ValueError unless a control period dt [s] is whole timesteps, and an episode [s] has steps.
+
+    Args:
+        exact, stepped: the task's own model, and the one that training steps.
+    """
+    for model, what in ((exact, "the model's timestep"), (stepped, "task.training.timestep")):
+        timestep = model.opt.timestep
+        steps = dt / timestep
+        if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
+            expected = f"is not a whole number, from 1 to 1000, of {what}"
+            raise ValueError(f"task.dt={dt} s {expected} {timestep} s")
+    if not 0.5 < episode / dt < 2**31:
+        raise ValueError(f"task.episode={episode} s: expected 1 to 2³¹ control steps of {dt} s")

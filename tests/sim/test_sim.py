@@ -343,7 +343,7 @@ def test_a_full_contact_pool_is_a_fault():
 def test_too_little_memory_is_a_fault():
     """In MuJoCo C the capacity is the arena; only worlds with constraints run out of it."""
     model = mujoco.MjModel.from_xml_string(
-        HOPPER.replace("<worldbody>", '<size memory="5000"/><worldbody>', 1)
+        HOPPER.replace("<worldbody>", '<size memory="4500"/><worldbody>', 1)
     )
     sim = make_sim("native", model, 8)
     qpos, qvel = starts(0, 8)

@@ -49,7 +49,7 @@ def test_it_measures_every_level(tmp_path, sim):
         "quadruped",
         sim,
         2,
-        4,
+        2,
     )
     assert report["steps"] == {"native": 64, "warp": 8}[sim]
     assert {
