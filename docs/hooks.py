@@ -34,6 +34,8 @@ TITLES = {
     "log": "Metrics: log=NAME",
     "play.yaml": "Keys of play.py",
     "bench.yaml": "Keys of gpusim_rl.bench",
+    "bench_time.yaml": "Keys of gpusim_rl.bench time",
+    "bench_profile.yaml": "Keys of gpusim_rl.bench profile",
 }
 
 

@@ -69,6 +69,7 @@ class Collector:
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
         self.record.put(self._t, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
+        self.phases.mark("control")  # in a graph it is a part of `act`
         env.act(sampled["action"])
 
     @torch.no_grad()

@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
+from operator import add, sub
+from typing import Any, NamedTuple
 
 import torch
 import warp as wp
@@ -163,10 +164,17 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
             gc.enable()
 
 
-class Phases:
-    """Seconds spent in the named parts of repeated work.
+class Spent(NamedTuple):
+    """Time [s] of a part, and the processor time of all threads in it; 0 on CUDA."""
 
-    They are measured with CUDA events, or on the CPU with the clock.
+    wall: float = 0.0
+    processor: float = 0.0
+
+
+class Phases:
+    """Time spent in the named parts of repeated work.
+
+    It is measured with CUDA events, or on the CPU with the clock.
     """
 
     def __init__(self, device: torch.device):
@@ -181,26 +189,26 @@ class Phases:
             stamp = torch.cuda.Event(enable_timing=True)
             stamp.record()
         else:
-            stamp = time.perf_counter()
+            stamp = time.perf_counter(), time.process_time()
         self.marks.append((name, stamp))
 
-    def take(self) -> Callable[[], dict[str, float]]:
-        """Start anew. The function returned gives the seconds of each part up to now.
+    def take(self) -> Callable[[], dict[str, Spent]]:
+        """Start anew. The function returned gives the time of each part up to now.
 
         It may be called once the device has come so far.
         """
         marks, self.marks = self.marks, []
 
-        def seconds() -> dict[str, float]:
-            spent: dict[str, float] = {}
+        def spent() -> dict[str, Spent]:
+            parts: dict[str, Spent] = {}
             for (name, a), (_, b) in itertools.pairwise(marks):
                 if name:
-                    spent[name] = spent.get(name, 0.0) + (
-                        a.elapsed_time(b) / 1e3 if self.cuda else b - a
-                    )
-            return spent
+                    before = parts.get(name, Spent())
+                    more = (a.elapsed_time(b) / 1e3, 0.0) if self.cuda else map(sub, b, a)
+                    parts[name] = Spent(*map(add, before, more))
+            return parts
 
-        return seconds
+        return spent
 
 
 def fetch(values: Tensor) -> Callable[[], list[float]]:

@@ -1,8 +1,10 @@
 """What a program runs on: packages, Python, machine and commit."""
 
 import platform
+import re
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
 from gpusim_rl.core.paths import PACKAGE
 
@@ -23,6 +25,13 @@ def versions() -> dict[str, str]:
     known |= {name: metadata.version(name) for name in PACKAGES}
     known["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return known | {"commit": commit()}
+
+
+def processor() -> str:
+    """Name of the CPU."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall("model name.*: (.*)", info.read_text()) if info.exists() else []
+    return names[0] if names else platform.machine()
 
 
 def commit() -> str:

@@ -7,6 +7,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gpusim_rl.training.bottleneck import pages_read, verdict
+
 Row = dict[str, float]
 
 
@@ -35,6 +37,7 @@ class Dashboard:
         )
         self.success: dict[str, float] = {}  # of the last evaluation
         self.quiet_until = 0.0  # s of training before the next plain line
+        self.pages, self.bound = pages_read(), ""
 
     def __enter__(self) -> "Dashboard":
         if self.live:
@@ -55,6 +58,9 @@ class Dashboard:
         self.success = {"success": row["success"]} if "success" in row else self.success
         row = self.success | row
         left = spent / max(i - self.done, 1) * (self.iterations - i)
+        shares = {key[6:]: value for key, value in row.items() if key.startswith("share/")}
+        pages = (pages_read() - self.pages) / max(spent, 1.0)
+        self.bound = verdict(shares, cores=row.get("cores"), pages=pages).line
         if self.live:
             self.live.update(self.table(row, left))
         elif spent >= self.quiet_until or i == self.iterations:
@@ -66,6 +72,8 @@ class Dashboard:
                 f"  return {row['return']:.2f}{success}"
                 f"  time {clock(row['time_s'])}  left {clock(left)}"
             )
+            if i == self.iterations:
+                self.say(self.bound)
 
     def table(self, row: Row, left: float) -> Group:
         """Everything that matters on one screen."""
@@ -77,7 +85,8 @@ class Dashboard:
             ("steps/s", f"{row['steps_per_s']:,.0f}"),
             ("time", f"{clock(row['time_s'])}, {clock(left)} left"),
             ("physics", f"{row['share/physics']:.0%}"),
-            ("policy and task", f"{row['share/policy']:.0%}"),
+            ("environment", f"{row['share/environment']:.0%}"),
+            ("policy", f"{row['share/policy']:.0%}"),
             ("update", f"{row['share/update']:.0%}"),
             ("return", f"{row['return']:.2f}"),
             ("episode", f"{row['length']:.1f} s"),
@@ -99,4 +108,5 @@ class Dashboard:
             Text(self.title, "bold"),
             Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)),
             grid,
+            Text(self.bound, "dim"),
         )

@@ -34,7 +34,8 @@ def frozen(value: Any) -> Any:
 def configured() -> set[tuple[str, Any]]:
     """(last word of a key, value) of every command's composed configuration."""
     lines = [("config", [f"task={task}", f"sim={sim}"]) for task in TASKS for sim in SIMS]
-    trees = [build(*line) for line in (*lines, ("play", ["robot=go1"]), ("bench", []))]
+    benches = [(name, []) for name in ("bench", "bench_time", "bench_profile")]
+    trees = [build(*line) for line in (*lines, ("play", ["robot=go1"]), *benches)]
     pairs = {(key, value) for tree in trees for key, value in leaves(tree).items()}
     return {(key.rpartition(".")[2], x) for key, x in pairs if not key.startswith("hydra.")}
 

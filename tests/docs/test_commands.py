@@ -38,6 +38,9 @@ LISTED = {
     "python train.py task=quadruped num_envs=4096 device=cuda": GPU,
     "python -m gpusim_rl.bench compare=mjlab": GPU,
     "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
+    "python -m gpusim_rl.bench time task=quadruped seeds=[1,2,3] out=time.json": LONG,
+    "python -m gpusim_rl.bench time 'commits=[HEAD,.]' seeds=[1,2,3,4,5] judge=first": LONG,
+    'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
     "python train.py robot=go1": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
         NETWORK
@@ -46,6 +49,7 @@ LISTED = {
     "python train.py log=wandb": NETWORK,
 }
 CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
+MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 
 
@@ -89,12 +93,18 @@ def program(line: str) -> tuple[str, list[str]]:
     return words[0], words[1:]
 
 
+def configuration(name: str, words: list[str]) -> tuple[str, list[str]]:
+    """(file in conf/, its words) of a command line of a program that CONFIG has."""
+    mode = MODES.get(words[0]) if name == "gpusim_rl.bench" and words else None
+    return (mode, words[1:]) if mode else (CONFIG[name], words)
+
+
 def shortened(script: str, words: list[str]) -> list[str]:
     """The words with those of SHORT that the program has keys for."""
     name = "train.py" if script == "torchrun" else script
     if name not in CONFIG:
         return words
-    keys = compose.flatten(compose.compose_plain(CONFIG[name], []))
+    keys = compose.flatten(compose.compose_plain(configuration(name, words)[0], []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
     return words + [f"{k}={v}" for k, v in SHORT.items() if k in keys and k not in kept]
@@ -210,7 +220,7 @@ def test_a_listed_command_composes(line, tmp_path):
         assert (script, words[0]) in (("pip", "wheel"), ("pip", "install"))
         return
     if script == "gpusim_rl.bench":
-        assert compose.compose_plain("bench", words)["repeats"] > 0
+        assert compose.compose_plain(*configuration(script, words))["task"]
         return
     status, said = run_here(script, [*words, "--cfg", "job"], tmp_path)
     assert status == 0 and yaml.safe_load(said)["task"], said

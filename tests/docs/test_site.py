@@ -62,7 +62,9 @@ def test_the_configuration_page_has_every_key(site):
         for row in re.findall(r"<tr>.*?</tr>", text, re.DOTALL)
     ]
     meaning = {row[0]: row[2] for row in rows if row}
-    lines = [("config", [f"task={name}"]) for name in TASKS] + [("play", []), ("bench", [])]
+    lines = [("config", [f"task={name}"]) for name in TASKS] + [
+        (name, []) for name in ("play", "bench", "bench_time", "bench_profile")
+    ]
     for name, words in lines:
         for key in compose.flatten(compose.compose_plain(name, words)):
             above = [key] + [key.rsplit(".", n)[0] for n in range(1, key.count(".") + 1)]

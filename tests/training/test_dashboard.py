@@ -34,7 +34,8 @@ ROW = {
         "reward/velocity": 0.75,
         "reward/jerk": -0.01,
     },
-    **{"measure/yaw_error": 0.2, "share/physics": 0.6, "share/policy": 0.3, "share/update": 0.1},
+    **{"measure/yaw_error": 0.2, "share/physics": 0.6, "share/environment": 0.2},
+    **{"share/policy": 0.1, "share/update": 0.1, "cores": 1.0},
 }
 PROGRAM = f"""
 from gpusim_rl.training.dashboard import Dashboard
@@ -55,8 +56,9 @@ def test_lines_without_a_terminal():
         "\x1b" not in done.stdout
         and done.stderr == ""
         and lines[0] == "run: [bold]/a[0]/b"
-        and len(lines) == 3
+        and len(lines) == 4
     )
+    assert lines[3].startswith("bound by simulation") and ": physics takes 60% of" in lines[3]
     assert (
         lines[1]
         == "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
@@ -68,7 +70,9 @@ def test_lines_are_seconds_apart(capsys):
     with Dashboard("t", 100) as table:
         for i in range(1, 101):
             table.show(ROW | {"iteration": i}, 0.2 * i)
-    shown = [int(line.split()[1].split("/")[0]) for line in capsys.readouterr().out.splitlines()]
+    *lines, bound = capsys.readouterr().out.splitlines()
+    shown = [int(line.split()[1].split("/")[0]) for line in lines]
+    assert bound.startswith("bound by simulation")
     assert shown == [1, 26, 51, 76, 100]
 
 
@@ -102,6 +106,7 @@ def test_table_in_a_terminal():
         "+0.750",
         "-0.010",
         "yaw_error",
+        "bound by simulation",
     ):
         assert part in plain, plain
 
@@ -111,7 +116,9 @@ def test_table_fits_a_screen():
     numbers in full."""
     row = ROW | {f"reward/term_{i}": float(i) for i in range(10)}
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    console.print(Dashboard("t", 4).table(row, 61.0))
+    board = Dashboard("t", 4, quiet=True)
+    board.show(row, 61.0)
+    console.print(board.table(row, 61.0))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("\n") <= 24 and max(map(len, text.splitlines())) <= 100
     assert [line.split()[0] for line in text.splitlines()[3:6]] == ["iteration", "steps", "steps/s"]
@@ -127,7 +134,7 @@ def test_success_stays_on_the_board(capsys):
         table.show(ROW | {"iteration": 11, "success": 0.5}, 10.0)
         table.show(ROW | {"iteration": 12}, 20.0)
         table.show(ROW | {"iteration": 14, "success": 0.75}, 40.0)
-    one, two, three = capsys.readouterr().out.splitlines()
+    one, two, three, _ = capsys.readouterr().out.splitlines()
     assert "success 0.500" in one and one.endswith("left 0:30")
     assert "success 0.500" in two and two.endswith("left 0:20")
     assert "success 0.750" in three and three.endswith("left 0:00")

@@ -25,7 +25,7 @@ from gpusim_rl.tools.bench.reference_ppo import Plain
 
 LEVELS = ("bare", "sim", "env", "rollout", "training")
 # The parts of an iteration, in PPO's words.
-PARTS = ("act", "physics", "settle", "returns", "minibatches", "normalizers")
+PARTS = ("act", "control", "physics", "settle", "returns", "minibatches", "normalizers")
 
 State = dict[str, Tensor]  # PPO's, all of it
 Load = Callable[[State], None]  # puts an engine there
@@ -168,9 +168,8 @@ class Levels:
             put(start)
             ppo.collector.phases.take()
             whole, host = timed(device, ppo.iteration)
-            for name, seconds in (
-                {"training": whole, "host": host} | ppo.collector.phases.take()()
-            ).items():
+            parts = {name: part.wall for name, part in ppo.collector.phases.take()().items()}
+            for name, seconds in ({"training": whole, "host": host} | parts).items():
                 spent[name] += seconds
         spent["update"] = spent["returns"] + spent["minibatches"] + spent["normalizers"]
         return dict(spent)

@@ -13,8 +13,6 @@ usually written (gpusim_rl/tools/bench/reference_ppo.py).
 import json
 import math
 import os
-import platform
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +29,7 @@ from gpusim_rl.config import compose, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import WARM_UP
-from gpusim_rl.core.provenance import versions
+from gpusim_rl.core.provenance import processor, versions
 from gpusim_rl.envs import curriculum
 from gpusim_rl.sim.actuated import engine
 from gpusim_rl.sim.warp import Warp
@@ -57,13 +55,6 @@ RATIOS = tuple((level, "bare") for level in LEVELS[1:]) + tuple(
 def spread(values: list[float]) -> dict[str, Any]:
     """Median, extremes and all."""
     return {"median": median(values), "min": min(values), "max": max(values), "all": values}
-
-
-def processor() -> str:
-    """Name of the CPU."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall("model name.*: (.*)", info.read_text()) if info.exists() else []
-    return names[0] if names else platform.machine()
 
 
 def bench(

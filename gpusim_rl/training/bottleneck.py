@@ -1,0 +1,83 @@
+"""What bounds the speed of a training, in one line: simulation, learning, the host or memory."""
+
+import os
+import resource
+from typing import NamedTuple
+
+# Which shares of the time belong together. On the CPU, the host computes the environment's tensors.
+# On CUDA the GPU does, so they belong to the simulation.
+CPU = {
+    "simulation": ("physics",),
+    "learning": ("policy", "update"),
+    "the host": ("environment", "other"),
+}
+CUDA = {"simulation": ("physics", "environment"), "learning": ("policy", "update")}
+TAKES = {
+    "simulation": "physics takes",
+    "learning": "networks and their update take",
+    "the host": "task, Python and waiting take",
+}
+ONE = 1.15  # cores: up to here it is one, with threads that wait
+PAGES = 1000  # 1/s: each page waits about 0.1 ms for the disk, so a tenth of the time is lost
+FULL = 0.95  # share of a GPU's memory
+LAUNCHING = 0.9  # share of the time: the GPU waits for the host that launches its work
+
+
+class Verdict(NamedTuple):
+    """What bounds the speed, and the line that says so."""
+
+    bound: str  # simulation, learning, the host or memory
+    line: str
+
+
+def verdict(
+    shares: dict[str, float],
+    *,
+    cores: float | None = None,
+    available: int | None = None,
+    pages: float = 0.0,
+    full: float = 0.0,
+    launching: float | None = None,
+) -> Verdict:
+    """What bounds a training.
+
+    Args:
+        shares: of the time: physics, environment, policy, update, and perhaps other.
+        cores: busy on average; None on CUDA.
+        available: cores that the process may use; those of this machine unless given.
+        pages: that were read from the disk because memory is short [1/s].
+        full: share of the GPU's memory in use.
+        launching: share of the time in which the host launched the GPU's work.
+    """
+    if pages > PAGES:
+        return Verdict("memory", f"bound by memory: {pages:,.0f} pages a second come from the disk")
+    if full > FULL:
+        return Verdict("memory", f"bound by memory: {full:.0%} of the GPU's is in use")
+    if launching is not None and launching > LAUNCHING:
+        return Verdict(
+            "the host", f"bound by the host: it launches kernels for {launching:.0%} of the time"
+        )
+    groups = CUDA if cores is None else CPU
+    sums = {name: sum(shares.get(part, 0.0) for part in parts) for name, parts in groups.items()}
+    bound = max(sums, key=lambda name: sums[name])
+    if not sums[bound]:
+        return Verdict("", "")  # a whole iteration in one graph has no parts
+    line = f"{TAKES[bound]} {sums[bound]:.0%} of the time"
+    if cores is None:
+        return Verdict(bound, f"bound by {bound}: {line}")
+    available = available or cores_available()
+    alone = " on one core" if bound != "the host" and cores < ONE and available > 1 else ""
+    busy = f"{cores:.1f} of {available} cores busy"
+    return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
+
+
+def cores_available() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def pages_read() -> int:
+    """Pages that this process has waited for the disk for."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

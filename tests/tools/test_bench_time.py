@@ -1,0 +1,213 @@
+"""`bench time` on trainings of a few iterations: what is kept, judged, counted and compared."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpusim_rl import trial
+from gpusim_rl.tools.bench import modes, summary, time_to_success, trees
+from tests.worlds import ROOT, make_env, make_ppo
+
+SMALL = (
+    *("task=cartpole", "device=cpu", "num_envs=8", "num_steps=4", "iterations=5", "every=2"),
+    *("episodes=4", "task.episode=2", "algo.hidden=[8]", "sim.threads=1"),
+)
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m gpusim_rl.bench time` with the smallest trainings."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpusim_rl.bench", "time", *SMALL, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def row(time_s: float, success: float, counts: bool) -> dict:
+    """A judged actor."""
+    scores = {"success": success}
+    return {"time_s": time_s, "env_steps": int(1e3 * time_s), "counts": counts, "scores": scores}
+
+
+def a_trial(*rows: dict, speed: float = 1000.0) -> dict:
+    """What trial.py writes."""
+    rest = {"seed": 1, "steps_per_s": speed, "cores": 1.5, "train_s": 9.0, "failed": "", "load": 0}
+    return rest | {"actors": [{"iteration": 5 * i} | row for i, row in enumerate(rows, 1)]}
+
+
+def test_two_settings_in_turn(tmp_path):
+    """Each setting is trained with each seed, in changing order; every second actor and the last
+    are judged, with their time, samples and scores; the picture is one."""
+    out, picture = tmp_path / "time.json", tmp_path / "time.svg"
+    settings = 'settings=["algo.gamma=0.9", "algo.gamma=0.99 num_envs=16"]'
+    done = bench(settings, "seeds=[3,4]", f"out={out}", f"picture={picture}")
+    assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
+    report = json.loads(out.read_text())
+    assert report["task"] == "cartpole" and report["episodes"] == 4
+    one, two = report["variants"]
+    assert (one["name"], two["name"]) == ("algo.gamma=0.9", "algo.gamma=0.99 num_envs=16")
+    for variant, worlds in ((one, 8), (two, 16)):
+        assert variant["seeds"] == [3, 4] and variant["commit"] == "."
+        for made in variant["trials"]:
+            actors = made["actors"]
+            assert [actor["iteration"] for actor in actors] == [2, 4, 5]
+            assert [actor["env_steps"] for actor in actors] == [4 * worlds * n for n in (2, 4, 5)]
+            times = [actor["time_s"] for actor in actors]
+            assert times == sorted(times) and 0 < times[0] and times[-1] == made["train_s"]
+            assert all({"success", "upright_s"} <= actor["scores"].keys() for actor in actors)
+            assert made["steps_per_s"] == pytest.approx(20 * worlds / made["train_s"])
+            assert made["cores"] > 0.2 and made["start_s"] > 0 and made["versions"]["torch"]
+    assert set(report["ratios"]) == {two["name"]}
+    turns = [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("seed ")]
+    assert turns == [
+        *(f"seed 3, {variant['name']}" for variant in (one, two)),
+        *(f"seed 4, {variant['name']}" for variant in (two, one)),
+    ]
+    assert f"{two['name']} is better than {one['name']} by: time to success" in done.stdout
+    assert picture.read_text().startswith("<?xml") and "svg" in picture.read_text()
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not in a checkout")
+def test_a_commit_trains_from_its_own_tree(tmp_path):
+    """The process of another commit imports that commit's files, and nothing is left of them."""
+    name, tree = trees.unpack("HEAD", tmp_path)
+    assert len(name) == 40 and (tree / "gpusim_rl" / "conf" / "task" / "quadruped.yaml").is_file()
+    (tree / "gpusim_rl" / "trainer.py").write_text("raise ValueError('the other tree')")
+    variant = trees.Variant("old", name, tree, ["task=cartpole"])
+    job = {"words": variant.words, "check": True}
+    with pytest.raises(ValueError, match=r"^old: the other tree$"):
+        trees.run(variant, job, tmp_path, lambda line: None)
+    assert trees.unpack(".", tmp_path) == (".", ROOT)
+    with pytest.raises(ValueError, match="has no commit 'no-such'"):
+        trees.unpack("no-such", tmp_path)
+
+
+def test_a_warm_up_changes_nothing():
+    """Iterations after it are bit by bit those without it."""
+    states = []
+    for warm in (False, True):
+        ppo = make_ppo(make_env("cartpole", 8), num_steps=4)
+        if warm:
+            trial.warm_up(ppo)
+        assert ppo.iterations == 0
+        for _ in range(3):
+            ppo.iteration()
+        states.append(ppo.state())
+    assert states[0].keys() == states[1].keys()
+    assert all(states[0][name].equal(states[1][name]) for name in states[0])
+
+
+def test_the_clock_pauses():
+    """What runs while it is paused counts neither as time nor as work of processors."""
+    clock = trial.Clock()
+    end = time.perf_counter() + 0.1
+    with clock.paused():
+        while time.perf_counter() < end:
+            pass
+    wall, processor = clock.read()
+    assert 0 <= wall < 0.05 and -1e-3 <= processor < 0.05
+    time.sleep(0.05)
+    assert clock.read()[0] >= 0.05
+
+
+def test_what_counts():
+    """A condition of a score is met, is not, or has no score; a NaN meets none."""
+    conditions = [("success", ">=", 0.95), ("drift_still", "<=", 0.05)]
+    assert trial.meets({"success": 0.95, "drift_still": 0.05}, conditions)
+    assert trial.meets({"success": 1.0}, conditions)
+    assert not trial.meets({"success": 0.94, "drift_still": 0.01}, conditions)
+    assert not trial.meets({"success": 1.0, "drift_still": 0.06}, conditions)
+    assert not trial.meets({"success": math.nan}, conditions)
+    assert time_to_success.parse("x <= -1.5e-3") == ("x", "<=", -1.5e-3)
+
+
+def test_judging_may_end_early():
+    """With judge=first, actors after the first that counts are not judged, but the last is. With
+    judge=bisect, few are."""
+    actors = [trial.Actor(i, i, float(i), float(i), {}) for i in range(1, 6)]
+
+    def score(actor):
+        return {"success": 0.3 * actor.iteration}
+
+    def judged(how):
+        rows = trial.judge(actors, score, [("success", ">=", 0.5)], how)
+        return [(row["iteration"], row["counts"]) for row in rows]
+
+    assert judged("all") == [(1, False), (2, True), (3, True), (4, True), (5, True)]
+    assert judged("first") == [(1, False), (2, True), (5, True)]
+    assert judged("bisect") == [(1, False), (2, True), (5, True)]
+    actors = [trial.Actor(i, i, float(i), float(i), {}) for i in range(1, 41)]
+    assert len(judged("bisect")) < 8 and judged("bisect")[:2] == [(1, False), (2, True)]
+    actors = actors[:1]
+    assert judged("all") == judged("first") == judged("bisect") == [(1, False)]
+
+
+def test_medians_and_ratios():
+    """A seed that never succeeds is later than all others; a ratio above 1 is an improvement."""
+    variant = trees.Variant("a", ".", ROOT, [])
+    never = a_trial(row(1.0, 0.2, False), row(9.0, 0.9, False))
+    slow = a_trial(row(1.0, 0.2, False), row(8.0, 0.99, True), row(9.0, 0.97, True))
+    fast = a_trial(row(1.0, 0.2, False), row(2.0, 0.96, True), row(4.0, 1.0, True), speed=3000.0)
+    one = summary.summarize(variant, [slow, slow, never])
+    two = summary.summarize(variant._replace(name="b"), [fast, fast, slow])
+    assert one["time_s"] == {"median": 8.0, "all": [8.0, 8.0, None]}
+    assert two["final_success"]["all"] == [1.0, 1.0, 0.97]
+    assert summary.ratios(one, two) == {"time_s": 4.0, "env_steps": 4.0, "steps_per_s": 3.0}
+    (line,) = summary.comparisons([one, two])
+    assert line.startswith(
+        "b is better than a by: time to success × 4.00, samples to success × 4.0"
+    )
+    most_never = summary.summarize(variant, [never, slow, never])
+    assert most_never["time_s"]["median"] is None
+    assert summary.ratios(most_never, two)["time_s"] is None
+    json.dumps(most_never, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("seed=3", "say seeds=[1,2,3]"),
+        ("resume=runs/a", "each training is a new run"),
+        ("iteratons=3", "did you mean iterations"),
+        ("seeds=[]", "at least one"),
+        ("seeds=[1,1]", "different seeds"),
+        ("target=0", "target=0"),
+        ("judge=some", "choose one of all, first, bisect"),
+        ('require=["lift>0.03"]', "no condition"),
+        ("commits=[1234567]", "put the commit in quotes"),
+        ("commits=[no-such-commit]", "has no commit 'no-such-commit'"),
+        ("settings=[3]", "settings=[3]"),
+        ('settings=["num_envs=0"]', "num_envs=0"),
+        ("picture=time.jpg", "ends in .svg"),
+        ("out=no/such/directory/time.json", "no directory no/such/directory"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, word, says):
+    """What a user can get wrong is answered in one line before anything is trained."""
+    with pytest.raises(SystemExit) as stop:
+        modes.main(["time", word])
+    _, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
+
+
+def test_an_unknown_score_is_named():
+    """A condition of the command line on a score that the task lacks is refused by its name."""
+    summaries = [{"trials": [a_trial(row(1.0, 0.5, False))]}]
+    time_to_success.check_scores(summaries, [])
+    with pytest.raises(ValueError, match=r"require=foot_lift>=0.1: the scores are success"):
+        time_to_success.check_scores(summaries, ["foot_lift>=0.1"])
+
+
+def test_a_picture_needs_matplotlib(monkeypatch, capsys):
+    """Without matplotlib a picture is refused with what to install."""
+    monkeypatch.setattr(time_to_success, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        modes.main(["time", "picture=time.svg"])
+    assert "pip install 'gpusim_rl[bench]'" in capsys.readouterr().err

@@ -1,0 +1,49 @@
+"""What bounds a training: the line that says so."""
+
+import pytest
+
+from gpusim_rl.training.bottleneck import verdict
+
+EVEN = {"physics": 0.3, "environment": 0.2, "policy": 0.1, "update": 0.4}
+
+
+@pytest.mark.parametrize(
+    "shares, bound",
+    [
+        ({"physics": 0.6}, "simulation"),
+        ({"physics": 0.3, "environment": 0.25, "policy": 0.1}, "learning"),  # its two parts
+        ({"environment": 0.3, "other": 0.3, "policy": 0.0, "update": 0.1}, "the host"),
+        ({"physics": 0.0, "environment": 0.0, "policy": 0.0, "update": 0.0}, ""),
+    ],
+)
+def test_the_largest_group_bounds(shares, bound):
+    """On the CPU: physics, or policy and update, or the environment and what has no name."""
+    given = verdict(EVEN | shares, cores=1.9, available=2)
+    assert given.bound == bound and (f"bound by {bound}: " in given.line or not bound)
+    assert not bound or given.line.endswith("% of the time, 1.9 of 2 cores busy")
+
+
+def test_one_core_is_said():
+    """If one core works of several, the line says so, unless the host waits anyway."""
+    physics = EVEN | {"physics": 0.9}
+    assert "simulation on one core: " in verdict(physics, cores=1.0, available=2).line
+    assert " on one core" not in verdict(physics, cores=1.0, available=1).line
+    assert " on one core" not in verdict(physics, cores=1.8, available=2).line
+    line = verdict(EVEN | {"environment": 0.9}, cores=0.2, available=2).line
+    assert line.startswith("bound by the host: ") and line.endswith("0.2 of 2 cores busy")
+
+
+def test_on_a_gpu():
+    """The environment is simulation there; the host counts if it launches kernels all the time."""
+    shares = EVEN | {"environment": 0.4}
+    assert verdict(shares).line == "bound by simulation: physics takes 70% of the time"
+    assert verdict(shares, launching=0.97).bound == "the host"
+    assert verdict(shares, launching=0.4, full=0.3).bound == "simulation"
+
+
+def test_memory_comes_first():
+    """Pages from the disk, or a full GPU, are said whatever the shares are."""
+    assert verdict(EVEN, cores=1.0, pages=5000.0).line == (
+        "bound by memory: 5,000 pages a second come from the disk"
+    )
+    assert verdict(EVEN, full=0.97).line == "bound by memory: 97% of the GPU's is in use"
