@@ -68,7 +68,7 @@ def test_it_measures_every_level(tmp_path, sim):
     }
     for level, rate in rates.items():
         assert len(rate["all"]) == 2 and 0 < rate["min"] <= rate["median"] <= rate["max"]
-        assert physics[level]["median"] == pytest.approx(4 * rate["median"])
+        assert physics[level]["median"] == pytest.approx(2 * rate["median"])
     for a, b in RATIOS:
         quotients = [x / y for x, y in zip(rates[a]["all"], rates[b]["all"], strict=True)]
         assert ratios[f"{a}/{b}"]["all"] == pytest.approx(quotients)
