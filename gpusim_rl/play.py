@@ -13,15 +13,15 @@ import hydra
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from gpusim_rl import player
+from gpusim_rl import new_task, player
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
-from gpusim_rl.core.paths import CONF
+from gpusim_rl.core.paths import CONF, program
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import has_display, load_backend
 from gpusim_rl.viewer.window import Choose, Command, Keys, Numbers, tour, view
 
-MODES = ("auto", "viewer", "video", "evaluate", "export", "robot")
+MODES = ("auto", "viewer", "video", "evaluate", "export", "robot", "new-task")
 EXPORTS = ("controller", "network")
 FILMS = (".mp4", ".mov", ".mkv", ".avi")
 REPLAY_SECONDS = 5  # of a video of repro=
@@ -51,6 +51,10 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
     if mode == "robot" and cfg["robot"]["mjcf"] is None:
         raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
+    if mode == "new-task":
+        new_task.check_name(cfg["name"])
+    elif cfg["name"] is not None:
+        raise ValueError(f"name={cfg['name']} needs mode=new-task")
     return mode
 
 
@@ -151,6 +155,18 @@ def describe_robot(cfg: dict[str, Any]) -> None:
             Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")
 
 
+def write_task(cfg: dict[str, Any]) -> None:
+    """mode=new-task: write the files of a task, and print the commands that train and test it."""
+    name = cfg["name"]
+    files = new_task.render(name)
+    with errors.one_line_errors():
+        new_task.write_new(files, Path.cwd())
+    for file in files:
+        print(f"wrote {file}")
+    print(f"train it: {program('train')} task={name}")
+    print(f"test it: python -m pytest {[*files][-1]}")
+
+
 def show(cfg: dict[str, Any], mode: str) -> None:
     """mode=viewer and mode=video."""
     with errors.one_line_errors():
@@ -212,6 +228,8 @@ def run(cfg: DictConfig) -> None:
         export_run(values)
     elif mode == "robot":
         describe_robot(values)
+    elif mode == "new-task":
+        write_task(values)
     else:
         show(values, mode)
 

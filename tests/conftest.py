@@ -2,6 +2,7 @@
 engine's threads fight them."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,17 @@ def trained(tmp_path_factory) -> Path:
     )
     (cwd / "stdout.txt").write_text(said)
     return cwd / "run"
+
+
+@pytest.fixture
+def no_own_tasks(monkeypatch):
+    """No task of a working directory is imported before the test, nor after it."""
+
+    def names() -> list[str]:
+        return [name for name in sys.modules if name.split(".")[0] == "tasks"]
+
+    for name in names():
+        monkeypatch.delitem(sys.modules, name)
+    yield
+    for name in names():
+        del sys.modules[name]

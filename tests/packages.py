@@ -33,8 +33,12 @@ def package_of_name(name: str) -> str | None:
 
 
 def source_files(root: Path) -> list[Path]:
-    """Paths of the project's modules, relative to root, in alphabetical order."""
+    """Paths of the project's modules, relative to root, in alphabetical order.
+
+    Those in templates/ are a user's.
+    """
     files = [*(root / "gpusim_rl").rglob("*.py"), *(root / "tasks").rglob("*.py")]
+    files = [file for file in files if file.parent.name != "templates"]
     files += [root / name for name in ("train.py", "play.py") if (root / name).exists()]
     return sorted(file.relative_to(root) for file in files)
 

@@ -80,11 +80,16 @@ class Installed:
 def copy_source(source: Path) -> None:
     """Copy what a wheel is built from, links as links."""
     for name in BUILT_FROM:
-        if (ROOT / name).is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
-        else:
-            shutil.copy(ROOT / name, source / name)
+        copy_tree(name, source)
+
+
+def copy_tree(name: str, folder: Path) -> None:
+    """Copy a file or a folder of the repository, links as links."""
+    if (ROOT / name).is_dir():
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
+    else:
+        shutil.copy(ROOT / name, folder / name)
 
 
 def build_wheel(source: Path) -> subprocess.CompletedProcess[str]:
@@ -169,6 +174,7 @@ def test_what_is_installed(wheel, installed):
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("gpusim_rl/**/*.py")}
     ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("conf/**/*.yaml")}
     ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("tasks/**/*.*")}
+    ours |= {str(path.relative_to(ROOT)) for path in ROOT.glob("gpusim_rl/templates/*.*")}
     ours = {name for name in ours if "__pycache__" not in name}
     assert ours <= set(zipfile.ZipFile(wheel).namelist())
     program = "import gpusim_rl.tasks; print(gpusim_rl.__file__)"
@@ -205,6 +211,20 @@ def test_a_task_of_ones_own(own):
     assert '"success"' in own.succeed("gpusim-play", *words, stderr=says)
     words = ("resume=own", "iterations=3", "task_code=here")
     assert "iteration 3/3" in own.succeed("gpusim-train", *words, stderr=says)
+
+
+def test_a_new_task(installed):
+    """The installed command writes a task, which trains as it is and passes its test."""
+    cwd = installed.cwd.parent / "new"
+    cwd.mkdir()
+    here = Installed(installed.python, cwd)
+    said = here.succeed("gpusim-play", "mode=new-task", "name=my_arm").splitlines()
+    assert said[-2] == "train it: gpusim-train task=my_arm" and len(said) == 6
+    assert {path.name for path in cwd.iterdir()} == {"conf", "tasks", "tests"}
+    words = ("task=my_arm", *SMALL, "iterations=2", "run_dir=run")
+    here.succeed("gpusim-train", *words, stderr=f"importing {cwd}/tasks/my_arm.py\n")
+    assert "4 passed" in here.succeed("python", *said[-1].split()[3:])
+    assert "exists already" in here.refused("gpusim-play", "mode=new-task", "name=my_arm")
 
 
 def test_a_run_imports_nothing(own):

@@ -211,7 +211,10 @@ class Draw:
             "device=cuda:99999999999 task.mjcf=none.xml"
         )
         soon = "task=walk sim=bullet log=disk algo=sac stop_at=95 stop_at=true"
-        play = "mode=fly mode=viewer command=[fast] command={a:1} out=no/x checkpoint=5 onnx=[a]"
+        play = (
+            "mode=fly mode=viewer mode=new-task name=my_arm command=[fast] command={a:1} "
+            "out=no/x checkpoint=5 onnx=[a]"
+        )
         early = self.script == "play.py" or self.random.random() < 0.5
         return (
             [self.one(play if self.script == "play.py" else soon if early else late)],
@@ -435,7 +438,8 @@ class Draw:
         if self.script == "play.py":
             return (
                 self.one(
-                    "seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run"
+                    "seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run "
+                    "mode=new-task;name=my_arm"
                 ).split(";"),
                 True,
                 False,

@@ -25,12 +25,9 @@ TASK = "from gpusim_rl.tasks.classic.cartpole import Cartpole\n\n\nclass Mine(Ca
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, no_own_tasks):
     """A working directory with a task `mine` and a second `cartpole`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "tasks", None)
-    for name in [name for name in sys.modules if name.split(".")[0] == "tasks"]:
-        monkeypatch.delitem(sys.modules, name)
     (tmp_path / "conf" / "task").mkdir(parents=True)
     (tmp_path / "tasks" / "family").mkdir(parents=True)
     text = (CONF / "task" / "cartpole.yaml").read_text()
@@ -38,9 +35,7 @@ def here(tmp_path, monkeypatch):
         (tmp_path / "tasks" / "family" / f"{name}.py").write_text(TASK)
         own = text.replace("name: cartpole", f"name: {name}").replace("dt: 0.05", "dt: 0.1")
         (tmp_path / "conf" / "task" / f"{name}.yaml").write_text(own)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.split(".")[0] == "tasks"]:
-        del sys.modules[name]
+    return tmp_path
 
 
 def test_the_checkout_has_only_ours(monkeypatch):

@@ -50,6 +50,7 @@ LISTED = {
 }
 CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
 MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
+MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 
 
@@ -137,9 +138,9 @@ def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
 def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
     """(exit code, output) of a command in a process of its own, as a user runs it."""
     line = [sys.executable, str(ROOT / script), *words]
-    if script == "torchrun":
+    if script in MODULES:
         words = [str(ROOT / word) if word == "train.py" else word for word in words]
-        line = [sys.executable, "-m", "torch.distributed.run", *words]
+        line = [sys.executable, "-m", MODULES[script], *words]
     done = subprocess.run(
         line,
         cwd=cwd,
@@ -194,14 +195,14 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
         if script == "mkdir":
             subprocess.run([script, *words], cwd=here, check=True)
             continue
-        assert script in (*CONFIG, "gpusim_rl.verify", "gpusim_rl.fit_actuator", "torchrun"), (
+        assert script in (*CONFIG, *MODULES, "gpusim_rl.verify", "gpusim_rl.fit_actuator"), (
             f"{page}: {line}: no rule for this command"
         )
         words = in_place(shortened(script, words), here)
         films = script == "play.py" and not any(
             word.startswith(("mode=", "repro=")) for word in words
         )
-        apart = films or script == "torchrun" or bool(files(page))
+        apart = films or script in MODULES or bool(files(page))
         status, said = (run_apart if apart else run_here)(script, words, here)
         assert status == 0, f"{page}: {line}\n{said}"
 
