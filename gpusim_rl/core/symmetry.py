@@ -1,6 +1,6 @@
-"""Left and right: the mirror images of observations and actions, and networks that commute."""
+"""Left and right: the mirror images of observations and actions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -71,19 +71,3 @@ class Mirror(nn.Module):
     def symmetrized_magnitudes(self, x: Tensor) -> Tensor:
         """The same of what has no sign, such as a variance."""
         return 0.5 * (x + x.index_select(-1, self.order))
-
-
-def average(
-    net: Callable[[Tensor], Tensor], x: Tensor, view: Mirror | None, out: Mirror | None = None
-) -> Tensor:
-    """½ (f(x) + A f(M x)), or f(x) if there is no M.
-
-    M mirrors the observation and A the result; None for A is the identity. The average commutes
-    with the mirror exactly, in floating point too: M M x = x, and a sum of two is rounded once.
-    There are two calls because one with twice the rows may add the second half in another order.
-    """
-    y = net(x)
-    if view is None:
-        return y
-    image = net(view(x))
-    return 0.5 * (y + (out(image) if out else image))

@@ -37,9 +37,9 @@ class Policy(nn.Module):
             not. memory_size: how many numbers each remembers.
         std: standard deviation of the actions, at first; floor: the smallest that it may become.
         amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
-        symmetry: "net" averages both networks over an observation and its mirror image. "augment"
-            and "loss" are applied by PPO. All but "none" need `mirrors`; the normalizers then treat
-            observations and images alike.
+        symmetry: with "net" both networks commute with the mirror, and `hidden` counts both units
+            of each pair. "augment" and "loss" are applied by PPO. All but "none" need `mirrors`;
+            the normalizers then treat observations and images alike.
         seed: of the first weights.
     """
 

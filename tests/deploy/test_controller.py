@@ -219,7 +219,7 @@ def test_no_mirror_without_a_joint():
 
 
 def test_symmetric_network(tmp_path):
-    """A network that averages over mirror images is deployed with its mirrors."""
+    """A network that commutes with the mirror is deployed as it is."""
     task = make_task("quadruped", **SHORT)
     env = fresh_env(task, "quadruped")
     images = mirrors(derive_flips(task), env.term_widths, task.history)
