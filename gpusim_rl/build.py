@@ -228,17 +228,20 @@ def choose_symmetry(env: Env, network: dict[str, Any], name: str) -> tuple[str, 
     """
     symmetry, task = network["symmetry"], env.task
     can = network["memory"] == "none" and not any(n % 2 for n in network["hidden"])
-    if symmetry == "none" or (symmetry == "auto" and not (can and task.mirror)):
+    if symmetry == "none" or (symmetry == "auto" and not can):
         return "none", None
-    if task.mirror is None:
-        raise ValueError(
-            f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
-        )
     try:
-        flips = derive_flips(task)
+        flips = derive_flips(task) if task.mirror else None
     except ValueError as error:
         if symmetry != "auto":
             raise
+        flips = None
         print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
+    if flips:
+        images = mirrors(flips, env.term_widths, task.history)
+        return "net" if symmetry == "auto" else symmetry, images
+    if symmetry == "auto":
         return "none", None
-    return "net" if symmetry == "auto" else symmetry, mirrors(flips, env.term_widths, task.history)
+    raise ValueError(
+        f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
+    )

@@ -70,9 +70,10 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
 def same_kind(key: str, old: Any, new: Any) -> None:
     """ValueError if a value is of another kind than the one it replaces; null may become anything.
 
-    `curriculum` is not looked at here: `curriculum.check` checks all of it.
+    `curriculum` is not looked at here: `curriculum.check` checks all of it. `task.training` may
+    also be one word: see `check_physics`.
     """
-    if key == "curriculum" or (key == "task.training" and new == EXACT):
+    if key == "curriculum" or (key == "task.training" and (new == EXACT or old == EXACT)):
         return
     check_range(key, old, new)
     if old is None or (isinstance(old, float) and type(new) is int):

@@ -64,7 +64,8 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
         raise ValueError("these values are nested too deeply") from None
     before, after = flatten(base), flatten(cfg)
     for key in [o.key_or_group for o in parsed if not is_group(o.key_or_group)]:
-        check_words.same_kind(key, before[key], after[key])
+        if key in after:  # a later word may have replaced what it lies below
+            check_words.same_kind(key, before[key], after[key])
     return cfg
 
 

@@ -14,9 +14,11 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set the value of a dotted key, in place."""
+    """Set the value of a dotted key, in place. What it lies below becomes a tree."""
     *path, last = key.split(".")
     for name in path:
+        if not isinstance(tree[name], dict):
+            tree[name] = {}
         tree = tree[name]
     tree[last] = value
 

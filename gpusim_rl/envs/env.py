@@ -24,7 +24,7 @@ from gpusim_rl.sim.base import Sim
 
 
 class Env:
-    """A task in a Sim. No method reads a tensor on the host, except `metrics`.
+    """A task in a Sim. On a GPU no method reads a tensor on the host, except `metrics`.
 
     Every random number is a function of the seed, its name, the step and the world. The constructor
     raises ValueError if weights or noise name something else than the task's terms.

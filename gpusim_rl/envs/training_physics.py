@@ -56,7 +56,8 @@ def check_times(dt: float, episode: float, exact: mujoco.MjModel, stepped: mujoc
         timestep = model.opt.timestep
         steps = dt / timestep
         if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
-            expected = f"is not a whole number, from 1 to 1000, of {what}"
-            raise ValueError(f"task.dt={dt} s {expected} {timestep} s")
+            expected = f"is not a whole number, from 1 to 1000, of {what} {timestep} s"
+            remedy = "" if model is exact else "; task.training=exact has the model's own"
+            raise ValueError(f"task.dt={dt} s {expected}{remedy}")
     if not 0.5 < episode / dt < 2**31:
         raise ValueError(f"task.episode={episode} s: expected 1 to 2³¹ control steps of {dt} s")

@@ -78,14 +78,14 @@ class Whole(nn.Module):
 
 
 class Constant(nn.Module):
-    """What a linear map of no columns gives: its bias (n,), or nothing without one."""
+    """What a linear map of no columns gives: its bias (…, n), or nothing without one."""
 
     def __init__(self, n: int, bias: bool):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(n)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor | float:
-        return 0.0 if self.bias is None else self.bias
+        return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
 
 
 def linear(

@@ -16,7 +16,9 @@ from gpusim_rl.sim.base import LIMIT
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
-OFF = int(mujoco.mjtDisableBit.mjDSBL_ISLAND) | int(mujoco.mjtDisableBit.mjDSBL_WARMSTART)
+ISLAND = int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+WARMSTART = int(mujoco.mjtDisableBit.mjDSBL_WARMSTART)
+CONVERGES = 5  # iterations in which a solver that starts anew converges
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
@@ -33,10 +35,10 @@ def fast(mjm: mujoco.MjModel) -> mujoco.MjModel:
     """A copy of the model without what costs time and changes no motion.
 
     Islands and trees of bounding volumes change no bit. A solver that converges finds the same
-    motion without a warm start, to rounding.
+    motion without a warm start, to rounding. One of few iterations keeps it.
     """
     model = copy.copy(mjm)
-    model.opt.disableflags |= OFF
+    model.opt.disableflags |= ISLAND | (WARMSTART if mjm.opt.iterations >= CONVERGES else 0)
     model.vis.global_.bvactive = 0  # trees of meshes, which only a viewer shows
     return model
 

@@ -72,7 +72,7 @@ class Dashboard:
                 f"  return {row['return']:.2f}{success}"
                 f"  time {clock(row['time_s'])}  left {clock(left)}"
             )
-            if i == self.iterations:
+            if i == self.iterations and self.bound:
                 self.say(self.bound)
 
     def table(self, row: Row, left: float) -> Group:

@@ -64,9 +64,7 @@ class Training:
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
         self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
         self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
-        # As last logged, and when a policy was last evaluated.
-        self.mean_return = number(note.get("return"), -1e12)
-        self.judged = number(note.get("judged"), -2e12)
+        self.remember(note)
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def __call__(self) -> int:
@@ -122,9 +120,12 @@ class Training:
     def success_if_due(self, i: int) -> Row:
         """The entry "success" of iteration i's row, or nothing if no evaluation is due."""
         needed = self.learner.schedule.needs_evaluation
-        due = needed or (self.cfg["stop_at"] and self.may_reach())
-        if not due or i % self.cfg["eval_every"]:
+        if not (needed or self.cfg["stop_at"]) or i % self.cfg["eval_every"]:
             return {}
+        if not self.group.broadcast(needed or self.may_reach(i)):
+            return {}
+        if self.learner.env.device.type == "cuda":
+            torch.cuda.synchronize(self.learner.env.device)  # what was launched is training
         with self.stopwatch.paused():
             own = self.evaluate(self.learner) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
@@ -132,9 +133,18 @@ class Training:
         self.judged = self.mean_return
         return {"success": success}
 
-    def may_reach(self) -> bool:
-        """Whether the mean return is higher than at the last evaluation."""
-        return self.mean_return > self.judged
+    def remember(self, note: dict[str, str]) -> None:
+        """Take the mean returns as last logged, and at the last evaluation, from a checkpoint."""
+        self.mean_return = number(note.get("return"), -1e12)
+        self.judged = number(note.get("judged"), -2e12)
+
+    def may_reach(self, i: int) -> bool:
+        """Whether an evaluation may do better than the last: the mean return is higher.
+
+        A schedule changes what a return means, and a return is noisy: each fourth is not left out.
+        """
+        always = self.cfg["curriculum"] or not i % (4 * self.cfg["eval_every"])
+        return bool(always) or self.mean_return > self.judged
 
     def save(self, success: float | None = None) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk."""
@@ -163,7 +173,9 @@ class Training:
                 self.log(row)
                 self.write_metrics(row)
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
-            self.bad, self.mean_return = int(row["bad"]), row["return"]
+            self.bad = int(row["bad"])
+            if row["length"]:  # an episode has ended
+                self.mean_return = row["return"]
             if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:
@@ -201,6 +213,7 @@ class Training:
             ) from None
         self.learner.load(state, str(path))
         self.learner.env.worst_step.clear()
+        self.remember(note)
         self.learner.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)

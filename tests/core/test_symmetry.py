@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import choose_symmetry, robot_arguments
 from gpusim_rl.build import make_ppo as build_ppo
-from gpusim_rl.build import robot_arguments
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
@@ -512,6 +512,18 @@ def test_a_lopsided_robot_is_refused(what, says):
     for."""
     with pytest.raises(ValueError, match=f"robot.mirror: .*{says}"):
         derive_flips(make_task(mjm=lopsided(what)))
+
+
+def test_a_lopsided_robot_trains_without(capsys):
+    """By default a robot that is not its own image has plain networks, and one line says why."""
+    env = make_env(num_envs=2)
+    env.task.mjm = lopsided("hip")
+    network = dict(symmetry="auto", memory="none", hidden=(8,))
+    assert choose_symmetry(env, network, "quadruped") == ("none", None)
+    said = capsys.readouterr().err
+    assert said.startswith("warning: robot.mirror: ") and said.count("\n") == 1
+    with pytest.raises(ValueError, match="its FL is 20 mm"):
+        choose_symmetry(env, network | {"symmetry": "net"}, "quadruped")
 
 
 def test_a_cable_is_allowed():

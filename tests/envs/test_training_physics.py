@@ -1,12 +1,18 @@
 """Physics while learning: what differs, where it does not, and what a user is told."""
 
+from pathlib import Path
+
 import mujoco
 import pytest
 import torch
+import yaml
 
 from gpusim_rl.adapters import common
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose, validate
+from gpusim_rl.config.resume import load_config
+from gpusim_rl.runs.run import Run
+from gpusim_rl.trainer import Trainer, configure
 from gpusim_rl.training.evaluation import evaluation_env
 from tests.worlds import SIMS, composed, make_actuator, make_env, make_task, numbers
 
@@ -81,6 +87,28 @@ def test_a_user_is_told():
         with pytest.raises(ValueError, match=says) as error:
             validate.check_values(compose.compose_plain("config", [word]))
         assert "\n" not in str(error.value)
+
+
+def test_a_run_keeps_its_physics(tmp_path, monkeypatch):
+    """A run cannot change its physics when it is continued, and one of before is exact."""
+    monkeypatch.chdir(tmp_path)
+    tiny = ("num_envs=2", "num_steps=4", "iterations=1", "episodes=2", "task.episode=0.1")
+    words = [*tiny, "sim=native", "log=none", "algo.hidden=[8]"]
+    for name, training in (("exact", "exact"), ("coarse", "{timestep: 0.01}")):
+        Trainer(configure(*words, f"run_dir={name}", f"task.training={training}")).train()
+    for run, word in (
+        ("exact", "task.training.timestep=0.01"),
+        ("coarse", "task.training=exact"),
+        ("coarse", "task.training.timestep=0.005"),
+    ):
+        with pytest.raises(ValueError, match=r"resume= continues a run as it was.*task\.training"):
+            configure(f"resume={run}", "iterations=2", word)
+    saved = yaml.safe_load(Path("exact/config.yaml").read_text())
+    del saved["task"]["training"]
+    Path("exact/config.yaml").write_text(yaml.safe_dump(saved))
+    assert load_config(Run.open(Path("exact")))["task"]["training"] == "exact"
+    both = configure("task.training.timestep=0.005", "task.training=exact")
+    assert both["task"]["training"] == "exact"  # the later word
 
 
 def test_one_word_says_exact():

@@ -325,9 +325,9 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
 
 
 def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
-    """A mean return that is no better than at the last evaluation needs none; a resumed run knows,
-    and evaluations take no time of the training."""
-    evaluated, returns = [], iter([1.0, 2.0, 2.0, 1.5, 3.0, 2.5, 4.0])
+    """A mean return that is no better than at the last evaluation needs none, but each fourth is
+    done; a resumed run knows, and evaluations take no time of the training."""
+    evaluated, returns = [], iter([1.0, 2.0, 2.0, 1.5, 1.0, 3.0, 2.5, 4.0])
 
     def evaluate(policy, task, **_):
         evaluated.append(len(evaluated))
@@ -336,26 +336,28 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
 
     def report(learner):
         read, value = original(learner), next(returns)
-        return lambda: read() | {"return": value}
+        return lambda: read() | {"return": value, "length": 1.0}
 
     original = PPO.report
     monkeypatch.setattr(PPO, "report", report)
     monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", evaluate)
     words = ["stop_at=0.9", "eval_every=1", "save_every=1", "episodes=2"]
     # The return that an evaluation goes by is that of the iteration before.
-    result = Trainer(configured("iterations=5", "run_dir=run", *words)).train()
+    result = Trainer(configured("iterations=6", "run_dir=run", *words)).train()
     rows = Run(Path("run")).rows()
-    assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3]
-    assert result.iterations == 5 and rows[-1]["time_s"] < len(evaluated) + 5.0
-    more = ["resume=run", "iterations=7"]
+    assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4]
+    assert result.iterations == 6
+    more = ["resume=run", "iterations=8"]
     Trainer(resume.check_training(configured(*more), more)).train()
     rows = Run(Path("run")).rows()
-    assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 6]
+    # Iteration 7 because the return of 6 is higher, 8 because it is a fourth.
+    assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4, 7, 8]
+    assert rows[-1]["time_s"] < rows[-1]["iteration"] * 0.5 + 6.0  # of 6 s in evaluations
 
 
 def test_the_best_is_kept(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
-    monkeypatch.setattr(Training, "may_reach", lambda _: True)
+    monkeypatch.setattr(Training, "may_reach", lambda *_: True)
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
     monkeypatch.setattr(
         "gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.core.graphs import capture, torch_threads
 from gpusim_rl.envs.task import Task
+from gpusim_rl.sim.native import fast
 from gpusim_rl.sim.warp import Warp
 from gpusim_rl.sim.warp_model import STATE, accepted
 from gpusim_rl.tools.bench.reference_ppo import Plain
@@ -61,7 +62,7 @@ def record(ppo: PPO, rollouts: int) -> Tape:
 
 def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
     """A plain Batch on all cores; derived fields are computed by its steps alone."""
-    batch = Batch(task.physics, num_envs)
+    batch = Batch(fast(task.physics), num_envs)
     ctrl = batch.bind("ctrl")
 
     def load(state: State) -> None:

@@ -185,6 +185,8 @@ def settle(cfg: dict[str, Any]) -> None:
     symmetry = cfg["algo"]["symmetry"]
     if symmetry == "auto":
         symmetry = cfg["algo"]["symmetry"] = "none"
+    if cfg["compare"] is not None:
+        cfg["task"]["training"] = "exact"  # as the other one has it
     if symmetry != "none":  # The plain update has none.
         raise ValueError(
             f"algo.symmetry={symmetry}: the benchmark compares updates with algo.symmetry=none"

@@ -85,7 +85,8 @@ def parse(condition: str) -> tuple[str, str, float]:
 
 def settle(cfg: dict[str, Any], words: list[str]) -> None:
     """Check what composition does not see; ValueError names the first wrong value."""
-    for key in (o.key_or_group for o in compose.parse(words)):
+    own = [word for text in cfg["settings"] for word in shlex.split(str(text))]
+    for key in (o.key_or_group for o in compose.parse([*words, *own])):
         if key in OWN:
             raise ValueError(f"{key}=: `bench time` does not take it: {OWN[key]}")
     validate.positive(cfg, "every", "episodes")
