@@ -25,7 +25,8 @@ from gpusim_rl.deploy.record import Seen
 from gpusim_rl.exporter import READINGS, evaluated, export_policy
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import dashboard, evaluation, memory, metric_writers
-from gpusim_rl.training.loop import Training, number
+from gpusim_rl.training.loop import Training
+from gpusim_rl.training.progress import number
 
 STOP_EPISODES = 128  # of an evaluation during training
 

@@ -10,18 +10,11 @@ from gpusim_rl.runs.run import Run, Stopwatch
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.incident import describe, write_report
+from gpusim_rl.training.progress import Progress, number
 from gpusim_rl.training.signals import Signals
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
 Row = dict[str, float]
-
-
-def number(text: str | None, least: float = 0.0) -> float:
-    """A number of at least `least` from a file; `least` if it is none."""
-    try:
-        return max(least, min(float(text or least), 1e12))
-    except ValueError:
-        return least
 
 
 class TrainingFailed(RuntimeError):
@@ -64,7 +57,7 @@ class Training:
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
         self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
         self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
-        self.remember(note)
+        self.progress = Progress(cfg, note)
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def __call__(self) -> int:
@@ -122,7 +115,7 @@ class Training:
         needed = self.learner.schedule.needs_evaluation
         if not (needed or self.cfg["stop_at"]) or i % self.cfg["eval_every"]:
             return {}
-        if not self.group.broadcast(needed or self.may_reach(i)):
+        if not self.group.broadcast(needed or self.progress.may_reach(i)):
             return {}
         if self.learner.env.device.type == "cuda":
             torch.cuda.synchronize(self.learner.env.device)  # what was launched is training
@@ -130,21 +123,8 @@ class Training:
             own = self.evaluate(self.learner) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
         self.learner.env.success.fill_(success)
-        self.judged = self.mean_return
+        self.progress.judged = self.progress.mean_return
         return {"success": success}
-
-    def remember(self, note: dict[str, str]) -> None:
-        """Take the mean returns as last logged, and at the last evaluation, from a checkpoint."""
-        self.mean_return = number(note.get("return"), -1e12)
-        self.judged = number(note.get("judged"), -2e12)
-
-    def may_reach(self, i: int) -> bool:
-        """Whether an evaluation may do better than the last: the mean return is higher.
-
-        A schedule changes what a return means, and a return is noisy: each fourth is not left out.
-        """
-        always = self.cfg["curriculum"] or not i % (4 * self.cfg["eval_every"])
-        return bool(always) or self.mean_return > self.judged
 
     def save(self, success: float | None = None) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk."""
@@ -152,8 +132,7 @@ class Training:
             "task": self.cfg["task"]["name"],
             "time_s": str(self.stopwatch.seconds),
             "rollbacks": str(self.rollbacks),
-            "return": str(self.mean_return),
-            "judged": str(self.judged),
+            **self.progress.note(),
         }
         if success is not None:
             note["success"] = str(success)
@@ -174,8 +153,7 @@ class Training:
                 self.write_metrics(row)
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
             self.bad = int(row["bad"])
-            if row["length"]:  # an episode has ended
-                self.mean_return = row["return"]
+            self.progress.log(row)
             if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:
@@ -213,7 +191,7 @@ class Training:
             ) from None
         self.learner.load(state, str(path))
         self.learner.env.worst_step.clear()
-        self.remember(note)
+        self.progress = Progress(self.cfg, note)
         self.learner.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)

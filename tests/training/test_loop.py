@@ -23,7 +23,7 @@ from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
 from gpusim_rl.trainer import Trainer
 from gpusim_rl.training import loop
-from gpusim_rl.training.loop import Training
+from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
 from tests.commands import TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
@@ -357,7 +357,7 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
 
 def test_the_best_is_kept(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
-    monkeypatch.setattr(Training, "may_reach", lambda *_: True)
+    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
     monkeypatch.setattr(
         "gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}

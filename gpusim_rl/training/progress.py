@@ -1,0 +1,42 @@
+"""Whether an evaluation may reach what the last one did not, from training's own statistics."""
+
+from typing import Any
+
+
+def number(text: str | None, least: float = 0.0) -> float:
+    """A number of at least `least` from a file; `least` if it is none."""
+    try:
+        return max(least, min(float(text or least), 1e12))
+    except ValueError:
+        return least
+
+
+class Progress:
+    """The mean return of episodes as last logged, and as it was at the last evaluation.
+
+    Args:
+        cfg: the configuration.
+        note: of a checkpoint, with what `note` returned when it was saved.
+    """
+
+    def __init__(self, cfg: dict[str, Any], note: dict[str, str]):
+        self.changes, self.every = bool(cfg["curriculum"]), cfg["eval_every"]
+        self.mean_return = number(note.get("return"), -1e12)
+        self.judged = number(note.get("judged"), -2e12)
+
+    def log(self, row: dict[str, float]) -> None:
+        """Take the mean return of a row of metrics, if an episode has ended."""
+        if row["length"]:
+            self.mean_return = row["return"]
+
+    def may_reach(self, i: int) -> bool:
+        """Whether the evaluation that is due at iteration i may do better than the last one.
+
+        It may if the mean return is higher. A schedule changes what a return means, and a return is
+        noisy: so with a schedule no evaluation is left out, and without one each fourth is not.
+        """
+        return self.changes or not i % (4 * self.every) or self.mean_return > self.judged
+
+    def note(self) -> dict[str, str]:
+        """What a checkpoint keeps."""
+        return {"return": str(self.mean_return), "judged": str(self.judged)}
