@@ -484,7 +484,9 @@ def test_multirun(here):
         f"run: runs/cartpole/{p.name}" in said for p in runs
     )
     assert all({p.name for p in run.iterdir()} == FILES for run in runs)
-    one, two = (load(Run(run).checkpoints.latest())[0]["policy/actor.net.0.weight"] for run in runs)
+    one, two = (
+        load(Run(run).checkpoints.latest())[0]["policy/actor.net.even.0.weight"] for run in runs
+    )
     assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
 
 
@@ -577,4 +579,4 @@ def test_a_diverged_training_stops(here):
     assert said[0].startswith(f"world {about['world']}  step {about['step']}") and said[
         -1
     ].startswith("recorded: ")
-    assert [line.split(":")[0] for line in said[1:-1]] == [f"timestep {i}" for i in range(5)]
+    assert [line.split(":")[0] for line in said[1:-1]] == [f"timestep {i}" for i in range(3)]

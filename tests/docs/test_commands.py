@@ -38,8 +38,8 @@ LISTED = {
     "python train.py task=quadruped num_envs=4096 device=cuda": GPU,
     "python -m gpusim_rl.bench compare=mjlab": GPU,
     "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
-    "python -m gpusim_rl.bench time task=quadruped seeds=[1,2,3] out=time.json": LONG,
-    "python -m gpusim_rl.bench time 'commits=[HEAD,.]' seeds=[1,2,3,4,5] judge=first": LONG,
+    "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
+    "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
     'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
     "python train.py robot=go1": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
