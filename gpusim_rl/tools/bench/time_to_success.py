@@ -85,10 +85,6 @@ def parse(condition: str) -> tuple[str, str, float]:
 
 def settle(cfg: dict[str, Any], words: list[str]) -> None:
     """Check what composition does not see; ValueError names the first wrong value."""
-    own = [word for text in cfg["settings"] for word in shlex.split(str(text))]
-    for key in (o.key_or_group for o in compose.parse([*words, *own])):
-        if key in OWN:
-            raise ValueError(f"{key}=: `bench time` does not take it: {OWN[key]}")
     validate.positive(cfg, "every", "episodes")
     numbers = [entry for entry in cfg["commits"] if not isinstance(entry, str)]
     if numbers:
@@ -96,6 +92,10 @@ def settle(cfg: dict[str, Any], words: list[str]) -> None:
     for key, kind in (("seeds", int), ("require", str), ("settings", str)):
         if any(type(entry) is not kind for entry in cfg[key]):
             raise ValueError(f"{key}={cfg[key]}: expected a list, each entry {KINDS[kind]}")
+    own = [word for text in cfg["settings"] for word in shlex.split(text)]
+    for key in (o.key_or_group for o in compose.parse([*words, *own])):
+        if key in OWN:
+            raise ValueError(f"{key}=: `bench time` does not take it: {OWN[key]}")
     if not cfg["seeds"] or len(set(cfg["seeds"])) < len(cfg["seeds"]):
         raise ValueError(f"seeds={cfg['seeds']}: expected different seeds, at least one")
     if not 0 < cfg["target"] <= 1:
