@@ -40,10 +40,9 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
     scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
     with errors.one_line_errors(1):
         result = trainer.write_results(scores)
-    trainer.table.say(
-        f"wrote {result.path}/eval.json and {result.path}/policy.onnx; "
-        f"see it: {program('play')} run={result.path}"
-    )
+    path, exported = result.path, cfg["export"] != "none"
+    written = f"{path}/eval.json" + (f" and {path}/policy.onnx" if exported else "")
+    trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")

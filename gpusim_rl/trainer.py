@@ -137,7 +137,7 @@ class Trainer:
         return scores
 
     def write_results(self, scores: dict[str, float]) -> Result:
-        """Write eval.json, readings.json, policy.onnx. OSError if the run cannot be written."""
+        """Write the files of a run's end, as `export` says. OSError if it cannot be written."""
         if self.group.rank > 0:
             self.group.leave()
             return self.result()
@@ -145,10 +145,10 @@ class Trainer:
         self.run.json("eval.json", scores)
         ranges, success = self.seen.ranges(), scores.get("success")
         self.run.json(READINGS, evaluated(self.loop.learner, success, ranges))
-        export_policy(self.loop.learner, self.cfg, self.run.path)
+        if self.cfg["export"] != "none":
+            export_policy(self.loop.learner, self.cfg, self.run.path)
         if failed := self.loop.checkpoint_writer.failed:
-            path = self.run.path
-            raise OSError(f"the last checkpoint of {path} could not be written: {failed}")
+            raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
         self.group.leave()
         return self.result(scores=scores)
 

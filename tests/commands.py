@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from tests import fork_server
 from tests.worlds import ROOT
 
-SMALL = ("num_envs=16", "num_steps=4", "episodes=4")
+# Without policy.onnx, which takes longer than such a training; `EXPORTED` asks for it.
+SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "export=none")
+EXPORTED = "export=controller"
 TINY = (*SMALL, "task.episode=2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
 # Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot
 # be imported, and what GPUSIM_HIDE names is no library of this machine. Signals work, though a
@@ -47,18 +51,20 @@ def environment(home: Path, block: str = "", hide: str = "", **settings: str) ->
 
 
 def command(
-    script: str, *words: str, cwd: Path, timeout: float = 240, **settings: str
+    script: str, *words: str, cwd: Path, timeout: float = 240, fresh: bool = False, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run train.py, play.py or "-m a.module" in cwd with no terminal; `settings` are those of
-    `environment`."""
-    line = [
-        sys.executable,
-        *(script.split() if script.startswith("-m ") else [str(ROOT / script)]),
-        *words,
-    ]
+    """Run train.py, play.py or "-m a.module" in cwd with no terminal.
+
+    It is forked from the server, unless `fresh`, or the way in which it imports matters: with
+    `settings`, which are those of `environment`, and for films.
+    """
+    line = [*(script.split() if script.startswith("-m ") else [str(ROOT / script)]), *words]
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
+    films = script == "play.py" and not any(word.startswith("mode=") for word in words)
+    if not (fresh or settings or films):
+        return fork_server.run(line, cwd=cwd, env=env, timeout=timeout)
     return subprocess.run(
-        line,
+        [sys.executable, *line],
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -69,7 +75,7 @@ def command(
     )
 
 
-def succeed(script: str, *words: str, cwd: Path, **settings: str) -> str:
+def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
     """What it printed, after it ended well and had nothing to complain about."""
     done = command(script, *words, cwd=cwd, **settings)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.commands import TINY, succeed
+from tests.commands import EXPORTED, TINY, succeed
 
 torch.set_num_threads(1)
 os.environ.pop("WANDB_MODE", None)  # the tests choose
@@ -23,6 +23,7 @@ def trained(tmp_path_factory) -> Path:
         "train.py",
         "task=quadruped",
         *TINY,
+        EXPORTED,
         "iterations=2",
         "run_dir=run",
         cwd=cwd,

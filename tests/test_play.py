@@ -22,7 +22,7 @@ from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.training.evaluation import evaluate
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.window import Keys, tour
-from tests.commands import TINY, command, refused, succeed
+from tests.commands import EXPORTED, TINY, command, refused, succeed
 from tests.worlds import make_task, numbers
 
 
@@ -57,7 +57,7 @@ def test_run_directory_is_whole(trained):
     """A run holds its configuration as composed, versions, a row for each iteration, checkpoints,
     scores and the policy."""
     run = Run(trained)
-    words = ["task=quadruped", *TINY, "iterations=2", "run_dir=run"]
+    words = ["task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run"]
     assert run.config == compose.compose_plain("config", words)
     versions = json.loads((trained / "versions.json").read_text())
     assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
@@ -219,7 +219,7 @@ def controller_of(run: Path) -> tuple[bytes, dict[str, Any]]:
 def test_resume_is_exact(here, copy):
     """Two iterations and two more in another process give, bit by bit, the state of four; time and
     rows go on."""
-    words = ["task=quadruped", *TINY, "log=none"]
+    words = ["task=quadruped", *TINY, EXPORTED, "log=none"]
     succeed("train.py", *words, "iterations=4", "run_dir=whole", "save_every=2", cwd=here)
     before = Run(copy).rows()
     # as a crash leaves it: a row that the checkpoint does not know of, and one cut short
@@ -227,7 +227,9 @@ def test_resume_is_exact(here, copy):
         file.write(
             json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu'
         )
-    said = succeed("train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here)
+    said = succeed(
+        "train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here, fresh=True
+    )
     first, second, *_ = said.splitlines()
     assert first.startswith("run: run;") and second.startswith(("iteration 3/4", "iteration 4/4"))
     (mine, note), (whole, _) = (
@@ -276,6 +278,7 @@ def test_resume_changes_little(here, copy):
         "task=quadruped",
         "num_envs=16",
         "iterations=3",
+        "export=none",
         "algo.gamma=0.9",
         "task.weights.jerk=1",
     )

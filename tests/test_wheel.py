@@ -221,7 +221,7 @@ def test_a_new_task(installed):
     said = here.succeed("gpusim-play", "mode=new-task", "name=my_arm").splitlines()
     assert said[-2] == "train it: gpusim-train task=my_arm" and len(said) == 6
     assert {path.name for path in cwd.iterdir()} == {"conf", "tasks", "tests"}
-    words = ("task=my_arm", *SMALL, "iterations=2", "run_dir=run")
+    words = ("task=my_arm", *SMALL, "iterations=2", "run_dir=run", "export=none")
     here.succeed("gpusim-train", *words, stderr=f"importing {cwd}/tasks/my_arm.py\n")
     assert "4 passed" in here.succeed("python", *said[-1].split()[3:])
     assert "exists already" in here.refused("gpusim-play", "mode=new-task", "name=my_arm")

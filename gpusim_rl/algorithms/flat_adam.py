@@ -39,6 +39,7 @@ class FlatAdam:
         params: the policy's parameters, log_std first.
         grad_views: where the gradient of each parameter stands in `grads`.
         weights: the vector of the actor and that of the critic.
+        moments: of each vector, the number of steps and the means of gradients and their squares.
         actor_rate, critic_rate: () learning rates, which may be written at any time.
         bad: () where it is 1, a step changes nothing.
     """
@@ -62,13 +63,15 @@ class FlatAdam:
         ):
             flat.grad = grad
             self.grad_views += flatten(params, flat.data, grad)
-        groups = [{"params": [w], "lr": r} for w, r in zip(self.weights, self.rates, strict=True)]
-        self.adam = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
         self.bad = torch.zeros((), device=device)
-        self.adam.found_inf = self.bad  # The fused kernel reads it, as for torch's GradScaler.
-        for w in self.weights:  # as Adam makes them at its first step
-            moments = {"exp_avg": torch.zeros_like(w.data), "exp_avg_sq": torch.zeros_like(w.data)}
-            self.adam.state[w] = {"step": torch.zeros((), device=device), **moments}
+        self.moments = [
+            {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(w.data),
+                "exp_avg_sq": torch.zeros_like(w.data),
+            }
+            for w in self.weights
+        ]
 
     @property
     def rates(self) -> tuple[Tensor, Tensor]:
@@ -96,9 +99,31 @@ class FlatAdam:
         self.grads.masked_fill_(bad, 0.0)  # also between the parameters, which nobody writes
         return norms
 
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step of Adam (arXiv:1412.6980), or none where `bad` is 1. In place.
+
+        The kernel is that of torch.optim.Adam with fused=True. That class loads torch's compiler,
+        which takes seconds at each start.
+        """
+        for w, rate, moments in zip(self.weights, self.rates, self.moments, strict=True):
+            step, mean, square = moments.values()
+            step += 1
+            assert w.grad is not None
+            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
+                *([w.data], [w.grad], [mean], [square], [], [step]),
+                lr=rate,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=0.0,
+                eps=1e-5,
+                amsgrad=False,
+                maximize=False,
+                found_inf=self.bad,
+            )
+            step -= self.bad
+
     def tensors(self) -> dict[str, Tensor]:
         """Adam's live tensors, by name."""
-        named = zip(("actor", "critic"), self.weights, strict=True)
-        return {
-            f"{name}/{key}": value for name, w in named for key, value in self.adam.state[w].items()
-        }
+        named = zip(("actor", "critic"), self.moments, strict=True)
+        return {f"{name}/{key}": x for name, moments in named for key, x in moments.items()}

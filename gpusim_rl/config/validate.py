@@ -18,10 +18,11 @@ from gpusim_rl.sim.actuator_spec import Actuator
 
 SYMMETRIES = ("auto", "none", "augment", "loss", "net")  # of algo.symmetry
 MEMORIES = ("none", "gru")  # of algo.memory
+EXPORTS = ("controller", "none")
 KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
-    *("auto_resume", "rollbacks", "task", "curriculum", "sim", "algo", "log", "robot"),
+    *("auto_resume", "rollbacks", "export", "task", "curriculum", "sim", "algo", "log", "robot"),
 )
 # Control steps of the past that an actor may see. deploy/runtime.py has the same number, because it
 # imports nothing of ours.
@@ -45,10 +46,14 @@ def check_values(cfg: dict[str, Any]) -> None:
     check_task_code(cfg)
     check_engine(cfg["sim"])
     check_terms(cfg["task"])
-    for key, kinds in (("symmetry", SYMMETRIES), ("memory", MEMORIES)):
-        if cfg["algo"][key] not in kinds:
-            known = ", ".join(kinds)
-            raise ValueError(f"algo.{key}={cfg['algo'][key]}: choose one of {known}")
+    algo = cfg["algo"]
+    for key, value, kinds in (
+        ("algo.symmetry", algo["symmetry"], SYMMETRIES),
+        ("algo.memory", algo["memory"], MEMORIES),
+        ("export", cfg["export"], EXPORTS),
+    ):
+        if value not in kinds:
+            raise ValueError(f"{key}={value}: choose one of {', '.join(kinds)}")
     check_history(cfg["task"])
     check_dropout(cfg["task"])
     check_physics(cfg["task"])

@@ -45,11 +45,6 @@ def test_another_robot_is_captured(tmp_path):
     graphs.trains_their_robot("cpu", f"robot.mjcf={write(tmp_path, mjcf())}")
 
 
-def test_a_second_start_is_warm(tmp_path):
-    """Kernels are compiled once on a machine."""
-    graphs.starts_warm("cpu", tmp_path)
-
-
 def test_a_function_that_cannot_be_captured_runs(capsys):
     """It runs each time, its reason is kept, and said once in one line."""
     calls = []

@@ -105,10 +105,12 @@ def shortened(script: str, words: list[str]) -> list[str]:
     name = "train.py" if script == "torchrun" else script
     if name not in CONFIG:
         return words
-    keys = compose.flatten(compose.compose_plain(configuration(name, words)[0], []))
+    config, _ = configuration(name, words)
+    keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
-    return words + [f"{k}={v}" for k, v in SHORT.items() if k in keys and k not in kept]
+    short = SHORT | ({"export": "none"} if config == "config" else {})  # `base` exports
+    return words + [f"{k}={v}" for k, v in short.items() if k in keys and k not in kept]
 
 
 def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
@@ -159,7 +161,7 @@ def base(tmp_path_factory) -> Path:
     here = tmp_path_factory.mktemp("base")
     script, words = program("make train")
     assert (script, words) == ("train.py", ["task=quadruped"])
-    status, said = run_here(script, shortened(script, words), here)
+    status, said = run_here(script, [*shortened(script, words), "export=controller"], here)
     assert status == 0, said
     (run,) = (here / "runs" / "quadruped").iterdir()
     shutil.copy(run / "policy.onnx", here)

@@ -322,6 +322,7 @@ def test_by_success_evaluates(tmp_path):
         "eval_every=1",
         "save_every=1",
         "episodes=4",
+        "export=none",
         "run_dir=run",
         "log=none",
     ]

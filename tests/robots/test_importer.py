@@ -23,7 +23,7 @@ from gpusim_rl.training.evaluation import SEED, evaluation_env
 from tests import robot_files, worlds
 from tests.acceptance.deploy import episodes, walk_alone
 from tests.algorithms.test_capture import exempt
-from tests.commands import TINY, refused, succeed
+from tests.commands import EXPORTED, TINY, refused, succeed
 from tests.exported import export_task
 from tests.guard import guard
 from tests.robot_files import NAMES, PLACE, mjcf, write
@@ -414,6 +414,7 @@ def test_commands(tmp_path):
         "task=quadruped",
         "robot.mjcf=hund.xml",
         *TINY,
+        EXPORTED,
         "iterations=1",
         "log=none",
         "run_dir=run",

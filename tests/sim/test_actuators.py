@@ -23,7 +23,7 @@ from gpusim_rl.sim.actuator_models import KEY, WIDEST, Inputs, Net, load
 from gpusim_rl.sim.actuator_spec import KINDS, Actuator
 from gpusim_rl.sim.native import Native
 from gpusim_rl.tools.replay import Repro
-from tests.commands import TINY
+from tests.commands import EXPORTED, TINY
 from tests.guard import HostRead, guard
 from tests.worlds import SIMS, make_actuator, make_env, make_ppo, make_task, sim_options
 
@@ -486,8 +486,9 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     """A run holds the network it was trained with, goes on without the file it came from, and names
     no other."""
     shutil.copy(file, "mine.safetensors")
-    words = ["task=quadruped", *TINY, "log=none", "iterations=1", "run_dir=run", "auto_resume=true"]
+    words = ["task=quadruped", *TINY, EXPORTED, "log=none", "iterations=1", "run_dir=run"]
     words += [
+        "auto_resume=true",
         "robot.actuator.kind=net",
         "robot.actuator.file=mine.safetensors",
         "robot.actuator.lag=1",

@@ -120,9 +120,8 @@ def test_the_plain_update_is_the_same_update():
     for plain in (True, False):
         ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
         ppo.iteration()
-        for w in ppo.optimizer.weights:  # both begin with empty moments
-            for value in ppo.optimizer.adam.state[w].values():
-                value.zero_()
+        for value in ppo.optimizer.tensors().values():  # both begin with empty moments
+            value.zero_()
         ppo.optimizer.actor_rate.fill_(ppo.cfg.learning_rate)
         ppo.collector.collect()
         before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}

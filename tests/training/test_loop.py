@@ -25,7 +25,7 @@ from gpusim_rl.trainer import Trainer
 from gpusim_rl.training import loop
 from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
-from tests.commands import TINY, command, environment, refused, succeed
+from tests.commands import EXPORTED, TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
 
 WORDS = ("task=quadruped", *TINY, "log=none")
@@ -143,7 +143,7 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
 def test_a_directory_that_vanishes(here, monkeypatch, capsys):
     """A run directory that somebody removes is made again at the next save, and can be resumed."""
     during(monkeypatch, lambda: shutil.rmtree("run"))
-    train.train_or_exit(configured("iterations=5", "save_every=2", "run_dir=run"))
+    train.train_or_exit(configured("iterations=5", "save_every=2", "run_dir=run", EXPORTED))
     assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "5"
     assert Run(Path("run")).config["num_envs"] == 16 and Path("run/policy.onnx").exists()
     assert [row["iteration"] for row in Run(Path("run")).rows()][-1] == 5

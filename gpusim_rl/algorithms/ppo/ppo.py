@@ -143,7 +143,7 @@ class PPO:
         norms = optimizer.clip(self.cfg.max_grad_norm, stats)
         skip = optimizer.bad.bool()
         self.adapt_learning_rate(stats[APPROX_KL], skip)
-        optimizer.adam.step()
+        optimizer.step()
         mean = torch.cat([stats, norms]) / self.minibatches.count
         self.stats += torch.where(skip, 0.0, mean)
         self.skips[:BAD] += optimizer.bad

@@ -1,0 +1,117 @@
+"""Real processes that start at once: a server has imported what commands import, and forks.
+
+Loading torch, MuJoCo and Warp takes seconds, which the tests would spend some 150 times. A process
+is like one of its own, but shares Python's hash seed with all others of the server.
+"""
+
+import atexit
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def connection() -> socket.socket:
+    """To the server, which is started at the first call and ends with this process."""
+    from tests.commands import environment
+
+    ours, theirs = socket.socketpair()
+    home = tempfile.TemporaryDirectory()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+        env=environment(Path(home.name)),
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+    )
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+        home.cleanup()
+
+    atexit.register(end)
+    return ours
+
+
+def run(
+    line: list[str], *, cwd: Path, env: dict[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """`python *line` as subprocess.run has it: no terminal, and both outputs captured."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        server, job = connection(), json.dumps([line, str(cwd), env]).encode()
+        server.settimeout(60 + timeout)
+        socket.send_fds(server, [len(job).to_bytes(4, "big")], [out.fileno(), err.fileno()])
+        server.sendall(job)
+        pid = int.from_bytes(server.recv(4), "big")
+        server.settimeout(timeout)
+        try:
+            code = int.from_bytes(server.recv(4), "big", signed=True)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            server.settimeout(60)
+            server.recv(4)
+            raise subprocess.TimeoutExpired(line, timeout) from None
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(line, code, *said)
+
+
+def serve(client: socket.socket) -> list[str]:
+    """Fork for each job. Returns in the child, with its command line; exits as the client does."""
+    while True:
+        size, fds, *_ = socket.recv_fds(client, 4, 2)
+        if not size:
+            raise SystemExit
+        job = b""
+        while len(job) < int.from_bytes(size, "big"):
+            job += client.recv(1 << 16)
+        pid = os.fork()
+        if not pid:
+            for number, fd in enumerate(fds, 1):
+                os.dup2(fd, number)
+                os.close(fd)
+            client.close()
+            line, cwd, env = json.loads(job)
+            os.environ.clear()
+            os.environ.update(env)
+            os.chdir(cwd)
+            return line
+        for fd in fds:
+            os.close(fd)
+        client.sendall(pid.to_bytes(4, "big"))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        client.sendall(code.to_bytes(4, "big", signed=True))
+
+
+def main() -> None:
+    """Import, serve, and in a child run the script or the module of its command line."""
+    import gpusim_rl.bench
+    import gpusim_rl.play
+    import gpusim_rl.player
+    import gpusim_rl.trainer  # noqa: F401
+
+    client = socket.socket(fileno=int(sys.argv[1]))
+    first, *words = serve(client)
+    if first == "-m":
+        module, *words = words
+        sys.argv = [module, *words]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *words]
+        sys.path[0] = str(Path(first).parent)
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
