@@ -145,7 +145,9 @@ class Trainer:
         self.run.json("eval.json", scores)
         ranges, success = self.seen.ranges(), scores.get("success")
         self.run.json(READINGS, evaluated(self.loop.learner, success, ranges))
-        if self.cfg["export"] != "none":
+        if self.cfg["export"] == "none":  # one of an earlier iteration would not be this policy
+            (self.run.path / "policy.onnx").unlink(missing_ok=True)
+        else:
             export_policy(self.loop.learner, self.cfg, self.run.path)
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
@@ -218,9 +220,8 @@ def continue_run(
     state, note, path = run.checkpoints.restore(say)
     learner.load(state, str(path))
     if learner.iterations > cfg["iterations"]:
-        raise ValueError(
-            f"iterations={cfg['iterations']}: {run.path} has done {learner.iterations} already"
-        )
+        done = f"{run.path} has done {learner.iterations} already"
+        raise ValueError(f"iterations={cfg['iterations']}: {done}")
     # it went back to a checkpoint, and ended before it wrote the next one
     lowered = run.rollbacks() - int(number(note.get("rollbacks")))
     if lowered > 0:
@@ -238,10 +239,8 @@ def rewrite_run(run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Pat
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:
-        say(
-            f"warning: {changed}: from iteration {learner.iterations} on "
-            "this is not the run that was begun"
-        )
+        since = f"from iteration {learner.iterations} on this is not the run that was begun"
+        say(f"warning: {changed}: {since}")
     run.checkpoints.forget(checkpoint)
     run.configure(cfg | {"resume": None})
     for row in run.rewind(learner.iterations)[-1:]:

@@ -47,23 +47,31 @@ def run(
     """`python *line` as subprocess.run has it: no terminal, and both outputs captured."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         server, job = connection(), json.dumps([line, str(cwd), env]).encode()
-        server.settimeout(60 + timeout)
+        server.settimeout(None)
         socket.send_fds(server, [len(job).to_bytes(4, "big")], [out.fileno(), err.fileno()])
         server.sendall(job)
-        pid = int.from_bytes(server.recv(4), "big")
+        pid = number(server)
         server.settimeout(timeout)
         try:
-            code = int.from_bytes(server.recv(4), "big", signed=True)
+            code = number(server)
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
-            server.settimeout(60)
-            server.recv(4)
+            server.settimeout(None)
+            number(server)
             raise subprocess.TimeoutExpired(line, timeout) from None
         said = []
         for file in (out, err):
             file.seek(0)
             said.append(file.read().decode())
     return subprocess.CompletedProcess(line, code, *said)
+
+
+def number(server: socket.socket) -> int:
+    """The next number that the server sends."""
+    sent = server.recv(4)
+    if len(sent) < 4:
+        raise RuntimeError("the server that forks the tests' processes has ended")
+    return int.from_bytes(sent, "big", signed=True)
 
 
 def serve(client: socket.socket) -> list[str]:
@@ -77,8 +85,8 @@ def serve(client: socket.socket) -> list[str]:
             job += client.recv(1 << 16)
         pid = os.fork()
         if not pid:
-            for number, fd in enumerate(fds, 1):
-                os.dup2(fd, number)
+            for standard, fd in enumerate(fds, 1):
+                os.dup2(fd, standard)
                 os.close(fd)
             client.close()
             line, cwd, env = json.loads(job)
@@ -88,7 +96,7 @@ def serve(client: socket.socket) -> list[str]:
             return line
         for fd in fds:
             os.close(fd)
-        client.sendall(pid.to_bytes(4, "big"))
+        client.sendall(pid.to_bytes(4, "big", signed=True))
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         client.sendall(code.to_bytes(4, "big", signed=True))
 

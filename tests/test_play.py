@@ -290,6 +290,7 @@ def test_resume_changes_little(here, copy):
     )
     assert "task.weights.jerk 0.01 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
     assert Run(copy).config["algo"]["gamma"] == 0.9
+    assert not (copy / "policy.onnx").exists()  # export=none: it was of iteration 2
 
 
 def test_a_run_may_be_older_than_a_key(trained):

@@ -80,6 +80,7 @@ def test_the_command(capsys, tmp_path):
     [
         (["speed"], "unknown mode 'speed': choose one of levels, time, profile"),
         (["profile", "seconds=0"], "seconds=0"),
+        (["profile", "resume=runs/a"], "does not take it"),
         (["profile", "repeats=3"], "unknown key 'repeats'"),
         (["profile", "task=bicycle"], "unknown task 'bicycle'"),
         (["levels", "repeats=0"], "at least 1"),

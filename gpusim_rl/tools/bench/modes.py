@@ -30,4 +30,7 @@ def main(words: list[str]) -> None:
         from gpusim_rl.tools.bench import shares as tool
     else:
         from gpusim_rl.tools.bench import main as tool
-    tool.main(words)
+    try:
+        tool.main(words)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -34,16 +34,20 @@ from gpusim_rl.tools.bench.levels import timed
 from gpusim_rl.training.bottleneck import cores_available, pages_read, verdict
 
 NAME = "bench_profile"  # of its file in conf/
+OTHERS = ("resume", "auto_resume", "run_dir", "plan", "stop_at")  # keys that mean nothing here
 
 
 def settle(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """The configuration, with what composition does not see; ValueError names a wrong value."""
     validate.check_values(cfg)
+    keys = [o.key_or_group for o in compose.parse(words)]
+    for key in set(keys) & set(OTHERS):
+        raise ValueError(f"{key}=: `bench profile` does not take it: it measures a new training")
     validate.positive(cfg, "warmup")
     if not 0 < cfg["seconds"] <= 3600:
         raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
     validate.writable("out", cfg["out"])
-    curriculum.check_overrides(cfg, [o.key_or_group for o in compose.parse(words)])
+    curriculum.check_overrides(cfg, keys)
     return cfg | {"task_code": validate.find_task_code(cfg, compose.named_task(words))}
 
 
@@ -151,4 +155,4 @@ def main(words: list[str]) -> None:
         write_whole(Path(cfg["out"]), (json.dumps(results, indent=1) + "\n").encode())
         lines.append(f"wrote {cfg['out']}")
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from gpusim_rl.tools.bench.trees import Variant
 
@@ -63,7 +64,7 @@ def table(summaries: list[Summary]) -> Table:
     for s in summaries:
         final, times = s["final_success"], s["time_s"]
         shown.add_row(
-            s["name"],
+            Text(s["name"]),
             seconds(times["median"]),
             " ".join(seconds(x) for x in times["all"]),
             millions(s["env_steps"]["median"]),

@@ -96,6 +96,8 @@ def settle(cfg: dict[str, Any], words: list[str]) -> None:
     for key in (o.key_or_group for o in compose.parse([*words, *own])):
         if key in OWN:
             raise ValueError(f"{key}=: `bench time` does not take it: {OWN[key]}")
+    for seed in cfg["seeds"]:
+        validate.check_training(cfg | {"seed": seed})
     if not cfg["seeds"] or len(set(cfg["seeds"])) < len(cfg["seeds"]):
         raise ValueError(f"seeds={cfg['seeds']}: expected different seeds, at least one")
     if not 0 < cfg["target"] <= 1:

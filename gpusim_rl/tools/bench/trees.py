@@ -90,9 +90,15 @@ def run(
         stderr=subprocess.STDOUT,
         text=True,
     ) as child:
-        for text in child.stdout or ():
-            last = text.strip() or last
-            show(last)
+        try:
+            for text in child.stdout or ():
+                last = text.strip() or last
+                show(last)
+        except KeyboardInterrupt:  # it has its own, and ends after its iteration
+            child.wait()
+            raise
+    if child.returncode < 0:
+        raise ValueError(f"{variant.name}: ended by signal {-child.returncode} after: {last}")
     if child.returncode:
         said = last.removeprefix("error: ").removeprefix("ValueError: ")
         raise ValueError(f"{variant.name}: {said}")
