@@ -17,13 +17,13 @@ CHEAP = {"update_epochs": 1, "num_minibatches": 1}  # an update that takes no ti
 
 
 def slow_env() -> Env:
-    """The cartpole with so short a timestep that a control step has 400; its engine has one
+    """The cartpole with so short a timestep that a control step has 2000; its engine has one
     thread."""
     task = make_task("cartpole")
     model = copy.copy(task.mjm)
-    model.opt.timestep = task.dt / 400
+    model.opt.timestep = task.dt / 2000
     env = make_env("cartpole", 32, mjm=model)
-    assert env.task.substeps == 400
+    assert env.task.substeps == 2000
     return env
 
 
