@@ -13,17 +13,17 @@ from gpusim_rl.tools.bench.shares import measure
 from tests.worlds import make_env, make_ppo, make_task
 
 QUICK = 0.3  # s
-CHEAP = {"update_epochs": 1, "num_minibatches": 1}  # an update that takes no time
+CHEAP = {"update_epochs": 1, "num_minibatches": 1, "hidden": (8,)}  # an update that takes no time
 
 
 def slow_env() -> Env:
-    """The cartpole with so short a timestep that a control step has 2000; its engine has one
+    """The cartpole with so short a timestep that a control step has 400; its engine has one
     thread."""
     task = make_task("cartpole")
     model = copy.copy(task.mjm)
-    model.opt.timestep = task.dt / 2000
+    model.opt.timestep = task.dt / 400
     env = make_env("cartpole", 32, mjm=model)
-    assert env.task.substeps == 2000
+    assert env.task.substeps == 400
     return env
 
 
