@@ -11,7 +11,7 @@ from typing import Any
 
 import hydra
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from gpusim_rl import new_task, player
 from gpusim_rl.config import command_line, validate
@@ -214,30 +214,33 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
     return choose
 
 
+def play(cfg: dict[str, Any]) -> None:
+    """What a configuration asks for."""
+    with errors.one_line_errors():
+        mode = choose_mode(cfg)
+    if cfg["repro"]:
+        replay(cfg, mode)
+    elif mode == "evaluate":
+        evaluate_run(cfg)
+    elif mode == "export":
+        export_run(cfg)
+    elif mode == "robot":
+        describe_robot(cfg)
+    elif mode == "new-task":
+        write_task(cfg)
+    else:
+        show(cfg, mode)
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="play")
 def run(cfg: DictConfig) -> None:
-    """What the command line asks for, as Hydra composed it."""
-    values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    with errors.one_line_errors():
-        mode = choose_mode(values)
-    if values["repro"]:
-        replay(values, mode)
-    elif mode == "evaluate":
-        evaluate_run(values)
-    elif mode == "export":
-        export_run(values)
-    elif mode == "robot":
-        describe_robot(values)
-    elif mode == "new-task":
-        write_task(values)
-    else:
-        show(values, mode)
+    """`--help`, `--cfg` and `--info`, which Hydra answers before it would call this."""
 
 
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
-    sys.argv[1:] = command_line.check("play", sys.argv[1:])
+    sys.argv[1:], cfg = command_line.check("play", sys.argv[1:])
     try:
-        run()
+        play(cfg) if cfg else run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -47,7 +47,7 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def run(cfg: DictConfig) -> None:
-    """One training of the command line, as Hydra composed it."""
+    """One training of a multirun, as Hydra composed it."""
     from gpusim_rl.config import resume  # not for --help
 
     values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
@@ -58,9 +58,9 @@ def run(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Check the command line and train, once or for each value of a multirun."""
-    sys.argv[1:] = command_line.check("config", sys.argv[1:])
+    sys.argv[1:], cfg = command_line.check("config", sys.argv[1:])
     try:
-        run()
+        train_or_exit(cfg) if cfg else run()
     except KeyboardInterrupt:
         print(
             "interrupted: resume=<run directory> continues from the last checkpoint",

@@ -33,7 +33,7 @@ TRAIN = {
     "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean "
     "task.weights.velocity",
     "num_envs=0": "num_envs=0: expected a whole number of at least 1",
-    "num_envs=abc": "num_envs='abc': expected a whole number, such as 512",
+    "num_envs=abc": "num_envs='abc': expected a whole number, such as 384",
     "iterations=1.5": "iterations=1.5: expected a whole number",
     "algo.num_minibatches=0": "algo.num_minibatches=0: expected a whole number of at least 1",
     "algo.hidden=[64,wide]": "algo.hidden='wide': expected a whole number",

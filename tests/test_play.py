@@ -288,7 +288,7 @@ def test_resume_changes_little(here, copy):
         done.stderr.startswith("warning: ")
         and "from iteration 2 on this is not the run" in done.stderr
     )
-    assert "task.weights.jerk 0.01 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
+    assert "task.weights.jerk 0.04 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
     assert Run(copy).config["algo"]["gamma"] == 0.9
     assert not (copy / "policy.onnx").exists()  # export=none: it was of iteration 2
 

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,10 +83,11 @@ class Constant(nn.Module):
 
     def __init__(self, n: int, bias: bool):
         super().__init__()
-        self.bias = nn.Parameter(torch.zeros(n)) if bias else None
+        self.n, self.bias = n, nn.Parameter(torch.zeros(n)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor | float:
-        return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = x.new_zeros(*x.shape[:-1], self.n)
+        return zeros if self.bias is None else zeros + self.bias
 
 
 def linear(
@@ -99,6 +101,41 @@ def linear(
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def stacked(a: Tensor, b: Tensor) -> Tensor:
+    """(2, …, n): the sum and the difference of a and b (…, n)."""
+    x = a.new_empty(2, *a.shape)
+    torch.add(a, b, out=x[0])
+    torch.sub(a, b, out=x[1])
+    return x
+
+
+class SumDifference(torch.autograd.Function):
+    """a, b (…, n) → a + b and a - b, as one tensor (2, …, n).
+
+    The gradient is this map again. Autograd's own gives the same bits, and negates b's first.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        return stacked(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient[0] + gradient[1], gradient[0] - gradient[1]
+
+
+class EvenOdd(torch.autograd.Function):
+    """x (2, …, n) → x[0] + x[1] and x[0] - x[1], each (…, n): the transpose of SumDifference."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[0] + x[1], x[0] - x[1]
+
+    @staticmethod
+    def backward(ctx: Any, even: Tensor, odd: Tensor) -> Tensor:
+        return stacked(even, odd)
 
 
 class SymmetricMLP(nn.Module):
@@ -152,6 +189,9 @@ class SymmetricMLP(nn.Module):
         even, odd = x.split(self.widths, -1)
         for p, q in zip(self.even[: self.depth], self.odd[: self.depth], strict=True):
             a, b = p(even), q(odd)
+            if torch.is_grad_enabled():
+                even, odd = EvenOdd.apply(self.activation(SumDifference.apply(a, b)))
+                continue
             u, v = self.activation(a + b), self.activation(a - b)
             even, odd = u + v, u - v
         last = [self.even[self.depth :], self.odd[self.depth :]]

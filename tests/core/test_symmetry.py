@@ -18,7 +18,9 @@ from gpusim_rl.deploy.export import export_network, session
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.networks import symmetric
 from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.mlp import LAYERS
 from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
@@ -280,6 +282,31 @@ def test_net_is_a_plain_network_of_pairs(name):
     plain = make_policy(*env.dims, hidden=(8, 6)).actor.net
     sizes = [sum(w.numel() for w in n.parameters()) for n in (net, plain)]
     assert sizes[0] <= 0.6 * sizes[1]
+
+
+@pytest.mark.parametrize("activation", LAYERS)
+def test_the_gradient_is_that_of_autograd(activation, monkeypatch):
+    """Values and gradients are, bit by bit, those of the sums and differences in torch operations,
+    also with no odd columns at all."""
+
+    def sums(a: Tensor, b: Tensor) -> Tensor:
+        return torch.stack([a + b, a - b])
+
+    kept = keep(1.0)  # one even column
+    flips = ([1, 0, 3, 2, 4], [1.0, 1.0, -1.0, -1.0, -1.0]), ([0, 1, 2], [1.0, 1.0, 1.0])
+    for flip in flips:
+        given, generator = Parts(Flip(*flip)), torch.Generator().manual_seed(3)
+        net = SymmetricMLP(given, (8, 6), Parts(kept), activation, 1.0, generator)
+        x = torch.randn(50, len(flip[0]), generator=generator)
+        results = []
+        for function in ("ours", "autograd"):
+            with monkeypatch.context() as patch:
+                if function == "autograd":
+                    patch.setattr(symmetric.SumDifference, "apply", sums)
+                    patch.setattr(symmetric.EvenOdd, "apply", lambda x: (x[0] + x[1], x[0] - x[1]))
+                y = net(given(x))
+                results.append([y, *torch.autograd.grad(y.square().sum(), [*net.parameters()])])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_hidden_units_come_in_pairs():

@@ -21,7 +21,7 @@ import yaml
 
 from gpusim_rl.config import compose
 from tests import robot_files
-from tests.commands import environment
+from tests.commands import command
 from tests.docs.examples import PAGES, commands, files
 from tests.worlds import ROOT
 
@@ -139,19 +139,10 @@ def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
 
 def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
     """(exit code, output) of a command in a process of its own, as a user runs it."""
-    line = [sys.executable, str(ROOT / script), *words]
     if script in MODULES:
         words = [str(ROOT / word) if word == "train.py" else word for word in words]
-        line = [sys.executable, "-m", MODULES[script], *words]
-    done = subprocess.run(
-        line,
-        cwd=cwd,
-        env=environment(cwd.parent / f"{cwd.name}-home"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+        script = f"-m {MODULES[script]}"
+    done = command(script, *words, cwd=cwd, fresh=script.startswith("-m "))
     return done.returncode, done.stdout + done.stderr
 
 
