@@ -55,6 +55,7 @@ def to_onnx(
     return program.model_proto
 
 
+@torch.no_grad()
 def trace(module: nn.Module, sample: dict[str, Tensor]) -> torch.export.ExportedProgram:
     """A module's operators, for a batch of any size; ValueError in one line if torch cannot."""
     twin, batch = copy.deepcopy(module).cpu().eval(), torch.export.Dim("batch")

@@ -79,15 +79,15 @@ class Whole(nn.Module):
 
 
 class Constant(nn.Module):
-    """What a linear map of no columns gives: its bias (…, n), or nothing without one."""
+    """What a linear map of no columns gives: its bias (…, n), or zeros without one."""
 
     def __init__(self, n: int, bias: bool):
         super().__init__()
         self.n, self.bias = n, nn.Parameter(torch.zeros(n)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        zeros = x.new_zeros(*x.shape[:-1], self.n)
-        return zeros if self.bias is None else zeros + self.bias
+        row = x.new_zeros(self.n) if self.bias is None else self.bias
+        return row.expand(*x.shape[:-1], -1)
 
 
 def linear(
@@ -103,39 +103,22 @@ def linear(
     return layer
 
 
-def stacked(a: Tensor, b: Tensor) -> Tensor:
-    """(2, …, n): the sum and the difference of a and b (…, n)."""
-    x = a.new_empty(2, *a.shape)
-    torch.add(a, b, out=x[0])
-    torch.sub(a, b, out=x[1])
-    return x
-
-
 class SumDifference(torch.autograd.Function):
-    """a, b (…, n) → a + b and a - b, as one tensor (2, …, n).
+    """a, b (…, n) → a + b, a - b, with the same map as its gradient.
 
-    The gradient is this map again. Autograd's own gives the same bits, and negates b's first.
+    Autograd's own gradient has the same bits, but first negates the one of a - b.
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        return stacked(a, b)
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # without odd outputs there is no gradient of a - b
+        return a + b, a - b
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient[0] + gradient[1], gradient[0] - gradient[1]
-
-
-class EvenOdd(torch.autograd.Function):
-    """x (2, …, n) → x[0] + x[1] and x[0] - x[1], each (…, n): the transpose of SumDifference."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x[0] + x[1], x[0] - x[1]
-
-    @staticmethod
-    def backward(ctx: Any, even: Tensor, odd: Tensor) -> Tensor:
-        return stacked(even, odd)
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Any:
+        if first is None or second is None:
+            return first if second is None else second, first if second is None else -second
+        return SumDifference.apply(first, second)
 
 
 class SymmetricMLP(nn.Module):
@@ -189,11 +172,8 @@ class SymmetricMLP(nn.Module):
         even, odd = x.split(self.widths, -1)
         for p, q in zip(self.even[: self.depth], self.odd[: self.depth], strict=True):
             a, b = p(even), q(odd)
-            if torch.is_grad_enabled():
-                even, odd = EvenOdd.apply(self.activation(SumDifference.apply(a, b)))
-                continue
-            u, v = self.activation(a + b), self.activation(a - b)
-            even, odd = u + v, u - v
+            u, v = map(self.activation, SumDifference.apply(a, b))
+            even, odd = SumDifference.apply(u, v)
         last = [self.even[self.depth :], self.odd[self.depth :]]
         parts = [layer(x) for layers, x in zip(last, (even, odd), strict=True) for layer in layers]
         return self.whole(torch.cat(parts, -1))

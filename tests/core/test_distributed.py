@@ -104,6 +104,7 @@ def test_two_ranks_are_one(tmp_path):
     for more in ([*words, "run_dir=two"], ["resume=two", "iterations=6"]):
         said = torchrun_train(tmp_path, *more)
         assert said.count("run: ") == said.count("wrote two/eval.json") == 1
+        assert "policy.onnx" not in said and not list(tmp_path.glob("two/*.onnx"))
     succeed("train.py", "resume=one", "iterations=6", cwd=tmp_path)
     for iteration in (5, 6):
         one, two = (
@@ -117,8 +118,9 @@ def test_two_ranks_are_one(tmp_path):
 
 
 def test_two_ranks_train_the_cartpole(tmp_path):
-    """Two ranks also finish the cartpole, whose policy has few worlds on each, and one of them
-    writes its file."""
+    """Two ranks also finish the cartpole, whose policy has few worlds on each, and write its
+    file."""
     words = ["num_envs=8", "num_steps=4", "iterations=1", "episodes=2", "log=none", "device=cpu"]
     said = torchrun_train(tmp_path, "task=cartpole", *words, "sim=native", "run_dir=pole")
     assert said.count("wrote pole/eval.json and pole/policy.onnx") == 1
+    assert (tmp_path / "pole" / "policy.onnx").is_file()

@@ -138,11 +138,15 @@ def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
 
 
 def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
-    """(exit code, output) of a command in a process of its own, as a user runs it."""
+    """(exit code, output) of a command in a process of its own.
+
+    train.py is forked from one that has imported our package, but for a task called my_arm.
+    """
     if script in MODULES:
         words = [str(ROOT / word) if word == "train.py" else word for word in words]
         script = f"-m {MODULES[script]}"
-    done = command(script, *words, cwd=cwd, fresh=script.startswith("-m "))
+    fresh = script.startswith("-m ") or "task=my_arm" in words
+    done = command(script, *words, cwd=cwd, fresh=fresh)
     return done.returncode, done.stdout + done.stderr
 
 
