@@ -1,7 +1,8 @@
 """Real processes that start at once: a server has imported what commands import, and forks.
 
 Loading torch, MuJoCo and Warp takes seconds, which the tests would spend some 150 times. A process
-is like one of its own, but shares Python's hash seed with all others of the server.
+is like one of its own, but shares Python's hash seed with all others of the server. Another server
+has loaded none of the three, for commands that must answer without.
 """
 
 import atexit
@@ -16,16 +17,21 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+HEAVY = ("torch", "mujoco", "warp")
+
 
 @cache
-def connection() -> socket.socket:
-    """To the server, which is started at the first call and ends with this process."""
+def connection(light: bool) -> socket.socket:
+    """To a server, which is started at the first call and ends with this process.
+
+    `light`: the one that has not loaded HEAVY.
+    """
     from tests.commands import environment
 
     ours, theirs = socket.socketpair()
     home = tempfile.TemporaryDirectory()
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+        [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), str(int(light))],
         env=environment(Path(home.name)),
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
@@ -42,11 +48,11 @@ def connection() -> socket.socket:
 
 
 def run(
-    line: list[str], *, cwd: Path, env: dict[str, str], timeout: float
+    line: list[str], *, cwd: Path, env: dict[str, str], timeout: float, light: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """`python *line` as subprocess.run has it: no terminal, and both outputs captured."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        server, job = connection(), json.dumps([line, str(cwd), env]).encode()
+        server, job = connection(light), json.dumps([line, str(cwd), env]).encode()
         server.settimeout(None)
         socket.send_fds(server, [len(job).to_bytes(4, "big")], [out.fileno(), err.fileno()])
         server.sendall(job)
@@ -101,13 +107,27 @@ def serve(client: socket.socket) -> list[str]:
         client.sendall(code.to_bytes(4, "big", signed=True))
 
 
-def main() -> None:
-    """Import, serve, and in a child run the script or the module of its command line."""
-    import gpusim_rl.bench
+def load(light: bool) -> None:
+    """Import what commands import, and compose what most of them begin with."""
+    import gpusim_rl.config.resume
     import gpusim_rl.play
+    import gpusim_rl.train
+    from gpusim_rl.config.compose import build_base
+
+    for groups in ((), ("task=quadruped",), ("task=cartpole",)):
+        build_base("config", groups)
+    build_base("play", ())
+    if light:
+        assert not sys.modules.keys() & {*HEAVY}
+        return
+    import gpusim_rl.bench
     import gpusim_rl.player
     import gpusim_rl.trainer  # noqa: F401
 
+
+def main() -> None:
+    """Import, serve, and in a child run the script or the module of its command line."""
+    load(light=sys.argv[2] == "1")
     client = socket.socket(fileno=int(sys.argv[1]))
     first, *words = serve(client)
     if first == "-m":

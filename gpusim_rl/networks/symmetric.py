@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,15 +78,14 @@ class Whole(nn.Module):
 
 
 class Constant(nn.Module):
-    """What a linear map of no columns gives: its bias (…, n), or zeros without one."""
+    """What a linear map of no columns gives: its bias (…, n), or nothing without one."""
 
     def __init__(self, n: int, bias: bool):
         super().__init__()
-        self.n, self.bias = n, nn.Parameter(torch.zeros(n)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(n)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        row = x.new_zeros(self.n) if self.bias is None else self.bias
-        return row.expand(*x.shape[:-1], -1)
+    def forward(self, x: Tensor) -> Tensor | float:
+        return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
 
 
 def linear(
@@ -101,24 +99,6 @@ def linear(
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
-
-
-class SumDifference(torch.autograd.Function):
-    """a, b (…, n) → a + b, a - b, with the same map as its gradient.
-
-    Autograd's own gradient has the same bits, but first negates the one of a - b.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)  # without odd outputs there is no gradient of a - b
-        return a + b, a - b
-
-    @staticmethod
-    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Any:
-        if first is None or second is None:
-            return first if second is None else second, first if second is None else -second
-        return SumDifference.apply(first, second)
 
 
 class SymmetricMLP(nn.Module):
@@ -172,8 +152,8 @@ class SymmetricMLP(nn.Module):
         even, odd = x.split(self.widths, -1)
         for p, q in zip(self.even[: self.depth], self.odd[: self.depth], strict=True):
             a, b = p(even), q(odd)
-            u, v = map(self.activation, SumDifference.apply(a, b))
-            even, odd = SumDifference.apply(u, v)
+            u, v = self.activation(a + b), self.activation(a - b)
+            even, odd = u + v, u - v
         last = [self.even[self.depth :], self.odd[self.depth :]]
         parts = [layer(x) for layers, x in zip(last, (even, odd), strict=True) for layer in layers]
         return self.whole(torch.cat(parts, -1))

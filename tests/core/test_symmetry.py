@@ -3,7 +3,6 @@ be for it."""
 
 import mujoco
 import numpy as np
-import onnx
 import pytest
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.networks.actor_critic import Policy
-from gpusim_rl.networks.mlp import LAYERS
 from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
@@ -284,34 +282,6 @@ def test_net_is_a_plain_network_of_pairs(name):
     assert sizes[0] <= 0.6 * sizes[1]
 
 
-def plain_forward(net: SymmetricMLP, parts: Tensor) -> Tensor:
-    """The formula of SymmetricMLP in torch operations, for a network with one even result."""
-    even, odd = parts.split(net.widths, -1)
-    for p, q in zip(net.even, net.odd, strict=False):
-        a, b = p(even), q(odd)
-        u, v = net.activation(a + b), net.activation(a - b)
-        even, odd = u + v, u - v
-    return net.whole(net.even[-1](even))
-
-
-@pytest.mark.parametrize("activation", LAYERS)
-@pytest.mark.parametrize("signs", [(1.0, 1.0, -1.0), (1.0, 1.0), (-1.0, -1.0)], ids=str)
-def test_the_gradient_is_that_of_autograd(activation, signs):
-    """Values and gradients are those of sums and differences in torch operations, bit by bit."""
-    given, generator = Parts(keep(*signs)), torch.Generator().manual_seed(3)
-    net = SymmetricMLP(given, (8, 6), Parts(keep(1.0)), activation, 1.0, generator)
-    for p in net.parameters():  # biases begin at zero
-        torch.nn.init.normal_(p, generator=generator)
-    x = torch.randn(51, len(signs), generator=generator)
-    results = []
-    for forward in (net, lambda parts: plain_forward(net, parts)):
-        y = forward(given(x))
-        results.append([y, *torch.autograd.grad(y.square().sum(), [*net.parameters()])])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    # without odd columns the weights of odd units have no gradient
-    assert sum(bool(x.any()) for x in results[0]) >= (4 if -1.0 not in signs else len(results[0]))
-
-
 def test_hidden_units_come_in_pairs():
     """An odd width is one line with the key."""
     with pytest.raises(ValueError, match=r"algo\.hidden=\[8, 5\]: expected even numbers"):
@@ -450,23 +420,17 @@ def test_resume_and_capture(kind):
 # -- the file --------------------------------------------------------------------------------------
 
 
+@torch.no_grad()
 def test_the_exported_network_commutes(tmp_path):
-    """With history and symmetry=net the network in the file commutes with mirrors to 1e-6. Its
-    operators are the same if gradients are on."""
+    """With history and symmetry=net the network in the file commutes with mirrors to 1e-6."""
     env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "network.onnx"
     images = images_of(env)
     actor = shaken(
         make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1
     ).actor
-    with torch.no_grad():
-        seen = record_observations(env, actor, 20)
+    seen = record_observations(env, actor, 20)
     about = {"name": "quadruped", "terms": env.term_widths, "history": HISTORY}
-    operators = []
-    for on in (False, True):
-        with torch.set_grad_enabled(on):
-            export_network(actor, path, **about, observations=seen, mjcf="", lineage={})
-        operators.append([node.op_type for node in onnx.load(path).graph.node])
-    assert operators[0] == operators[1] and "Gemm" in operators[0]
+    export_network(actor, path, **about, observations=seen, mjcf="", lineage={})
     run = session(path.read_bytes()).run
     view, _, out = map(Mirror, images)
     a, b = (torch.as_tensor(run(["action"], {"obs": x.numpy()})[0]) for x in (seen, view(seen)))

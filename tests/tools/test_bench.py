@@ -3,7 +3,7 @@ asserted."""
 
 import json
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +11,8 @@ from gpusim_rl.tools.bench import mjlab
 from gpusim_rl.tools.bench.levels import LEVELS, PARTS
 from gpusim_rl.tools.bench.main import RATIOS, main
 from gpusim_rl.tools.bench.reference_ppo import Plain
-from tests.worlds import ROOT, make_env, make_ppo
+from tests.commands import command
+from tests.worlds import make_env, make_ppo
 
 SMALL = {
     "native": ("num_envs=16", "num_steps=4"),
@@ -25,16 +26,10 @@ SMALL = {
 }
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`python -m gpusim_rl.bench` with the shortest measurement: one rollout a repetition."""
     words = ("device=cpu", "warmup=1", "seconds=1e-3", "repeats=2", *words)
-    return subprocess.run(
-        [sys.executable, "-m", "gpusim_rl.bench", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return command("-m gpusim_rl.bench", *words, cwd=folder)
 
 
 @pytest.mark.parametrize("sim", SMALL)
@@ -42,7 +37,7 @@ def test_it_measures_every_level(tmp_path, sim):
     """Table and JSON hold every level; a ratio is the quotient of the rates of its own
     repetition."""
     out = tmp_path / "bench.json"
-    done = run("task=quadruped", f"out={out}", *SMALL[sim])
+    done = run(tmp_path, "task=quadruped", f"out={out}", *SMALL[sim])
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert (report["task"], report["sim"], report["repeats"], report["substeps"]) == (
