@@ -472,10 +472,10 @@ def test_cfg_prints_the_configuration(here):
 
 
 def test_multirun(here):
-    """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/."""
-    said = succeed(
-        "train.py", "task=cartpole", "-m", "seed=1,2", *SMALL, "iterations=1", "log=none", cwd=here
-    )
+    """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/. The
+    configuration of each is that of a single run."""
+    words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
+    said = succeed("train.py", "-m", "seed=1,2", *words, cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
     runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
@@ -487,6 +487,9 @@ def test_multirun(here):
         load(Run(run).checkpoints.latest())[0]["policy/actor.net.even.0.weight"] for run in runs
     )
     assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
+    succeed("train.py", "seed=2", *words, "run_dir=single", cwd=here)
+    single = Run(here / "single").config
+    assert single == Run(runs[1]).config | {"run_dir": single["run_dir"]}
 
 
 def test_no_login_needs_no_wandb(trained):

@@ -55,7 +55,7 @@ def to_onnx(
     return program.model_proto
 
 
-@torch.no_grad()
+@torch.no_grad()  # as the policy acts: with gradients on, networks take other operations
 def trace(module: nn.Module, sample: dict[str, Tensor]) -> torch.export.ExportedProgram:
     """A module's operators, for a batch of any size; ValueError in one line if torch cannot."""
     twin, batch = copy.deepcopy(module).cpu().eval(), torch.export.Dim("batch")
