@@ -13,6 +13,7 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
+from gpusim_rl.core.graphs import torch_threads
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.symmetry import Mirrors, mirrors
 from gpusim_rl.envs.curriculum import Curriculum, config_at
@@ -136,7 +137,7 @@ def make_ppo(
 ) -> PPO:
     """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
     worlds = num_envs or cfg["num_envs"]
-    with out_of_memory_named(worlds):
+    with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
         return build_ppo(cfg, worlds, group)
 
 
@@ -215,6 +216,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
         cfg=Settings(**validate.arguments(Settings, algo, "algo", "algo/ppo")),
         graph=cfg["graph"],
         schedule=schedule,
+        threads=cfg["threads"],
     )
 
 

@@ -74,6 +74,8 @@ def check_values(cfg: dict[str, Any]) -> None:
     for key in ("run", "checkpoint", "onnx", "repro", "video", "out"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
+    if not isinstance(cfg["robot"]["mjcf"], str | None):
+        raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
     validate.positive(cfg, "seconds", "episodes")
     validate.check_task_code(cfg)
     command = cfg["command"]
@@ -131,7 +133,7 @@ def replay(cfg: dict[str, Any], mode: str) -> None:
         from gpusim_rl.tools.replay import Repro
 
         for line in Repro(path, cfg["task_code"]).steps():
-            print(line)
+            print(errors.printable(line))
         again = Repro(path, cfg["task_code"])
         if mode == "viewer":
             view(again.model, again.frames(), None)

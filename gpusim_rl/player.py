@@ -1,12 +1,21 @@
 """Policies as play.py shows them: the policy of a run, or an exported file."""
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gpusim_rl.config import resume
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import read_whole
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.window import Choose
+
+ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
+MAX_STEPS = 1000  # timesteps of a control step
+SHORTEST = 1e-5  # timestep [s]
 
 
 def find_run(cfg: dict[str, Any]) -> Any:
@@ -30,12 +39,13 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         path = Path(cfg["checkpoint"])
         state, _ = load(path)
     else:
-        state, _, path = run.checkpoints.restore(lambda line: print(line, file=sys.stderr))
+        state, _, path = run.checkpoints.restore(errors.warn)
     from gpusim_rl.build import make_ppo  # loads torch, after mistakes are answered
 
     on_cpu = {
         "sim": {"name": "native", "threads": 1},
         "device": "cpu",
+        "threads": 1,
         "num_steps": 1,
         "algo": config["algo"] | {"num_minibatches": 1},
     }
@@ -67,6 +77,62 @@ def play_run(ppo: Any, config: dict[str, Any], seed: int, choose: Choose) -> tup
     return env.task.mjm, frames()
 
 
+def check_operators(path: Path) -> None:
+    """ValueError if a stranger's ONNX file may never end, or uses operators that are not ONNX's."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+
+    try:
+        model = onnx.load_model_from_string(read_whole(path, MAX_BYTES))
+    except DecodeError:
+        raise ValueError(f"{path} is not an ONNX file that onnxruntime can load") from None
+    if model.functions:
+        raise ValueError(f"{path}: functions of its own are not allowed")
+    graphs = [model.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            if node.domain not in ("", "ai.onnx") or node.op_type in ENDLESS:
+                name = f"{node.domain}.{node.op_type}".strip(".")
+                raise ValueError(f"{path}: the operator {name} is not allowed")
+            for attribute in node.attribute:
+                graphs += [attribute.g, *attribute.graphs]
+
+
+def check_model(model: Any, policy: Any, path: Path) -> None:
+    """ValueError unless a stranger's model is a robot that the policy of its file can drive."""
+    names = {"sensor": [model.sensor(i).name for i in range(model.nsensor)]}
+    names["joint"] = [model.joint(i).name for i in range(model.njnt)]
+    for name, width in policy.needs.items():
+        if name in ("joint_pos", "joint_vel"):
+            joints = policy.reads.get(name, [])
+            fits = len(joints) == width and all(joint in names["joint"] for joint in joints)
+        else:
+            known = name in names["sensor"] and name not in policy.reads
+            fits = known and model.sensor(name).dim[0] == width
+        if not fits:
+            raise ValueError(f"{path}: its model has no reading {name!r} as the policy needs it")
+    if model.nu != len(policy.joints):
+        raise ValueError(f"{path}: {len(policy.joints)} targets for {model.nu} actuators")
+    timestep = model.opt.timestep
+    if not SHORTEST <= timestep <= 1.01 * policy.dt <= MAX_STEPS * timestep:
+        raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
+
+
+@contextmanager
+def engine_errors(path: Path) -> Iterator[None]:
+    """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
+    import mujoco
+
+    errors.silence_mujoco()
+    try:
+        yield
+    except (mujoco.FatalError, ValueError) as error:
+        where = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise ValueError(f"{where}{error}") from None
+
+
 def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
     """The model and the frames of an exported policy, from its file alone."""
     import mujoco
@@ -74,24 +140,30 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
     from gpusim_rl.deploy import runtime
     from gpusim_rl.robots.model_files import check_confined
 
+    if path.is_file():
+        check_operators(path)
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
     asks, trained = policy.command, (policy.command or {}).get("trained")
     command = choose(asks["names"], trained["low"], trained["high"]) if asks and trained else None
-    model = mujoco.MjModel.from_xml_string(policy.mjcf)
-    data = mujoco.MjData(model)
+    with engine_errors(path):
+        model = mujoco.MjModel.from_xml_string(policy.mjcf)
+        data = mujoco.MjData(model)
+    check_model(model, policy, path)
 
     def frames() -> Frames:
-        if model.nkey:
-            mujoco.mj_resetDataKeyframe(model, data, 0)
-        mujoco.mj_forward(model, data)
-        t = 0.0
-        while True:
-            asked = command(t) if command else None
-            data.ctrl[:] = policy.act(runtime.readings(policy, data), asked)
-            for _ in range(round(policy.dt / model.opt.timestep)):
-                mujoco.mj_step(model, data)
-            t += policy.dt
-            yield t, data.qpos.copy()
+        with engine_errors(path):
+            if model.nkey:
+                mujoco.mj_resetDataKeyframe(model, data, 0)
+            mujoco.mj_forward(model, data)
+            t = 0.0
+            while True:
+                asked = command(t) if command else None
+                data.ctrl[:] = policy.act(runtime.readings(policy, data), asked)
+                mujoco.mj_step(model, data, round(policy.dt / model.opt.timestep))
+                t += policy.dt
+                if not np.isfinite(data.qpos).all():
+                    raise ValueError(f"{path}: after {t:.2f} s its robot's state is not finite")
+                yield t, data.qpos.copy()
 
     return model, frames()

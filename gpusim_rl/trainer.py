@@ -8,7 +8,7 @@
 The words are those of train.py's command line.
 """
 
-import sys
+import gc
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -16,10 +16,13 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build import keep_models, make_ppo
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.deploy.record import Seen
 from gpusim_rl.exporter import READINGS, evaluated, export_policy
@@ -90,6 +93,7 @@ class Trainer:
     def __init__(self, cfg: dict[str, Any]):
         self.group = ProcessGroup.from_environment()
         self.build = partial(make_ppo, group=self.group)
+        cfg = cfg | {"threads": cfg["threads"] or torch.get_num_threads()}
         learner = self.build(cfg)
         self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
@@ -111,10 +115,7 @@ class Trainer:
         )
 
     def train(self) -> Result:
-        """Iterate until all iterations are done or a signal comes.
-
-        TrainingFailed if it fails too often.
-        """
+        """Iterate until all are done or a signal comes; TrainingFailed if it fails too often."""
         lines = [f"run: {self.run.path}", self.loop.learner.env.task.difference]
         try:
             with self.table:
@@ -166,17 +167,14 @@ def evaluate(
     """The scores of a policy on its own task; `task` is that section of the configuration."""
     keys = {key: task[key] for key in ("weights", "noise")}
     keys |= dict(seed=seed, episodes=episodes, progress=watch is not None, before_step=watch)
-    return evaluation.evaluate(learner.policy, learner.env.task, **keys)
+    scores = evaluation.evaluate(learner.policy, learner.env.task, **keys)
+    gc.collect()  # the evaluation's Env refers to itself, and its Sim holds memory and threads
+    return scores
 
 
 def success(task: dict[str, Any], learner: Learner) -> float:
     """The success of a policy during training, 0 to 1."""
     return evaluate(task, learner, evaluation.STOP_SEED, STOP_EPISODES)["success"]
-
-
-def say(line: str) -> None:
-    """Print a line to stderr."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def open_run(cfg: dict[str, Any], learner: Learner) -> tuple[Run, dict[str, str], dict[str, Any]]:
@@ -217,7 +215,7 @@ def continue_run(
     run, group = Run.open(Path(cfg["resume"])), learner.env.group
     if group.rank == 0:
         run.lock()
-    state, note, path = run.checkpoints.restore(say)
+    state, note, path = run.checkpoints.restore(errors.warn)
     learner.load(state, str(path))
     if learner.iterations > cfg["iterations"]:
         done = f"{run.path} has done {learner.iterations} already"
@@ -240,10 +238,12 @@ def rewrite_run(run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Pat
     changed = ", ".join(changes.values())
     if changes:
         since = f"from iteration {learner.iterations} on this is not the run that was begun"
-        say(f"warning: {changed}: {since}")
+        errors.warn(f"warning: {changed}: {since}")
     run.checkpoints.forget(checkpoint)
     run.configure(cfg | {"resume": None})
     for row in run.rewind(learner.iterations)[-1:]:
         learner.env.statistics.restore_means(row)
+    for name, damaged in run.damaged().items():
+        errors.warn(f"warning: {run.path / name}: damaged rows dropped: {damaged}")
     if changes:
         run.log({"iteration": learner.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")

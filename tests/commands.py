@@ -55,16 +55,14 @@ def command(
 ) -> subprocess.CompletedProcess[str]:
     """Run train.py, play.py or "-m a.module" in cwd with no terminal.
 
-    It is forked from a server, unless `fresh`, or the way in which it imports matters: with
-    `settings`, which are those of `environment`, and for films. With block="torch …" alone the
-    server has loaded none of what is blocked.
+    It is forked from a server, unless `fresh`, or with `settings`, which are those of
+    `environment`. With block="torch …" alone the server has loaded none of what is blocked.
     """
     line = [*(script.split() if script.startswith("-m ") else [str(ROOT / script)]), *words]
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
-    films = script == "play.py" and not any(word.startswith("mode=") for word in words)
     blocked = settings.get("block", "").split()
     light = [*settings] == ["block"] and "torch" in blocked and {*blocked} <= {*fork_server.HEAVY}
-    if light or not (fresh or settings or films):
+    if light or not (fresh or settings):
         return fork_server.run(line, cwd=cwd, env=env, timeout=timeout, light=light)
     return subprocess.run(
         [sys.executable, *line],

@@ -119,6 +119,7 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected at least 1",
     "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
+    "sim=warp sim.conditional=true graph=whole": "use graph=parts",
     "graph=some": "graph='some': choose one of parts, whole, off",
     "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
     "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers of at most 8192",

@@ -13,7 +13,7 @@ from gpusim_rl.training.memory_checks import out_of_memory_named
 
 EXACT = f"task.training={check_words.EXACT}"
 # Keys of a training, which is the other trainer's business.
-TRAINING = (*resume.CHANGEABLE, "num_steps", "algo", "curriculum")
+TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 
 
 def compose_config(

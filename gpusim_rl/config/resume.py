@@ -52,6 +52,8 @@ def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     if cfg["resume"] is not None:
         cfg = continue_config(cfg, keys)
     check_values(cfg)
+    if cfg["graph"] == "whole" and cfg["sim"].get("conditional"):
+        raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, keys)
     cfg = curriculum.config_at(cfg["curriculum"], cfg)
     if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
@@ -177,6 +179,8 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     free = {*CHANGEABLE, "curriculum"}
     if any(entry.get("by") == "success" for entry in plan):
         free.discard("eval_every")  # the curriculum goes by evaluations
+    if not before["threads"]:
+        free.add("threads")  # a run that is older than this key
     lines = {
         key: f"{key} {old.get(key)} → {new.get(key)}"
         for key in {**new, **old}

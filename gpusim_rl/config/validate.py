@@ -10,6 +10,7 @@ from typing import Any
 
 from gpusim_rl.config.check_words import LARGEST, check_physics
 from gpusim_rl.config.compose import choices
+from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.paths import TASKS, find_task, user_task
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.envs import curriculum
@@ -20,13 +21,11 @@ SYMMETRIES = ("auto", "none", "augment", "loss", "net")  # of algo.symmetry
 MEMORIES = ("none", "gru")  # of algo.memory
 EXPORTS = ("controller", "none")
 KEYS = (  # of config.yaml and common.yaml
-    *("seed", "device", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
+    *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
     *("auto_resume", "rollbacks", "export", "task", "curriculum", "sim", "algo", "log", "robot"),
 )
-# Control steps of the past that an actor may see. deploy/runtime.py has the same number, because it
-# imports nothing of ours.
-MAX_HISTORY = 64
+MAX_HISTORY = 64  # control steps of the past that an actor may see
 COUNTS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every")
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 
@@ -44,7 +43,7 @@ def check_values(cfg: dict[str, Any]) -> None:
     Actuator(**arguments(Actuator, cfg["robot"]["actuator"], "robot.actuator", robot))
     check_paths(cfg)
     check_task_code(cfg)
-    check_engine(cfg["sim"])
+    check_engine(cfg)
     check_terms(cfg["task"])
     algo = cfg["algo"]
     for key, value, kinds in (
@@ -77,26 +76,27 @@ def check_training(cfg: dict[str, Any]) -> None:
 
 
 def check_paths(cfg: dict[str, Any]) -> None:
-    """ValueError unless the directories of runs are words."""
-    for key in ("run_dir", "resume"):
-        if cfg[key] is not None and not isinstance(cfg[key], str):
-            raise ValueError(f"{key}={cfg[key]!r}: expected a directory")
+    """ValueError unless the directories of runs and the files of models are words."""
+    values = flatten(cfg)
+    for key in ("run_dir", "resume", "task.mjcf", "robot.mjcf"):
+        if not isinstance(values.get(key), str | None):
+            raise ValueError(f"{key}={values[key]!r}: expected a path")
 
 
 def check_task_code(cfg: dict[str, Any]) -> None:
     """ValueError unless task_code is null or `here`."""
     if cfg["task_code"] not in (None, "here"):
-        raise ValueError(
-            f"task_code={cfg['task_code']!r}: expected here, or null for the tasks of gpusim_rl"
-        )
+        raise ValueError(f"task_code={cfg['task_code']!r}: expected here, or null for our tasks")
 
 
-def check_engine(sim: dict[str, Any]) -> None:
+def check_engine(cfg: dict[str, Any]) -> None:
     """ValueError if a capacity or a number of threads is no whole number."""
-    for key in ("threads", "naconmax", "njmax"):
-        value = sim.get(key)
-        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
-            raise ValueError(f"sim.{key}={value!r}: expected a whole number from 0 to {2**31 - 1}")
+    sim = cfg["sim"]
+    numbers = {f"sim.{key}": sim.get(key) for key in ("threads", "naconmax", "njmax")}
+    for key, value in (numbers | {"threads": cfg["threads"]}).items():
+        most = 1024 if key.endswith("threads") else 2**31 - 1
+        if value is not None and (type(value) is not int or not 0 <= value <= most):
+            raise ValueError(f"{key}={value!r}: expected a whole number from 0 to {most}")
 
 
 def check_terms(task: dict[str, Any]) -> None:

@@ -1,17 +1,39 @@
 """Errors as a user sees them: one line on stderr and an exit code."""
 
+import functools
 import sys
 from contextlib import contextmanager
 from typing import NoReturn
 
 
+def printable(text: str) -> str:
+    """A text with its control characters escaped: a stranger's may command the terminal."""
+    return "".join(x if x.isprintable() else repr(x)[1:-1] for x in text)
+
+
+def warn(line: str) -> None:
+    """Print a line to stderr, as it is but for control characters."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
 def exit_with_error(message: str, code: int = 2) -> NoReturn:
     """Say what is wrong in one line on stderr and exit: with 2 for a mistake of the user's."""
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     print(
         f"error: {line if len(line) < 1000 else f'{line[:500]} … {line[-400:]}'}", file=sys.stderr
     )
     raise SystemExit(code)
+
+
+@functools.cache
+def silence_mujoco() -> None:
+    """Drop MuJoCo's printed warnings, once per process: whoever steps looks for faults.
+
+    Printed they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory.
+    """
+    import mujoco
+
+    mujoco.set_mju_user_warning(lambda _: None)
 
 
 @contextmanager

@@ -1,17 +1,25 @@
 """Files written whole or not at all, and read with suspicion: a stranger may have made them."""
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
 LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
+MAX_MODEL = 1 << 30  # bytes of all files of a model together
+
+
+def part_of(path: Path) -> Path:
+    """A name beside a file for what is not whole yet. Nobody can have put a link there before."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that a reader, or a crash, finds all of it or the one before."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = part_of(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with open(part, "wb") as file:
+        with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -34,10 +42,11 @@ def read_whole(path: Path, largest: int) -> bytes:
     """
     flags = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
     with os.fdopen(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
             raise ValueError(f"{path} is no file")
-        data = file.read(largest + 1)
-    if len(data) > largest:
+        data = file.read(largest + 1) if about.st_size <= largest else b""
+    if max(len(data), about.st_size) > largest:
         raise ValueError(f"{path} is larger than {largest} bytes")
     return data
 

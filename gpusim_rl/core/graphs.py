@@ -241,9 +241,10 @@ def known_empty(mask: Tensor) -> bool:
 
 @contextmanager
 def torch_threads(n: int):
-    """Run torch's CPU operations on n threads for a while."""
+    """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""
     before = torch.get_num_threads()
-    torch.set_num_threads(n)
+    if n:
+        torch.set_num_threads(n)
     try:
         yield
     finally:

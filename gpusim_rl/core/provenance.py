@@ -23,7 +23,6 @@ def versions() -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}",
     }
     known |= {name: metadata.version(name) for name in PACKAGES}
-    known["threads"] = str(torch.get_num_threads())  # of torch: sums depend on it
     known["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return known | {"commit": commit()}
 

@@ -219,7 +219,7 @@ def load_session(path: Path) -> onnxruntime.InferenceSession:
     """The ONNX model of a file; ValueError in one line if onnxruntime cannot load it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # a small network gains nothing from more
-    options.log_severity_level = 3  # errors only
+    options.log_severity_level = 4  # its errors are raised, and told in one line
     try:
         data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
         # loaded from bytes, a model that reads its weights from other files is refused

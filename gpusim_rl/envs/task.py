@@ -184,7 +184,7 @@ class Task:
     def steps_since_command(self, s: State) -> Tensor:
         """(B,) int64 control steps since the command was to be drawn."""
         assert self.command
-        return s.time % round(self.command.redraw / self.dt)
+        return s.time % max(1, round(self.command.redraw / self.dt))
 
     def mjcf_text(self) -> str:
         """The MJCF of the model, with the files that it includes."""

@@ -10,6 +10,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.core.errors import silence_mujoco
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import prepare, topology
 from gpusim_rl.robots.quadruped.feet import find_foot
@@ -79,6 +80,7 @@ def load_robot(**keys: Any) -> LoadedRobot:
     if robot.height is not None and not (type(robot.height) in (int, float) and robot.height > 0):
         raise ValueError(f"robot.height={robot.height}: expected a number of meters above 0")
     file = find_robot_file(robot.mjcf)
+    silence_mujoco()  # a candidate that falls apart is refused in one line
     try:
         spec = read_spec(file)
         return build_robot(robot, spec, spec.compile())

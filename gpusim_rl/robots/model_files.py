@@ -2,23 +2,35 @@
 untrusted sources."""
 
 import shutil
+import stat
 from pathlib import Path
 from xml.etree import ElementTree
 
+from gpusim_rl.core.files import MAX_MODEL
+
 FOLDERS = ("assetdir", "meshdir", "texturedir")  # attributes of <compiler>
+
+
+def parse(text: bytes | str) -> ElementTree.Element:
+    """The root of an XML text without namespaces, which MuJoCo does not know."""
+    root = ElementTree.fromstring(text)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {key: x for key, x in element.attrib.items() if "}" not in key}
+    return root
 
 
 def copy_model(file: Path, folder: Path) -> Path:
     """Copy an MJCF or URDF file into a folder, with its meshes, textures and height fields.
 
-    `<include>`s are resolved and paths rewritten. Numbers stay as they are written. Returns the
+    `<include>`s are resolved, paths rewritten, and visual meshes of a URDF file left out. Numbers
+    stay as they are written. Returns the
     path of the new MJCF file.
 
     Raises:
         ValueError: the model attaches other models by `<model file="…"/>`.
     """
-    root = ElementTree.parse(file).getroot()
-    resolve_includes(root, file.parent)
+    root = read_root(file)
     folder.mkdir(parents=True, exist_ok=True)
     if any(element.tag == "model" for element, _ in file_attributes(root)):
         raise ValueError(
@@ -61,8 +73,7 @@ def is_copy(file: Path, copy: Path) -> bool:
     """Whether `copy` has the text that `copy_model` makes of `file`. Assets are not compared."""
 
     def text(path: Path) -> bytes:
-        root = ElementTree.parse(path).getroot()
-        resolve_includes(root, path.parent)
+        root = read_root(path)
         for element, key in file_attributes(root):
             element.attrib[key] = Path(element.attrib[key]).name
         remove_folders(root)
@@ -76,9 +87,23 @@ def read_mjcf(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     if "<include" not in text:
         return text
-    root = ElementTree.fromstring(text)
+    root = parse(text)
     resolve_includes(root, file.parent)  # MjSpec.to_xml would round every number to six digits
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def read_root(file: Path) -> ElementTree.Element:
+    """The root of a model file with what it includes, and without what MuJoCo never reads of it.
+
+    That is the visual geometry of a URDF file, unless the file asks for it. Its colors are read.
+    """
+    root = parse(file.read_bytes())
+    resolve_includes(root, file.parent)
+    kept = any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
+    for visual in root.iter("visual") if root.tag == "robot" and not kept else ():
+        for geometry in visual.findall("geometry"):
+            visual.remove(geometry)
+    return root
 
 
 def resolve_includes(element: ElementTree.Element, folder: Path) -> None:
@@ -88,7 +113,7 @@ def resolve_includes(element: ElementTree.Element, folder: Path) -> None:
     """
     for i, child in reversed(list(enumerate(element))):
         if child.tag == "include":
-            included = ElementTree.parse(folder / child.attrib["file"]).getroot()
+            included = parse((folder / child.attrib["file"]).read_bytes())
             resolve_includes(included, folder)
             element[i : i + 1] = list(included)
         else:
@@ -105,6 +130,15 @@ def file_attributes(root: ElementTree.Element) -> list[tuple[ElementTree.Element
     ]
 
 
+def unusual_files(folder: Path) -> list[str]:
+    """What in a folder is a link, a pipe or a device; or the largest file, if all are too large."""
+    kinds = {path: path.lstat() for path in folder.rglob("*")}
+    sizes = {path: x.st_size for path, x in kinds.items() if stat.S_ISREG(x.st_mode)}
+    known = sizes.keys() | {path for path, x in kinds.items() if stat.S_ISDIR(x.st_mode)}
+    large = [max(sizes, key=lambda path: sizes[path])] if sum(sizes.values()) > MAX_MODEL else []
+    return [str(path) for path in (*(kinds.keys() - known), *large)]
+
+
 def check_confined(text: str, folder: Path | None, where: str) -> None:
     """Check that an MJCF text reads no file outside of a folder, and none at all without one.
 
@@ -114,7 +148,7 @@ def check_confined(text: str, folder: Path | None, where: str) -> None:
         where: how messages call the model.
 
     Raises:
-        ValueError: it names a file elsewhere, declares XML entities, or is not XML.
+        ValueError: it names a file elsewhere, declares XML entities or namespaces, or is not XML.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ValueError(f"{where}: a model that declares XML entities is not read")
@@ -122,11 +156,13 @@ def check_confined(text: str, folder: Path | None, where: str) -> None:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ValueError(f"{where}: not XML: {error}") from None
+    if any("}" in name for element in root.iter() for name in (element.tag, *element.attrib)):
+        raise ValueError(f"{where}: a model with XML namespaces is not read")
     refused = [e.attrib[key] for e in root.iter("compiler") for key in FOLDERS if key in e.attrib]
     # These could name files in turn. `copy_model` leaves none.
     nested = ("include", "model")
     refused += [e.attrib[key] for e, key in file_attributes(root) if e.tag in nested]
-    refused += [str(file) for file in folder.rglob("*") if file.is_symlink()] if folder else []
+    refused += unusual_files(folder) if folder else []
     if refused:
         raise ValueError(
             f"{where}: the model reaches for {refused[0]!r}: only files beside it are read"

@@ -103,7 +103,8 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
             values[i] = np.abs(m.jnt_actfrcrange[joint]).max()
         on_joint = m.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
         for a in np.flatnonzero((m.actuator_trnid[:, 0] == joint) & on_joint):
-            kp, kd = -m.actuator_biasprm[a, 1:3]
+            # of an angle gear · q, and of a torque that the gear multiplies again
+            kp, kd = -m.actuator_biasprm[a, 1:3] * gear(m, int(a)) ** 2
             gains = {"kp": kp, "kd": kd, "torque": torque_limit(m, int(a)) or 0}
             value = gains.get(key, 0)
             values[i] = value if value > 0 else values[i]

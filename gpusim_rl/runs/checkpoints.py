@@ -3,8 +3,10 @@
 A checkpoint is a safetensors file: nothing in it is executed.
 """
 
+import errno
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from gpusim_rl.core.files import read_text, write_whole
 if TYPE_CHECKING:  # torch loads slowly: a wrong path is reported without it
     from torch import Tensor
 
+TRIES = 5  # to read a checkpoint while a training writes others
 KEEP = 3  # newest checkpoints that are kept, besides the best
 RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "env/past/": "env/history/",
@@ -55,6 +58,8 @@ class Checkpoints:
     ) -> Path:
         """Write a checkpoint, and remove all but the last three and the most successful.
 
+        On a full disk some of these make room for it; one that is whole always stays.
+
         Args:
             iteration: after which the state was taken.
             state: name → tensor.
@@ -75,12 +80,27 @@ class Checkpoints:
             manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
         manifest[path.name] = entry
         keep = {path.name, *kept(manifest)}
-        # the manifest comes first: a file that it does not list would be refused
-        self.write_manifest(manifest)
-        write_whole(path, data)
+        older = [name for name in dict.fromkeys(kept(manifest)) if name != path.name]
+        self.write(path, data, manifest, older)
         for name in manifest.keys() - keep:
             (self.path / name).unlink(missing_ok=True)
         return path
+
+    def write(
+        self, path: Path, data: bytes, manifest: dict[str, dict[str, Any]], older: list[str]
+    ) -> None:
+        """Write a checkpoint and the manifest. On a full disk, `older` ones make room, in order,
+        all but one."""
+        while True:
+            try:
+                # the manifest comes first: a file that it does not list would be refused
+                self.write_manifest(manifest)
+                return write_whole(path, data)
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                if not full or len(older) < 2:
+                    raise
+                (self.path / older.pop(0)).unlink(missing_ok=True)
 
     def write_manifest(self, manifest: dict[str, dict[str, Any]]) -> None:
         """Write the manifest."""
@@ -125,18 +145,21 @@ class Checkpoints:
             FileNotFoundError: there is no checkpoint.
             ValueError: all are damaged, or the manifest is.
         """
-        self.latest()  # raises if there is none
-        manifest, wrong = self.manifest(), ""
-        for path in reversed(self.saved()):
-            try:
-                self.check(path, manifest)
-                tensors, note = load(path)
-            except (ValueError, OSError) as error:
-                wrong = str(error)
-                continue
-            if wrong:
-                say(f"{wrong}; going on from {path}")
-            return tensors, note, path
+        for _ in range(TRIES):
+            self.latest()  # raises if there is none
+            paths, manifest, wrong = self.saved(), self.manifest(), ""
+            for path in reversed(paths):
+                try:
+                    self.check(path, manifest)
+                    tensors, note = load(path)
+                except (ValueError, OSError) as error:
+                    wrong = str(error)
+                    continue
+                if wrong:
+                    say(f"{wrong}; going on from {path}")
+                return tensors, note, path
+            if self.saved() == paths:
+                break  # otherwise a training has written others meanwhile, and removed these
         raise ValueError(f"{wrong}; none in {self.path} is whole")
 
     def forget(self, path: Path) -> None:
@@ -154,6 +177,7 @@ class Checkpoints:
         """
         if path.is_symlink() or not path.is_file():
             raise ValueError(f"{path} is not a whole checkpoint: it is not a file of this run")
+        check_size(path)
         if not manifest:
             return
         entry = manifest.get(path.name)
@@ -164,6 +188,12 @@ class Checkpoints:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 reason = "its sha256 differs from the manifest's"
                 raise ValueError(f"{path} is not a whole checkpoint: {reason}")
+
+
+def check_size(path: Path) -> None:
+    """Raise ValueError if a checkpoint is larger than the memory of this machine."""
+    if path.stat().st_size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise ValueError(f"{path} is not a whole checkpoint: it is larger than the memory")
 
 
 def kept(manifest: dict[str, dict[str, Any]]) -> list[str]:
@@ -191,11 +221,12 @@ def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint {path}")
+    check_size(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {current_name(name): file.get_tensor(name) for name in file.keys()}
             note = file.metadata() or {}
-    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+    except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from None
     if not note.get("iteration", "").isdecimal():
         raise ValueError(f"{path} is a safetensors file, but not a checkpoint of gpusim_rl")

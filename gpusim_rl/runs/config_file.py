@@ -7,14 +7,25 @@ import yaml
 
 from gpusim_rl.core.files import read_text
 
+# What PyYAML raises for a value that is not of the kind that its tag says.
+MISTAKES = (LookupError, ArithmeticError, AttributeError, TypeError)
 
-class NoAliases(yaml.SafeLoader):
-    """YAML without aliases: a short file of aliases to aliases would expand to billions."""
+
+class Loader(yaml.SafeLoader):
+    """YAML without what a short file could expand for minutes, or to billions of values.
+
+    That is aliases to aliases, and numbers to the base of 60, such as 1:1:1:1.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not supported")
         return super().compose_node(parent, index)
+
+    def construct_scalar(self, node: Any) -> Any:
+        if node.tag.endswith((":int", ":float")) and ":" in node.value:
+            raise yaml.YAMLError("numbers with a colon are not supported")
+        return super().construct_scalar(node)
 
 
 def is_plain(value: Any) -> bool:
@@ -33,8 +44,8 @@ def read_config(file: Path) -> dict[str, Any]:
         ValueError: the file is not the configuration of a run.
     """
     try:
-        config = yaml.load(read_text(file), NoAliases)  # a SafeLoader
-    except (yaml.YAMLError, RecursionError) as error:
+        config = yaml.load(read_text(file), Loader)  # a SafeLoader
+    except (yaml.YAMLError, RecursionError, *MISTAKES) as error:
         raise ValueError(f"{file} is not YAML: {error}") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None

@@ -6,6 +6,17 @@ from typing import Any
 
 from gpusim_rl.core.files import write_whole
 
+LONGEST = 1 << 20  # characters of a row
+
+
+def parse(line: str) -> dict[str, Any] | None:
+    """The row in a line; None if it is damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
+
 
 class Rows:
     """The rows of one file.
@@ -17,6 +28,7 @@ class Rows:
     def __init__(self, path: Path):
         self.path = path
         self._waiting: list[str] = []  # lines that are not in the file yet
+        self.damaged = 0  # rows that the last `read` left out
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep a row until `flush`."""
@@ -37,18 +49,22 @@ class Rows:
         self._waiting.clear()
 
     def read(self) -> list[dict[str, Any]]:
-        """The rows of the file, up to the first that is damaged or incomplete."""
+        """The rows of the file, without damaged ones and without a last one that is incomplete.
+
+        It ends at a line of more than a megabyte, because no row is that long.
+        """
+        self.damaged = 0
         if not self.path.is_file():
             return []
         rows = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
-                break
-            rows.append(row)
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            while (line := file.readline(LONGEST)).endswith("\n"):
+                row = parse(line)
+                if row is None:
+                    self.damaged += 1
+                else:
+                    rows.append(row)
+        self.damaged += len(line) == LONGEST
         return rows
 
     def rewind(self, iteration: int) -> list[dict[str, Any]]:

@@ -6,15 +6,14 @@ Files are written completely or not at all. What is read from them is checked.
 import fcntl
 import json
 import os
-import time
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gpusim_rl.core.files import read_text, write_whole
+from gpusim_rl.core.files import MAX_MODEL, read_text, read_whole, write_whole
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.runs.checkpoints import Checkpoints
 from gpusim_rl.runs.config_file import read_config
@@ -53,6 +52,14 @@ def release(lock: int) -> None:
     os.close(lock)
 
 
+def check_links(path: Path) -> None:
+    """Raise ValueError if a file of the run in this directory is a link, a pipe or a device."""
+    files = [path / name for name in (*FILES, "checkpoints/manifest.json")]
+    for file in (*files, *(path / "model").rglob("*")):
+        if file.is_symlink() or (file.exists() and not file.is_file() and not file.is_dir()):
+            raise ValueError(f"{file} is a link or a pipe: a run must not contain one")
+
+
 class Run:
     """One run's directory.
 
@@ -78,17 +85,20 @@ class Run:
             again: also accept the directory of a run that ended before its first checkpoint.
 
         Raises:
-            ValueError: the directory is not empty, or another process writes to it.
+            ValueError: the directory is not empty, has a link, or another process writes to it.
             OSError: the directory cannot be written.
         """
         run = cls(path)
         try:
             allowed = FILES if again and not run.checkpoints.saved() else {".lock"}
             names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-            if {name for name in names if not name.endswith(".part")} - allowed:
+            if {
+                name for name in names if not name.startswith(".") or ".part" not in name
+            } - allowed:
                 raise ValueError(
                     f"run_dir={path} is not empty: name another, or continue it with resume={path}"
                 )
+            check_links(path)
             path.mkdir(parents=True, exist_ok=True)
             run.lock()
             run.checkpoints.path.mkdir(exist_ok=True)
@@ -121,8 +131,9 @@ class Run:
         self._lock = file
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
-        for part in self.path.glob("**/.*.part"):  # of a process that was killed
-            part.unlink(missing_ok=True)
+        for pattern in ("**/.*.part", "**/.*.part.*"):  # of a process that was killed
+            for part in self.path.glob(pattern):
+                part.unlink(missing_ok=True)
 
     def check_lock(self) -> None:
         """Raise OSError if the directory was removed and now belongs to another run."""
@@ -168,7 +179,11 @@ class Run:
         """Write config.yaml."""
         config = self.portable(config)
         files = [file for file in (self.path / "model").rglob("*") if file.is_file()]
-        self._model_files = {str(file.relative_to(self.path)): file.read_bytes() for file in files}
+        if sum(file.stat().st_size for file in files) > MAX_MODEL:
+            raise ValueError(f"{self.path}/model is larger than {MAX_MODEL} bytes")
+        self._model_files = {
+            str(file.relative_to(self.path)): read_whole(file, MAX_MODEL) for file in files
+        }
         self._config_text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_whole(self.path / "config.yaml", self._config_text.encode())
 
@@ -182,10 +197,7 @@ class Run:
         """
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"{path} is not a run directory: it has no config.yaml")
-        for name in (*FILES, "checkpoints/manifest.json"):
-            file = path / name
-            if file.is_symlink() or (file.exists() and not file.is_file() and not file.is_dir()):
-                raise ValueError(f"{file} is a link or a pipe: a run must not contain one")
+        check_links(path)
         return cls(path)
 
     @property
@@ -215,29 +227,13 @@ class Run:
         self._rows[name].flush()
 
     def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-        """The rows of a file, up to the first that is damaged or incomplete."""
+        """The rows of a file, without damaged ones."""
         return self._rows[name].read()
 
     def rewind(self, iteration: int) -> list[dict[str, Any]]:
         """Remove all rows after an iteration. Returns the rows of `metrics.jsonl` that remain."""
         return {name: rows.rewind(iteration) for name, rows in self._rows.items()}["metrics.jsonl"]
 
-
-class Stopwatch:
-    """Measures time [s] from its creation on, added to `before`."""
-
-    def __init__(self, before: float = 0.0):
-        self.start = time.perf_counter() - before
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.start
-
-    @contextmanager
-    def paused(self):
-        """What is done meanwhile does not count."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.start += time.perf_counter() - begun
+    def damaged(self) -> dict[str, int]:
+        """File of rows → how many damaged ones the last reading left out, if any."""
+        return {name: rows.damaged for name, rows in self._rows.items() if rows.damaged}

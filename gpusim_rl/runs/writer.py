@@ -54,6 +54,9 @@ class CheckpointWriter:
     If the disk is slower than the training, a newer checkpoint replaces one that still waits.
     A full disk does not end the training: each save tries again.
 
+    The thread frees no copy of a state: the next call from outside does. To free pinned memory
+    while another thread captures a CUDA graph would break the capture.
+
     Args:
         run: the run to write to.
         say: called with one line when writing fails, and when it works again.
@@ -63,6 +66,7 @@ class CheckpointWriter:
         self.run, self.say = run, say
         self.failed = ""  # why the last write failed
         self._jobs: list[dict[str, Any]] = []
+        self._written: list[dict[str, Any]] = []  # jobs whose copies are to be freed
         self._busy = self._ends = False
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="checkpoint writer", daemon=True)
@@ -87,6 +91,7 @@ class CheckpointWriter:
         """Wait until everything is written. Returns whether the last write worked."""
         with self._change:
             self._change.wait_for(lambda: not self._busy and not self._jobs)
+            self._written.clear()
         return not self.failed
 
     def close(self) -> bool:
@@ -100,6 +105,7 @@ class CheckpointWriter:
 
     def _submit(self, **job: Any) -> None:
         with self._change:
+            self._written.clear()
             if job["note"] is not None:  # it replaces those that wait and have no evaluation
                 self._jobs = [
                     other
@@ -118,9 +124,10 @@ class CheckpointWriter:
                 job, self._busy = self._jobs.pop(0), True
             try:
                 self._write(**job)
-                if self.failed:
+                # A small file may find room where a checkpoint finds none.
+                if self.failed and job["note"] is not None:
                     self.say(f"{self.run.path} can be written again")
-                self.failed = ""
+                    self.failed = ""
             except Exception as error:  # an error must not end the only thread that writes
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
                 if not self.failed:
@@ -130,6 +137,8 @@ class CheckpointWriter:
                     )
                 self.failed = reason
             with self._change:
+                self._written.append(job)
+                del job
                 self._busy = False
                 self._change.notify_all()
 

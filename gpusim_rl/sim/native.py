@@ -4,7 +4,6 @@ It is the default without a GPU, and the reference for every other Sim.
 """
 
 import copy
-import functools
 
 import mujoco
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from mujoco.batch import Batch, SimulationError
 from torch import Tensor
 
+from gpusim_rl.core.errors import silence_mujoco
 from gpusim_rl.sim.base import LIMIT
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
@@ -20,15 +20,6 @@ ISLAND = int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
 WARMSTART = int(mujoco.mjtDisableBit.mjDSBL_WARMSTART)
 CONVERGES = 5  # iterations in which a solver that starts anew converges
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
-
-
-@functools.cache
-def silence_warnings() -> None:
-    """Drop MuJoCo's printed warnings, once per process: they are counted as faults.
-
-    Printed they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory.
-    """
-    mujoco.set_mju_user_warning(lambda _: None)
 
 
 def fast(mjm: mujoco.MjModel) -> mujoco.MjModel:
@@ -59,7 +50,7 @@ class Native:
     def __init__(
         self, mjm: mujoco.MjModel, num_envs: int, *, fields: tuple[str, ...] = (), threads: int
     ):
-        silence_warnings()
+        silence_mujoco()
         mjm = fast(mjm)
         self.batch = Batch(mjm, num_envs, threads)
         self.qpos = torch.from_numpy(self.batch.bind("qpos"))

@@ -47,7 +47,7 @@ def main(words: list[str]) -> None:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
         learner = make_ppo(cfg)
     for line in differences(run):
-        print(line)
+        print(errors.printable(line))
     if learner.schedule.needs_evaluation and count > cfg["eval_every"]:
         count = cfg["eval_every"]
         print(
@@ -89,7 +89,7 @@ def compare(learner: Learner, iteration: int, expected: dict[str, Any]) -> None:
     more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
     print(
         f"iteration {iteration}: {len(wrong)} of {len(hashes)} tensors differ: "
-        f"{', '.join(wrong[:SHOWN])}{more}"
+        f"{errors.printable(', '.join(wrong[:SHOWN]))}{more}"
     )
     raise SystemExit(1)
 

@@ -7,6 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gpusim_rl.core.errors import printable
 from gpusim_rl.training.bottleneck import pages_read, verdict
 
 Row = dict[str, float]
@@ -50,7 +51,7 @@ class Dashboard:
 
     def say(self, message: str) -> None:
         """One line above the table."""
-        self.console.print(message, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(message), highlight=False, markup=False, soft_wrap=True)
 
     def show(self, row: Row, spent: float) -> None:
         """A row of metrics; `spent` seconds were trained in this process."""

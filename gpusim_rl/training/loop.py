@@ -1,16 +1,17 @@
 """The training loop: iterations, evaluations, checkpoints, and what to do when something fails."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.runs.run import Run, Stopwatch
+from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.incident import describe, write_report
-from gpusim_rl.training.progress import Progress, number
+from gpusim_rl.training.progress import Progress, Stopwatch, number
 from gpusim_rl.training.signals import Signals
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
@@ -83,9 +84,9 @@ class Training:
 
     def step(self, signals: Signals) -> bool:
         """Do an iteration and all that is due after it. Returns whether it was the last."""
-        cfg, learner = self.cfg, self.learner
-        learner.iteration()
-        i = learner.iterations
+        cfg = self.cfg
+        self.learner.iteration()
+        i = self.learner.iterations
         self.flush()  # the row of an earlier iteration, now that the device has this one to do
         if self.learner.iterations != i:
             return False  # rolled back
@@ -145,6 +146,7 @@ class Training:
         while self.pending:
             i, read, success, worst = self.pending.pop(0)
             metrics, seconds = read(), self.stopwatch.seconds
+            del read  # it holds the learner, which may be replaced
             env_steps = i * self.learner.size * self.group.size
             row = {"iteration": i, "env_steps": env_steps, "time_s": seconds} | metrics | success
             row["rollbacks"] = self.rollbacks
@@ -234,7 +236,8 @@ class Training:
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
         state = {name: value.cpu() for name, value in self.learner.state().items()}
         iteration = self.learner.iterations
-        del self.learner  # its memory, before another one takes as much
+        del self.learner
+        gc.collect()  # its memory, before another one takes as much: an Env refers to itself
         self.learner = self.build(self.cfg)
         self.learner.load(state, f"iteration {iteration}")
         self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))

@@ -16,7 +16,10 @@ from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.training.memory_checks import free_bytes
 
-FEW = 32  # worlds that are measured, at least
+# Worlds that are measured, at least. A GPU's allocator takes megabytes at a time: what fewer worlds
+# need would lie below that.
+FEW = {"cpu": 32, "cuda": 1024}
+MORE = 4  # times as many are measured as well
 SPARE = 0.1  # share of the free memory that is not used
 PARTS = ("physics", "environment", "rollout", "networks", "optimizer", "update")
 
@@ -44,10 +47,10 @@ def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
 
     unit: the number of worlds must be a multiple of it.
     """
-    few = unit * math.ceil(FEW / unit)
-    many = 2 * few
     # The first one also loads modules, libraries and kernels, which are not to be measured.
-    device = build(few).env.device
+    device = build(unit * math.ceil(FEW["cpu"] / unit)).env.device
+    few = unit * math.ceil(FEW[device.type] / unit)
+    many = MORE * few
     measure_parts(build, few, device)
     free = free_bytes(device)
     a, b = (measure_parts(build, worlds, device) for worlds in (few, many))

@@ -1,5 +1,7 @@
-"""Whether an evaluation may reach what the last one did not, from training's own statistics."""
+"""How far a training is: its time, and whether an evaluation may reach more than the last one."""
 
+import time
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -40,3 +42,23 @@ class Progress:
     def note(self) -> dict[str, str]:
         """What a checkpoint keeps."""
         return {"return": str(self.mean_return), "judged": str(self.judged)}
+
+
+class Stopwatch:
+    """Measures time [s] from its creation on, added to `before`."""
+
+    def __init__(self, before: float = 0.0):
+        self.start = time.perf_counter() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.start
+
+    @contextmanager
+    def paused(self):
+        """What is done meanwhile does not count."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.start += time.perf_counter() - begun

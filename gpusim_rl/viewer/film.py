@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.core.files import part_of
 from gpusim_rl.viewer.offscreen import Camera
 
 FPS = 25  # frames per second
@@ -31,7 +32,7 @@ def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
     from rich.progress import track
 
     t, qpos = 0.0, model.qpos0
-    part = path.with_stem(f".{path.stem}.part")
+    part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
     try:
         with (
             contextlib.closing(Camera(model, HEIGHT, WIDTH)) as camera,

@@ -132,8 +132,18 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
             gl_context.GLContext = before
 
 
+def renders_in_software() -> bool:
+    """Whether the current OpenGL context draws on the processor, as Mesa does without a GPU."""
+    from OpenGL import GL
+
+    name = GL.glGetString(GL.GL_RENDERER) or b""
+    return any(software in name.lower() for software in (b"llvmpipe", b"softpipe", b"swrast"))
+
+
 class Camera:
     """Pictures of a model: of its camera "track" if it has one, else of the free camera.
+
+    Without a GPU, shadows and reflections are left out: they would take most of the time.
 
     Args:
         model: a mujoco.MjModel.
@@ -147,6 +157,9 @@ class Camera:
         import mujoco
 
         self.renderer = make_renderer(model, height, width)
+        if renders_in_software():
+            self.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
+            self.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
         self.model, self.data = model, mujoco.MjData(model)
         names = [model.camera(i).name for i in range(model.ncam)]
         self.camera = names.index("track") if "track" in names else -1

@@ -58,9 +58,7 @@ def line(run: Path) -> list[str]:
 def parts(run: Path) -> list[str]:
     """Files that are being written, of checkpoints."""
     folder = run / "checkpoints"
-    return (
-        [name for name in os.listdir(folder) if name.endswith(".part")] if folder.exists() else []
-    )
+    return [name for name in os.listdir(folder) if ".part" in name] if folder.exists() else []
 
 
 def kill(run: Path, env: dict[str, str], wait: float, in_a_save: bool) -> str:

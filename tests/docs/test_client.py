@@ -70,7 +70,7 @@ class Robot:
 def test_the_client_of_the_docs(trained, tmp_path):
     """Copied from the page, the client moves the robot along the path of `runtime.py`."""
     text, policy = files("docs/deploy.md")["client.py"], runtime.Policy(trained / "policy.onnx")
-    assert len(text.splitlines()) <= 32 and "gpusim_rl import" not in text
+    assert len(text.splitlines()) <= 34 and "gpusim_rl import" not in text
     (tmp_path / "client.py").write_text(text)
     (tmp_path / "robot.py").write_text(ROBOT.format(tests=str(ROOT / "tests")))
     (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
@@ -96,3 +96,16 @@ def test_the_client_of_the_docs(trained, tmp_path):
         twin.send(policy.act(runtime.readings(policy, twin.data), twin.command()))
     np.testing.assert_allclose(np.stack(robot.path), np.stack(twin.path), atol=1e-5)
     assert np.abs(robot.path[-1] - robot.path[0]).max() > 0.01
+
+
+def test_the_simulated_robot_of_the_docs(trained, tmp_path):
+    """Beside the page's robot.py, the page's client runs as printed, for a second."""
+    for name, text in files("docs/deploy.md").items():
+        (tmp_path / name).write_text(text.replace("data.time < 5", "data.time < 1"))
+    (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
+    done = subprocess.run(
+        [sys.executable, "client.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 50 and lines[-1].startswith("1.00 s: ") and lines[-1].endswith("m forward")

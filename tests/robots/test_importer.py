@@ -17,6 +17,7 @@ from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy import runtime
 from gpusim_rl.robots.importer import LoadedRobot, Robot, as_yaml
+from gpusim_rl.robots.model_files import copy_model, is_copy
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from gpusim_rl.training.evaluation import SEED, evaluation_env
@@ -287,6 +288,77 @@ def test_weak_servos(tmp_path):
         assert (robot.kp == [kp] * 12, robot.torque) == (same, [30] * 12)
 
 
+def test_gears_count(tmp_path):
+    """A servo's gains at the joint are those of the file times its gear squared."""
+    servo = '<position joint="{}" kp="10" kv="0.25" gear="2" forcerange="-30 30"/>'
+    actuators = "".join(map(servo.format, NAMES))
+    text = re.sub("<actuator>.*</actuator>", f"<actuator>{actuators}</actuator>", mjcf())
+    robot = make_robot(mjcf=write(tmp_path, text)).robot
+    assert (robot.kp, robot.kd, robot.torque) == ([40] * 12, [1] * 12, [60] * 12)
+
+
+SURROUNDINGS = {
+    "flags": dict(
+        more='<option><flag sensor="disable" contact="disable" limit="disable"/></option>'
+    ),
+    "override": dict(
+        more='<option o_solref="0.5 1"><flag override="enable" actuation="disable"/></option>'
+    ),
+    "gravity": dict(more='<option gravity="3 0 9" wind="9 9 9" density="1000" viscosity="1"/>'),
+    "groups": dict(more='<option actuatorgroupdisable="0 1 2"/>'),
+    "a picture of ground": dict(
+        beside='<geom type="plane" size="9 9 1" contype="0" conaffinity="0"/>'
+    ),
+    "a wall": dict(beside='<geom type="plane" size="9 9 1" pos="0.1 0 0" euler="0 1.57 0"/>'),
+    "a slope": dict(beside='<geom type="plane" size="9 9 1" zaxis="0.3 0 1"/>'),
+    "a steep slope": dict(beside='<geom type="plane" size="9 9 1" quat="2 1 0 0"/>'),
+    "a frame": dict(beside='<frame pos="0 0 1"><geom type="plane" size="9 9 1"/></frame>'),
+    "a pit": dict(beside='<geom type="plane" size="9 9 1" pos="0 0 -1"/>'),
+}
+
+
+@pytest.mark.parametrize("what", SURROUNDINGS)
+def test_surroundings_are_the_task_s(hund, tmp_path, what):
+    """Flags, gravity, wind, fluids and planes that are no level ground are not the file's."""
+    loaded = make_robot(mjcf=write(tmp_path, mjcf(**SURROUNDINGS[what])))
+    kept = {"mjcf"}
+    ours, theirs = (dataclasses.asdict(x.robot) for x in (hund, loaded))
+    assert {k: v for k, v in ours.items() if k not in kept} == {
+        k: v for k, v in theirs.items() if k not in kept
+    }
+    assert loaded.mjm.ngeom == hund.mjm.ngeom
+    for key in ("disableflags", "enableflags", "density", "viscosity", "disableactuator"):
+        assert getattr(loaded.mjm.opt, key) == getattr(hund.mjm.opt, key)
+    assert (loaded.mjm.opt.gravity == [0, 0, -9.81]).all()
+
+
+@pytest.mark.parametrize("turned", ["", 'euler="0 0 0"', 'zaxis="0 0 2"', 'axisangle="0 0 1 1"'])
+def test_level_ground_is_the_file_s(tmp_path, turned):
+    """Level ground at height 0 keeps its friction, whatever says that it is level."""
+    plane = f'<geom type="plane" size="9 9 1" friction="0.3 0.1 0.1" {turned}/>'
+    m = make_robot(mjcf=write(tmp_path, mjcf(beside=plane))).mjm
+    (ground,) = np.flatnonzero(m.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
+    assert m.geom_friction[ground, 0] == 0.3
+
+
+def test_gravity_pulls_every_body(hund, tmp_path):
+    """Gravity compensation of the file is left out."""
+    text = mjcf().replace('<body name="rumpf">', '<body name="rumpf" gravcomp="1">')
+    loaded = make_robot(mjcf=write(tmp_path, text))
+    assert not loaded.mjm.body_gravcomp.any() and loaded.robot.height == hund.robot.height
+
+
+def test_a_urdf_without_its_pictures(tmp_path):
+    """The copy that a run keeps needs no visual meshes of a URDF: MuJoCo never reads them."""
+    visual = '<visual><geometry><mesh filename="package://none/base.dae"/></geometry></visual>'
+    text = robot_files.urdf().replace("<collision>", f"{visual}<collision>", 1)
+    file = Path(write(tmp_path, text, "hund.urdf"))
+    first = make_robot(mjcf=str(file)).robot
+    copy = copy_model(file, tmp_path / "kept")
+    assert make_robot(mjcf=str(copy)).robot == dataclasses.replace(first, mjcf=str(copy))
+    assert is_copy(file, copy)
+
+
 def test_urdf(tmp_path):
     """A URDF gets a free joint, its efforts become torque limits, and a leg without a sphere gets
     one at its end."""
@@ -524,6 +596,9 @@ def test_a_model_that_is_no_quadruped(tmp_path, text, says):
             "robot.mjcf=hund.xml: robot.base: no body 'trunk'",
         ),
         ("play.py mode=robot", "mode=robot needs robot.mjcf="),
+        ("play.py mode=robot robot.mjcf=hund.xml robot.kp=1e6", "the robot does not stand"),
+        ("play.py mode=robot robot.mjcf=5", "robot.mjcf=5: expected a path"),
+        ("train.py robot.mjcf=5", "robot.mjcf=5: expected a path"),
         ("play.py mode=robot robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
     ],
 )

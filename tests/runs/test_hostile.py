@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -13,10 +14,14 @@ import pytest
 import torch
 import yaml
 
+from gpusim_rl import player
 from gpusim_rl.config import resume
+from gpusim_rl.core.errors import one_line_errors
+from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.deploy import runtime
 from gpusim_rl.robots.model_files import check_confined, copy_model
 from gpusim_rl.robots.models import compile_mjcf
+from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.commands import command, refused
 
@@ -54,6 +59,12 @@ def test_cuts_and_flips(run):
     path.write_bytes(data)
     said: list[str] = []
     assert run.checkpoints.restore(said.append)[1]["iteration"] == "2" and not said
+
+
+def giant(path: Path) -> None:
+    """Make a file of 40 GB that takes no room on the disk."""
+    path.touch()
+    os.truncate(path, 40 << 30)
 
 
 class Evil:
@@ -94,6 +105,17 @@ def test_what_is_no_checkpoint(run, monkeypatch, checked):
         make()
         assert falls_back(run)
     assert not Path("executed").exists()
+
+
+def test_a_checkpoint_larger_than_the_memory(run, monkeypatch):
+    """It is refused before it is read or hashed."""
+    path = run.checkpoints.latest()
+    giant(path)
+    manifest = {path.name: {"sha256": "", "bytes": 40 << 30, "success": None}}
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 << 17)  # 16 GiB
+    for read in (load, lambda path: run.checkpoints.check(path, manifest)):
+        with pytest.raises(ValueError, match="it is larger than the memory"):
+            read(path)
 
 
 def test_a_damaged_manifest(run):
@@ -178,8 +200,13 @@ def test_hostile_config(run, monkeypatch, what):
         "task: {name: " + "9" * 10_000 + "}",
         "x" * (1 << 21),
         "\ud7ff\x00",
+        "seed: 1" + ":1" * 400_000,
+        "seed: 1" + ":1" * 200 + ".0",
+        "seed: !!bool x",
+        'seed: !!int ""',
+        "seed: !!timestamp x",
     ],
-    ids=["object", "anchors", "deep", "digits", "long", "bytes"],
+    ids="object anchors deep digits long bytes base60 base60.0 bool int timestamp".split(),
 )
 def test_config_that_is_none(run, monkeypatch, text):
     """Text that builds objects, nests without end or is too long is refused in one line."""
@@ -265,6 +292,10 @@ def test_a_model_is_kept_whole(tmp_path):
         '<mujoco><asset><model file="part.xml"/></asset></mujoco>',
         '<mujoco><compiler meshdir="/etc"/><asset><mesh file="passwd"/></asset></mujoco>',
         '<mujoco><asset><texture fileup="/etc/passwd"/></asset></mujoco>',
+        '<mujoco xmlns="x"><include file="part.xml"/></mujoco>',
+        '<mujoco xmlns:x="x"><asset><mesh file="a" x:file="b"/></asset></mujoco>',
+        '<m:mujoco xmlns:m="x"><m:include file="part.xml"/></m:mujoco>',
+        '<mujoco xmlns="x"><compiler meshdir="sec"/><asset><mesh file="a.stl"/></asset></mujoco>',
         '<!DOCTYPE m [<!ENTITY a "b">]><mujoco>&a;</mujoco>',
         "<mujoco",
     ],
@@ -276,6 +307,79 @@ def test_models_stay_where_they_are(tmp_path, text):
         with pytest.raises(ValueError) as error:
             check_confined(text, folder, "model.xml")
         assert str(error.value).startswith("model.xml: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), giant])
+def test_assets_are_files_of_a_usual_size(tmp_path, make):
+    """A pipe, a link or a sparse file of 40 GB beside a stranger's model is refused, not read."""
+    make(tmp_path / "foot.stl")
+    with pytest.raises(ValueError, match=r"model\.xml: the model reaches for .*foot\.stl"):
+        check_confined("<mujoco/>", tmp_path, "model.xml")
+
+
+def test_links_for_files_that_are_not_whole_yet(tmp_path, monkeypatch):
+    """What is written beside a file until it is whole does not go through a link of a stranger."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path = tmp_path / "policy.onnx"
+    (tmp_path / f".policy.onnx.{os.getpid()}.part").symlink_to(victim)
+    write_whole(path, b"whole")
+    assert path.read_bytes() == b"whole" and len({part_of(path) for _ in range(100)}) == 100
+    monkeypatch.setattr("secrets.token_hex", lambda n: "known")
+    part_of(path).symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_whole(path, b"again")
+    assert path.read_bytes() == b"whole" and victim.read_text() == "mine"
+
+
+def test_a_run_that_is_begun_again_has_no_links(tmp_path):
+    """auto_resume in a directory with links in place of a run's files writes through none."""
+    victim, path = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("mine")
+    for name in ("metrics.jsonl", "model/robot/model.xml"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).symlink_to(victim)
+        with pytest.raises(ValueError, match="is a link or a pipe: a run must not contain one"):
+            Run.create(path, {}, again=True)
+        (path / name).unlink()
+    assert victim.read_text() == "mine"
+
+
+def test_commands_for_the_terminal_are_shown(capsys):
+    """Control characters of a stranger's file reach the terminal as text."""
+    with pytest.raises(SystemExit), one_line_errors():
+        raise ValueError("unknown key \x1b[2J\x1b]0;title\x07 ü \u202e")
+    line = capsys.readouterr().err
+    assert line == "error: unknown key \\x1b[2J\\x1b]0;title\\x07 ü \\u202e\n"
+
+
+EDITS = (("dt", 1e-9), ("joint_pos", []), ("joint_pos", ["\ud800"] * 12), ("gyro", ["a", "b", "c"]))
+
+
+def edited(text: str, key: str, value: object) -> str:
+    """A description with another dt, or with other joints of a reading."""
+    about = json.loads(text)
+    for entry in about["inputs"]:
+        if entry["name"] == key:
+            entry["joints"] = value
+    return json.dumps(about | ({"dt": value} if key == "dt" else {}))
+
+
+def test_hostile_operators(tmp_path, trained):
+    """An ONNX file with a loop, or with an operator of a domain of its own, is refused before it
+    runs."""
+    import onnx
+
+    for i, (kind, domain) in enumerate((("Loop", ""), ("Run", "com.stranger"), ("If", ""))):
+        model = onnx.load(trained / "policy.onnx")
+        inner = onnx.helper.make_node(kind if kind != "If" else "Scan", [], ["y"], domain=domain)
+        graph = onnx.helper.make_graph([inner], "inner", [], [])
+        node = onnx.helper.make_node("If", ["restart"], ["y"], then_branch=graph)
+        model.graph.node.append(node if kind == "If" else inner)
+        onnx.save(model, tmp_path / f"{i}.onnx")
+        with pytest.raises(ValueError, match=r"the operator [\w.]+ is not allowed"):
+            player.check_operators(tmp_path / f"{i}.onnx")
+    player.check_operators(trained / "policy.onnx")
 
 
 def test_hostile_policies(tmp_path, trained):
@@ -297,11 +401,33 @@ def test_hostile_policies(tmp_path, trained):
         ),
         {"mjcf": '<mujoco><include file="/etc/passwd"/></mujoco>'},
     ]
+    small = '<mujoco><worldbody><body><joint/><geom size="1"/></body></worldbody></mujoco>'
+    step = re.compile(r'timestep="[^"]*"')
+    changes += [
+        {"mjcf": small},
+        *(
+            {"mjcf": step.sub(f'timestep="{x}"', notes["mjcf"])}
+            for x in ("1e-9", "1e-300", "9", "0")
+        ),
+        *({"gpusim_rl": edited(notes["gpusim_rl"], *edit)} for edit in EDITS),
+        {"mjcf": notes["mjcf"].replace('name="gyro"', 'name="other"')},
+        {"mjcf": re.sub(r'<position name="FL_knee"[^>]*/>', "", notes["mjcf"])},
+        {
+            "mjcf": re.sub(
+                r'<position name="FL_knee".*?/>|<key .*?/>', "", notes["mjcf"], flags=re.S
+            )
+        },
+        {"mjcf": "<mujoco/>"},
+        {"mjcf": "no XML"},
+    ]
     for i, change in enumerate(changes):
         onnx.helper.set_model_props(whole, notes | change)
-        onnx.save(whole, tmp_path / f"{i}.onnx")
-        line = refused("play.py", f"onnx={i}.onnx", "video=x.mp4", cwd=tmp_path)
-        assert f"{i}.onnx" in line
+        path = tmp_path / f"{i}.onnx"
+        onnx.save(whole, path)
+        with pytest.raises(ValueError) as error:
+            player.play_onnx(path, lambda *_: None)
+        assert f"{i}.onnx" in str(error.value)
+    assert "0.onnx" in refused("play.py", "onnx=0.onnx", "video=x.mp4", cwd=tmp_path)
     onnx.helper.set_model_props(whole, notes)
     onnx.save(
         whole,

@@ -1,5 +1,6 @@
 """The run directory: complete files, the last checkpoints, and rows that survive a crash."""
 
+import errno
 import json
 import os
 import resource
@@ -8,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.runs.checkpoints import KEEP, load
-from gpusim_rl.runs.run import Run, Stopwatch, newest
+from gpusim_rl.runs.run import Run, newest
+from gpusim_rl.training.progress import Stopwatch
 from tests.worlds import make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
@@ -20,6 +22,12 @@ CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
 @pytest.fixture
 def run(tmp_path) -> Run:
     return Run.create(tmp_path / "deep" / "run", CONFIG)
+
+
+@pytest.fixture
+def state() -> dict[str, torch.Tensor]:
+    """A small state."""
+    return {"policy/x": torch.arange(3.0)}
 
 
 def test_create(run):
@@ -164,6 +172,75 @@ def test_rows(run):
     assert run.rewind(3) == rows[:3] == run.rows()
     run.log(rows[3])
     assert run.rows() == rows and (run.path / "metrics.jsonl").read_text().count("\n") == 4
+
+
+def test_damaged_rows(run):
+    """A row that the disk has damaged costs that row, and is counted; a line without end is not
+    read whole."""
+    rows = [{"iteration": i, "return": i / 3} for i in range(1, 5)]
+    for row in rows:
+        run.log(row)
+    file = run.path / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([lines[0], lines[1].replace("{", "\x00"), *lines[2:]]))
+    assert run.rows() == [rows[0], *rows[2:]] and run.damaged() == {"metrics.jsonl": 1}
+    os.truncate(file, 40 << 30)
+    assert run.rows() == [rows[0], *rows[2:]] and run.damaged() == {"metrics.jsonl": 2}
+    assert run.rewind(3) == [rows[0], rows[2]] and run.damaged() == {"metrics.jsonl": 2}
+    assert run.rows() == [rows[0], rows[2]] and run.damaged() == {}
+
+
+def test_checkpoints_that_change_meanwhile(run, state, monkeypatch):
+    """Where a training replaces all checkpoints while they are read, the new ones are taken."""
+    checkpoints = run.checkpoints
+    for i in range(3):
+        checkpoints.save(i, state, {})
+    listed, saved = checkpoints.saved(), checkpoints.saved
+
+    def then_others():
+        monkeypatch.setattr(checkpoints, "saved", saved)
+        for i in range(10, 14):
+            checkpoints.save(i, state, {})
+        return listed
+
+    monkeypatch.setattr(checkpoints, "latest", lambda: listed[-1])
+    monkeypatch.setattr(checkpoints, "saved", then_others)
+    assert checkpoints.restore(print)[2].stem == "000013"
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_old_checkpoints_make_room(run, state, monkeypatch, room):
+    """On a full disk the oldest checkpoints are removed for the new one, and one always stays."""
+    checkpoints = run.checkpoints
+    for i in (999998, 999999, 1000000):
+        checkpoints.save(i, state, {})
+
+    def full(path, data):
+        if len(checkpoints.saved()) > room:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        write_whole(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gpusim_rl.runs.checkpoints.write_whole", full)
+        if room:
+            checkpoints.save(1000001, state, {})
+        else:
+            with pytest.raises(OSError, match="quota"):
+                checkpoints.save(1000001, state, {})
+    kept = {0: ["1000000"], 1: ["1000000", "1000001"], 2: ["999999", "1000000", "1000001"]}
+    assert [path.stem for path in checkpoints.saved()] == kept[room]
+    assert checkpoints.restore(print)[2].stem == kept[room][-1]
+
+
+def test_a_part_is_no_checkpoint(run, state):
+    """What a killed process has left of a checkpoint is not taken for one, and goes."""
+    part = part_of(run.checkpoints.path / "000007.safetensors")
+    part.write_bytes(b"half")
+    assert run.checkpoints.saved() == [] and not list(run.path.glob("**/*.safetensors"))
+    run.checkpoints.save(1, state, {})
+    assert run.checkpoints.restore(print)[2].stem == "000001"
+    run.lock()
+    assert not part.exists()
 
 
 def test_config_must_be_a_run_s(run):

@@ -7,22 +7,27 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
-from gpusim_rl import train
+from gpusim_rl import train, trainer
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import make_ppo as build_ppo
 from gpusim_rl.config import compose, resume
+from gpusim_rl.core.graphs import torch_threads
 from gpusim_rl.envs.registry import load_task
+from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
 from gpusim_rl.trainer import Trainer
-from gpusim_rl.training import loop
+from gpusim_rl.training import evaluation, loop
 from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
 from tests.commands import EXPORTED, TINY, command, environment, refused, succeed
@@ -101,7 +106,7 @@ def test_a_full_disk(disk, monkeypatch, capsys):
     assert kept.restore(print)[1]["iteration"] == "8"
     for checkpoint in kept.saved():
         kept.check(checkpoint, kept.manifest())
-    assert not list(path.glob("**/.*.part"))
+    assert not list(path.glob("**/.*.part*"))
 
 
 def test_an_error_of_a_score_keeps_its_traceback(here, monkeypatch):
@@ -443,7 +448,16 @@ def test_the_incident_is_the_world(tmp_path):
 
 def test_capacities_grow(here, monkeypatch, capsys):
     """A capacity of MuJoCo Warp that is exceeded is doubled between iterations, said in one line,
-    and kept in the run."""
+    and kept in the run. The PPO before is gone when the next one is made."""
+    built, alive = [], []
+
+    def make(*args, **kwargs):
+        alive.append(sum(ppo() is not None for ppo in built))
+        ppo = build_ppo(*args, **kwargs)
+        built.append(weakref.ref(ppo))
+        return ppo
+
+    monkeypatch.setattr(trainer, "make_ppo", make)
     # These are far too few rows.
     monkeypatch.setattr(warp_model, "probe", lambda mjm, **_: (40, 4, mjm.key_qpos.repeat(16, 0)))
     train.train_or_exit(configured("num_envs=8", "iterations=6", "run_dir=run", base=WARP))
@@ -456,6 +470,58 @@ def test_capacities_grow(here, monkeypatch, capsys):
         and rows[0]["overflow"] > 0
         and [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
     )
+    assert len(alive) >= 2 and not any(alive)
+
+
+def test_threads_are_the_run_s(monkeypatch):
+    """`threads` alone says on how many threads networks are made and updated, and so the bits."""
+    states, used = [], set()
+    minibatch, init = PPO.minibatch, Policy.__init__
+
+    def seen(method):
+        def call(*args, **kwargs):
+            used.add(torch.get_num_threads())
+            return method(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(PPO, "minibatch", seen(minibatch))
+    monkeypatch.setattr(Policy, "__init__", seen(init))
+    for process in (1, 2, 4):
+        with torch_threads(process):
+            ppo = build_ppo(configured("threads=3", "algo.hidden=[128]", "num_envs=128"))
+            ppo.iteration()
+            assert torch.get_num_threads() == process
+        states.append(ppo.state())
+    assert used == {3}
+    assert all(torch.equal(x, y[name]) for y in states for name, x in states[0].items())
+
+
+def test_a_run_keeps_its_threads(here):
+    """The number of threads that a run began with is in its config.yaml, and stays."""
+    with torch_threads(2):
+        train.train_or_exit(configured("iterations=1", "run_dir=run"))
+    assert Run(Path("run")).config["threads"] == 2
+    words = ["resume=run", "iterations=2"]
+    with torch_threads(1):
+        train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+    assert Run(Path("run")).config["threads"] == 2
+
+
+def test_evaluations_leave_no_engine(monkeypatch):
+    """An evaluation's Sim, with its threads and memory, is gone at its end."""
+    sims, make = [], evaluation.make_actuated
+
+    def spied(*args, **kwargs):
+        sim = make(*args, **kwargs)
+        sims.append(weakref.ref(sim))
+        return sim
+
+    monkeypatch.setattr(evaluation, "make_actuated", spied)
+    monkeypatch.setattr(trainer, "STOP_EPISODES", 4)
+    cfg = configured("task.episode=0.1")
+    trainer.success(cfg["task"], build_ppo(cfg))
+    assert len(sims) == 1 and sims[0]() is None
 
 
 def test_capacities_that_are_fixed(here, capsys):
@@ -494,6 +560,25 @@ def test_a_slow_disk_keeps_the_newest(here, monkeypatch):
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5] and rows[0]["sha256"] == digests(
         {"x": torch.full((3,), 1)}
     )
+
+
+def test_the_writer_frees_nothing(here):
+    """A state that was written or hashed is freed by the thread that saved it, not by the
+    writer's: there it could break the capture of a CUDA graph."""
+    freed = []
+    writer = CheckpointWriter(Run.create(Path("run"), configured()), print)
+    for i in range(3):
+        x = torch.zeros(3)
+        weakref.finalize(x, lambda: freed.append(threading.current_thread()))
+        (writer.hash(i, {"x": x}) if i % 2 else writer.save(i, {"x": x}, {}))
+        del x
+        deadline = time.monotonic() + 60
+        while not (len(writer._written) == 1 and not writer._busy):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert len(freed) == i
+    writer.close()
+    assert freed == 3 * [threading.main_thread()]
 
 
 def test_verify(here, trained):

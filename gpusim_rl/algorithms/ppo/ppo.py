@@ -16,7 +16,7 @@ from gpusim_rl.algorithms.ppo.minibatches import Minibatches
 from gpusim_rl.algorithms.ppo.report import report
 from gpusim_rl.algorithms.ppo.samples import make_samples
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.core.graphs import capture
+from gpusim_rl.core.graphs import capture, torch_threads
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.envs.curriculum import Curriculum
@@ -40,6 +40,7 @@ class PPO:
         graph: "parts" captures each part, "whole" an iteration in one graph, "off" nothing. The
             physics of a Sim that is not capturable stays outside.
         schedule: numbers that change from iteration to iteration.
+        threads: of torch in an update on the CPU: rounding depends on it. 0: those of the process.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class PPO:
         cfg: Settings,
         graph: str,
         schedule: Curriculum | None = None,
+        threads: int = 0,
     ):
         if graph not in ("parts", "whole", "off"):
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
         self.env, self.policy, self.schedule = env, policy, schedule or Curriculum()
-        self.group, self.graph = env.group, graph
+        self.group, self.graph, self.threads = env.group, graph, threads
         new = partial(torch.tensor, dtype=torch.float32, device=env.device)
         self.scheduled = self.schedule.prepare(cfg, new)
         self.cfg = cfg = replace(cfg, **self.scheduled)  # tensors in place of numbers
@@ -110,14 +112,15 @@ class PPO:
 
     def update(self) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
-        self.phases.mark("returns")
-        self._pack_samples()
-        self.phases.mark("minibatches")
-        for _ in range(self.minibatches.count):
-            self._minibatch()
-        self.phases.mark("normalizers")
-        self._update_normalizers()
-        self.phases.mark("")
+        with torch_threads(self.threads):
+            self.phases.mark("returns")
+            self._pack_samples()
+            self.phases.mark("minibatches")
+            for _ in range(self.minibatches.count):
+                self._minibatch()
+            self.phases.mark("normalizers")
+            self._update_normalizers()
+            self.phases.mark("")
 
     @torch.no_grad()
     def pack_samples(self) -> None:

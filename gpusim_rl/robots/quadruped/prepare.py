@@ -96,6 +96,8 @@ def prepare(
         spec.delete(element)
     fix_inertias(spec, original)
     set_options(spec.option)
+    for element in spec.bodies:
+        element.gravcomp = 0
     body = spec.body(base)
     if not any(joint.type == FREE for joint in body.joints):
         body.add_freejoint(name=added_name("base"))
@@ -103,7 +105,7 @@ def prepare(
     for element in (*spec.tendons, *spec.equalities, *others) if others else ():
         spec.delete(element)
     add_feet(spec, feet)
-    if not any(geom.type == PLANE for geom in spec.worldbody.geoms):
+    if not keep_ground(spec, original):
         look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1])
         spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
     set_collisions(spec, [foot.geom_name for foot in feet], collide)
@@ -113,8 +115,28 @@ def prepare(
     add_sensors(spec, joints)
 
 
+def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
+    """Whether the file has level ground at height 0. Other planes of the world are removed, in
+    place: a plane is endless."""
+    planes = {
+        i: geom
+        for i, geom in enumerate(spec.geoms)
+        if geom.type == PLANE and geom.parent.name == "world"
+    }
+    for i, geom in [*planes.items()]:
+        frame = np.zeros(9)
+        mujoco.mju_quat2Mat(frame, original.geom_quat[i])
+        level = frame[8] > 1 - 1e-6 and abs(original.geom_pos[i, 2]) < 1e-3
+        if not (level and (geom.contype or geom.conaffinity)):
+            spec.delete(planes.pop(i))
+    return bool(planes)
+
+
 def set_options(option: Any) -> None:
-    """Set the timestep and the solver that the task is tuned for, in place."""
+    """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
+    option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
+    option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
+    option.density = option.viscosity = 0
     option.timestep, option.integrator = 0.005, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
     option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
@@ -214,11 +236,15 @@ def add_servos(spec: mujoco.MjSpec, legs: Legs, stance: np.ndarray, **gains: lis
 
 def standing_height(m: mujoco.MjModel, legs: Legs) -> float | None:
     """The height of the base [m] after two seconds in the stance; None if the robot does not stand
-    still and upright then."""
-    d = mujoco.MjData(m)
+    still in the second of them, and upright at the end."""
+    d, second = mujoco.MjData(m), round(1.0 / m.opt.timestep)
     mujoco.mj_resetDataKeyframe(m, d, 0)
-    mujoco.mj_step(m, d, round(2.0 / m.opt.timestep))
+    mujoco.mj_step(m, d, second)
+    squares = np.zeros(m.nv)
+    for _ in range(second):
+        mujoco.mj_step(m, d)
+        squares += d.qvel**2 / second
     upright = 1 - 2 * (d.qpos[4] ** 2 + d.qpos[5] ** 2) > 0.97  # z of the base's z axis
-    still = np.abs(d.qvel).max() < 0.5  # m/s, rad/s
+    still = np.sqrt(squares).max() < 0.5  # m/s, rad/s; root mean square
     high = d.qpos[2] > 0.45 * legs.length.mean()
     return float(d.qpos[2]) if np.isfinite(d.qpos).all() and upright and still and high else None
