@@ -243,8 +243,7 @@ def known_empty(mask: Tensor) -> bool:
 def torch_threads(n: int):
     """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""
     before = torch.get_num_threads()
-    if n:
-        torch.set_num_threads(n)
+    torch.set_num_threads(n or before)
     try:
         yield
     finally:

@@ -90,9 +90,9 @@ class Training:
         self.flush()  # the row of an earlier iteration, now that the device has this one to do
         if self.learner.iterations != i:
             return False  # rolled back
-        learner = self.learner  # another one, if a capacity grew
+        # No local name holds the learner: `flush` may replace it by one with larger capacities.
         if i <= HASHED:
-            state = learner.state()
+            state = self.learner.state()
             if self.group.rank == 0:
                 self.checkpoint_writer.hash(i, state)
         success = self.success_if_due(i)
@@ -101,9 +101,10 @@ class Training:
         caught = bool(self.group.max(signals.caught))
         save = last or i % cfg["save_every"] == 0 or bool(success) or caught
         if i % cfg["log_every"] == 0 or save:
-            self.pending.append((i, learner.report(), success, learner.env.worst_step.worst()))
-            learner.env.worst_step.clear()
-        if save or learner.env.device.type == "cpu":
+            worst = self.learner.env.worst_step
+            self.pending.append((i, self.learner.report(), success, worst.worst()))
+            worst.clear()
+        if save or self.learner.env.device.type == "cpu":
             self.flush()
             if self.learner.iterations != i:
                 return False

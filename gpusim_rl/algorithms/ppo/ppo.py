@@ -40,7 +40,8 @@ class PPO:
         graph: "parts" captures each part, "whole" an iteration in one graph, "off" nothing. The
             physics of a Sim that is not capturable stays outside.
         schedule: numbers that change from iteration to iteration.
-        threads: of torch in an update on the CPU: rounding depends on it. 0: those of the process.
+        threads: of torch in an update on the CPU: rounding depends on it. None or 0: those of the
+            process.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class PPO:
         cfg: Settings,
         graph: str,
         schedule: Curriculum | None = None,
-        threads: int = 0,
+        threads: int | None = None,
     ):
         if graph not in ("parts", "whole", "off"):
             raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
@@ -112,7 +113,7 @@ class PPO:
 
     def update(self) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
-        with torch_threads(self.threads):
+        with torch_threads(self.threads or 0):
             self.phases.mark("returns")
             self._pack_samples()
             self.phases.mark("minibatches")
