@@ -72,9 +72,10 @@ def quiet_glfw() -> Iterator[None]:
 
 
 @functools.cache
-def check_context(context_class: type) -> None:
-    """Open a context and close it again. Raises an error of the backend's if that fails.
+def check_context(context_class: type) -> bool:
+    """Open a context and close it again. Returns whether it draws without a GPU, on the processor.
 
+    Raises an error of the backend's if that fails.
     GLFW only warns when it fails, and MuJoCo then renders without a context. The first attempt is
     an error that leaves MuJoCo's loader of OpenGL locked, and the second one aborts the process.
     """
@@ -86,7 +87,11 @@ def check_context(context_class: type) -> None:
 
             if not glfw.get_current_context():
                 raise RuntimeError("GLFW opens no window")
+        from OpenGL import GL
+
+        name = (GL.glGetString(GL.GL_RENDERER) or b"").lower()
         context.free()
+    return any(software in name for software in (b"llvmpipe", b"softpipe", b"swrast"))
 
 
 def load_triton() -> None:
@@ -109,7 +114,10 @@ def load_triton() -> None:
 
 
 def make_renderer(model: Any, height: int, width: int) -> Any:
-    """A mujoco.Renderer with the chosen backend. ValueError, in one line, where none works."""
+    """A mujoco.Renderer with the chosen backend. ValueError, in one line, where none works.
+
+    Without a GPU, shadows, reflections and smooth edges are left out: they take most of the time.
+    """
     context_class = load_backend()
     load_triton()
     import mujoco
@@ -120,9 +128,14 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
     missing = object()
     before = getattr(gl_context, "GLContext", missing)
     try:
-        check_context(context_class)
+        fast = check_context(context_class)
         gl_context.GLContext = context_class  # where mujoco.Renderer looks it up
-        return mujoco.Renderer(model, height, width)
+        if fast:
+            model.vis.quality.offsamples = 0
+        renderer = mujoco.Renderer(model, height, width)
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            renderer.scene.flags[flag] &= not fast
+        return renderer
     except Exception as error:  # Each backend raises errors of its own.
         raise ValueError(f"{NO_GL} ({error})") from None
     finally:
@@ -132,18 +145,8 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
             gl_context.GLContext = before
 
 
-def renders_in_software() -> bool:
-    """Whether the current OpenGL context draws on the processor, as Mesa does without a GPU."""
-    from OpenGL import GL
-
-    name = GL.glGetString(GL.GL_RENDERER) or b""
-    return any(software in name.lower() for software in (b"llvmpipe", b"softpipe", b"swrast"))
-
-
 class Camera:
     """Pictures of a model: of its camera "track" if it has one, else of the free camera.
-
-    Without a GPU, shadows and reflections are left out: they would take most of the time.
 
     Args:
         model: a mujoco.MjModel.
@@ -157,9 +160,6 @@ class Camera:
         import mujoco
 
         self.renderer = make_renderer(model, height, width)
-        if renders_in_software():
-            self.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
-            self.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
         self.model, self.data = model, mujoco.MjData(model)
         names = [model.camera(i).name for i in range(model.ncam)]
         self.camera = names.index("track") if "track" in names else -1

@@ -135,3 +135,33 @@ def test_a_renderer_of_the_user_keeps_its_backend():
     camera.close()
     assert picture.shape == (48, 64, 3) and picture.dtype == np.uint8 and picture.std() > 1
     assert gl_context.GLContext is before
+
+
+@pytest.mark.parametrize("software", [True, False])
+def test_shadows_only_where_a_gpu_draws(monkeypatch, software):
+    """Without a GPU, pictures have neither shadows nor reflections nor smooth edges."""
+    monkeypatch.setattr(offscreen, "check_context", lambda context_class: software)
+    model = mujoco.MjModel.from_xml_string(BALL)
+    before = model.vis.quality.offsamples
+    camera = offscreen.Camera(model, 48, 64)
+    drawn = [
+        bool(camera.renderer.scene.flags[flag])
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION)
+    ]
+    camera.close()
+    assert drawn == 2 * [not software] and before > 0
+    assert model.vis.quality.offsamples == (0 if software else before)
+
+
+def test_software_is_known():
+    """The context of this machine says whether it draws on the processor."""
+    offscreen.check_context.cache_clear()
+    context = offscreen.load_backend()
+    known = offscreen.check_context(context)
+    probe = context(8, 8)
+    probe.make_current()
+    from OpenGL import GL
+
+    name = GL.glGetString(GL.GL_RENDERER).decode()
+    probe.free()
+    assert known == ("llvmpipe" in name or "softpipe" in name or "swrast" in name), name
