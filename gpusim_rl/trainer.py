@@ -32,6 +32,7 @@ from gpusim_rl.training.loop import Training
 from gpusim_rl.training.progress import number
 
 STOP_EPISODES = 128  # of an evaluation during training
+Opened = tuple[Run, dict[str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,8 @@ class Result:
 
 
 def configure(*words: str) -> dict[str, Any]:
-    """The configuration of a training, from the words of train.py's command line.
-
-    ValueError or OSError in one line if they are wrong.
-    """
+    """The configuration of a training, from the words of train.py's command line; ValueError or
+    OSError in one line if they are wrong."""
     return resume.check_training(compose_plain("config", list(words)), list(words))
 
 
@@ -98,7 +97,7 @@ class Trainer:
         self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
         project = self.cfg["log"]["project"]
-        write, self.close = metric_writers.sink(sink, project, self.run.path, self.cfg)
+        self.write, self.close = metric_writers.sink(sink, project, self.run.path, self.cfg)
         title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
         self.table = dashboard.Dashboard(
             title, self.cfg["iterations"], learner.iterations, quiet=self.group.rank > 0
@@ -110,19 +109,21 @@ class Trainer:
             note=note,
             build=self.build,
             evaluate=partial(success, self.cfg["task"]),  # no cycle: the run is unlocked at once
-            write_metrics=write,
+            write_metrics=self.write,
             table=self.table,
         )
 
     def train(self) -> Result:
         """Iterate until all are done or a signal comes; TrainingFailed if it fails too often."""
         lines = [f"run: {self.run.path}", self.loop.learner.env.task.difference]
+        signal = -1  # until it is over
         try:
             with self.table:
                 self.table.say("; ".join(filter(None, lines)))
                 signal = self.loop()
         finally:
-            self.close()
+            if signal:  # else the evaluation's scores are still to be written
+                self.close()
         return self.result(signal=signal)
 
     def evaluate(self) -> dict[str, float]:
@@ -133,6 +134,9 @@ class Trainer:
         task, self.seen = self.cfg["task"], Seen()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
+        row = {f"eval/{key}": x for key, x in scores.items()}
+        self.write(row | {"iteration": self.loop.learner.iterations})
+        self.close()
         scores["time_s"] = seconds
         self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
         return scores
@@ -177,7 +181,7 @@ def success(task: dict[str, Any], learner: Learner) -> float:
     return evaluate(task, learner, evaluation.STOP_SEED, STOP_EPISODES)["success"]
 
 
-def open_run(cfg: dict[str, Any], learner: Learner) -> tuple[Run, dict[str, str], dict[str, Any]]:
+def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
@@ -187,9 +191,7 @@ def open_run(cfg: dict[str, Any], learner: Learner) -> tuple[Run, dict[str, str]
     return continue_run(cfg, learner) if cfg["resume"] else create_run(cfg, learner.env.group)
 
 
-def create_run(
-    cfg: dict[str, Any], group: ProcessGroup
-) -> tuple[Run, dict[str, str], dict[str, Any]]:
+def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
     """A new run directory, with a copy of each model that is not ours."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     own = Path(f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
@@ -205,9 +207,7 @@ def create_run(
     return run, {}, kept
 
 
-def continue_run(
-    cfg: dict[str, Any], learner: Learner
-) -> tuple[Run, dict[str, str], dict[str, Any]]:
+def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
     """The run of resume=, with its last checkpoint loaded into learner.
 
     ValueError if more iterations are done than the configuration wants.

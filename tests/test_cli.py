@@ -503,7 +503,7 @@ def test_no_login_needs_no_wandb(trained):
 
 def test_wandb_and_tensorboard(here, trained):
     """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;
-    resume= may choose them."""
+    resume= may choose them. The scores of the final evaluation are in both."""
     for name, file in (
         ("wandb", "wandb/offline-run-*/run-*.wandb"),
         ("tensorboard", "tensorboard/events.out.*"),
@@ -514,7 +514,7 @@ def test_wandb_and_tensorboard(here, trained):
         (file_written,) = (here / name).glob(file)
         for _ in range(100):  # W&B's own process writes it
             time.sleep(0.1 * (file_written.stat().st_size < 500))
-        assert file_written.stat().st_size > 500
+        assert file_written.stat().st_size > 500 and b"eval/success" in file_written.read_bytes()
     assert sorted(p.name for p in here.iterdir()) == ["tensorboard", "wandb"]
 
 
