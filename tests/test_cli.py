@@ -27,6 +27,7 @@ from tests.commands import SMALL, TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
 
 TRAIN = {
+    "sim=warp sim.conditional=true graph=whole": "use graph=parts",
     "task=walk": "unknown task 'walk': choose one of cartpole, quadruped",
     "log=wandbb": "unknown log 'wandbb': choose one of auto, none, tensorboard, wandb",
     "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
@@ -119,7 +120,6 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected at least 1",
     "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
-    "sim=warp sim.conditional=true graph=whole": "use graph=parts",
     "graph=some": "graph='some': choose one of parts, whole, off",
     "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
     "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers of at most 8192",

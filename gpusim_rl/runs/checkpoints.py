@@ -80,9 +80,10 @@ class Checkpoints:
             manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
         manifest[path.name] = entry
         keep = {path.name, *kept(manifest)}
-        older = [name for name in dict.fromkeys(kept(manifest)) if name != path.name]
-        self.write(path, data, manifest, older)
-        for name in manifest.keys() - keep:
+        superfluous = manifest.keys() - keep
+        older = [name for name in [*superfluous, *kept(manifest)] if name != path.name]
+        self.write(path, data, manifest, [*dict.fromkeys(older)])
+        for name in superfluous:
             (self.path / name).unlink(missing_ok=True)
         return path
 

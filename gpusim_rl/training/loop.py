@@ -159,6 +159,8 @@ class Training:
             self.progress.log(row)
             if row["overflow"]:
                 self.enlarge(row)
+            if self.bad == i == self.cfg["iterations"]:  # too short to be rolled back
+                raise TrainingFailed(f"every iteration was bad: {self.report(i, worst)}")
             if self.bad >= BAD:
                 self.roll_back(i, worst)
 

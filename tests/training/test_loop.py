@@ -477,6 +477,15 @@ def test_capacities_grow(here, monkeypatch, capsys):
     assert len(alive) >= 2 and not any(alive)
 
 
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_short_training_that_learned_nothing_fails(here, capsys, iterations):
+    """If every iteration was bad, a training that is too short for a roll-back ends with 1, too."""
+    broken = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "algo.num_minibatches=4")
+    with pytest.raises(SystemExit, match="1"):
+        train.train_or_exit(configured(f"iterations={iterations}", "run_dir=run", *broken))
+    assert "error: every iteration was bad: " in capsys.readouterr().err
+
+
 def test_threads_are_the_run_s(monkeypatch):
     """`threads` alone says on how many threads networks are made and updated, and so the bits."""
     states, used = [], set()
