@@ -107,7 +107,9 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
     for name, width in policy.needs.items():
         if name in ("joint_pos", "joint_vel"):
             joints = policy.reads.get(name, [])
-            fits = len(joints) == width and all(joint in names["joint"] for joint in joints)
+            fits = len(joints) == width and all(
+                joint and joint in names["joint"] for joint in joints
+            )
         else:
             known = name in names["sensor"] and name not in policy.reads
             fits = known and model.sensor(name).dim[0] == width

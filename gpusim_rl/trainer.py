@@ -77,8 +77,8 @@ def plan_memory(cfg: dict[str, Any]) -> None:
     """Print the memory that a configuration needs, and how many worlds fit."""
     group, algo = ProcessGroup.from_environment(), cfg["algo"]
     parts = algo["num_minibatches"] if algo["memory"] != "none" else 1  # which take whole worlds
-    build = partial(make_ppo, cfg, group=group)
-    memory.show(memory.measure(build, group.size * parts), cfg["num_envs"])
+    plan = memory.measure(partial(make_ppo, cfg, group=group), group.size * parts)
+    memory.show(plan, cfg["num_envs"])
 
 
 class Trainer:
@@ -133,10 +133,12 @@ class Trainer:
         seconds, episodes = self.loop.stopwatch.seconds, self.cfg["episodes"]
         task, self.seen = self.cfg["task"], Seen()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
-        scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
-        row = {f"eval/{key}": x for key, x in scores.items()}
-        self.write(row | {"iteration": self.loop.learner.iterations})
-        self.close()
+        try:
+            scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
+            row = {"iteration": self.loop.learner.iterations}
+            self.write(row | {f"eval/{key}": x for key, x in scores.items()})
+        finally:
+            self.close()
         scores["time_s"] = seconds
         self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
         return scores
@@ -193,8 +195,7 @@ def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
 
 def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
     """A new run directory, with a copy of each model that is not ours."""
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    own = Path(f"runs/{cfg['task']['name']}/{stamp}-s{cfg['seed']}")
+    own = Path(f"runs/{cfg['task']['name']}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg['seed']}")
     # two runs of a multirun may begin in the same second
     paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
     free = str(next(path for path in paths if not path.exists()))

@@ -24,8 +24,7 @@ def copy_model(file: Path, folder: Path) -> Path:
     """Copy an MJCF or URDF file into a folder, with its meshes, textures and height fields.
 
     `<include>`s are resolved, paths rewritten, and visual meshes of a URDF file left out. Numbers
-    stay as they are written. Returns the
-    path of the new MJCF file.
+    stay as they are written. Returns the path of the new MJCF file.
 
     Raises:
         ValueError: the model attaches other models by `<model file="…"/>`.
@@ -162,11 +161,12 @@ def check_confined(text: str, folder: Path | None, where: str) -> None:
     # These could name files in turn. `copy_model` leaves none.
     nested = ("include", "model")
     refused += [e.attrib[key] for e, key in file_attributes(root) if e.tag in nested]
-    refused += unusual_files(folder) if folder else []
     if refused:
         raise ValueError(
             f"{where}: the model reaches for {refused[0]!r}: only files beside it are read"
         )
+    if folder and (unusual := unusual_files(folder)):
+        raise ValueError(f"{where}: {unusual[0]} is a link, a pipe or too large")
     for name in [e.attrib[key] for e, key in file_attributes(root)]:
         if folder is None or not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise ValueError(

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ class Checkpoints:
     ) -> Path:
         """Write a checkpoint, and remove all but the last three and the most successful.
 
-        On a full disk some of these make room for it; one that is whole always stays.
+        On a full disk these make room for it, the oldest first; the newest always stays.
 
         Args:
             iteration: after which the state was taken.
@@ -81,8 +82,8 @@ class Checkpoints:
         manifest[path.name] = entry
         keep = {path.name, *kept(manifest)}
         superfluous = manifest.keys() - keep
-        older = [name for name in [*superfluous, *kept(manifest)] if name != path.name]
-        self.write(path, data, manifest, [*dict.fromkeys(older)])
+        order = partial(sorted, key=lambda name: (len(name), name))
+        self.write(path, data, manifest, [*order(superfluous), *order(keep - {path.name})])
         for name in superfluous:
             (self.path / name).unlink(missing_ok=True)
         return path
@@ -91,7 +92,7 @@ class Checkpoints:
         self, path: Path, data: bytes, manifest: dict[str, dict[str, Any]], older: list[str]
     ) -> None:
         """Write a checkpoint and the manifest. On a full disk, `older` ones make room, in order,
-        all but one."""
+        all but the last."""
         while True:
             try:
                 # the manifest comes first: a file that it does not list would be refused

@@ -23,9 +23,10 @@ class Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: Any) -> Any:
-        if node.tag.endswith((":int", ":float")) and ":" in node.value:
+        value = super().construct_scalar(node)
+        if node.tag.endswith((":int", ":float")) and ":" in value:
             raise yaml.YAMLError("numbers with a colon are not supported")
-        return super().construct_scalar(node)
+        return value
 
 
 def is_plain(value: Any) -> bool:

@@ -8,6 +8,7 @@ import json
 import os
 import weakref
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def release(lock: int) -> None:
 def check_links(path: Path) -> None:
     """Raise ValueError if a file of the run in this directory is a link, a pipe or a device."""
     files = [path / name for name in (*FILES, "checkpoints/manifest.json")]
-    for file in (*files, *(path / "model").rglob("*")):
+    for file in chain(files, (path / "model").rglob("*")):  # model/ itself comes first
         if file.is_symlink() or (file.exists() and not file.is_file() and not file.is_dir()):
             raise ValueError(f"{file} is a link or a pipe: a run must not contain one")
 
@@ -131,9 +132,8 @@ class Run:
         self._lock = file
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
-        for pattern in ("**/.*.part", "**/.*.part.*"):  # of a process that was killed
-            for part in self.path.glob(pattern):
-                part.unlink(missing_ok=True)
+        for part in self.path.glob("**/.*.part"):  # of a process that was killed
+            part.unlink(missing_ok=True)
 
     def check_lock(self) -> None:
         """Raise OSError if the directory was removed and now belongs to another run."""

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -124,7 +125,6 @@ class CheckpointWriter:
                 job, self._busy = self._jobs.pop(0), True
             try:
                 self._write(**job)
-                # A small file may find room where a checkpoint finds none.
                 if self.failed and job["note"] is not None:
                     self.say(f"{self.run.path} can be written again")
                     self.failed = ""
@@ -151,7 +151,10 @@ class CheckpointWriter:
     ) -> None:
         state = read()
         if note is None:
-            self.run.log({"iteration": iteration, "sha256": digests(state)}, "hashes.jsonl")
+            with suppress(
+                OSError
+            ):  # the row waits for the next one; a checkpoint's failure is said
+                self.run.log({"iteration": iteration, "sha256": digests(state)}, "hashes.jsonl")
             return
         self.run.repair()
         self.run.checkpoints.save(iteration, state, note, **more)

@@ -159,10 +159,10 @@ class Training:
             self.progress.log(row)
             if row["overflow"]:
                 self.enlarge(row)
-            if self.bad == i == self.cfg["iterations"]:  # too short to be rolled back
-                raise TrainingFailed(f"every iteration was bad: {self.report(i, worst)}")
             if self.bad >= BAD:
                 self.roll_back(i, worst)
+            elif self.bad == i == self.cfg["iterations"]:  # too short to be rolled back
+                raise TrainingFailed(f"every iteration was bad: {self.report(i, worst)}")
 
     def log(self, row: Row) -> None:
         """Append a row. If the disk is full, the training goes on and the row waits."""

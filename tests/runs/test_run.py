@@ -213,7 +213,7 @@ def test_old_checkpoints_make_room(run, state, monkeypatch, room):
     """On a full disk the oldest checkpoints are removed for the new one, and one always stays."""
     checkpoints = run.checkpoints
     for i in (999998, 999999, 1000000):
-        checkpoints.save(i, state, {})
+        checkpoints.save(i, state, {}, success=1.0 if i == 999998 else None)
 
     def full(path, data):
         if len(checkpoints.saved()) > room:
