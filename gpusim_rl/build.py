@@ -13,8 +13,8 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
-from gpusim_rl.core.graphs import torch_threads
 from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors, mirrors
 from gpusim_rl.envs.curriculum import Curriculum, config_at
 from gpusim_rl.envs.env import Env

@@ -15,7 +15,8 @@ import warp as wp
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose
-from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, one_stream, record
+from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, record
+from gpusim_rl.core.streams import one_stream
 from tests.commands import succeed
 from tests.guard import guard
 

@@ -1,5 +1,6 @@
 """What needs CUDA: `pytest -m gpu`. Each has a twin on the CPU elsewhere in tests/."""
 
+import ctypes
 import json
 from importlib.util import find_spec
 
@@ -10,8 +11,9 @@ import warp as wp
 
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose
-from gpusim_rl.core.graphs import capture, one_stream, record, warp_stream
+from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.streams import one_stream, warp_stream
 from gpusim_rl.robots.models import converged
 from gpusim_rl.sim.factory import choose
 from gpusim_rl.tools.bench.levels import launches
@@ -164,6 +166,17 @@ def test_a_second_start_is_warm(tmp_path):
     """Kernels are compiled once on a machine; `pytest -s` prints what a cold and a warm start
     took."""
     graphs.starts_warm("cuda", tmp_path)
+
+
+def test_warp_gives_no_memory_back_to_the_driver():
+    """Work goes to a non-blocking stream, and what Warp frees stays in its pool: the driver would
+    not wait for that stream before it takes memory away."""
+    one_stream("cuda")
+    stream = torch.cuda.current_stream()
+    flags = ctypes.c_uint()
+    runtime = ctypes.CDLL(None)
+    assert runtime.cudaStreamGetFlags(ctypes.c_void_p(stream.cuda_stream), ctypes.byref(flags)) == 0
+    assert flags.value == 1 and wp.get_mempool_release_threshold("cuda") >= 2**63
 
 
 def test_conditional_nodes_inside_a_graph_of_torch():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
-from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
 try:

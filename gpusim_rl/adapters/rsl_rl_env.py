@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.adapters import common
-from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.core.streams import torch_threads
 
 try:
     from rsl_rl.env import VecEnv

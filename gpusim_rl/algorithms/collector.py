@@ -5,9 +5,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.graphs import Phases, capture, torch_threads
+from gpusim_rl.core.graphs import Phases, capture
 from gpusim_rl.core.record import FLAG, NUMBER, Record
 from gpusim_rl.core.states import Live, per_world
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
 from gpusim_rl.networks.actor_critic import Policy, restarted

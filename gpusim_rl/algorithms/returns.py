@@ -11,7 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import start_warp, warp_stream
+from gpusim_rl.core.streams import start_warp, warp_stream
 
 
 def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gpusim_rl.core.graphs import release_graphs
+
 
 class ProcessGroup:
     """The processes that train one policy. Of a single process, every method returns its argument.
@@ -55,6 +57,7 @@ class ProcessGroup:
     def leave(self) -> None:
         """Disconnect from the other processes and end the threads that served the connection."""
         if self.size > 1 and dist.is_initialized():
+            release_graphs()  # NCCL waits for those that hold its work, which may be for ever
             dist.destroy_process_group()
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -8,11 +8,10 @@ one simply runs.
 import functools
 import gc
 import itertools
-import os
 import sys
 import time
+import weakref
 from collections.abc import Callable
-from contextlib import contextmanager
 from operator import add, sub
 from typing import Any, NamedTuple
 
@@ -20,60 +19,13 @@ import torch
 import warp as wp
 from torch import Tensor
 
-
-@functools.cache
-def start_warp() -> None:
-    """Initialize Warp once per process, and print nothing: no banner, no log of compilations.
-
-    Without a CUDA driver Warp's C code writes a warning to stderr. It is dropped.
-    """
-    wp.config.log_level = wp.LOG_WARNING
-    if torch.cuda.is_available():
-        wp.init()
-        return
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            wp.init()
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
+from gpusim_rl.core.streams import one_stream, warp_stream
 
 # Calls that simply run before one is captured: meanwhile modules load and libraries choose.
 WARM_UP = 3
 SKIPS = True  # whether work on no world is left out on the CPU, with the same results
 _recording = False  # what is called now is being recorded, and not run
 _warming_up = False  # what is called now belongs to a function that will be captured as a whole
-
-
-def one_stream(device: torch.device | str) -> None:
-    """Send all further work of torch and of Warp on a CUDA device to one stream.
-
-    It is a non-blocking stream of torch. Warp's streams are blocking, and the default one cannot be
-    captured. On the CPU nothing is done.
-    """
-    start_warp()
-    device = torch.device(device)
-    if device.type != "cuda":
-        return
-    if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
-        return
-    if device.index is not None:
-        torch.cuda.set_device(device)
-    stream = torch.cuda.Stream(device)
-    torch.cuda.synchronize(device)
-    torch.cuda.set_stream(stream)
-    wp.set_stream(_warp_stream(stream), wp.device_from_torch(stream.device))
-
-
-def warp_stream(device: torch.device) -> wp.Stream | None:
-    """torch's current stream on a CUDA device as Warp knows it; None on the CPU."""
-    return _warp_stream(torch.cuda.current_stream(device)) if device.type == "cuda" else None
-
-
-_warp_stream = functools.cache(wp.stream_from_torch)
 
 
 class Captured:
@@ -97,6 +49,7 @@ class Captured:
         self.name = getattr(fn, "__qualname__", repr(fn))
         self.graph: Callable[[], Any] | None = None
         self.calls, self.key = 0, ()
+        _ALL.add(self)
         self.reason = "" if on else "switched off"
         if not kernels and self.device.type == "cpu":
             self.reason = self.reason or "torch on the CPU has no graphs"
@@ -132,6 +85,13 @@ class Captured:
 
 
 capture = Captured
+_ALL: weakref.WeakSet[Captured] = weakref.WeakSet()
+
+
+def release_graphs() -> None:
+    """Drop all graphs of this process. What is called again is captured again."""
+    for captured in _ALL:
+        captured.graph, captured.calls = None, 0
 
 
 def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
@@ -151,7 +111,7 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
             return functools.partial(wp.capture_launch, captured.graph)  # pyright: ignore
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            ours = _warp_stream(stream)
+            ours = warp_stream(device)
             wp.capture_begin(stream=ours, external=True, force_module_load=False)
             try:
                 fn()
@@ -237,14 +197,3 @@ def known_empty(mask: Tensor) -> bool:
     On the CPU work on no world can be left out. A GPU does it, because the host does not ask.
     """
     return SKIPS and mask.device.type == "cpu" and not mask.numpy().any()
-
-
-@contextmanager
-def torch_threads(n: int):
-    """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

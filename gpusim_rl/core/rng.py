@@ -20,7 +20,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.core.graphs import start_warp, warp_stream
+from gpusim_rl.core.streams import start_warp, warp_stream
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.deploy.controller import COMMAND, Controller
 from gpusim_rl.envs.env import Env
 

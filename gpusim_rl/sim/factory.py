@@ -5,7 +5,7 @@ import re
 import mujoco
 import torch
 
-from gpusim_rl.core.graphs import one_stream
+from gpusim_rl.core.streams import one_stream
 from gpusim_rl.sim.base import Sim
 
 NAMES = ("auto", "warp", "native", "mjx")

@@ -8,7 +8,8 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.core.graphs import capture, start_warp, warp_stream
+from gpusim_rl.core.graphs import capture
+from gpusim_rl.core.streams import start_warp, warp_stream
 from gpusim_rl.sim.base import LIMIT
 from gpusim_rl.sim.warp_model import (
     STATE,

@@ -7,8 +7,8 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from gpusim_rl.core.graphs import torch_threads
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Task

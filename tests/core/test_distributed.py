@@ -5,11 +5,15 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
+import warp as wp
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.graphs import capture
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.commands import TINY, environment, succeed
+from tests.graphs import CALLS, count_down
 from tests.worlds import ROOT
 
 # The long switch interval makes gloo's threads wait for the interpreter, as a busy machine may: one
@@ -74,6 +78,23 @@ def test_the_threads_of_a_group_end_with_it(tmp_path, how):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_graph_outlives_its_group(monkeypatch):
+    """When a group is destroyed, no graph is left that could hold its work."""
+    done, alive = wp.zeros(1, dtype=int, device="cpu"), []
+    captured = capture(
+        lambda: wp.launch(count_down, 1, inputs=[done, done], device="cpu"), "cpu", kernels=True
+    )
+    for _ in range(CALLS):
+        captured()
+    assert captured.graph is not None
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: alive.append(captured.graph))
+    ProcessGroup(size=2).leave()
+    assert alive == [None]
+    captured()
+    assert captured.calls == 1 and not captured.reason
 
 
 def torchrun_train(folder, *words: str) -> str:

@@ -477,6 +477,10 @@ X E cudaStreamCreateWithPriority(cudaStream_t* s, unsigned f, int p) {
 }
 X E cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithPriority(s, 0, 0); }
 X E cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+X E cudaStreamGetFlags(cudaStream_t s, unsigned* f) {
+  *f = S(s)->flags;
+  return cudaSuccess;
+}
 X E cudaStreamGetPriority(cudaStream_t s, int* p) {
   *p = S(s)->priority;
   return cudaSuccess;

@@ -99,13 +99,19 @@ def steady_counts(ppo) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+def of_a_launch(x: torch.Tensor) -> bool:
+    """Whether only a launch of Warp holds the tensor, which the simulation keeps for replays."""
+    owners = [owner for owner in gc.get_referrers(x) if isinstance(owner, dict)]
+    return any(owner.get("_tensor") is x for owner in owners)
+
+
 def reachable_in_private_pools() -> list[tuple]:
     """Tensors in graphs' private memory that Python still reaches: (pool, shape, owners)."""
     pools, reachable = simgpu.private_pools(), {}
     for x in gc.get_objects():
         if type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cuda" and x.numel():
             for begin, end, pool in pools:
-                if begin <= x.data_ptr() < end:
+                if begin <= x.data_ptr() < end and not of_a_launch(x):
                     owners = [type(owner).__name__ for owner in gc.get_referrers(x)][:3]
                     reachable[x.data_ptr()] = (pool, tuple(x.shape), owners)
     return list(reachable.values())

@@ -83,6 +83,7 @@ CPU = wp.get_device("cpu")
 real_get_device, real_launch, real_from_torch = wp.get_device, wp.launch, wp.from_torch
 real_begin, real_end = wp.capture_begin, wp.capture_end
 real_command_launch = wp._src.context.Launch.launch
+POOL = {"threshold": 0}  # of Warp's memory pool [byte]
 KEPT = []  # arrays whose memory torch knows: never freed
 
 
@@ -226,6 +227,8 @@ def install() -> None:
     for name in ("zeros", "ones", "full", "empty"):
         setattr(wp, name, on_the_cpu(getattr(wp, name)))
     wp.get_mempool_used_mem_high = lambda device: 0
+    wp.set_mempool_release_threshold = lambda device, size: POOL.update(threshold=size)
+    wp.get_mempool_release_threshold = lambda device: POOL["threshold"]
 
 
 install()

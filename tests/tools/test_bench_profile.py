@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.tools.bench import modes, shares
 from gpusim_rl.tools.bench.shares import measure

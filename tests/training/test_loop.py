@@ -19,7 +19,7 @@ from gpusim_rl import train, trainer
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_ppo as build_ppo
 from gpusim_rl.config import compose, resume
-from gpusim_rl.core.graphs import torch_threads
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.registry import load_task
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.runs.checkpoints import load

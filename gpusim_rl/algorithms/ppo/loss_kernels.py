@@ -25,9 +25,9 @@ from gpusim_rl.algorithms.ppo.loss import (
 )
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import start_warp, warp_stream
 from gpusim_rl.core.maths import LOG_2PI
 from gpusim_rl.core.record import Record
+from gpusim_rl.core.streams import start_warp, warp_stream
 from gpusim_rl.networks.actor_critic import Policy
 
 # The columns of `terms`: what each sample adds. From SUMS on, its part of the gradient of std.

@@ -16,9 +16,10 @@ from gpusim_rl.algorithms.ppo.minibatches import Minibatches
 from gpusim_rl.algorithms.ppo.report import report
 from gpusim_rl.algorithms.ppo.samples import make_samples
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.core.graphs import capture, torch_threads
+from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.networks.actor_critic import Policy

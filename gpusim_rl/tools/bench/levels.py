@@ -17,7 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.core.graphs import capture, torch_threads
+from gpusim_rl.core.graphs import capture
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.task import Task
 from gpusim_rl.sim.native import fast
 from gpusim_rl.sim.warp import Warp

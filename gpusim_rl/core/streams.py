@@ -1,0 +1,74 @@
+"""Where work runs: on one CUDA stream for torch and Warp, and on how many threads of the CPU."""
+
+import functools
+import os
+from contextlib import contextmanager
+
+import torch
+import warp as wp
+
+KEEP_ALL = 2**63  # [byte] more than a device has: Warp's pool gives nothing back to the driver
+
+
+@functools.cache
+def start_warp() -> None:
+    """Initialize Warp once per process, and print nothing: no banner, no log of compilations.
+
+    Without a CUDA driver Warp's C code writes a warning to stderr. It is dropped.
+    """
+    wp.config.log_level = wp.LOG_WARNING
+    if torch.cuda.is_available():
+        wp.init()
+        return
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            wp.init()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def one_stream(device: torch.device | str) -> None:
+    """Send all further work of torch and of Warp on a CUDA device to one stream.
+
+    It is a non-blocking stream of torch. Warp's streams are blocking, and the default one cannot be
+    captured. On the CPU nothing is done.
+    """
+    start_warp()
+    device = torch.device(device)
+    if device.type != "cuda":
+        return
+    if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+        return
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    stream = torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    torch.cuda.set_stream(stream)
+    place = wp.device_from_torch(stream.device)
+    wp.set_stream(_warp_stream(stream), place)
+    # Warp frees in the order of the default stream, which does not wait for this one. So freed
+    # memory has to stay in Warp's pool, where only work of this stream can get it, in its order.
+    if place.is_mempool_enabled:
+        wp.set_mempool_release_threshold(place, KEEP_ALL)
+
+
+def warp_stream(device: torch.device) -> wp.Stream | None:
+    """torch's current stream on a CUDA device as Warp knows it; None on the CPU."""
+    return _warp_stream(torch.cuda.current_stream(device)) if device.type == "cuda" else None
+
+
+_warp_stream = functools.cache(wp.stream_from_torch)
+
+
+@contextmanager
+def torch_threads(n: int):
+    """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
