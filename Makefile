@@ -2,16 +2,18 @@
 # TORCH is the torch to install, for example make train TORCH=torch==2.13.0.
 # ARGS goes to the program, for example make train ARGS="seed=2".
 # EXTRAS are the optional parts to install, for example EXTRAS=dev,mjx.
+# CUDA is the environment of `make cuda-test`, which has torch's CUDA build.
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch
 EXTRAS ?= dev
 ARGS   ?=
+CUDA   ?= .venv-cuda
 BIN    := $(VENV)/bin
 # Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
 READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
 
-.PHONY: train play test gpu-test bench docs wheel check clean
+.PHONY: train play test gpu-test cuda-test bench docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py task=quadruped $(ARGS)
@@ -24,6 +26,13 @@ test: $(READY)
 
 gpu-test: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+# training on torch's CUDA build and a simulated CUDA runtime: no GPU is needed, but g++ and 6 GB
+cuda-test: $(CUDA)/simulated/libcudart_simulated.so
+	VENV=$(CUDA) $(CUDA)/bin/python -m pytest -n 2 -m simulated tests/cuda $(ARGS)
+
+$(CUDA)/simulated/libcudart_simulated.so: pyproject.toml tests/cuda/setup.sh tests/cuda/cudart.cpp
+	PYTHON=$(PYTHON) bash tests/cuda/setup.sh $(CUDA)
 
 bench: $(READY)
 	$(BIN)/python -m gpusim_rl.bench task=quadruped $(ARGS)
@@ -50,4 +59,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build dist site *.egg-info
+	rm -rf $(VENV) $(CUDA) build dist site *.egg-info

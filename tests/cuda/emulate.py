@@ -6,10 +6,12 @@ The work is done at once, or at each replay of the graph that recorded it.
 import ctypes
 import os
 from collections.abc import Callable
+from typing import ClassVar
 
 import simgpu
 import torch
 import warp as wp
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -125,9 +127,34 @@ def at_once(func, args, kwargs):
         return args[0] if func._schema.is_mutable else tree_map(on_device, result)
 
 
+class Held:
+    """The tensors of a recorded operator. A graph holds their addresses, and not the tensors."""
+
+    segments: ClassVar[list[tuple]] = []  # of graphs' private memory, as far as they are known
+
+    def __init__(self, func, tensors: list[torch.Tensor]):
+        self.name, self.frames = str(func), simgpu.frames()
+        cuda = [x for x in tensors if _on_device(x) and x.data_ptr()]
+        self.tensors = [(StorageWeakRef(x.untyped_storage()), x.data_ptr()) for x in cuda]
+
+    def check(self) -> None:
+        """Notes tensors that are gone, but for temporaries, whose memory belongs to the graph."""
+        gone = [address for tensor, address in self.tensors if tensor.expired()]
+        if not all(map(self._private, gone)):
+            Held.segments = simgpu.private_pools()
+            if not all(map(self._private, gone)):
+                simgpu.SEEN[(f"freed after capture: a tensor of {self.name}", self.frames)] += 1
+
+    def _private(self, address: int) -> bool:
+        return any(begin <= address < end for begin, end, _ in self.segments)
+
+
 def later(func, args, kwargs, out):
     """Queues the operator on the CPU, whose results are written where the kernel's would be."""
     outs = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+    captured = torch.cuda.is_current_stream_capturing()
+    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    held = Held(func, inputs + outs) if captured else None
     with torch.no_grad():
         args_cpu, kwargs_cpu = tree_map(on_cpu, (args, kwargs))
         if is_cuda(kwargs.get("device")):
@@ -137,6 +164,8 @@ def later(func, args, kwargs, out):
     result = []
 
     def run():
+        if held:
+            held.check()
         with torch.no_grad():
             values = func(*args_cpu, **kwargs_cpu)
             tensors = [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]

@@ -15,14 +15,16 @@ if __name__ == "__main__":
     emulate.run_warp()
     simgpu.WATCH = bool(os.environ.get("WATCH"))
     sys.argv = sys.argv[1:]
+    status = 0
     try:
         if sys.argv[0] == "-m":
             sys.argv = sys.argv[1:]
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+            runpy.run_module(sys.argv[0], run_name="__main__")
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
-        print("exit", end.code)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    simgpu.finish()
+        status = 1
+    simgpu.finish(status)

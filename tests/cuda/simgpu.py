@@ -52,19 +52,28 @@ def warnings_are_errors() -> None:
     warnings.filterwarnings("ignore", message="`torch.distributed.reduce_op` is deprecated")
 
 
-def print_seen(*but: str) -> None:
-    """Prints the broken rules, without reads whose shape depends on data and those of `but`."""
-    for (what, where), times in SEEN.items():
-        if not what.startswith("shape depends") and not any(word in what for word in but):
-            print("    ", times, what, "|", where, flush=True)
+def broken() -> list[str]:
+    """The broken rules, each with its count and place.
+
+    Reads whose shape depends on data are left out, and waiting for an event.
+    """
+    allowed = ("shape depends", "sync: cudaEventSynchronize")
+    seen = [(what, where, n) for (what, where), n in SEEN.items() if not what.startswith(allowed)]
+    return [f"{n} {what} | {where}" for what, where, n in seen]
 
 
-def finish() -> None:
+def print_seen() -> None:
+    """Prints the broken rules."""
+    for line in broken():
+        print("    ", line, flush=True)
+
+
+def finish(status: int = 0) -> None:
     """Prints the broken rules and ends the process at once: the runtime cannot be unloaded."""
     print_seen()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def private_pools() -> list[tuple[int, int, tuple[int, int]]]:

@@ -32,6 +32,7 @@ WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the 
 LISTED = {
     "make test": LONG,
     "make gpu-test": GPU,
+    "make cuda-test": LONG,
     "make wheel": WHEEL,
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,

@@ -1,0 +1,89 @@
+"""Defects planted one by one in the cartpole's training: the checks of options.py find each.
+
+    bash tests/cuda/run planted.py [defect …]
+
+Prints what was found. Ends with 1 if a defect was not.
+"""
+
+import os
+import sys
+
+import options
+import torch
+
+from gpusim_rl.algorithms.ppo.ppo import PPO
+
+PACK, NORMALIZE, ITERATION = PPO.pack_samples, PPO.update_normalizers, PPO.iteration
+
+
+def host_read(ppo: PPO) -> None:
+    """A number is read on the host within a captured function."""
+    PACK(ppo)
+    ppo.stats.add_(0.0 * ppo.stats[0].item())
+
+
+def default_stream(ppo: PPO) -> None:
+    """A tensor is made on the default stream."""
+    ITERATION(ppo)
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        ppo.planted = torch.ones(4, device="cuda")
+
+
+def freed_after_capture(ppo: PPO) -> None:
+    """A graph reads a tensor that is freed once the graph was captured."""
+    ppo.planted = vars(ppo).get("planted", torch.ones(len(ppo.stats), device="cuda"))
+    PACK(ppo)
+    ppo.stats.mul_(ppo.planted)
+    if torch.cuda.is_current_stream_capturing():
+        del ppo.planted
+
+
+def pageable_copy(ppo: PPO) -> None:
+    """An iteration copies from memory that is not pinned."""
+    ITERATION(ppo)
+    ppo.stats.add_(torch.zeros(len(ppo.stats)).to("cuda"))
+
+
+def allocation(ppo: PPO) -> None:
+    """Each iteration keeps a little more memory."""
+    ITERATION(ppo)
+    vars(ppo).setdefault("planted", []).append(torch.empty(4, device="cuda"))
+
+
+def host_counter(ppo: PPO) -> None:
+    """A captured function uses a number that the host counts."""
+    ppo.planted = vars(ppo).get("planted", 0) + 1
+    NORMALIZE(ppo)
+    ppo.iteration_count.add_(ppo.planted)
+
+
+PLACES = {
+    host_read: ("pack_samples", "not captured"),
+    default_stream: ("iteration", "a steady iteration asks for"),
+    freed_after_capture: ("pack_samples", "broken rules"),
+    pageable_copy: ("iteration", "a steady iteration asks for"),
+    allocation: ("iteration", "a steady iteration allocates"),
+    host_counter: ("update_normalizers", "captured differs from eager in"),
+}
+
+
+def main(names: list[str]) -> int:
+    """Plants each defect. Returns how many were not found."""
+    missed = 0
+    for defect, (method, sign) in PLACES.items():
+        if names and defect.__name__ not in names:
+            continue
+        original = getattr(PPO, method)
+        setattr(PPO, method, defect)
+        wrong = options.problems("cartpole")
+        setattr(PPO, method, original)
+        missed += sign not in wrong
+        verdict = "found" if sign in wrong else "MISSED"
+        print(f"{defect.__name__}: {verdict}: {wrong}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(min(status, 1))

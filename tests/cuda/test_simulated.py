@@ -1,0 +1,133 @@
+"""Training on the simulated CUDA runtime, case by case: `make cuda-test` (see README.md).
+
+Each case is a process of its own, because the runtime is loaded before torch. It sees torch's
+streams, captures, allocator and host reads. It cannot see the numbers of GPU kernels, times, Warp's
+own memory, conditional nodes, or NCCL.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from tests.worlds import ROOT
+
+pytestmark = pytest.mark.simulated
+HERE = Path(__file__).parent
+CASES = "cartpole quadruped whole history dropout augment loss net bf16 unfused plan pd dc"
+DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation host_counter"
+SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
+TRAIN = ("train.py", "task=cartpole", "device=cuda", "log=none", "export=none", *SMALL)
+# Tests of tests/test_gpu.py that need no real number: no time, no rounding of a GPU, no profiler.
+ON_ANY = "auto or noise or hundred or captured_is_eager or test_graphs or no_memory or broken"
+
+
+def simulated(script: str, *words: str, status: int = 0, **settings: str) -> str:
+    """What a script printed on the simulated runtime, after it ended with a status."""
+    done = subprocess.run(
+        ["bash", str(HERE / "run"), script, *words],
+        cwd=ROOT,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == status, said
+    return said
+
+
+def train(*words: str, status: int = 0, **settings: str) -> str:
+    """What a small training of the cartpole printed. All of it is captured, as far as it can be."""
+    said = simulated("main.py", *TRAIN, *words, status=status, **settings)
+    assert "without a graph" not in said and "Traceback" not in said, said
+    return said
+
+
+def last_state(run: Path) -> dict[str, torch.Tensor]:
+    """The state in a run's last checkpoint."""
+    return load(Run(run).checkpoints.last())[0]
+
+
+@pytest.mark.parametrize("case", [*CASES.split(), "everything", "masses"])
+def test_an_option_is_captured(case):
+    """Captured equals eager, a steady iteration only launches graphs, and no rule is broken."""
+    simulated("options.py", case)
+
+
+@pytest.mark.parametrize("defect", DEFECTS.split())
+def test_a_planted_defect_is_found(defect):
+    """The checks of the options find a defect that is planted."""
+    simulated("planted.py", defect)
+
+
+@pytest.mark.parametrize("part", ["robot", "net", "load", "gym"])
+def test_other_parts(part):
+    """Another robot, a network as actuator, a state that is loaded, Gymnasium."""
+    simulated("others.py", part)
+
+
+@pytest.mark.parametrize("words", [("cartpole",), ("quadruped",)], ids=str)
+def test_captured_is_eager_with_physics(words):
+    """The same with the kernels of MuJoCo Warp, over restarts."""
+    simulated("equal.py", *words, PHYSICS="1")
+
+
+@pytest.mark.parametrize("graph", ["off", "parts", "whole"])
+def test_resume_is_exact(tmp_path, graph):
+    """Six iterations in one go, or three and three, end in the same state, bit by bit."""
+    words = (f"graph={graph}", "sim.deterministic=true")
+    train("iterations=6", f"run_dir={tmp_path}/whole", *words)
+    train("iterations=3", f"run_dir={tmp_path}/parts", *words)
+    train(f"resume={tmp_path}/parts", "iterations=6")
+    ours, theirs = (last_state(tmp_path / name) for name in ("parts", "whole"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_a_training_that_diverges_goes_back(tmp_path):
+    """It goes back to the last checkpoint as often as it may, and then ends with 1."""
+    broken = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "rollbacks=1", "save_every=1")
+    said = train("iterations=40", f"run_dir={tmp_path}/run", *broken, status=1)
+    assert "back" in said
+
+
+def test_capacities_grow(tmp_path):
+    """A quadruped whose constraints do not fit gets more room, and what it had is freed."""
+    words = ("task=quadruped", "sim.njmax=8", "iterations=4", f"run_dir={tmp_path}/run")
+    said = train(*words, PHYSICS="1")
+    assert "njmax" in said and Run(tmp_path / "run").config["sim"]["njmax"] > 8
+
+
+def test_a_slow_disk_does_not_break_a_capture(tmp_path):
+    """The writer hashes for long while functions are captured."""
+    words = ("iterations=8", "save_every=1", f"run_dir={tmp_path}/run")
+    assert "without a graph" not in simulated("race.py", *TRAIN[1:], *words, SLOW="0.4")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_evaluates_and_exports(tmp_path, device):
+    """Training, evaluation and export on the first and on the second device."""
+    words = (f"device={device}", "export=controller", "iterations=4", f"run_dir={tmp_path}/run")
+    train(*words, FAKE_DEVICES="2")
+    assert (tmp_path / "run" / "policy.onnx").exists()
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["episodes"] == 4
+
+
+@pytest.mark.parametrize("words", [(), ("algo.memory=gru", "task.hide=[speeds]")], ids=str)
+def test_memory_is_planned(words):
+    """`plan=true` ends with the number of worlds that fit."""
+    assert "largest num_envs that fits" in train("plan=true", *words)
+
+
+def test_gpu_tests_that_need_no_real_number():
+    """Those of tests/test_gpu.py that no time, rounding or profiler decides."""
+    words = ("-p", "pytest_simulated", "-q", "-m", "gpu", "tests/test_gpu.py", "-k", ON_ANY)
+    said = simulated("-m", "pytest", *words, PHYSICS="1")
+    assert "passed" in said
