@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 # Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
 READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
 
-.PHONY: train play test gpu-test cuda-test bench docs wheel check clean
+.PHONY: train play test gpu-test gpu-check cuda-test bench docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py task=quadruped $(ARGS)
@@ -26,6 +26,10 @@ test: $(READY)
 
 gpu-test: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+# the first ten minutes with a GPU; a failed step stops none after it
+gpu-check: $(READY)
+	$(BIN)/python -m tests.acceptance.gpu_check $(ARGS)
 
 # training on torch's CUDA build and a simulated CUDA runtime: no GPU is needed, but g++ and 6 GB
 cuda-test: $(CUDA)/simulated/libcudart_simulated.so

@@ -111,8 +111,8 @@ def build(item: tuple, stop: float) -> tuple[float, str, int, list[str], str]:
     return time.time() - start, module.name, block, sorted(kernels)[:3], error
 
 
-def main(words: list[str]) -> None:
-    """Notes, compiles, and prints what took longest."""
+def main(words: list[str]) -> int:
+    """Notes, compiles, and prints what took longest. Returns how many failed."""
     start = time.time()
     wp.launch = context.launch = note
     wp.launch_tiled = note_tiled
@@ -137,7 +137,8 @@ def main(words: list[str]) -> None:
     )
     for seconds, name, block, some, _ in sorted(rows, reverse=True)[:12]:
         print(f"  {seconds:6.1f} s {name} block {block} {some}")
+    return len(failed)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raise SystemExit(min(main(sys.argv[1:]), 1))

@@ -52,7 +52,7 @@ def train(*words: str, status: int = 0, **settings: str) -> str:
 
 def last_state(run: Path) -> dict[str, torch.Tensor]:
     """The state in a run's last checkpoint."""
-    return load(Run(run).checkpoints.last())[0]
+    return load(Run(run).checkpoints.latest())[0]
 
 
 @pytest.mark.parametrize("case", [*CASES.split(), "everything", "masses"])

@@ -1,0 +1,168 @@
+"""Acceptance: the first ten minutes with a GPU, from imports to a robot that walks.
+
+    python -m tests.acceptance.gpu_check [--out gpu-check] [--worlds N] [--simulated] [--only …]
+
+Each step is a process of its own with its own limit, and a step that fails stops none after it.
+`gpu_check.json` and `gpu_check.md` in --out say what each step did: its command, seconds, exit
+code, last lines, and how many kernel modules it compiled because the cache lacked them. They are
+written after each step. --worlds makes every number of worlds at most N. --simulated runs on the
+simulated CUDA runtime (tests/cuda/README.md), where steps that need a GPU's times fail. Exits with
+1 if a step failed.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.worlds import ROOT
+
+TRAIN = ("train.py", "device=cuda", "log=none")
+SHORT = ("episodes=16", "export=none")
+TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/test_gpu.py", "-k")
+BENCH = ("-m", "gpusim_rl.bench", "task=quadruped", "device=cuda", "repeats=3", "seconds=2")
+IMPORTS = "import gpusim_rl.trainer, mujoco_warp, torch; assert torch.cuda.is_available()"
+READ = "import json; from gpusim_rl.core.provenance import versions; print(json.dumps(versions()))"
+WITHOUT_GRAPH = "runs without a graph"
+
+
+@dataclass
+class Step:
+    """A command, and what became of it.
+
+    Args:
+        words: of Python's command line.
+        limit_s: when it is ended.
+        worlds: the value of num_envs that is appended; 0 for none.
+        code: exit code; None if the limit was reached.
+        compiled: kernel modules that the cache lacked.
+    """
+
+    name: str
+    limit_s: float
+    words: tuple[str, ...]
+    worlds: int = 0
+    code: int | None = None
+    seconds: float = 0.0
+    compiled: int = 0
+    problem: str = "not run"
+    said: str = ""
+
+
+def steps(folder: Path) -> list[Step]:
+    """All of them, in the order of what fails first."""
+    run = f"run_dir={folder}"
+    cartpole, quadruped = (*TRAIN, "task=cartpole"), (*TRAIN, "task=quadruped")
+    eager = (*quadruped, "graph=off")
+    many = (*quadruped, "iterations=20", "save_every=1", *SHORT)
+    pieces = "auto or noise or fused or test_graphs or conditional or control_step or no_memory"
+    bench = (*BENCH, "num_steps=24", f"out={folder}/bench.json")
+    return [
+        Step("imports", 60, ("-c", IMPORTS)),
+        Step("cartpole", 60, (*cartpole, "iterations=8", *SHORT, f"{run}/cartpole")),
+        Step("pieces", 120, (*TESTS, pieces)),
+        Step("captured is eager", 150, (*TESTS, "captured_is_eager")),
+        Step("reads nothing", 90, (*TESTS, "reads_nothing or read_nothing or profiler")),
+        Step("eager", 90, (*eager, "iterations=100", *SHORT, f"{run}/eager"), 4096),
+        Step("many worlds", 60, (*many, f"{run}/many"), 16384),
+        Step("many worlds again", 60, (*many, f"{run}/again"), 16384),
+        Step("speed", 120, bench, 4096),
+        Step("resume", 60, (*TRAIN, f"resume={folder}/cartpole", "iterations=12")),
+        Step("walks", 120, (*quadruped, "stop_at=0.95", f"{run}/walks")),
+    ]
+
+
+def modules() -> int:
+    """Kernel modules for GPUs in Warp's cache."""
+    cache = Path(os.environ.get("WARP_CACHE_PATH", Path.home() / ".cache" / "warp"))
+    return sum(1 for ending in ("cubin", "ptx") for _ in cache.rglob(f"*.{ending}"))
+
+
+def command(step: Step, worlds: int, simulated: bool) -> list[str]:
+    """The whole command line of a step."""
+    words = [*step.words]
+    if step.worlds or (worlds and step.words[0] == "train.py" and "resume" not in step.words[-2]):
+        words.append(f"num_envs={min(filter(None, (step.worlds, worlds)))}")
+    if not simulated:
+        return [sys.executable, *words]
+    if words[:2] == ["-m", "pytest"]:
+        words[2:2] = ["-p", "pytest_simulated"]
+        return ["bash", "tests/cuda/run", *words]
+    return ["bash", "tests/cuda/run", *([] if words[0] == "-c" else ["main.py"]), *words]
+
+
+def run(step: Step, line: list[str]) -> None:
+    """Run a step, and fill in what became of it. In place."""
+    before, start = modules(), time.monotonic()
+    process = subprocess.Popen(
+        line,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=step.limit_s)
+        step.code = process.returncode
+        step.problem = f"exit code {step.code}" if step.code else ""
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        step.problem = f"longer than {step.limit_s:g} s"
+    step.seconds, step.compiled = round(time.monotonic() - start, 1), modules() - before
+    step.said = "\n".join(said.splitlines()[-40:])
+    if not step.problem and WITHOUT_GRAPH in said:
+        step.problem = next(line for line in said.splitlines() if WITHOUT_GRAPH in line)
+
+
+def write(folder: Path, done: list[Step], known: dict[str, str]) -> None:
+    """The results so far, for programs and for people."""
+    report = {"versions": known, "steps": [asdict(step) for step in done]}
+    (folder / "gpu_check.json").write_text(json.dumps(report, indent=1))
+    rows = ["| step | result | seconds | modules compiled |", "|---|---|---|---|"]
+    for step in done:
+        result = step.problem.replace("|", "/") or "well"
+        rows.append(f"| {step.name} | {result} | {step.seconds} | {step.compiled} |")
+    text = "\n".join(f"- {name}: {value}" for name, value in known.items())
+    last = [f"## {step.name}\n\n```text\n{step.said}\n```" for step in done]
+    page = ["# First check of a GPU", text, "\n".join(rows), *last]
+    (folder / "gpu_check.md").write_text("\n\n".join(page) + "\n")
+
+
+def main() -> int:
+    """Run the steps. Returns how many failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("gpu-check"))
+    parser.add_argument("--worlds", type=int, default=0)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    args = parser.parse_args()
+    folder = args.out.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [step for step in steps(folder) if not args.only or step.name in args.only]
+    known = (
+        {}
+        if args.simulated
+        else json.loads(subprocess.check_output([sys.executable, "-c", READ], cwd=ROOT))
+    )
+    for number, step in enumerate(chosen, 1):
+        line = command(step, args.worlds, args.simulated)
+        print(f"{number}/{len(chosen)} {step.name}: {' '.join(line)}", flush=True)
+        run(step, line)
+        result = step.problem or "well"
+        print(f"    {result}, {step.seconds} s, {step.compiled} modules compiled", flush=True)
+        write(folder, chosen[:number], known)
+    return sum(bool(step.problem) for step in chosen)
+
+
+if __name__ == "__main__":
+    raise SystemExit(min(main(), 1))

@@ -1,0 +1,41 @@
+"""Every Warp kernel compiles for GPUs of three generations, without one and without a driver."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import warp as wp
+
+from gpusim_rl.algorithms import returns
+from gpusim_rl.algorithms.ppo import loss_kernels
+from gpusim_rl.core import rng
+from tests.worlds import ROOT
+
+ARCHS = [80, 90, 100]  # of the A100, of H100 and H200, of the B200
+SCAN = {name: wp.array2d(dtype=float) for name in ("delta", "k", "out")}  # of float32
+
+
+@pytest.mark.parametrize("module", [loss_kernels, returns, rng], ids=lambda module: module.__name__)
+def test_own_kernels_compile(module, tmp_path):
+    """Those of the loss, of returns and of random numbers."""
+    if module is returns:
+        wp.overload(returns.backward, SCAN)
+    wp.compile_aot_module(module.__name__, arch=ARCHS, module_dir=tmp_path, use_ptx=False)
+    assert len([*tmp_path.glob("*.cubin")]) == len(ARCHS)
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("arch", ARCHS)
+def test_all_kernels_compile(arch, tmp_path):
+    """Those of MuJoCo Warp too, for the quadruped."""
+    done = subprocess.run(
+        [sys.executable, "tests/cuda/compile_sm90.py", "quadruped"],
+        cwd=ROOT,
+        env=os.environ | {"ARCH": str(arch), "WARP_CACHE_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert done.returncode == 0 and "; 0 failed;" in done.stdout, done.stdout + done.stderr
