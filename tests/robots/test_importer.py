@@ -396,6 +396,7 @@ def test_menagerie(tmp_path, monkeypatch):
     monkeypatch.delenv("MENAGERIE_ROOT")
     monkeypatch.setenv("MENAGERIE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("MENAGERIE_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between its attempts
     for name, says in (
         ("unitree_go2", "cannot be downloaded"),
         ("go2", "no such robot, choose one of anybotics_anymal_b, "),
