@@ -97,29 +97,38 @@ KEPT = []  # arrays whose memory torch knows: never freed
 
 
 class Device:
-    """What Warp's users see as the device."""
+    """What Warp's users see as a device."""
 
-    alias, name, arch, sm_count = "cuda:0", "simulated", 90, 132
+    name, arch, sm_count = "simulated", 90, 132
     is_cpu, is_cuda, is_mempool_enabled = False, True, True
 
+    def __init__(self, alias: str):
+        self.alias = alias
+
     def __str__(self) -> str:
-        return "cuda:0"
+        return self.alias
 
     __repr__ = __str__
 
 
-DEVICE = Device()
+DEVICES: dict[str, Device] = {}
+
+
+def simulated(name: str) -> Device:
+    """The simulated device "cuda:1", or of the name "cuda" the current one."""
+    full = name if ":" in name else f"cuda:{torch.cuda.current_device()}"
+    return DEVICES.setdefault(full, Device(full))
 
 
 def device_of(device):
     """The CPU for all that stands for the simulated device, else the device itself."""
-    simulated = device is None or isinstance(device, Device) or str(device).startswith("cuda")
-    return CPU if simulated else device
+    stands = device is None or isinstance(device, Device) or str(device).startswith("cuda")
+    return CPU if stands else device
 
 
 def get_device(ident=None):
     """wp.get_device, with the simulated device under the name cuda."""
-    return DEVICE if str(ident).startswith("cuda") else real_get_device(ident)
+    return simulated(str(ident)) if str(ident).startswith("cuda") else real_get_device(ident)
 
 
 NUMPY = {"int32": "<i4", "int64": "<i8", "uint8": "|u1", "uint32": "<u4", "bool": "|b1"}
@@ -183,7 +192,7 @@ class Stream:
     """Torch's stream, for Warp."""
 
     def __init__(self, stream):
-        self.s, self.device = stream, DEVICE
+        self.s, self.device = stream, simulated(str(stream.device))
 
 
 @contextlib.contextmanager
@@ -227,8 +236,8 @@ def install() -> None:
     """Puts the functions above in the place of Warp's."""
     wp._src.context.launch = launch  # launch_tiled calls that
     wp.get_device, wp.launch, wp.from_torch, wp.to_torch = get_device, launch, from_torch, to_torch
-    wp.device_from_torch = lambda d: CPU if torch.device(d).type == "cpu" else DEVICE
-    wp.device_to_torch = lambda d: "cuda:0" if isinstance(d, Device) else "cpu"
+    wp.device_from_torch = lambda d: CPU if torch.device(d).type == "cpu" else simulated(str(d))
+    wp.device_to_torch = lambda d: str(d) if isinstance(d, Device) else "cpu"
     wp.stream_from_torch = Stream
     wp.set_stream = lambda *args, **options: None
     wp.ScopedStream, wp.ScopedDevice = scoped_stream, ScopedDevice
