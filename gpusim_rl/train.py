@@ -15,10 +15,21 @@ from gpusim_rl.core.paths import CONF, program
 def train_or_exit(cfg: dict[str, Any]) -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
-    Returns when done. Exits with 1 if training gave up, or if its results cannot be written. Exits
-    with 2 for a mistake of the user, and with 128 + n if signal n ended it.
+    Returns when done. Exits with 1 if training gave up, if another process of its group ended, or
+    if its results cannot be written. Exits with 2 for a mistake of the user, and with 128 + n if
+    signal n ended it.
     """
     # torch is loaded here, after mistakes in the command line are answered
+    from gpusim_rl.core.distributed import PeerLost
+
+    try:
+        train_and_evaluate(cfg)
+    except PeerLost as error:
+        errors.exit_with_error(str(error), 1)
+
+
+def train_and_evaluate(cfg: dict[str, Any]) -> None:
+    """What `train_or_exit` does; PeerLost if another process of its group ended."""
     from gpusim_rl.trainer import Trainer, plan_memory
     from gpusim_rl.training.loop import TrainingFailed
 

@@ -2,11 +2,14 @@
 
     torchrun --standalone --nproc-per-node=2 train.py task=quadruped
 
-The entry point makes one `ProcessGroup` and hands it on. Nothing else reads the environment.
+The entry point makes one `ProcessGroup` and hands it on. Nothing else reads the environment. If a
+process ends, the others raise PeerLost at their next exchange.
 """
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +17,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpusim_rl.core.graphs import release_graphs
+
+
+class PeerLost(RuntimeError):
+    """Another process of the group has ended, so that this one cannot go on."""
+
+
+@contextmanager
+def peers_alive(rank: int) -> Iterator[None]:
+    """Turns what a backend raises in a collective operation into PeerLost, in one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise PeerLost(f"process {rank} lost another one of its group: {reason}") from None
 
 
 class ProcessGroup:
@@ -63,7 +80,8 @@ class ProcessGroup:
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum x over all processes, in place. Give it sums and counts, never means."""
         if self.size > 1:
-            dist.all_reduce(x)
+            with peers_alive(self.rank):
+                dist.all_reduce(x)
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
@@ -75,7 +93,8 @@ class ProcessGroup:
         # As bytes, every type can be sent, bool too.
         rows = x.contiguous().view(len(x), -1).view(torch.uint8)
         parts = [torch.empty_like(rows) for _ in range(self.size)]
-        dist.all_gather(parts, rows)
+        with peers_alive(self.rank):
+            dist.all_gather(parts, rows)
         return torch.cat(parts).view(x.dtype).view(-1, *x.shape[1:])
 
     def rows(self, x: Tensor) -> Tensor:
@@ -87,7 +106,8 @@ class ProcessGroup:
         if self.size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box)
+        with peers_alive(self.rank):
+            dist.broadcast_object_list(box)
         return box[0]
 
     def max(self, value: int) -> int:
@@ -95,7 +115,8 @@ class ProcessGroup:
         if self.size == 1:
             return value
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        with peers_alive(self.rank):
+            dist.all_gather_object(values, value)
         return max(values)
 
     def barrier(self) -> None:

@@ -1,7 +1,9 @@
 """Several processes train what one does."""
 
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -95,6 +97,34 @@ def test_no_graph_outlives_its_group(monkeypatch):
     assert alive == [None]
     captured()
     assert captured.calls == 1 and not captured.reason
+
+
+def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
+    """A rank is killed while it trains: the other says so in one line and ends with 1, soon."""
+    words = ["task=cartpole", *TINY, "iterations=100000", "log=none", "run_dir=run"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])  # a free one
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *words],
+            cwd=tmp_path,
+            env=environment(tmp_path / "home")
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    while len(Run(tmp_path / "run").rows()) < 3:
+        assert ranks[0].poll() is ranks[1].poll() is None
+        time.sleep(0.02)
+    ranks[1].kill()
+    _, said = ranks[0].communicate(timeout=30)
+    ranks[1].communicate()
+    assert ranks[0].returncode == 1, said
+    assert said.startswith("error: process 0 lost another one") and said.count("\n") == 1
 
 
 def torchrun_train(folder, *words: str) -> str:
