@@ -2,13 +2,13 @@
 # TORCH is the torch to install, for example make train TORCH=torch==2.13.0.
 # ARGS goes to the program, for example make train ARGS="seed=2".
 # EXTRAS are the optional parts to install, for example EXTRAS=dev,mjx.
-# CUDA is the environment of `make cuda-test`, which has torch's CUDA build.
+# CUDA_VENV is the environment of `make cuda-test`, which has torch's CUDA build.
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch
 EXTRAS ?= dev
 ARGS   ?=
-CUDA   ?= .venv-cuda
+CUDA_VENV ?= .venv-cuda
 BIN    := $(VENV)/bin
 # Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
 READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
@@ -32,11 +32,11 @@ gpu-check: $(READY)
 	$(BIN)/python -m tests.acceptance.gpu_check $(ARGS)
 
 # training on torch's CUDA build and a simulated CUDA runtime: no GPU is needed, but g++ and 6 GB
-cuda-test: $(CUDA)/simulated/libcudart_simulated.so
-	VENV=$(CUDA) $(CUDA)/bin/python -m pytest -n 2 -m simulated tests/cuda $(ARGS)
+cuda-test: $(CUDA_VENV)/simulated/libcudart_simulated.so
+	CUDA_VENV=$(CUDA_VENV) $(CUDA_VENV)/bin/python -m pytest -n 2 -m simulated tests/cuda $(ARGS)
 
-$(CUDA)/simulated/libcudart_simulated.so: pyproject.toml tests/cuda/setup.sh tests/cuda/cudart.cpp
-	PYTHON=$(PYTHON) bash tests/cuda/setup.sh $(CUDA)
+$(CUDA_VENV)/simulated/libcudart_simulated.so: pyproject.toml tests/cuda/setup.sh tests/cuda/cudart.cpp tests/cuda/driver.c
+	PYTHON=$(PYTHON) bash tests/cuda/setup.sh $(CUDA_VENV)
 
 bench: $(READY)
 	$(BIN)/python -m gpusim_rl.bench task=quadruped $(ARGS)
@@ -63,4 +63,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(CUDA) build dist site *.egg-info
+	rm -rf $(VENV) $(CUDA_VENV) build dist site *.egg-info

@@ -34,12 +34,18 @@ def one_stream(device: torch.device | str) -> None:
     """Send all further work of torch and of Warp on a CUDA device to one stream.
 
     It is a non-blocking stream of torch. Warp's streams are blocking, and the default one cannot be
-    captured. On the CPU nothing is done.
+    captured. A stream that the caller has made torch's current one is kept. On the CPU nothing is
+    done.
     """
     start_warp()
     device = torch.device(device)
     if device.type != "cuda":
         return
+    place = wp.device_from_torch(device)
+    # Warp frees in the order of the default stream, which does not wait for this one. So freed
+    # memory has to stay in Warp's pool, where this one stream gets it again in its own order.
+    if place.is_mempool_enabled:
+        wp.set_mempool_release_threshold(place, KEEP_ALL)
     if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return
     if device.index is not None:
@@ -47,12 +53,7 @@ def one_stream(device: torch.device | str) -> None:
     stream = torch.cuda.Stream(device)
     torch.cuda.synchronize(device)
     torch.cuda.set_stream(stream)
-    place = wp.device_from_torch(stream.device)
     wp.set_stream(_warp_stream(stream), place)
-    # Warp frees in the order of the default stream, which does not wait for this one. So freed
-    # memory has to stay in Warp's pool, where only work of this stream can get it, in its order.
-    if place.is_mempool_enabled:
-        wp.set_mempool_release_threshold(place, KEEP_ALL)
 
 
 def warp_stream(device: torch.device) -> wp.Stream | None:

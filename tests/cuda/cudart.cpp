@@ -76,6 +76,10 @@ X long fake_count(const char* k) {
   auto i = counts.find(k);
   return i == counts.end() ? 0 : i->second;
 }
+X void fake_each(void (*f)(const char*, long)) {
+  LOCK;
+  for (auto& c : counts) f(c.first.c_str(), c.second);
+}
 X void fake_reset() {
   LOCK;
   counts.clear();

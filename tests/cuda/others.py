@@ -41,7 +41,8 @@ def robot() -> None:
 
     ppo = graphs.build("cuda", "quadruped", 8, f"robot.mjcf={write(HERE, mjcf())}")
     iterate(ppo, 5)
-    print(reasons(ppo) or "captured", type(ppo.env.task.joint_columns.qpos))
+    assert not reasons(ppo), reasons(ppo)
+    assert isinstance(ppo.env.task.joint_columns.qpos, torch.Tensor)
 
 
 def net() -> None:
@@ -59,7 +60,7 @@ def net() -> None:
     words = ("robot.actuator.kind=net", f"robot.actuator.file={file}", "robot.actuator.lag=1")
     ppo = graphs.build("cuda", "quadruped", 8, *words)
     iterate(ppo, 5)
-    print(reasons(ppo) or "captured")
+    assert not reasons(ppo), reasons(ppo)
 
 
 def gym() -> None:
@@ -88,6 +89,7 @@ def load() -> None:
 
 
 if __name__ == "__main__":
+    status = 0
     for part in sys.argv[1:]:
         start = time.time()
         try:
@@ -95,5 +97,6 @@ if __name__ == "__main__":
             print(part, "done", round(time.time() - start), "s", flush=True)
         except Exception:
             print(part, "FAILED")
+            status = 1
             traceback.print_exc(limit=-5)
-    simgpu.finish()
+    simgpu.finish(status)

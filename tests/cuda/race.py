@@ -10,6 +10,7 @@ import sys
 import time
 
 import emulate
+import main
 import simgpu
 
 emulate.start()
@@ -29,8 +30,4 @@ def digests(state):
 if __name__ == "__main__":
     writer.digests = digests
     sys.argv = ["train.py", *sys.argv[1:]]
-    try:
-        runpy.run_path("train.py", run_name="__main__")
-    except BaseException as error:
-        print("ended by", type(error).__name__, str(error)[:300])
-    simgpu.finish()
+    simgpu.finish(main.status_of(lambda: runpy.run_path("train.py", run_name="__main__")))

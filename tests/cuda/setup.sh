@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a virtual environment with torch's CUDA build and the project, and the simulated runtime:
 #   bash tests/cuda/setup.sh [VENV]        in the repository's root; some minutes, 6 GB of disk
-# PYTHON chooses the interpreter, TORCH the torch. CUDA's headers come with torch.
+# PYTHON chooses the interpreter, TORCH the torch. CUDA's headers come as packages, too.
 set -euo pipefail
 command -v g++ >/dev/null || { echo "error: the simulated runtime needs g++" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,4 +18,4 @@ mkdir -p "$venv/simulated/lib"
 g++ -std=c++17 -O1 -fPIC -shared -I"$headers" "$here/cudart.cpp" \
     -o "$venv/simulated/libcudart_simulated.so" -lpthread
 g++ -x c -shared -fPIC "$here/driver.c" -o "$venv/simulated/lib/libcuda.so.1"
-echo "ready: VENV=$venv bash tests/cuda/run SCRIPT …"
+echo "ready: CUDA_VENV=$venv bash tests/cuda/run SCRIPT …"

@@ -18,6 +18,7 @@ import warp as wp
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUNTIME = ctypes.CDLL(os.environ["SIMULATED"] + "/libcudart_simulated.so")
 RUNTIME.fake_count.restype = ctypes.c_long
+EACH = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_long)
 RUNTIME.fake_register.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 PHYSICS = os.environ.get("PHYSICS") == "1"  # else no kernel of MuJoCo Warp runs
 WATCH = False  # also note uses of the default stream and synchronizations
@@ -52,12 +53,20 @@ def warnings_are_errors() -> None:
     warnings.filterwarnings("ignore", message="`torch.distributed.reduce_op` is deprecated")
 
 
+def counts() -> dict[str, int]:
+    """What was asked of the runtime since `fake_reset`: operation → times."""
+    seen = {}
+    RUNTIME.fake_each(EACH(lambda what, times: seen.update({what.decode(): times})))
+    return seen
+
+
 def broken() -> list[str]:
     """The broken rules, each with its count and place.
 
-    Reads whose shape depends on data are left out, and waiting for an event.
+    Reads whose shape depends on data are left out, waiting for an event, and which device
+    memory was taken of.
     """
-    allowed = ("shape depends", "sync: cudaEventSynchronize")
+    allowed = ("shape depends", "sync: cudaEventSynchronize", "malloc on device")
     seen = [(what, where, n) for (what, where), n in SEEN.items() if not what.startswith(allowed)]
     return [f"{n} {what} | {where}" for what, where, n in seen]
 

@@ -39,3 +39,4 @@ def test_all_kernels_compile(arch, tmp_path):
         check=False,
     )
     assert done.returncode == 0 and "; 0 failed;" in done.stdout, done.stdout + done.stderr
+    assert int(done.stdout.split(" modules with ")[0].split()[-1]) > 20
