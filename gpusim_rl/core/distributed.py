@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from gpusim_rl.core.graphs import release_graphs
 
@@ -30,7 +31,7 @@ def peers_alive(rank: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        # gloo names its file; what else it raises has no type of its own
+        # What gloo raises has no type of its own, but names its file.
         if not isinstance(error, dist.DistError) and "gloo/transport" not in reason:
             raise
         raise PeerLost(f"process {rank} lost another one of its group: {reason}") from None
@@ -43,15 +44,17 @@ class ProcessGroup:
         rank: number of this process, from 0.
         size: number of processes.
         local_rank: number of this process on its machine, which is also that of its GPU.
+        restarts: how often torchrun has started all processes anew.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0):
-        self.rank, self.size, self.local_rank = rank, size, local_rank
+    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0, restarts: int = 0):
+        self.rank, self.size, self.local_rank, self.restarts = rank, size, local_rank, restarts
 
     @classmethod
     def from_environment(cls) -> "ProcessGroup":
         """The group that torchrun describes in the environment; a single process without it."""
         names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        names |= {"TORCHELASTIC_RESTART_COUNT": "0"}
         return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
 
     def join(self, device: str) -> str:
@@ -67,7 +70,12 @@ class ProcessGroup:
             # destroy_process_group would then leave it alive, with its threads.
             from torch.distributed import nn  # noqa: F401
 
-            dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+            backend = "nccl" if device.startswith("cuda") else "gloo"
+            store, rank, size = next(iter(rendezvous("env://")))
+            # torchrun's store outlives a restart, with the addresses of processes that are gone.
+            own = dist.PrefixStore(f"restart {self.restarts}", store)
+            with peers_alive(self.rank):
+                dist.init_process_group(backend, store=own, rank=rank, world_size=size)
             if dist.get_backend() == "gloo":
                 # A thread of gloo that frees a tensor while Python shuts down aborts the process.
                 # It must have ended by then, also after an error or a signal.
