@@ -73,7 +73,7 @@ class ProcessGroup:
             backend = "nccl" if device.startswith("cuda") else "gloo"
             store, rank, size = next(iter(rendezvous("env://")))
             # torchrun's store outlives a restart, with the addresses of processes that are gone.
-            own = dist.PrefixStore(f"restart {self.restarts}", store)
+            own = dist.PrefixStore(f"restart {self.restarts}", store)  # pyright: ignore
             with peers_alive(self.rank):
                 dist.init_process_group(backend, store=own, rank=rank, world_size=size)
             if dist.get_backend() == "gloo":
