@@ -15,9 +15,9 @@ from gpusim_rl.core.paths import CONF, program
 def train_or_exit(cfg: dict[str, Any]) -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
-    Returns when done. Exits with 1 if training gave up, if another process of its group ended, or
-    if its results cannot be written. Exits with 2 for a mistake of the user, and with 128 + n if
-    signal n ended it.
+    Returns when done. Exits with 1 if training gave up, if the connection to other processes
+    failed, or if its results cannot be written. Exits with 2 for a mistake of the user, and with
+    128 + n if signal n ended it.
     """
     # torch is loaded here, after mistakes in the command line are answered
     from gpusim_rl.core.distributed import PeerLost
@@ -29,7 +29,7 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
 
 
 def train_and_evaluate(cfg: dict[str, Any]) -> None:
-    """What `train_or_exit` does; PeerLost if another process of its group ended."""
+    """What `train_or_exit` does; PeerLost if the connection to other processes failed."""
     from gpusim_rl.trainer import Trainer, plan_memory
     from gpusim_rl.training.loop import TrainingFailed
 

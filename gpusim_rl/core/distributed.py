@@ -3,7 +3,8 @@
     torchrun --standalone --nproc-per-node=2 train.py task=quadruped
 
 The entry point makes one `ProcessGroup` and hands it on. Nothing else reads the environment. If a
-process ends, the others raise PeerLost at their next exchange.
+process ends, the others raise PeerLost at their next exchange. With NCCL, they do so only if that
+exchange is waited for; else NCCL ends them.
 """
 
 import atexit
@@ -21,7 +22,7 @@ from gpusim_rl.core.graphs import release_graphs
 
 
 class PeerLost(RuntimeError):
-    """Another process of the group has ended, so that this one cannot go on."""
+    """The connection to the other processes failed, mostly because one of them has ended."""
 
 
 @contextmanager
@@ -32,9 +33,10 @@ def peers_alive(rank: int) -> Iterator[None]:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         # What gloo raises has no type of its own, but names its file.
-        if not isinstance(error, dist.DistError) and "gloo/transport" not in reason:
+        if not isinstance(error, dist.DistError) and "gloo/" not in reason:
             raise
-        raise PeerLost(f"process {rank} lost another one of its group: {reason}") from None
+        failed = f"process {rank}: the connection to the other processes failed"
+        raise PeerLost(f"{failed}: {reason}") from None
 
 
 class ProcessGroup:
@@ -46,6 +48,8 @@ class ProcessGroup:
         local_rank: number of this process on its machine, which is also that of its GPU.
         restarts: how often torchrun has started all processes anew.
     """
+
+    joins = 0  # groups that this process has joined, as every other one has
 
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0, restarts: int = 0):
         self.rank, self.size, self.local_rank, self.restarts = rank, size, local_rank, restarts
@@ -71,11 +75,13 @@ class ProcessGroup:
             from torch.distributed import nn  # noqa: F401
 
             backend = "nccl" if device.startswith("cuda") else "gloo"
-            store, rank, size = next(iter(rendezvous("env://")))
-            # torchrun's store outlives a restart, with the addresses of processes that are gone.
-            own = dist.PrefixStore(f"restart {self.restarts}", store)  # pyright: ignore
+            ProcessGroup.joins += 1
+            # torchrun's store outlives restarts and groups, with addresses of what is gone.
+            own = f"restart {self.restarts}, group {self.joins}"
             with peers_alive(self.rank):
-                dist.init_process_group(backend, store=own, rank=rank, world_size=size)
+                store, rank, size = next(iter(rendezvous("env://")))
+                store = dist.PrefixStore(own, store)  # pyright: ignore
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size)
             if dist.get_backend() == "gloo":
                 # A thread of gloo that frees a tensor while Python shuts down aborts the process.
                 # It must have ended by then, also after an error or a signal.

@@ -1,13 +1,14 @@
-"""Acceptance: the first ten minutes with a GPU, from imports to a robot that walks.
+"""Acceptance: the first minutes with a GPU, from imports to a robot that walks.
 
     python -m tests.acceptance.gpu_check [--out gpu-check] [--worlds N] [--simulated] [--only …]
 
 Each step is a process of its own with its own limit, and a step that fails stops none after it. All
 limits together are 17 minutes; --only runs some steps. After each step, `gpu_check.json` and
 `gpu_check.md` in --out say what became of it: its command, seconds, exit code and last lines. They
-also say how many kernel modules it compiled because the cache lacked them. --worlds makes every
-number of worlds at most N. --simulated runs on the simulated CUDA runtime (tests/cuda/README.md),
-where steps that need a GPU's times fail. Exits with 1 if a step failed.
+also say how many kernel modules it compiled because the cache lacked them. --worlds makes the
+number of worlds of trainings and of the benchmark at most N. --simulated runs on the simulated CUDA
+runtime (tests/cuda/README.md), where steps that need a GPU's times fail. Exits with 1 if a step
+failed.
 """
 
 import argparse
@@ -61,7 +62,8 @@ class Step:
 
 def steps(folder: Path) -> list[Step]:
     """All of them, in the order of what fails first."""
-    run = f"run_dir={folder}"
+    runs = folder / "trainings"
+    run = f"run_dir={runs}"
     cartpole, quadruped = (*TRAIN, "task=cartpole"), (*TRAIN, "task=quadruped")
     eager = (*quadruped, "graph=off")
     many = (*quadruped, "iterations=20", "save_every=1", *SHORT)
@@ -77,7 +79,7 @@ def steps(folder: Path) -> list[Step]:
         Step("many", 60, (*many, f"{run}/many"), 16384),
         Step("again", 60, (*many, f"{run}/again"), 16384),
         Step("speed", 120, bench, 4096),
-        Step("resume", 60, (*TRAIN, f"resume={folder}/cartpole", "iterations=12")),
+        Step("resume", 60, (*TRAIN, f"resume={runs}/cartpole", "iterations=12")),
         Step("walks", 120, (*TESTS, "walks_within_a_minute")),
     ]
 
@@ -131,15 +133,14 @@ def run(step: Step, line: list[str]) -> None:
 
 def versions() -> dict[str, str]:
     """Packages, machine and commit; or why they are unknown."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return json.loads(done.stdout) if done.returncode == 0 else {"unknown": done.stderr[-1000:]}
+    line = [sys.executable, "-c", READ]
+    try:
+        done = subprocess.run(
+            line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        )
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        return {"unknown": f"{error}: {(error.stderr or '')[-1000:]}"}
+    return json.loads(done.stdout)
 
 
 def write(folder: Path, done: list[Step], known: dict[str, str]) -> None:
@@ -170,6 +171,7 @@ def main() -> int:
     folder = args.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [step for step in steps(folder) if step.name in args.only]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step ends, too
     known = versions()
     for number, step in enumerate(chosen, 1):
         line = command(step, args.worlds, args.simulated)

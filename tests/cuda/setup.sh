@@ -15,7 +15,7 @@ print(".".join(version("nvidia-cuda-runtime").split(".")[:2]))')
 "$venv/bin/pip" install -q "nvidia-cuda-crt==$cuda.*" "nvidia-cuda-cccl==$cuda.*"
 headers=$("$venv/bin/python" -c 'import nvidia.cu13 as n; print(list(n.__path__)[0] + "/include")')
 mkdir -p "$venv/simulated/lib"
+g++ -x c -shared -fPIC "$here/driver.c" -o "$venv/simulated/lib/libcuda.so.1"
 g++ -std=c++17 -O1 -fPIC -shared -I"$headers" "$here/cudart.cpp" \
     -o "$venv/simulated/libcudart_simulated.so" -lpthread
-g++ -x c -shared -fPIC "$here/driver.c" -o "$venv/simulated/lib/libcuda.so.1"
 echo "ready: CUDA_VENV=$venv bash tests/cuda/run SCRIPT …"

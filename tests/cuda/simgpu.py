@@ -63,8 +63,8 @@ def counts() -> dict[str, int]:
 def broken() -> list[str]:
     """The broken rules, each with its count and place.
 
-    Reads whose shape depends on data are left out, waiting for an event, and which device
-    memory was taken of.
+    Reads whose shape depends on data are left out, waiting for an event, and notes of which
+    device gave memory.
     """
     allowed = ("shape depends", "sync: cudaEventSynchronize", "malloc on device")
     seen = [(what, where, n) for (what, where), n in SEEN.items() if not what.startswith(allowed)]
