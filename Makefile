@@ -27,7 +27,7 @@ test: $(READY)
 gpu-test: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-# the first ten minutes with a GPU; a failed step stops none after it
+# the first check of a new GPU, at most 17 minutes; a failed step stops none after it
 gpu-check: $(READY)
 	$(BIN)/python -m tests.acceptance.gpu_check $(ARGS)
 

@@ -38,7 +38,7 @@ HEIGHT, WIDTH = 360, 480  # pixels
 
 def array(x: Tensor) -> np.ndarray:
     """x as a NumPy array on the host. The caller may keep it, as nobody writes to x again."""
-    return x.cpu().numpy()
+    return x.cpu().numpy()  # Gymnasium's interface is on the host
 
 
 class Worlds(VectorEnv):

@@ -61,7 +61,7 @@ def describe(
                 "output": NEXT + key,
                 "type": str(x.dtype).removeprefix("torch."),
                 "shape": list(x.shape[1:]),
-                "start": x[0].tolist(),
+                "start": x[0].tolist(),  # at an export, outside the iteration
             }
             for key, x in controller.start.items()
         ],

@@ -90,7 +90,7 @@ def export_network(
     steps = {term: history.get(term, 1) for term in terms}
     observation = [{"name": x, "width": terms[x], "history": steps[x]} for x in terms]
     about = {"format": FORMAT, "kind": "network", "task": name, "observation": observation}
-    actor = copy.deepcopy(actor).cpu()
+    actor = copy.deepcopy(actor).cpu()  # outside the iteration
     model = to_onnx(actor, {"obs": observations[:2]}, ["action"])
     data = finished(model, about | {"lineage": lineage}, mjcf)
     with torch.no_grad():

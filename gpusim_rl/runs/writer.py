@@ -151,9 +151,8 @@ class CheckpointWriter:
     ) -> None:
         state = read()
         if note is None:
-            with suppress(
-                OSError
-            ):  # the row waits for the next one; a checkpoint's failure is said
+            # The row waits for the next one, and the failure of a checkpoint is said.
+            with suppress(OSError):
                 self.run.log({"iteration": iteration, "sha256": digests(state)}, "hashes.jsonl")
             return
         self.run.repair()
