@@ -37,9 +37,12 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     config = resume.load_config(run, cfg["task_code"]) | {"episodes": cfg["episodes"]}
     if cfg["checkpoint"]:
         path = Path(cfg["checkpoint"])
-        state, _ = load(path)
+        state, note = load(path)
     else:
-        state, _, path = run.checkpoints.restore(errors.warn)
+        state, note, path = run.checkpoints.restore(errors.warn)
+    if edited := resume.edits(note, run.config, path):
+        said = ", ".join(sorted(edited.values()))
+        errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
     from gpusim_rl.build import make_ppo  # loads torch, after mistakes are answered
 
     on_cpu = {

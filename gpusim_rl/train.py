@@ -30,12 +30,13 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
 
 def train_and_evaluate(cfg: dict[str, Any]) -> None:
     """What `train_or_exit` does; PeerLost if the connection to other processes failed."""
-    from gpusim_rl.trainer import Trainer, plan_memory
+    from gpusim_rl.memory_plan import show_plan
+    from gpusim_rl.trainer import Trainer
     from gpusim_rl.training.loop import TrainingFailed
 
     with errors.one_line_errors():
         if cfg["plan"]:
-            return plan_memory(cfg)
+            return show_plan(cfg)
         trainer = Trainer(cfg)
     try:
         result = trainer.train()

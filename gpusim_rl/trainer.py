@@ -25,9 +25,11 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.deploy.record import Seen
+from gpusim_rl.envs.scores import Scores
 from gpusim_rl.exporter import READINGS, evaluated, export_policy
+from gpusim_rl.memory_plan import make_on_device
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training import dashboard, evaluation, memory, metric_writers
+from gpusim_rl.training import dashboard, evaluation, metric_writers
 from gpusim_rl.training.loop import Training
 from gpusim_rl.training.progress import number
 
@@ -51,7 +53,7 @@ class Result:
     iterations: int
     signal: int = 0
     failure: str = ""
-    scores: dict[str, float] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
 
 
 def configure(*words: str) -> dict[str, Any]:
@@ -73,14 +75,6 @@ def train(cfg: dict[str, Any]) -> Result:
     return result if result.signal else trainer.write_results(trainer.evaluate())
 
 
-def plan_memory(cfg: dict[str, Any]) -> None:
-    """Print the memory that a configuration needs, and how many worlds fit."""
-    group, algo = ProcessGroup.from_environment(), cfg["algo"]
-    parts = algo["num_minibatches"] if algo["memory"] != "none" else 1  # which take whole worlds
-    plan = memory.measure(partial(make_ppo, cfg, group=group), group.size * parts)
-    memory.show(plan, cfg["num_envs"])
-
-
 class Trainer:
     """One training: its learner, its run directory and its metrics.
 
@@ -93,7 +87,7 @@ class Trainer:
         self.group = ProcessGroup.from_environment()
         self.build = partial(make_ppo, group=self.group)
         cfg = cfg | {"threads": cfg["threads"] or torch.get_num_threads()}
-        learner = self.build(cfg)
+        learner, cfg, self.recipe = make_on_device(cfg, self.group)
         self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
         project = self.cfg["log"]["project"]
@@ -115,7 +109,7 @@ class Trainer:
 
     def train(self) -> Result:
         """Iterate until all are done or a signal comes; TrainingFailed if it fails too often."""
-        lines = [f"run: {self.run.path}", self.loop.learner.env.task.difference]
+        lines = [f"run: {self.run.path}", self.recipe, self.loop.learner.env.task.difference]
         signal = -1  # until it is over
         try:
             with self.table:
@@ -126,7 +120,7 @@ class Trainer:
                 self.close()
         return self.result(signal=signal)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> Scores:
         """The scores of the final evaluation, printed; empty in all processes but the first."""
         if self.group.rank > 0:
             return {}
@@ -135,15 +129,15 @@ class Trainer:
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
             scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
-            row = {"iteration": self.loop.learner.iterations}
-            self.write(row | {f"eval/{key}": x for key, x in scores.items()})
+            told = {f"eval/{key}": x for key, x in scores.items() if x is not None}
+            self.write({"iteration": self.loop.learner.iterations} | told)
         finally:
             self.close()
         scores["time_s"] = seconds
-        self.table.say("  ".join(f"{key} {value:.4g}" for key, value in scores.items()))
+        self.table.say(evaluation.line(scores))
         return scores
 
-    def write_results(self, scores: dict[str, float]) -> Result:
+    def write_results(self, scores: Scores) -> Result:
         """Write the files of a run's end, as `export` says. OSError if it cannot be written."""
         if self.group.rank > 0:
             self.group.leave()
@@ -169,7 +163,7 @@ class Trainer:
 
 def evaluate(
     task: dict[str, Any], learner: Learner, seed: int, episodes: int, watch: Seen | None = None
-) -> dict[str, float]:
+) -> Scores:
     """The scores of a policy on its own task; `task` is that section of the configuration."""
     keys = {key: task[key] for key in ("weights", "noise")}
     keys |= dict(seed=seed, episodes=episodes, progress=watch is not None, before_step=watch)
@@ -180,7 +174,7 @@ def evaluate(
 
 def success(task: dict[str, Any], learner: Learner) -> float:
     """The success of a policy during training, 0 to 1."""
-    return evaluate(task, learner, evaluation.STOP_SEED, STOP_EPISODES)["success"]
+    return evaluate(task, learner, evaluation.STOP_SEED, STOP_EPISODES)["success"] or 0.0
 
 
 def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
@@ -217,6 +211,7 @@ def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
     if group.rank == 0:
         run.lock()
     state, note, path = run.checkpoints.restore(errors.warn)
+    edited = resume.check_edits(note, run, path)
     learner.load(state, str(path))
     if learner.iterations > cfg["iterations"]:
         done = f"{run.path} has done {learner.iterations} already"
@@ -228,13 +223,18 @@ def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
     note["rollbacks"] = str(run.rollbacks())
     group.barrier()  # all have read
     if group.rank == 0:
-        rewrite_run(run, cfg, learner, path)
+        rewrite_run(run, cfg, learner, path, edited)
     return run, note, cfg
 
 
-def rewrite_run(run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path) -> None:
-    """Drop what came after the checkpoint, and write the configuration that it continues with."""
-    changes = resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
+def rewrite_run(
+    run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path, edited: dict[str, str]
+) -> None:
+    """Drop what came after the checkpoint, and write the configuration that it continues with.
+
+    edited: key → how config.yaml differs from what the checkpoint was trained with.
+    """
+    changes = edited | resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:

@@ -55,10 +55,11 @@ class Clock:
         self.away = wall, cpu
 
 
-def meets(scores: dict[str, float], conditions: list[Condition]) -> bool:
+def meets(scores: dict[str, float | None], conditions: list[Condition]) -> bool:
     """Whether scores meet all conditions. One of a score that is not reported is met."""
     for score, sign, bound in conditions:
-        value = scores.get(score, bound)
+        value = scores.get(score)
+        value = bound if value is None else value
         if not (value >= bound if sign == ">=" else value <= bound):  # a NaN meets none
             return False
     return True

@@ -1,12 +1,14 @@
 """The configuration of a run that exists: what it says is checked, and what of it may change."""
 
 import copy
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
+from gpusim_rl.config.recipe import open_recipe
 from gpusim_rl.config.run_files import find_files
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.validate import (
@@ -28,9 +30,11 @@ CHANGEABLE = (
     *("export", "rollbacks", "resume", "run_dir", "auto_resume", "plan", "task_code", "hydra"),
 )
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
+# What the program itself writes anew: copies of models in a run that was moved, and capacities
+MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "sim.naconmax", "sim.njmax")
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "robot", "seed", "num_envs", "sim.name"),
+    *("task", "robot", "seed", "num_envs", "gpu", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
     *("algo.memory", "algo.memory_size"),
 )
@@ -52,6 +56,7 @@ def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     if cfg["resume"] is not None:
         cfg = continue_config(cfg, keys)
     check_values(cfg)
+    cfg = open_recipe(cfg, keys)
     if cfg["graph"] == "whole" and cfg["sim"].get("conditional"):
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, keys)
@@ -159,7 +164,7 @@ def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
     base = build("config", groups, ours)
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
-        cfg: dict[str, Any] = merge(base, saved) | {"task_code": code}
+        cfg: dict[str, Any] = merge(base, saved) | {"task_code": code, "gpu": {}}
         check_values(cfg)
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
@@ -188,6 +193,39 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     }
     if plans[0] != plans[1]:
         lines["curriculum"] = f"curriculum {plans[0]} → {plans[1]}"
+    return lines
+
+
+def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
+    """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
+
+    Args:
+        note: of the checkpoint; one of an earlier version vouches for nothing.
+        config: what config.yaml says.
+        file: the checkpoint.
+    ValueError if its note is damaged.
+    """
+    try:
+        trained = flatten(json.loads(note.get("config", "{}")))
+    except (ValueError, RecursionError, AttributeError):
+        raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
+    now = flatten(config)
+    return {
+        key: f"{key} {trained[key]} → {now[key]}"
+        for key in trained.keys() & now.keys()
+        if not isinstance(now[key], dict)
+        and trained[key] != now[key]
+        and not is_below(key, (*CHANGEABLE, *HARMLESS, *MOVED))
+    }
+
+
+def check_edits(note: dict[str, str], run: Run, file: Path) -> dict[str, str]:
+    """`edits` of a run; ValueError if one is of what resume= cannot change."""
+    lines = edits(note, run.config, file)
+    fixed = [line for key, line in lines.items() if is_below(key, FIXED) and not may_change(key)]
+    if fixed:
+        said = ", ".join(sorted(fixed))
+        raise ValueError(f"{run.path}/config.yaml does not belong to the last checkpoint: {said}")
     return lines
 
 

@@ -23,7 +23,8 @@ EXPORTS = ("controller", "none")
 KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
-    *("auto_resume", "rollbacks", "export", "task", "curriculum", "sim", "algo", "log", "robot"),
+    *("auto_resume", "rollbacks", "export", "gpu", "task", "curriculum", "sim", "algo", "log"),
+    "robot",
 )
 MAX_HISTORY = 64  # control steps of the past that an actor may see
 COUNTS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every")

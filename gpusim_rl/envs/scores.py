@@ -8,7 +8,10 @@ UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
 BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
 
 
-def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> dict[str, float]:
+Scores = dict[str, float | None]  # None: no episode says anything about it
+
+
+def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> Scores:
     """`success`, errors, falls, lift of the feet, drift and energy of B episodes.
 
     Args:
@@ -24,9 +27,11 @@ def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> dict[st
         `success` is the share of episodes without a fall whose root mean square errors are at most
         0.25 m/s and 0.25 rad/s. `foot_lift` [m] is the mean height of a step's highest point, of
         the foot that lifts least. `drift_still` [m/s] is of those that were told to stand.
-        `energy_per_metre` [J/m] is of those that were told to walk.
+        `energy_per_metre` [J/m] is of those that were told to walk. A score of which no episode
+        tells is None: errors, if all fell at once.
     """
-    settled = record["settled"].sum(0).clamp(min=1)
+    counted = record["settled"].sum(0)
+    settled = counted.clamp(min=1)
     velocity = (record["velocity_error"].sum(0) / settled).sqrt()
     yaw = (record["yaw_error"].sum(0) / settled).sqrt()
     falls = record["terminated"].float().sum(0)
@@ -38,22 +43,27 @@ def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> dict[st
     energy = record["power"][:, walking].sum() * dt / meters.clamp(min=1e-6)
     return dict(
         success=good.float().mean().item(),
-        velocity_rmse=velocity.mean().item(),
-        yaw_rmse=yaw.mean().item(),
+        velocity_rmse=mean_of(velocity, counted > 0),
+        yaw_rmse=mean_of(yaw, counted > 0),
         falls_per_episode=falls.mean().item(),
         foot_lift=foot_lift(record, walking, dt, gait),
-        drift_still=drift[still].mean().item() if still.any() else 0.0,
-        energy_per_metre=energy.item(),
+        drift_still=mean_of(drift, still),
+        energy_per_metre=energy.item() if meters > 0 else None,
     )
 
 
-def foot_lift(record: dict[str, Tensor], walking: Tensor, dt: float, gait: float) -> float:
+def mean_of(x: Tensor, which: Tensor) -> float | None:
+    """The mean of x (B,) over the episodes of which (B,) bool; None if there are none."""
+    return x[which].mean().item() if which.any() else None
+
+
+def foot_lift(record: dict[str, Tensor], walking: Tensor, dt: float, gait: float) -> float | None:
     """The mean highest point of each foot in each period of the gait; the least of all feet [m].
 
-    walking (B,) bool: the episodes that count.
+    walking (B,) bool: the episodes that count. None if there are none.
     """
     if not walking.any():
-        return 0.0
+        return None
     feet = torch.stack([x for name, x in record.items() if name.startswith("foot_")])  # (F, T, B)
     steps = feet.shape[1]
     period = min(round(1 / (gait * dt)), steps)

@@ -237,8 +237,8 @@ class Task:
         """Named numbers (B,) of one step, for `score`; their means are logged."""
         return {}
 
-    def score(self, record: dict[str, Tensor]) -> dict[str, float]:
-        """The numbers of an evaluation, `success` among them.
+    def score(self, record: dict[str, Tensor]) -> dict[str, float | None]:
+        """The numbers of an evaluation, `success` among them; None for what no episode tells.
 
         record: (T, B) of each measure, and of `terminated`.
         """

@@ -26,6 +26,7 @@ def write_values(
             target = sim.model(field)
             target = target[..., int(part)] if part else target
         value = value.to(target.dtype)
-        if mask is not None:
-            value = torch.where(mask.view(-1, *[1] * (target.ndim - 1)), value, target)
-        target.copy_(value)
+        if mask is None:
+            target.copy_(value)
+        else:
+            torch.where(mask.view(-1, *[1] * (target.ndim - 1)), value, target, out=target)

@@ -10,7 +10,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.core.errors import silence_mujoco
+from gpusim_rl.core.errors import silence_mujoco, warn
+from gpusim_rl.robots.inertias import compile_mended, implausible, shown
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import prepare, topology
 from gpusim_rl.robots.quadruped.feet import find_foot
@@ -83,7 +84,8 @@ def load_robot(**keys: Any) -> LoadedRobot:
     silence_mujoco()  # a candidate that falls apart is refused in one line
     try:
         spec = read_spec(file)
-        return build_robot(robot, spec, spec.compile())
+        original = compile_mended(spec, lambda line: warn(f"warning: {file}: {line}"))
+        return build_robot(robot, spec, original)
     except (RobotError, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
     except ValueError as error:
@@ -113,6 +115,10 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     names = [name for leg in joints for name in leg]
     meshless = prepare_specs(spec, original, base, names, feet, robot.collide)
     legs = Legs(meshless.compile(), base, names, feet)
+    wide = implausible(original, original.body(base).id, 2 * float(legs.length.mean()))
+    if wide:
+        far = "turn as if their mass lay outside of the robot: are their inertias in kg m²?"
+        warn(f"warning: {robot.mjcf}: {shown(wide)} {far}")
     if robot.stance is None:
         stances = [*legs.keyframe_angles(original), legs.crouch()]
     else:

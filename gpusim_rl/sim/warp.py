@@ -17,6 +17,7 @@ from gpusim_rl.sim.warp_model import (
     make_data,
     only_kinematic_sensors,
     put_model,
+    share_buffer,
     with_derived,
 )
 
@@ -89,8 +90,9 @@ class Warp:
 
     def _allocate(self, num_envs: int, fields: tuple[str, ...]) -> None:
         """Make the tensors of the protocol, and those that `step` writes in place."""
-        self._state = {name: wp.to_torch(getattr(self.d, name)) for name in STATE}
-        self._blank = {name: value[:1].clone() for name, value in self._state.items()}
+        self._buffer, self._world, self._state = share_buffer(self.d, STATE)
+        self._blank = self._buffer.clone()
+        self._active = self._state["eq_active"].clone()
         self._model = {name: wp.to_torch(attrgetter(name)(self.m)) for name in fields}
         self._bits = wp.to_torch(self.d.overflow)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
@@ -119,18 +121,22 @@ class Warp:
         self._fault |= self.overflow
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        for name, value in self._state.items():
-            torch.where(_rows(mask, value), self._blank[name], value, out=value)
-        self.qpos.copy_(torch.where(_rows(mask, qpos), qpos, self.qpos))
-        self.qvel.copy_(torch.where(_rows(mask, qvel), qvel, self.qvel))
+        rows = mask[:, None]
+        restarted = mask.index_select(0, self._world)
+        torch.where(restarted, self._blank, self._buffer, out=self._buffer)
+        active = self._state["eq_active"]
+        if active.numel():
+            torch.where(rows, self._active, active, out=active)
+        torch.where(rows, qpos.to(self.qpos.dtype), self.qpos, out=self.qpos)
+        torch.where(rows, qvel.to(self.qvel.dtype), self.qvel, out=self.qvel)
         # The stages below run for every world. They write what the next step computes again, the
         # sensors, and the delay lines behind them.
         sensors, history = self.sensordata.clone(), self._state["history"].clone()
         self._sense()
-        torch.where(_rows(mask, sensors), self.sensordata, sensors, out=self.sensordata)
+        torch.where(rows, self.sensordata, sensors, out=self.sensordata)
         self._state["history"].copy_(history)
-        self.overflow &= ~mask
-        self._fault &= ~mask
+        self.overflow.masked_fill_(mask, False)
+        self._fault.masked_fill_(mask, False)
 
     def exceeded(self) -> dict[str, int]:
         pool, rows = (self._exceeded | self._exceeded_last()).tolist()
@@ -190,8 +196,3 @@ class Warp:
         # sync_enter would wait for Warp's own stream. Nothing is queued there, and a torch capture
         # forbids it.
         return wp.ScopedStream(warp_stream(self._torch_device), sync_enter=False)
-
-
-def _rows(mask: Tensor, like: Tensor) -> Tensor:
-    """mask (B,) as (B, 1, …), to choose whole rows of `like`."""
-    return mask.reshape(-1, *[1] * (like.ndim - 1))

@@ -1,11 +1,14 @@
 """What MuJoCo Warp is given: the model with values per world, and room for contacts and rows."""
 
 import copy
+import math
 
 import mujoco
 import mujoco_warp as mjw
 import numpy as np
+import torch
 import warp as wp
+from torch import Tensor
 
 from gpusim_rl.sim.capacity import pool_size, probe
 
@@ -24,6 +27,7 @@ DERIVED = (
 # Derived from geom_size. The broadphase is compiled anew if they are per world.
 BOUNDS = ("geom_aabb", "geom_rbound")
 GRAVITY = "opt.gravity"
+ALIGNED = 64  # numbers: an array begins at a multiple of 256 bytes, as one of its own would
 # Sensors that need poses and velocities of bodies alone. Others need all that precedes the
 # dynamics.
 KINEMATIC = {
@@ -79,6 +83,34 @@ def make_data(
             naconmax = pool_size(m, mjm, contacts, poses, num_envs)
         njmax = rows if njmax is None else njmax
     return mjw.make_data(mjm, num_envs, naconmax=naconmax, njmax=njmax)
+
+
+def share_buffer(d: mjw.Data, names: tuple[str, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Move the float32 arrays of these names into one buffer, so that few kernels reset them all.
+
+    In place: `d` has views of the buffer afterwards. Arrays of another type stay as they are.
+
+    Returns:
+        The buffer (n,); (n,) int32 the world to which each of its numbers belongs; and all arrays
+        of these names as tensors, those in the buffer as views of it.
+    """
+    tensors = {name: wp.to_torch(getattr(d, name)) for name in names}
+    arrays = {name: x for name, x in tensors.items() if x.dtype == torch.float32 and x.numel()}
+    first, size = {}, 0
+    for name, x in arrays.items():
+        first[name] = size
+        size += ALIGNED * math.ceil(x.numel() / ALIGNED)
+    device = next(iter(arrays.values())).device
+    buffer = torch.zeros(size, device=device)
+    world = torch.zeros(size, dtype=torch.int32, device=device)
+    for name, x in arrays.items():
+        part, array = slice(first[name], first[name] + x.numel()), getattr(d, name)
+        buffer[part] = x.flatten()
+        tensors[name] = buffer[part].view(x.shape)
+        rows = torch.arange(len(x), dtype=torch.int32, device=device)
+        world[part] = rows.repeat_interleave(x[0].numel())
+        setattr(d, name, wp.from_torch(tensors[name], dtype=array.dtype))
+    return buffer, world, tensors
 
 
 def only_kinematic_sensors(mjm: mujoco.MjModel) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.scores import Scores
 from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy, restarted
@@ -31,7 +32,7 @@ def evaluate(
     seed: int = SEED,
     progress: bool = False,
     before_step: Callable[[Env, int], None] | None = None,
-) -> dict[str, float]:
+) -> Scores:
     """Score the mean action in `episodes` worlds, each for the length of one episode.
 
     A world that fails restarts and goes on; its episode counts once.
@@ -61,6 +62,11 @@ def evaluate(
     scores = task.score(measures.stacked())
     # Outside the iteration the host may read: an evaluation runs on it.
     return {**scores, "return": returns.mean().item(), "episodes": episodes}
+
+
+def line(scores: Scores) -> str:
+    """Scores as a line for people."""
+    return "  ".join(f"{k} unknown" if x is None else f"{k} {x:.4g}" for k, x in scores.items())
 
 
 class MeanAction:

@@ -1,6 +1,7 @@
 """The training loop: iterations, evaluations, checkpoints, and what to do when something fails."""
 
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ class Training:
         Raises:
             TrainingFailed: it went wrong too often.
         """
-        with Signals() as signals:
+        with Signals(self.stopwatch.skip) as signals:
             if self.learner.iterations == 0:
                 self.save()
             last = self.reached or self.learner.iterations >= self.cfg["iterations"]
@@ -85,6 +86,7 @@ class Training:
     def step(self, signals: Signals) -> bool:
         """Do an iteration and all that is due after it. Returns whether it was the last."""
         cfg = self.cfg
+        self.stopwatch.tick()
         self.learner.iteration()
         i = self.learner.iterations
         self.flush()  # the row of an earlier iteration, now that the device has this one to do
@@ -134,6 +136,7 @@ class Training:
             "task": self.cfg["task"]["name"],
             "time_s": str(self.stopwatch.seconds),
             "rollbacks": str(self.rollbacks),
+            "config": json.dumps(self.cfg),
             **self.progress.note(),
         }
         if success is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.core.graphs import WARM_UP
-from gpusim_rl.training.memory_checks import free_bytes
+from gpusim_rl.training.memory_checks import OutOfMemory, free_bytes, out_of_memory_named
 
 # Worlds that are measured, at least. A GPU's allocator takes megabytes at a time: what fewer worlds
 # need would lie below that.
@@ -46,10 +46,24 @@ def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
     """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
 
     unit: the number of worlds must be a multiple of it.
+
+    Raises:
+        OutOfMemory: not even the smallest sizes fit.
     """
     # The first one also loads modules, libraries and kernels, which are not to be measured.
     device = build(unit * math.ceil(FEW["cpu"] / unit)).env.device
     few = unit * math.ceil(FEW[device.type] / unit)
+    while True:
+        try:
+            return extrapolate(build, few, device)
+        except OutOfMemory:
+            if few == unit:
+                raise
+            few = unit * math.ceil(few / MORE / unit)
+
+
+def extrapolate(build: Callable[[int], Learner], few: int, device: torch.device) -> Plan:
+    """The plan from what `few` worlds hold, and MORE times as many."""
     many = MORE * few
     measure_parts(build, few, device)
     free = free_bytes(device)
@@ -63,9 +77,10 @@ def measure_parts(
 ) -> dict[str, int]:
     """Bytes of each part once every function has run, and on CUDA has been captured."""
     cuda, before = device.type == "cuda", free_bytes(device)
-    learner = build(worlds)
-    for _ in range(WARM_UP + 2 if cuda else 1):
-        learner.iteration()
+    with out_of_memory_named(worlds):
+        learner = build(worlds)
+        for _ in range(WARM_UP + 2 if cuda else 1):
+            learner.iteration()
     seen: set[int] = set()
     size = {
         "physics": held_bytes(learner.env.sim, seen),
@@ -145,6 +160,7 @@ def held_bytes(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int
         if id(x) in visited:
             continue
         visited.add(id(x))
+        x = getattr(x, "_tensor", x) if isinstance(x, wp.array) else x  # a view of torch's memory
         if isinstance(x, Tensor):
             place, n = x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()
         elif isinstance(x, wp.array):

@@ -19,17 +19,21 @@ from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.sim.actuator_spec import GAINS
 
 
+class OutOfMemory(ValueError):
+    """What a configuration needs does not fit into memory."""
+
+
 def check_free(what: str, size: float, device: torch.device) -> None:
     """Check that so many bytes are free on the device. Less than 1 GiB is taken for granted.
 
     Raises:
-        ValueError: names what would take them.
+        OutOfMemory: names what would take them.
     """
     if size < 2**30:
         return
     free = free_bytes(device)
     if size > free:
-        raise ValueError(
+        raise OutOfMemory(
             f"{what} takes more than {size / 2**30:,.0f} GiB, and {free / 2**30:.1f} GiB are free"
         )
 
@@ -52,14 +56,14 @@ def free_bytes(device: torch.device) -> int:
 
 @contextmanager
 def out_of_memory_named(worlds: int):
-    """Turn the errors of an allocation that failed into a ValueError that names num_envs."""
+    """Turn the errors of an allocation that failed into OutOfMemory, which names num_envs."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         known = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not known and "alloc" not in str(error):
             raise
-        raise ValueError(
+        raise OutOfMemory(
             f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"
         ) from None
 
@@ -70,7 +74,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     About what `measure` finds.
 
     Raises:
-        ValueError: they do not.
+        OutOfMemory: they do not.
     """
     m, episodes, steps = task.mjm, cfg["episodes"], cfg["num_steps"]
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -90,7 +94,7 @@ def check_rollout(env: Env, policy: Policy, cfg: dict[str, Any]) -> None:
     """Check that a rollout and its update fit: record, samples and activations.
 
     Raises:
-        ValueError: they do not.
+        OutOfMemory: they do not.
     """
     algo, steps, worlds = cfg["algo"], cfg["num_steps"], env.num_envs
     remembered = sum(x.shape[1] for x in policy.blank_memory(1).values())

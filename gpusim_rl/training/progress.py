@@ -48,7 +48,8 @@ class Stopwatch:
     """Measures time [s] from its creation on, added to `before`."""
 
     def __init__(self, before: float = 0.0):
-        self.start = time.perf_counter() - before
+        self.last = time.perf_counter()  # of the last `tick`
+        self.start = self.last - before
 
     @property
     def seconds(self) -> float:
@@ -61,4 +62,13 @@ class Stopwatch:
         try:
             yield
         finally:
-            self.start += time.perf_counter() - begun
+            self.start += time.perf_counter() - max(begun, self.last)
+
+    def tick(self) -> None:
+        """Note that the program runs. To be called often."""
+        self.last = time.perf_counter()
+
+    def skip(self, *_: object) -> None:
+        """What passed since the last `tick` does not count: the process was stopped meanwhile."""
+        now = time.perf_counter()
+        self.start, self.last = self.start + now - self.last, now

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -11,14 +12,21 @@ class Signals:
     """A context in which SIGTERM, SIGINT and SIGHUP are noted in `caught`.
 
     The second signal ends the program at once.
+
+    Args:
+        goes_on: called when the process, which was stopped, goes on (SIGCONT).
     """
 
     caught = 0
+
+    def __init__(self, goes_on: Callable[[int, object], None]):
+        self.goes_on = goes_on
 
     def __enter__(self) -> "Signals":
         # nohup ignores SIGHUP, and so does the training then.
         handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._catch) for number in handled}
+        self._before[signal.SIGCONT] = signal.signal(signal.SIGCONT, self.goes_on)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -67,7 +67,11 @@ class Quadruped(Task):
         super().__post_init__()
         if not 0 <= self.still < 1:
             raise ValueError(f"task.still={self.still}: expected a share, from 0 to below 1")
-        self.require_positive("redraw", "sigma", "sigma_feet")
+        self.require_positive("redraw", "sigma", "sigma_feet", "reach", "height")
+        if not all(x >= 0 for x in self.fastest):
+            raise ValueError(f"task.fastest={list(self.fastest)}: expected speeds of at least 0")
+        if not all(abs(angle) <= math.pi for angle in self.step):
+            raise ValueError(f"task.step={list(self.step)}: expected angles [rad] within ± π")
         if not 0 < self.gait <= 0.5 / self.dt:
             expected = "expected more than 0, and two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")

@@ -2,11 +2,12 @@
 
 Each case is a process of its own, because the runtime is loaded before torch. It sees torch's
 streams, captures, allocator and host reads. It cannot see the numbers of GPU kernels, times, Warp's
-own memory, conditional nodes, or NCCL; and several processes are not run here.
+own memory, conditional nodes, or NCCL, in whose place several processes use gloo.
 """
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -124,6 +125,36 @@ def test_a_device_evaluates_and_exports(tmp_path, device):
 def test_memory_is_planned(words):
     """`plan=true` ends with the number of worlds that fit."""
     assert "largest num_envs that fits" in train("plan=true", *words)
+
+
+@pytest.mark.parametrize("graph", ["off", "parts"])
+def test_two_ranks_are_one(tmp_path, graph):
+    """Two processes, each with a device of its own, train what one does, to rounding."""
+    words = ("num_envs=32", "iterations=4", f"graph={graph}", "algo.learning_rate=1e-4")
+    train(*words, f"run_dir={tmp_path}/one")
+    line = ["bash", str(HERE / "run"), "ranks.py", *TRAIN, *words, f"run_dir={tmp_path}/two"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])  # a free one
+    ranks = [
+        subprocess.Popen(
+            line,
+            cwd=ROOT,
+            env=os.environ
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "FAKE_DEVICES": "2"}
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=600)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    assert "without a graph" not in "".join(said)
+    one, two = (last_state(tmp_path / name) for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    worst = max((one[k] - two[k]).abs().max() for k in one if k.startswith("policy/"))
+    assert worst <= 1e-5
 
 
 def test_gpu_tests_that_need_no_real_number():

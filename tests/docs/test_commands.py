@@ -37,7 +37,7 @@ LISTED = {
     "make wheel": WHEEL,
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
-    "python train.py task=quadruped num_envs=4096 device=cuda": GPU,
+    "python train.py task=quadruped device=cuda": GPU,
     "python -m gpusim_rl.bench compare=mjlab": GPU,
     "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
     "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,

@@ -378,6 +378,24 @@ def test_urdf(tmp_path):
     assert (stance[:, 1] > 0.5).all() and (stance[:, 2] < -1).all()
 
 
+@pytest.mark.parametrize(
+    "moments, inertia, says",
+    [
+        ((0.001, 0.001, 0.004), 0.002, "no rigid body has the inertia of rumpf, hr_a, hr_b, hr_c"),
+        ((0, 0, 0), 1e-6, "bodies almost without mass or inertia get 0.001 kg and 1e-06 kg m²: r"),
+        ((100, 100, 100), 100.0, "rumpf, hr_a, hr_b, hr_c and 9 more turn as if their mass lay"),
+    ],
+)
+def test_impossible_inertias_are_said(tmp_path, capsys, moments, inertia, says):
+    """Inertias that MuJoCo refuses are mended, those that no such robot has are kept: in a line."""
+    new = 'ixx="{}" iyy="{}" izz="{}"'.format(*moments)
+    text = robot_files.urdf().replace('ixx="0.002" iyy="0.002" izz="0.002"', new)
+    loaded = make_robot(mjcf=write(tmp_path, text, "hund.urdf"))
+    line = capsys.readouterr().err
+    assert line.startswith("warning: ") and line.count("\n") == 1 and says in line
+    np.testing.assert_allclose(loaded.mjm.body("vl_c").inertia, inertia, rtol=1e-6)
+
+
 def test_menagerie(tmp_path, monkeypatch):
     """menagerie:NAME loads a model of MuJoCo Menagerie; an unknown name or a failed download is
     refused in one line."""

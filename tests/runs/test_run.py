@@ -265,6 +265,12 @@ def test_newest(tmp_path):
 
 
 def test_stopwatch():
-    """A stopwatch goes on from where it stood."""
+    """A stopwatch goes on from where it stood. What it is told to skip counts neither beside a
+    pause nor within one."""
     watch = Stopwatch(100.0)
     assert 100.0 < watch.seconds <= watch.seconds < 160.0
+    watch.start, watch.last = watch.start - 1000.0, watch.last - 1000.0
+    assert 1100.0 < watch.seconds < 1160.0
+    with watch.paused():
+        watch.skip()
+    assert 100.0 <= watch.seconds < 160.0

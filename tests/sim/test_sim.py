@@ -13,10 +13,13 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+import warp as wp
 from mujoco.batch import Batch
 
 from gpusim_rl.sim.factory import choose
 from gpusim_rl.sim.native import ISLAND, WARMSTART, Native, fast
+from gpusim_rl.sim.warp import Warp
+from gpusim_rl.sim.warp_model import STATE
 from tests.guard import guard
 from tests.worlds import ROOT, copies, make_sim
 
@@ -217,6 +220,33 @@ def test_reset_leaves_the_others_alone(backend):
     for name in ("qpos", "qvel", "ctrl", "sensordata"):
         assert torch.equal(getattr(sim, name)[~mask], getattr(undisturbed, name)[~mask])
     assert torch.equal(run(sim, 10, 30)[:, ~mask], run(undisturbed, 10, 30)[:, ~mask])
+
+
+def test_warp_resets_every_array():
+    """Whatever was written to a world's state, it restarts as it was made; its neighbors keep it.
+
+    Most of the arrays lie in one buffer, which is reset at once. Each begins where CUDA reads fast.
+    """
+    weld = '<equality><weld body1="base" active="false"/></equality>'
+    model = mujoco.MjModel.from_xml_string(HOPPER.replace("<sensor>", f"{weld}<sensor>"))
+    sim = make_sim("warp", model, 8)
+    assert isinstance(sim, Warp)
+    state = {name: wp.to_torch(getattr(sim.d, name)) for name in STATE}
+    made = copies(state)
+    first = sim._buffer.data_ptr()
+    places = {name: x.data_ptr() - first for name, x in state.items() if x.numel()}
+    inside = {name for name, place in places.items() if 0 <= place < sim._buffer.nbytes}
+    assert inside == places.keys() - {"eq_active"} and "mocap_quat" in inside
+    assert all(places[name] % 256 == 0 for name in inside)
+    for x in state.values():
+        x.fill_(True if x.dtype == torch.bool else 3.0)
+    written, mask = copies(state), every(8, 3)
+    sim.reset(mask, *starts(1, 8))
+    for name, x in state.items():
+        assert torch.equal(x[~mask], written[name][~mask]), name
+        if name not in ("qpos", "qvel", "sensordata", "history"):
+            assert torch.equal(x[mask], made[name][mask]), name
+    assert torch.equal(sim.qpos[mask], starts(1, 8)[0].float()[mask])
 
 
 def test_an_empty_mask_changes_nothing(backend):

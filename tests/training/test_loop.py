@@ -192,10 +192,39 @@ def test_two_processes(here):
     assert not Path("run/.lock").read_bytes()  # it is given back, and names nobody
 
 
+def test_a_checkpoint_vouches_for_its_configuration(here):
+    """What config.yaml says otherwise than when its checkpoint was trained is refused by resume=,
+    as on the command line, or said; play.py says it. So are the checkpoints of another run."""
+    for seed in (1, 2):
+        succeed("train.py", *WORDS, f"seed={seed}", "iterations=1", f"run_dir=s{seed}", cwd=here)
+    file = here / "s1" / "config.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("  gamma: 0.97\n", "  gamma: 0.9\n"))
+    play = ("run=s1", "mode=evaluate", "episodes=2", "out=eval.json")
+    said = command("play.py", *play, cwd=here)
+    trained = "checkpoints/000001.safetensors was not trained with s1/config.yaml"
+    assert said.returncode == 0 and said.stderr.count("\n") == 1
+    assert f"{trained}: algo.gamma 0.97 → 0.9" in said.stderr
+    said = command("train.py", "resume=s1", "iterations=2", cwd=here)
+    assert said.returncode == 0
+    assert said.stderr.startswith("warning: algo.gamma 0.97 → 0.9: from iteration 1 on")
+    file.write_text(text.replace("  reach: 0.3\n", "  reach: 0.4\n"))
+    line = refused("train.py", "resume=s1", "iterations=3", cwd=here)
+    assert "s1/config.yaml does not belong to the last checkpoint: task.reach 0.3 → 0.4" in line
+    file.write_text(text)
+    shutil.rmtree(here / "s1" / "checkpoints")
+    shutil.copytree(here / "s2" / "checkpoints", here / "s1" / "checkpoints")
+    assert "last checkpoint: seed 2 → 1" in refused("train.py", "resume=s1", cwd=here)
+    (note,) = {load(Run(here / "s2").checkpoints.latest())[1]["config"]}
+    for damaged in ("[]", "{", "[" * 100000):
+        with pytest.raises(ValueError, match="its configuration cannot be read"):
+            resume.edits({"config": damaged}, json.loads(note), Path("file"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals(tmp_path, number):
     """A signal ends a training after its iteration and a checkpoint, with 128 + its number;
-    auto_resume=true goes on."""
+    auto_resume=true goes on. Training time does not count how long the process was stopped."""
     words = (*WORDS, "run_dir=run", "auto_resume=true", "save_every=1000")
     line = [sys.executable, str(ROOT / "train.py"), *words, "iterations=100000"]
     env = environment(tmp_path / "home")
@@ -205,6 +234,15 @@ def test_signals(tmp_path, number):
         while len(Run(tmp_path / "run").rows()) < 3:
             assert process.poll() is None
             time.sleep(0.02)
+        before, begun = Run(tmp_path / "run").rows()[-1], time.monotonic()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGCONT)
+        while len(Run(tmp_path / "run").rows()) < before["iteration"] + 5:
+            assert process.poll() is None
+            time.sleep(0.02)
+        after, passed = Run(tmp_path / "run").rows()[-1], time.monotonic() - begun
+        assert after["time_s"] - before["time_s"] < passed - 1.2
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number and "python train.py resume=run continues" in out
@@ -222,7 +260,7 @@ def test_a_second_signal_ends_at_once():
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
 from gpusim_rl.training.signals import Signals
-with Signals() as signals:
+with Signals(print) as signals:
     os.kill(os.getpid(), signal.SIGTERM)
     assert signals.caught == signal.SIGTERM
     os.kill(os.getpid(), signal.SIGINT)
@@ -238,7 +276,7 @@ with Signals() as signals:
     )
     assert done.returncode == 130 and done.stderr.startswith("SIGTERM: ")
     before = signal.getsignal(signal.SIGTERM)
-    with Signals():
+    with Signals(print):
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -31,6 +31,7 @@ def test_held_counts_each_byte_once():
     seen: set[int] = set()
     assert held_bytes(thing, seen) == 40 + y.capacity + 32
     assert held_bytes(x[1:], set()) == 40  # all that it keeps alive
+    assert held_bytes([wp.from_torch(x[:4]), wp.from_torch(x[4:])], set()) == 40  # views of x
     assert held_bytes([y, x], seen) == 0 and held_bytes(thing, set(), skip=(y,)) == 72
 
 

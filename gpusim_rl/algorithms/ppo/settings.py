@@ -56,7 +56,10 @@ class Settings:
         ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"algo.{name}={getattr(self, name)}: expected more than 0")
-        if not self.mirror_coef >= 0:
-            raise ValueError(f"algo.mirror_coef={self.mirror_coef}: expected at least 0")
+        for name in ("ent_coef", "mirror_coef"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"algo.{name}={getattr(self, name)}: expected at least 0")
+        if not self.lr_min <= self.lr_max:
+            raise ValueError(f"algo.lr_min={self.lr_min}: expected at most lr_max={self.lr_max}")
         if not self.lr_factor >= 1:
             raise ValueError(f"algo.lr_factor={self.lr_factor}: expected at least 1")

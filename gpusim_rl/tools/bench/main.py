@@ -25,7 +25,7 @@ from rich.table import Table
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_ppo
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose, recipe, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import WARM_UP
@@ -212,6 +212,7 @@ def main(words: list[str]) -> None:
         keys = [o.key_or_group for o in compose.parse(words)]
         curriculum.check_overrides(cfg, keys)
         cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))
+        cfg, _ = recipe.choose_recipe(recipe.open_recipe(cfg, keys))
         start = perf_counter()
         ppo = make_ppo(cfg)
     results = bench(

@@ -24,7 +24,7 @@ from rich.table import Table
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.report import SHARES
 from gpusim_rl.build import make_ppo
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose, recipe, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import Spent
@@ -48,7 +48,8 @@ def settle(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
         raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
     validate.writable("out", cfg["out"])
     curriculum.check_overrides(cfg, keys)
-    return cfg | {"task_code": validate.find_task_code(cfg, compose.named_task(words))}
+    cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))
+    return recipe.choose_recipe(recipe.open_recipe(cfg, keys))[0]
 
 
 def measure(ppo: PPO, seconds: float, progress: Progress | None = None) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""What a training does otherwise on a GPU: the section `gpu` of a task's file.
+
+A GPU steps thousands of worlds in the time of a few, so other numbers of worlds, steps and updates
+pay there. The command line wins over the section, and a run keeps what it began with.
+"""
+
+from typing import Any
+
+from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.config.validate import check_values
+
+# What may differ: the task itself is the same on every device.
+KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
+
+
+def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
+    """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
+
+    Args:
+        cfg: composed by `compose_plain`.
+        given: keys of the command line.
+
+    Raises:
+        ValueError: the section holds a key that it may not change, or a wrong value.
+    """
+    if not isinstance(cfg["gpu"], dict):
+        raise ValueError(f"gpu={cfg['gpu']!r}: expected keys with values")
+    keys = ", ".join(KEYS)
+    for key in flatten(cfg["gpu"]):
+        if not is_below(key, KEYS):
+            raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
+    left = without(cfg["gpu"], tuple(given))
+    try:
+        check_values(merge(cfg, left))
+    except ValueError as error:
+        raise ValueError(f"gpu: {error}") from None
+    return cfg | {"gpu": left}
+
+
+def without(tree: dict[str, Any], given: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    """A tree of values without the keys that are given, or lie below one that is."""
+    left = {}
+    for key, value in tree.items():
+        if is_below(f"{prefix}{key}", given):
+            continue
+        inner = isinstance(value, dict)
+        value = without(value, given, f"{prefix}{key}.") if inner else value
+        left |= {} if inner and not value else {key: value}
+    return left
+
+
+def choose_recipe(cfg: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration of a training on its device, and what the section `gpu` gave to it.
+
+    The first is what config.yaml keeps: its section is empty. The second is dotted key → value.
+    """
+    from gpusim_rl.sim.factory import choose  # it loads torch
+
+    _, device = choose(cfg["sim"]["name"], cfg["device"])
+    values = cfg["gpu"] if device.startswith("cuda") else {}
+    given = {key: value for key, value in flatten(values).items() if not isinstance(value, dict)}
+    return merge(cfg, values) | {"gpu": {}}, given

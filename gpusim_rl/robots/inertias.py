@@ -1,0 +1,75 @@
+"""Masses and inertias of a robot's file that no rigid body can have: mended, and said."""
+
+from collections.abc import Callable
+
+import mujoco
+import numpy as np
+
+SMALLEST = 1e-3, 1e-6  # kg, kg m²: least mass and inertia of a body that are not mended
+SHOWN = 4  # names in a line
+
+
+def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.MjModel:
+    """The compiled spec. Inertias that MuJoCo refuses are mended in place, and `say` tells which.
+
+    Masses and inertias of almost nothing become `SMALLEST`. Moments of inertia that are not
+    positive, or of which one is larger than the others together, become their mean.
+
+    Raises:
+        ValueError: the spec does not compile, for this reason or another.
+    """
+    try:
+        return spec.compile()
+    except ValueError as error:
+        if "inertia" not in str(error):
+            raise
+    if mended := balance(spec):
+        say(f"no rigid body has the inertia of {shown(mended)}: it gets the mean of its moments")
+    try:
+        return spec.compile()
+    except ValueError as error:
+        if "mjMINVAL" not in str(error):
+            raise
+    spec.compiler.boundmass, spec.compiler.boundinertia = SMALLEST
+    model = spec.compile()
+    mass, inertia = SMALLEST
+    few = (model.body_mass <= mass) | (model.body_inertia.min(1) <= inertia)
+    light = [model.body(i).name for i in np.flatnonzero(few) if i]
+    say(f"bodies almost without mass or inertia get {mass} kg and {inertia} kg m²: {shown(light)}")
+    return model
+
+
+def balance(spec: mujoco.MjSpec) -> list[str]:
+    """Give bodies whose moments of inertia are impossible their mean, in place. Returns their
+    names."""
+    mended = []
+    for body in spec.bodies[1:]:
+        full = body.fullinertia
+        if not body.explicitinertial:
+            continue
+        moments = body.inertia
+        if np.isfinite(full[0]):
+            xx, yy, zz, xy, xz, yz = full
+            moments = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+        least, middle, most = sorted(moments)
+        if (least > 0 and least + middle >= most) or not np.any(moments):
+            continue
+        body.fullinertia = [np.nan, 0, 0, 0, 0, 0]
+        body.inertia = np.full(3, max(float(np.mean(moments)), SMALLEST[1]))
+        mended.append(body.name)
+    return mended
+
+
+def implausible(m: mujoco.MjModel, base: int, size: float) -> list[str]:
+    """Names of a robot's bodies that turn as if their mass lay outside of the robot.
+
+    base: its body. size: of the robot [m]: a body's radius of gyration is less.
+    """
+    bodies = [i for i in range(base, m.nbody) if m.body_rootid[i] == m.body_rootid[base]]
+    return [m.body(i).name for i in bodies if m.body_inertia[i].max() > m.body_mass[i] * size**2]
+
+
+def shown(names: list[str]) -> str:
+    """The first names of a list."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,129 @@
+"""The section `gpu`: what a training does otherwise on a GPU, and how many worlds fit there."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import yaml
+
+from gpusim_rl import memory_plan
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.recipe import choose_recipe
+from gpusim_rl.config.resume import check_training
+from gpusim_rl.core.distributed import SINGLE
+from gpusim_rl.sim import factory
+from gpusim_rl.trainer import configure
+from gpusim_rl.training import memory
+from gpusim_rl.training.memory_checks import OutOfMemory
+from tests.commands import refused, succeed
+from tests.worlds import TASKS
+
+SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "export=none", "log=none")
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `device=auto` be a GPU, as far as the choice of a recipe goes."""
+    monkeypatch.setattr(factory, "choose", lambda name, device: ("warp", "cuda"))
+
+
+def configured(section: Any, *words: str) -> dict[str, Any]:
+    """The configuration of a command line, with another section `gpu` in the task's file."""
+    cfg = compose_plain("config", ["task=cartpole", *words])
+    return check_training(cfg | {"gpu": section}, ["task=cartpole", *words])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_gpu_has_its_own_numbers(monkeypatch, task):
+    """On a GPU the section replaces the file's numbers and nothing else; on the CPU nothing."""
+    cfg = configure(f"task={task}")
+    assert cfg["gpu"], "conf/task says what pays on a GPU"
+    here, given = choose_recipe(cfg)
+    assert here == cfg | {"gpu": {}} and given == {}
+    on_a_gpu(monkeypatch)
+    there, given = choose_recipe(cfg)
+    assert there["num_envs"] == given["num_envs"] == cfg["gpu"]["num_envs"] > cfg["num_envs"]
+    assert there["task"] == cfg["task"] and there["gpu"] == {}
+    assert there["num_steps"] % there["algo"]["num_minibatches"] == 0
+
+
+def test_the_command_line_wins(monkeypatch):
+    """A key of the line is as it says; a group of the line replaces all of the section's."""
+    on_a_gpu(monkeypatch)
+    section = {"num_envs": 4096, "num_steps": 16, "algo": {"update_epochs": 7, "gamma": 0.9}}
+    cfg, given = choose_recipe(configured(section, "num_envs=64", "algo.gamma=0.95"))
+    assert (cfg["num_envs"], cfg["num_steps"], cfg["algo"]["gamma"]) == (64, 16, 0.95)
+    assert given == {"num_steps": 16, "algo.update_epochs": 7}
+    assert cfg["algo"]["update_epochs"] == 7 and cfg["algo"]["hidden"] == [64, 64]
+    assert configured(section, "algo=ppo")["gpu"] == {"num_envs": 4096, "num_steps": 16}
+    assert choose_recipe(configure("task=cartpole", "gpu.num_envs=99"))[0]["num_envs"] == 99
+
+
+@pytest.mark.parametrize(
+    "section, says",
+    [
+        ({"num_env": 4}, "gpu.num_env: expected a key of a training: num_envs, num_steps"),
+        ({"task": {"dt": 0.1}}, "gpu.task: expected a key of a training"),
+        ({"algo": {"gama": 0.9}}, "gpu: unknown key algo.gama"),
+        ({"num_envs": 0}, "gpu: num_envs=0: expected a whole number of at least 1"),
+        ({"num_envs": "many"}, "gpu: num_envs='many': expected a whole number"),
+        (5, "gpu=5: expected keys with values"),
+    ],
+)
+def test_a_wrong_section_is_one_line(section, says):
+    """On every machine, also where there is no GPU."""
+    with pytest.raises(ValueError) as error:
+        configured(section)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_run_keeps_its_own_numbers(tmp_path, monkeypatch):
+    """--cfg job prints both; config.yaml holds what was chosen; a run that was begun on the CPU
+    goes on with its own number of worlds, also on a GPU."""
+    shown = yaml.safe_load(succeed("train.py", "task=cartpole", "--cfg", "job", cwd=tmp_path))
+    assert shown["gpu"]["num_envs"] != shown["num_envs"]
+    succeed("train.py", "task=cartpole", *SMALL, "run_dir=run", "device=cpu", cwd=tmp_path)
+    kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert kept["gpu"] == {} and kept["num_envs"] == 8
+    assert "gpu.num_envs" in refused("train.py", "resume=run", "gpu.num_envs=16", cwd=tmp_path)
+    on_a_gpu(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    cfg, given = choose_recipe(configure("resume=run", "device=auto"))
+    assert cfg["num_envs"] == 8 and given == {}
+
+
+def limited(make_ppo: Any, most: int, cfg: dict[str, Any], worlds: int | None = None, **keys: Any):
+    """`make_ppo` on a device where `most` worlds fit."""
+    worlds = worlds or cfg["num_envs"]
+    if worlds > most:
+        raise OutOfMemory(f"out of memory with num_envs={worlds}")
+    return make_ppo(cfg, worlds, **keys)
+
+
+def test_as_many_worlds_as_fit(monkeypatch, capsys):
+    """Worlds of the section that do not fit become the most that do; a user's number is kept."""
+    cfg = compose_plain("config", ["task=cartpole", *SMALL, "device=cpu", "num_envs=4096"])
+    own = memory_plan.make_ppo
+    monkeypatch.setattr(memory_plan, "make_ppo", partial(limited, own, 1000))
+    plan = memory.Plan(*(dict.fromkeys(memory.PARTS, x) for x in (0.0, 1.0)), free=4000)
+    monkeypatch.setattr(memory, "measure", lambda build, unit: plan)
+    ppo, fitting = memory_plan.make_fitting_ppo(cfg, SINGLE, {"num_envs": 4096})
+    assert ppo.env.num_envs == fitting["num_envs"] == plan.largest == 600
+    said = capsys.readouterr().err
+    assert said == (
+        "warning: out of memory with num_envs=4096; so num_envs=600, the most that fit\n"
+    )
+    with pytest.raises(OutOfMemory, match="num_envs=4096"):
+        memory_plan.make_fitting_ppo(cfg, SINGLE, {"num_steps": 4})
+
+
+def test_the_plan_is_measured_where_little_fits(monkeypatch):
+    """Where the larger of the two measured numbers does not fit, smaller ones are measured."""
+    cfg = compose_plain("config", ["task=cartpole", *SMALL, "device=cpu"])
+    monkeypatch.setattr(memory, "FEW", {"cpu": 64})
+    free = partial(memory_plan.make_ppo, cfg)
+    tight = partial(limited, memory_plan.make_ppo, 100, cfg)
+    all_fit, few_fit = memory.measure(free), memory.measure(tight)
+    for part in memory.PARTS:
+        assert few_fit.bytes(4096)[part] == pytest.approx(all_fit.bytes(4096)[part], rel=0.1), part
+    with pytest.raises(OutOfMemory):
+        memory.measure(partial(limited, memory_plan.make_ppo, 2, cfg), unit=2)

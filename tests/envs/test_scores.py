@@ -1,0 +1,58 @@
+"""The scores of an evaluation, against what its record says by hand."""
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.envs.scores import walking_scores
+
+STEPS, DT, GAIT = 100, 0.02, 2.0
+
+
+def walked(settled: list[float], terminated: list[bool], moving: list[float]) -> dict[str, Tensor]:
+    """The record of some robots: 0.1 m/s and 0.2 rad/s off, at 0.5 m/s, with feet at 5 cm."""
+    worlds = len(settled)
+    every = torch.ones(STEPS, worlds)
+    counted = every * torch.tensor(settled)
+    fell = torch.zeros(STEPS, worlds, dtype=torch.bool)
+    fell[-1] = torch.tensor(terminated)
+    return {
+        "settled": counted,
+        "velocity_error": 0.01 * counted,
+        "yaw_error": 0.04 * counted,
+        "terminated": fell,
+        "moving": every * torch.tensor(moving),
+        "power": 60 * every,
+        "speed": 0.5 * every,
+        "x": 0.01 * torch.arange(STEPS)[:, None] * every,
+        "y": 0 * every,
+        "foot_FL": 0.05 * every,
+        "foot_FR": 0.06 * every,
+    }
+
+
+def test_scores_of_robots_that_walk():
+    """Errors are those of the robots that did something, lift and energy of those that walked."""
+    scores = walking_scores(walked([1, 1, 0], [False, True, True], [1, 1, 0]), DT, GAIT)
+    wanted = {"success": 1 / 3, "velocity_rmse": 0.1, "yaw_rmse": 0.2, "falls_per_episode": 2 / 3}
+    wanted |= {"foot_lift": 0.05, "energy_per_metre": 120.0, "drift_still": None}
+    assert scores.keys() == wanted.keys()
+    for name, value in wanted.items():
+        if value is None:
+            assert scores[name] is None
+        else:
+            torch.testing.assert_close(scores[name], value, rtol=1e-5, atol=0, msg=name)
+
+
+def test_who_falls_at_once_has_no_errors():
+    """Nothing is known of a robot that fell before its errors count: they are not 0."""
+    scores = walking_scores(walked([0, 0], [True, True], [1, 0]), DT, GAIT)
+    assert scores["success"] == 0 and scores["falls_per_episode"] == 1
+    for name in ("velocity_rmse", "yaw_rmse", "foot_lift", "energy_per_metre", "drift_still"):
+        assert scores[name] is None, name
+
+
+def test_who_stands_drifts():
+    """The drift of those that were told to stand is distance over time, without a second."""
+    scores = walking_scores(walked([1], [False], [0]), DT, GAIT)
+    assert scores["foot_lift"] is scores["energy_per_metre"] is None
+    torch.testing.assert_close(scores["drift_still"], 0.5, rtol=1e-4, atol=0)
