@@ -113,7 +113,7 @@ def wait(learner: Any) -> None:
 
 def judge(
     actors: list[Actor],
-    score: Callable[[Actor], dict[str, float]],
+    score: Callable[[Actor], dict[str, Any]],
     conditions: list[Condition],
     how: str,
 ) -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         raise SystemExit(failed)
     learner, end, begun = loop.learner, actors[-1], time.perf_counter()
 
-    def score(actor: Actor) -> dict[str, float]:
+    def score(actor: Actor) -> dict[str, Any]:
         learner.policy.load_state_dict(actor.weights)
         return program.evaluate(cfg["task"], learner, SEED, job["episodes"])
 
