@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.core.errors import silence_mujoco, warn
-from gpusim_rl.robots.inertias import compile_mended, implausible, shown
+from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import prepare, topology
 from gpusim_rl.robots.quadruped.feet import find_foot
@@ -21,6 +21,9 @@ from gpusim_rl.robots.quadruped.topology import LEGS, Foot, RobotError, joint_va
 from gpusim_rl.robots.servos import joint_parameters
 
 Array = np.ndarray
+# Guesses of armature, as shares of the leg's inertia. With timesteps of 5 and 10 ms the light legs
+# of robots below about 3 kg tremble without the second; the gears of such motors have as much.
+ROTORS = (0.2, 1.0)
 
 
 @dataclass(kw_only=True)
@@ -45,7 +48,8 @@ class Robot:
     # [N m s/rad]; guess: as kp, else √(kp · inertia of the leg about its hip)
     kd: Any = None
     torque: Any = None  # [N m]; guess: the limits in the file, else weight times height
-    # [kg m²]; guess: the value in the file, else a fifth of the inertia of the leg about its hip
+    # [kg m²]; guess: the value in the file, else a fifth of the inertia of the leg about its hip,
+    # or all of it if the robot stands still only then
     armature: Any = None
     scale: Any = None  # [rad] of joint target per unit of action; None: the task's `reach`
     height: float | None = None  # [m] of the base; guess: measured in simulation
@@ -115,16 +119,14 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     names = [name for leg in joints for name in leg]
     meshless = prepare_specs(spec, original, base, names, feet, robot.collide)
     legs = Legs(meshless.compile(), base, names, feet)
-    wide = implausible(original, original.body(base).id, 2 * float(legs.length.mean()))
-    if wide:
-        far = "turn as if their mass lay outside of the robot: are their inertias in kg m²?"
-        warn(f"warning: {robot.mjcf}: {shown(wide)} {far}")
+    if line := implausible(original, base, 2 * float(legs.length.mean())):
+        warn(f"warning: {robot.mjcf}: {line}")
     if robot.stance is None:
         stances = [*legs.keyframe_angles(original), legs.crouch()]
     else:
         stances = [joint_values("stance", robot.stance)]
-    for keep_gains, stance in product((True, False), stances):
-        candidate = fill_gains(robot, original, legs, stance, keep_gains)
+    for rotor, keep, stance in product(ROTORS, (True, False), stances):
+        candidate = fill_gains(robot, original, legs, stance, rotor, keep)
         trial = meshless.copy()
         add_servos(trial, legs, candidate)
         height = prepare.standing_height(trial.compile(), legs)
@@ -198,11 +200,12 @@ def mirror_signs(
 
 
 def fill_gains(
-    robot: Robot, original: mujoco.MjModel, legs: Legs, stance: Array, keep_gains: bool
+    robot: Robot, original: mujoco.MjModel, legs: Legs, stance: Array, rotor: float, keep: bool
 ) -> Robot:
     """The description with this stance, and with gains and limits where it had None.
 
-    With `keep_gains`, kp and kd are those of the file's own servos where it has them.
+    With `keep`, kp and kd are those of the file's own servos where it has them. `rotor` is
+    the guess of armature, as a share of the leg's inertia.
     """
     inertia, torque_scale = legs.inertia(stance), legs.torque_scale(stance)  # kg m², N m
     stance = np.round(stance, 4) + 0.0  # no -0
@@ -211,7 +214,7 @@ def fill_gains(
         value = getattr(robot, key)
         if value is not None:
             values = joint_values(key, value)
-        elif keep_gains or key not in ("kp", "kd"):
+        elif keep or key not in ("kp", "kd"):
             values = joint_parameters(original, legs.names, key)
         else:
             values = np.full(12, np.nan)
@@ -220,7 +223,7 @@ def fill_gains(
             raise RobotError(f"robot.{key}={value}: expected more than 0")
         return six_digits(values)
 
-    armature = fill("armature", np.full(12, 0.2 * inertia))
+    armature = fill("armature", np.full(12, rotor * inertia))
     kp = fill("kp", np.full(12, torque_scale))
     kd = fill("kd", np.sqrt(np.array(kp) * (inertia + np.array(armature))))
     scale = None if robot.scale is None else six_digits(joint_values("scale", robot.scale))

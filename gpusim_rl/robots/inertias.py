@@ -60,13 +60,16 @@ def balance(spec: mujoco.MjSpec) -> list[str]:
     return mended
 
 
-def implausible(m: mujoco.MjModel, base: int, size: float) -> list[str]:
-    """Names of a robot's bodies that turn as if their mass lay outside of the robot.
+def implausible(m: mujoco.MjModel, base: str, size: float) -> str:
+    """A line that names bodies that turn as if their mass lay outside of the robot; "" if none do.
 
-    base: its body. size: of the robot [m]: a body's radius of gyration is less.
+    base: the robot's body. size: of the robot [m]: a body's radius of gyration is less.
     """
-    bodies = [i for i in range(base, m.nbody) if m.body_rootid[i] == m.body_rootid[base]]
-    return [m.body(i).name for i in bodies if m.body_inertia[i].max() > m.body_mass[i] * size**2]
+    first = m.body(base).id
+    bodies = [i for i in range(first, m.nbody) if m.body_rootid[i] == m.body_rootid[first]]
+    far = [m.body(i).name for i in bodies if m.body_inertia[i].max() > m.body_mass[i] * size**2]
+    why = "as if their mass lay outside of the robot: are their inertias in kg m²?"
+    return f"{shown(far)} turn {why}" if far else ""
 
 
 def shown(names: list[str]) -> str:

@@ -172,11 +172,13 @@ def from_torch(tensor, dtype=None, **options):
     """A Warp array on the CPU over a tensor's memory."""
     if tensor.device.type != "cuda":
         return real_from_torch(tensor, dtype=dtype, **options)
+    inner = len(getattr(dtype, "_shape_", ()))  # dimensions of a vector or a matrix
+    strides = [stride * tensor.element_size() for stride in tensor.stride()]
     array = wp.array(
         ptr=tensor.data_ptr() or None,
         dtype=dtype or WARP[tensor.dtype],
-        shape=tuple(tensor.shape),
-        strides=tuple(stride * tensor.element_size() for stride in tensor.stride()),
+        shape=tuple(tensor.shape[: tensor.ndim - inner]),
+        strides=tuple(strides[: tensor.ndim - inner]),
         device="cpu",
     )
     array._tensor = tensor
