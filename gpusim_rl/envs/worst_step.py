@@ -85,18 +85,16 @@ class WorstStep:
 
         terms (B, R) are weighted [1/s], why (B, 4) bool is in the order of REASONS.
         """
-        score = torch.where(why.any(1), torch.inf, terms.abs().amax(1)).double()
+        score = torch.where(why.any(1), torch.inf, terms.abs().amax(1))
         if known_empty(score > self.row[0]):
             return
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
         kept = self.live | self._before
-        of_world = [
-            x.index_select(0, world).flatten().double() for x in (why, terms, *kept.values())
-        ]
-        row = torch.cat(
-            [score.index_select(0, world), who.double(), step.double()[None], *of_world]
-        )
+        # Concatenation turns whole numbers and float32 into the row's float64.
+        head = [score.index_select(0, world).double(), who, step[None]]
+        of_world = [x.index_select(0, world).flatten() for x in (why, terms, *kept.values())]
+        row = torch.cat([*head, *of_world])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
 
     def clear(self) -> None:

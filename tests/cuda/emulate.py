@@ -86,6 +86,8 @@ class Emulate(TorchDispatchMode):
         if not any(map(_on_device, tensors)) and not is_cuda(kwargs.get("device")):
             return func(*args, **kwargs)
         Emulate.operators += 1
+        if func._schema.name.startswith("c10d::"):
+            return exchange(func, args, kwargs)
         if shape_depends_on_data(func, args):
             simgpu.SEEN[(f"shape depends on data: {func}", simgpu.frames())] += 1
             if torch.cuda.is_current_stream_capturing():
@@ -125,6 +127,19 @@ def at_once(func, args, kwargs):
         args_cpu, kwargs_cpu = tree_map(on_cpu, (args, kwargs))
         result = func(*args_cpu, **kwargs_cpu)
         return args[0] if func._schema.is_mutable else tree_map(on_device, result)
+
+
+def exchange(func, args, kwargs):
+    """What processes exchange, over gloo, on the memory of the device.
+
+    In a capture it is recorded. A copy is exchanged at once, since the caller wants to wait.
+    """
+    args_cpu, kwargs_cpu = tree_map(on_cpu, (args, kwargs))
+    if not torch.cuda.is_current_stream_capturing():
+        return func(*args_cpu, **kwargs_cpu)
+    queue(lambda: func(*args_cpu, **kwargs_cpu)[1].wait())
+    copied = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, args_cpu)
+    return func(*copied, **kwargs_cpu)
 
 
 class Held:
