@@ -18,7 +18,22 @@
 #define X extern "C" __attribute__((visibility("default")))
 typedef cudaError_t E;
 static std::recursive_mutex mu;
-#define LOCK std::lock_guard<std::recursive_mutex> lock_(mu)
+
+// Of Python. Who waits for the runtime gives Python's lock away, since its holder may call `hook`.
+extern "C" int PyGILState_Check() __attribute__((weak));
+extern "C" void* PyEval_SaveThread() __attribute__((weak));
+extern "C" void PyEval_RestoreThread(void*) __attribute__((weak));
+
+struct Lock {
+  Lock() {
+    if (mu.try_lock()) return;
+    void* thread = PyGILState_Check && PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    mu.lock();
+    if (thread) PyEval_RestoreThread(thread);
+  }
+  ~Lock() { mu.unlock(); }
+};
+#define LOCK Lock lock_
 struct Node {
   std::string what;
   std::function<void()> run;

@@ -130,7 +130,8 @@ def test_memory_is_planned(words):
 @pytest.mark.parametrize("graph", ["off", "parts"])
 def test_two_ranks_are_one(tmp_path, graph):
     """Two processes, each with a device of its own, train what one does, to rounding."""
-    words = ("num_envs=32", "iterations=4", f"graph={graph}", "algo.learning_rate=1e-4")
+    rates = ("algo.learning_rate=1e-4", "algo.lr_max=1e-4")
+    words = ("num_envs=32", "iterations=4", f"graph={graph}", *rates)
     train(*words, f"run_dir={tmp_path}/one")
     line = ["bash", str(HERE / "run"), "ranks.py", *TRAIN, *words, f"run_dir={tmp_path}/two"]
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -154,7 +155,7 @@ def test_two_ranks_are_one(tmp_path, graph):
     one, two = (last_state(tmp_path / name) for name in ("one", "two"))
     assert one.keys() == two.keys()
     worst = max((one[k] - two[k]).abs().max() for k in one if k.startswith("policy/"))
-    assert worst <= 1e-5
+    assert worst <= 1e-5  # of about 1e-3 that they have moved
 
 
 def test_gpu_tests_that_need_no_real_number():
