@@ -1,5 +1,6 @@
 """How many worlds a training takes: what fits into memory, printed or chosen."""
 
+import gc
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,7 @@ def make_on_device(cfg: dict[str, Any], group: ProcessGroup) -> tuple[PPO, dict[
 def make_fitting_ppo(
     cfg: dict[str, Any], group: ProcessGroup, chosen: dict[str, Any]
 ) -> tuple[PPO, dict[str, Any]]:
-    """PPO, and its configuration, which has fewer worlds if as many do not fit into memory.
+    """PPO, and its configuration, which has fewer worlds if as many cannot be built in the memory.
 
     Args:
         cfg: the configuration of a training on its device.
@@ -73,6 +74,7 @@ def make_fitting_ppo(
     worlds = measure(cfg, group).largest // step * step
     if not 0 < worlds < cfg["num_envs"]:
         raise OutOfMemory(wanted)
+    gc.collect()  # what was measured: an Env refers to itself
     errors.warn(f"warning: {wanted}; so num_envs={worlds}, the most that fit")
     cfg = cfg | {"num_envs": worlds}
     return make_ppo(cfg, group=group), cfg

@@ -40,7 +40,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         state, note = load(path)
     else:
         state, note, path = run.checkpoints.restore(errors.warn)
-    if edited := resume.edits(note, run.config, path):
+    if edited := resume.edits(note, config, path):
         said = ", ".join(sorted(edited.values()))
         errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
     from gpusim_rl.build import make_ppo  # loads torch, after mistakes are answered

@@ -58,8 +58,9 @@ class Clock:
 def meets(scores: dict[str, float | None], conditions: list[Condition]) -> bool:
     """Whether scores meet all conditions. One of a score that is not reported is met."""
     for score, sign, bound in conditions:
-        value = scores.get(score)
-        value = bound if value is None else value
+        value = scores.get(score, bound)
+        if value is None:  # no episode tells
+            return False
         if not (value >= bound if sign == ">=" else value <= bound):  # a NaN meets none
             return False
     return True

@@ -30,8 +30,9 @@ CHANGEABLE = (
     *("export", "rollbacks", "resume", "run_dir", "auto_resume", "plan", "task_code", "hydra"),
 )
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
-# What the program itself writes anew: copies of models in a run that was moved, and capacities
-MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "sim.naconmax", "sim.njmax")
+# What the program itself writes anew: capacities, and the paths of models in a run that was moved
+CAPACITIES = ("sim.naconmax", "sim.njmax")
+MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
     *("task", "robot", "seed", "num_envs", "gpu", "sim.name"),
@@ -41,9 +42,7 @@ FIXED = (
 
 
 def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    """The configuration of a training, checked.
-
-    With resume=, it is the configuration of that run with what `words` change of it.
+    """The configuration of a training, checked; with resume=, that of the run and `words`.
 
     Args:
         cfg: composed by `compose_plain`.
@@ -59,7 +58,7 @@ def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     cfg = open_recipe(cfg, keys)
     if cfg["graph"] == "whole" and cfg["sim"].get("conditional"):
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
-    curriculum.check_overrides(cfg, keys)
+    curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
     cfg = curriculum.config_at(cfg["curriculum"], cfg)
     if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
@@ -107,7 +106,8 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
-        if is_kept_file(group, rest, cfg, before):
+        begun = group == "gpu" and cfg["auto_resume"]  # the run has what this gave it
+        if begun or is_kept_file(group, rest, cfg, before):
             continue
         if rest:
             set_key(after, key, flatten(cfg)[key])
@@ -201,7 +201,7 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
 
     Args:
         note: of the checkpoint; one of an earlier version vouches for nothing.
-        config: what config.yaml says.
+        config: what `load_config` gives. What config.yaml lacks has its default there.
         file: the checkpoint.
     ValueError if its note is damaged.
     """
@@ -209,19 +209,21 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
         trained = flatten(json.loads(note.get("config", "{}")))
     except (ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
-    now = flatten(config)
-    return {
-        key: f"{key} {trained[key]} → {now[key]}"
-        for key in trained.keys() & now.keys()
-        if not isinstance(now[key], dict)
-        and trained[key] != now[key]
-        and not is_below(key, (*CHANGEABLE, *HARMLESS, *MOVED))
-    }
+    now, lines = flatten(config), {}
+    for key, value in trained.items():
+        new = now.get(key)
+        if key in MOVED:
+            value, new = (x and Path(str(x)).name for x in (value, new))
+        section = isinstance(value, dict) and key != "curriculum"  # its entries have own keys
+        free = section or is_below(key, (*CHANGEABLE, *HARMLESS, *CAPACITIES))
+        if value != new and not free:
+            lines[key] = f"{key} {value} → {new}"
+    return lines
 
 
 def check_edits(note: dict[str, str], run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
-    lines = edits(note, run.config, file)
+    lines = edits(note, load_config(run, "here"), file)
     fixed = [line for key, line in lines.items() if is_below(key, FIXED) and not may_change(key)]
     if fixed:
         said = ", ".join(sorted(fixed))

@@ -16,6 +16,12 @@ def warn(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
+@functools.cache
+def warn_once(line: str) -> None:
+    """`warn`, the first time."""
+    warn(line)
+
+
 def exit_with_error(message: str, code: int = 2) -> NoReturn:
     """Say what is wrong in one line on stderr and exit: with 2 for a mistake of the user's."""
     line = printable(" ".join(message.split()))

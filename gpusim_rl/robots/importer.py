@@ -10,7 +10,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.core.errors import silence_mujoco, warn
+from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import prepare, topology
@@ -21,8 +21,7 @@ from gpusim_rl.robots.quadruped.topology import LEGS, Foot, RobotError, joint_va
 from gpusim_rl.robots.servos import joint_parameters
 
 Array = np.ndarray
-# Guesses of armature, as shares of the leg's inertia. With timesteps of 5 and 10 ms the light legs
-# of robots below about 3 kg tremble without the second; the gears of such motors have as much.
+# Guesses of armature, as shares of the leg's inertia. Small robots tremble with the first.
 ROTORS = (0.2, 1.0)
 
 
@@ -88,7 +87,7 @@ def load_robot(**keys: Any) -> LoadedRobot:
     silence_mujoco()  # a candidate that falls apart is refused in one line
     try:
         spec = read_spec(file)
-        original = compile_mended(spec, lambda line: warn(f"warning: {file}: {line}"))
+        original = compile_mended(spec, lambda line: warn_once(f"warning: {file}: {line}"))
         return build_robot(robot, spec, original)
     except (RobotError, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
@@ -120,12 +119,14 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     meshless = prepare_specs(spec, original, base, names, feet, robot.collide)
     legs = Legs(meshless.compile(), base, names, feet)
     if line := implausible(original, base, 2 * float(legs.length.mean())):
-        warn(f"warning: {robot.mjcf}: {line}")
+        warn_once(f"warning: {robot.mjcf}: {line}")
     if robot.stance is None:
         stances = [*legs.keyframe_angles(original), legs.crouch()]
     else:
         stances = [joint_values("stance", robot.stance)]
-    for rotor, keep, stance in product(ROTORS, (True, False), stances):
+    given = joint_parameters(original, legs.names, "armature")
+    rotors = ROTORS if robot.armature is None and np.isnan(given).any() else ROTORS[:1]
+    for rotor, keep, stance in product(rotors, (True, False), stances):
         candidate = fill_gains(robot, original, legs, stance, rotor, keep)
         trial = meshless.copy()
         add_servos(trial, legs, candidate)
@@ -134,9 +135,9 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
             candidate = replace(candidate, height=robot.height or round(height, 4))
             add_servos(spec, legs, candidate)
             return finish(candidate, spec.compile(), trial.to_xml(), legs)
-    given = "" if robot.stance is None else f" in robot.stance={robot.stance}"
+    where = "" if robot.stance is None else f" in robot.stance={robot.stance}"
     raise RobotError(
-        f"the robot does not stand{given}: "
+        f"the robot does not stand{where}: "
         f"try another robot.stance [rad], robot.kp [N m/rad] or robot.torque [N m]"
     )
 

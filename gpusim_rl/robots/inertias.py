@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 
 SMALLEST = 1e-3, 1e-6  # kg, kg m²: least mass and inertia of a body that are not mended
+ROUNDING = 1e-6  # share of the largest moment by which the others together may fall short of it
 SHOWN = 4  # names in a line
 
 
@@ -13,7 +14,8 @@ def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.Mj
     """The compiled spec. Inertias that MuJoCo refuses are mended in place, and `say` tells which.
 
     Masses and inertias of almost nothing become `SMALLEST`. Moments of inertia that are not
-    positive, or of which one is larger than the others together, become their mean.
+    positive, or of which one is larger than the others together, become their mean. Those that are
+    so by rounding get a hair more.
 
     Raises:
         ValueError: the spec does not compile, for this reason or another.
@@ -30,6 +32,8 @@ def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.Mj
     except ValueError as error:
         if "mjMINVAL" not in str(error):
             raise
+    if any(body.mass < 0 for body in spec.bodies):
+        raise ValueError("a body has a negative mass")
     spec.compiler.boundmass, spec.compiler.boundinertia = SMALLEST
     model = spec.compile()
     mass, inertia = SMALLEST
@@ -52,7 +56,13 @@ def balance(spec: mujoco.MjSpec) -> list[str]:
             xx, yy, zz, xy, xz, yz = full
             moments = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
         least, middle, most = sorted(moments)
-        if (least > 0 and least + middle >= most) or not np.any(moments):
+        excess = most - least - middle
+        if not np.any(moments) or (least > 0 and excess < -ROUNDING * most):
+            continue
+        if least > 0 and excess < ROUNDING * most:  # a flat body: not to be a sphere
+            hair = 2 * ROUNDING * most
+            body.inertia = body.inertia + hair
+            body.fullinertia = full + hair * np.array([1, 1, 1, 0, 0, 0])
             continue
         body.fullinertia = [np.nan, 0, 0, 0, 0, 0]
         body.inertia = np.full(3, max(float(np.mean(moments)), SMALLEST[1]))

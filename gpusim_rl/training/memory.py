@@ -51,13 +51,15 @@ def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
         OutOfMemory: not even the smallest sizes fit.
     """
     # The first one also loads modules, libraries and kernels, which are not to be measured.
-    device = build(unit * math.ceil(FEW["cpu"] / unit)).env.device
+    env = build(unit * math.ceil(FEW["cpu"] / unit)).env
+    device, alone = env.device, env.group.size == 1
+    del env
     few = unit * math.ceil(FEW[device.type] / unit)
     while True:
         try:
             return extrapolate(build, few, device)
         except OutOfMemory:
-            if few == unit:
+            if few == unit or not alone:  # other processes would measure something else
                 raise
             few = unit * math.ceil(few / MORE / unit)
 

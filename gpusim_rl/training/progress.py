@@ -69,6 +69,9 @@ class Stopwatch:
         self.last = time.perf_counter()
 
     def skip(self, *_: object) -> None:
-        """What passed since the last `tick` does not count: the process was stopped meanwhile."""
+        """What passed since the last `tick` does not count: the process was stopped meanwhile.
+
+        What was done in that time is lost, too: an iteration at most.
+        """
         now = time.perf_counter()
         self.start, self.last = self.start + now - self.last, now

@@ -3,21 +3,24 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+REPEATED = 5.0  # s
 
 
 class Signals:
     """A context in which SIGTERM, SIGINT and SIGHUP are noted in `caught`.
 
-    The second signal ends the program at once.
+    The second signal ends the program at once. One that comes within seconds of the first does
+    not, since schedulers and torchrun send the same one twice; SIGINT always does.
 
     Args:
         goes_on: called when the process, which was stopped, goes on (SIGCONT).
     """
 
-    caught = 0
+    caught, when = 0, 0.0
 
     def __init__(self, goes_on: Callable[[int, object], None]):
         self.goes_on = goes_on
@@ -34,11 +37,14 @@ class Signals:
             signal.signal(number, handler)
 
     def _catch(self, number: int, _: object) -> None:
+        repeated = number != signal.SIGINT and time.monotonic() - self.when < REPEATED
+        if self.caught and repeated:
+            return
         if self.caught:
             if sys.stdout.isatty():
                 os.write(1, b"\x1b[?25h\n")  # the live table hid the cursor
             os._exit(128 + number)
-        self.caught = number
+        self.caught, self.when = number, time.monotonic()
         name = signal.Signals(number).name
         line = f"{name}: ends after this iteration and its checkpoint; a second one ends at once\n"
         os.write(2, line.encode())

@@ -89,6 +89,10 @@ def test_a_run_keeps_its_own_numbers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cfg, given = choose_recipe(configure("resume=run", "device=auto"))
     assert cfg["num_envs"] == 8 and given == {}
+    # a scheduler starts the same line again
+    again = ("task=cartpole", "auto_resume=true", "run_dir=run", "gpu.num_envs=16")
+    cfg, given = choose_recipe(configure(*again))
+    assert cfg["num_envs"] == 8 and given == {}
 
 
 def limited(make_ppo: Any, most: int, cfg: dict[str, Any], worlds: int | None = None, **keys: Any):

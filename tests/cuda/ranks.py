@@ -1,8 +1,9 @@
 """One of several processes of a training, with gloo in place of NCCL.
 
-    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 FAKE_DEVICES=2 bash tests/cuda/run ranks.py train.py …
+    bash tests/cuda/run ranks.py train.py …
 
-torchrun's variables say which. gloo exchanges the memory of the simulated devices as the CPU's,
+torchrun's variables say which: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. All are
+started so, with FAKE_DEVICES. gloo exchanges the memory of the simulated devices as the CPU's,
 also within a captured graph. What NCCL itself does in a graph is not seen.
 """
 

@@ -1,8 +1,8 @@
 """Robots that nobody here chose: quadrupeds drawn from a seed, some with a fault.
 
 `draw` varies what files of strangers vary: format, size and mass, order and names of legs and
-joints, axes and their signs, kinds of feet, servos, units, flags, bodies without joints in between,
-keyframes and a ground of their own. A fault makes the file something else than a quadruped that
+joints, axes and their signs, kinds of feet, servos, units, flags, bodies around the base and
+a ground of their own. A fault makes the file something else than a quadruped that
 stands, and the generator knows what must be said of it.
 """
 
@@ -46,7 +46,7 @@ class Shape:
         self.bent = {leg: pick.choice((1, -1)) if pick.random() < 0.2 else 1 for leg in LEGS}
         self.foot, self.servo = pick.choice(FEET), pick.choice(SERVOS)
         self.degrees, self.nested = pick.random() < 0.3, pick.random() < 0.3
-        self.free, self.key = pick.random() < 0.6, pick.random() < 0.4
+        self.free = pick.random() < 0.6
         self.ground, self.gravcomp = pick.random() < 0.5, pick.random() < 0.1
         self.flags = pick.choice(("", "", "gravity", "contact", "actuation"))
         self.radius = 0.1 * self.upper
@@ -233,7 +233,7 @@ FAULTS: dict[str, tuple[Callable[[Shape], str], tuple[str, ...]]] = {
     "two joints": (two_joints, ("expected four legs of three hinges",)),
     "sliding knees": (sliding, ("expected four legs of three hinges",)),
     "broken": (broken, ("XML",)),
-    "not a number": (not_a_number, ("problem reading attribute", "nan", "number", "mass")),
+    "not a number": (not_a_number, ("bad format in attribute",)),
     "two robots": (two_robots, ("have a free joint each",)),
     "same names": (same_names, ("repeated name",)),
 }

@@ -139,7 +139,7 @@ def test_what_counts():
     conditions = [("success", ">=", 0.95), ("drift_still", "<=", 0.05)]
     assert trial.meets({"success": 0.95, "drift_still": 0.05}, conditions)
     assert trial.meets({"success": 1.0}, conditions)
-    assert trial.meets({"success": 1.0, "drift_still": None}, conditions)
+    assert not trial.meets({"success": 1.0, "drift_still": None}, conditions)
     assert not trial.meets({"success": 0.94, "drift_still": 0.01}, conditions)
     assert not trial.meets({"success": 1.0, "drift_still": 0.06}, conditions)
     assert not trial.meets({"success": math.nan}, conditions)

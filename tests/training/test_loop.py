@@ -211,6 +211,11 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     file.write_text(text.replace("  reach: 0.3\n", "  reach: 0.4\n"))
     line = refused("train.py", "resume=s1", "iterations=3", cwd=here)
     assert "s1/config.yaml does not belong to the last checkpoint: task.reach 0.3 → 0.4" in line
+    file.write_text(text.replace("num_envs: 16\n", ""))
+    assert "num_envs 16 → 384" in refused("train.py", "resume=s1", "iterations=3", cwd=here)
+    file.write_text(text.replace("mjcf: quadruped.xml", "mjcf: cartpole.xml"))
+    line = refused("train.py", "resume=s1", "iterations=3", cwd=here)
+    assert "cartpole.xml" in line
     file.write_text(text)
     shutil.rmtree(here / "s1" / "checkpoints")
     shutil.copytree(here / "s2" / "checkpoints", here / "s1" / "checkpoints")

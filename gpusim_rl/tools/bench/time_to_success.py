@@ -8,6 +8,8 @@ own physics. The time to success is that of the first actor that counts: its suc
 Time is that of training alone: iterations, with the log lines and checkpoints among them. Start-up,
 compilation, evaluations and the copies of actors are not in it.
 
+A commit from before the section `gpu` trains on a GPU with other numbers of worlds: name them.
+
 `commits=` and `settings=` are compared. They take turns for each seed, in the other order for the
 next seed. The keys are those of train.py, and those of conf/bench_time.yaml.
 """
