@@ -40,9 +40,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         state, note = load(path)
     else:
         state, note, path = run.checkpoints.restore(errors.warn)
-    if edited := resume.edits(note, config, path):
-        said = ", ".join(sorted(edited.values()))
-        errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
+    edited = resume.edits(note, config, path)
     from gpusim_rl.build import make_ppo  # loads torch, after mistakes are answered
 
     on_cpu = {
@@ -54,6 +52,9 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     }
     ppo = make_ppo(config | on_cpu, num_envs=1)
     ppo.policy.load(state, str(path))
+    if edited:
+        said = ", ".join(sorted(edited.values()))
+        errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
     done = state.get("ppo/iteration")
     ppo.iterations = int(done) if done is not None and done.numel() == 1 else 0
     return ppo, config

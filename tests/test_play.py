@@ -54,11 +54,11 @@ def test_train_says_where_the_run_is(trained):
 
 
 def test_run_directory_is_whole(trained):
-    """A run holds its configuration as composed, versions, a row for each iteration, checkpoints,
+    """A run holds its configuration as chosen, versions, a row for each iteration, checkpoints,
     scores and the policy."""
     run = Run(trained)
     words = ["task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run"]
-    assert run.config == compose.compose_plain("config", words) | {"threads": 1}
+    assert run.config == compose.compose_plain("config", words) | {"threads": 1, "gpu": {}}
     versions = json.loads((trained / "versions.json").read_text())
     assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
     rows = run.rows()
