@@ -61,8 +61,10 @@ def balance(spec: mujoco.MjSpec) -> list[str]:
             continue
         if least > 0 and excess < ROUNDING * most:  # a flat body: not to be a sphere
             hair = 2 * ROUNDING * most
-            body.inertia = body.inertia + hair
-            body.fullinertia = full + hair * np.array([1, 1, 1, 0, 0, 0])
+            if np.isfinite(full[0]):
+                body.fullinertia = full + hair * np.array([1, 1, 1, 0, 0, 0])
+            else:
+                body.inertia = body.inertia + hair
             continue
         body.fullinertia = [np.nan, 0, 0, 0, 0, 0]
         body.inertia = np.full(3, max(float(np.mean(moments)), SMALLEST[1]))

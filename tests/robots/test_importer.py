@@ -17,6 +17,7 @@ from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy import runtime
 from gpusim_rl.robots.importer import LoadedRobot, Robot, as_yaml
+from gpusim_rl.robots.inertias import compile_mended
 from gpusim_rl.robots.model_files import copy_model, is_copy
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
@@ -394,6 +395,21 @@ def test_impossible_inertias_are_said(tmp_path, capsys, moments, inertia, says):
     line = capsys.readouterr().err
     assert line.startswith("warning: ") and line.count("\n") == 1 and says in line
     np.testing.assert_allclose(loaded.mjm.body("vl_c").inertia, inertia, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "moments", ['diaginertia="0.1 0.7 0.8"', 'fullinertia="0.1 0.7 0.8 0 0 0"']
+)
+def test_a_flat_body_stays_flat(moments):
+    """Beside a body that is mended, a plate keeps its moments, whose rounding MuJoCo may refuse."""
+    body = '<body name="{}"><joint/><inertial pos="0 0 0" mass="1" {}/></body>'
+    bodies = body.format("plate", moments) + body.format("bad", 'diaginertia="1 1 4"')
+    spec = mujoco.MjSpec.from_string(f"<mujoco><worldbody>{bodies}</worldbody></mujoco>")
+    said: list[str] = []
+    model = compile_mended(spec, said.append)
+    np.testing.assert_allclose(sorted(model.body_inertia[1]), (0.1, 0.7, 0.8), rtol=1e-4)
+    np.testing.assert_allclose(model.body_inertia[2], 2.0)
+    assert said == ["no rigid body has the inertia of bad: it gets the mean of its moments"]
 
 
 def test_menagerie(tmp_path, monkeypatch):
