@@ -46,5 +46,5 @@ class Signals:
             os._exit(128 + number)
         self.caught, self.when = number, time.monotonic()
         name = signal.Signals(number).name
-        line = f"{name}: ends after this iteration and its checkpoint; a second one ends at once\n"
+        line = f"{name}: ends after this iteration and its checkpoint; SIGINT then ends at once\n"
         os.write(2, line.encode())
