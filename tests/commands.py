@@ -29,6 +29,7 @@ sys.meta_path.insert(0, Block())
 find, hidden = ctypes.util.find_library, os.environ.get("GPUSIM_HIDE", "").split()
 ctypes.util.find_library = lambda name: None if name in hidden else find(name)
 """
+GPU = Path("/dev/nvidiactl")  # of NVIDIA's driver
 PRIVATE = ("WANDB", "DISPLAY", "WAYLAND", "NETRC", "MUJOCO_GL", "EGL_", "__EGL", "PYTHON", "GPUSIM")
 
 
@@ -56,13 +57,14 @@ def command(
     """Run train.py, play.py or "-m a.module" in cwd with no terminal.
 
     It is forked from a server, unless `fresh`, or with `settings`, which are those of
-    `environment`. With block="torch …" alone the server has loaded none of what is blocked.
+    `environment`. With block="torch …" alone the server has loaded none of what is blocked. With a
+    GPU only that one forks: a child of a process that has initialized CUDA cannot use it.
     """
     line = [*(script.split() if script.startswith("-m ") else [str(ROOT / script)]), *words]
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
     blocked = settings.get("block", "").split()
     light = [*settings] == ["block"] and "torch" in blocked and {*blocked} <= {*fork_server.HEAVY}
-    if light or not (fresh or settings):
+    if light or not (fresh or settings or GPU.exists()):
         return fork_server.run(line, cwd=cwd, env=env, timeout=timeout, light=light)
     return subprocess.run(
         [sys.executable, *line],

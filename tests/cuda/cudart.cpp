@@ -8,6 +8,7 @@
 #include <cstring>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 #include <set>
@@ -109,14 +110,20 @@ X void fake_register(void* p, size_t n) {
   owner[(char*)p] = current;
 }
 typedef void (*node_fn)(long);
-// In a capture of the stream: run f(id) at each replay, and return 1; else 0.
 static E work(cudaStream_t st, const char* what, std::function<void()> run);
 static Stream* S(cudaStream_t s);
+static bool ended = false;  // Python, and so the functions of nodes
+X void fake_end() { ended = true; }
+// In a capture of the stream: run f(id) at each replay, f(~id) once no graph has the node any more,
+// and return 1; else 0.
 X int fake_node(void* stream, node_fn f, long id) {
   LOCK;
   Stream* s = S((cudaStream_t)stream);
   if (!s->cap || s->cap->status == 2) return s->cap ? 2 : 0;
-  s->cap->graph->nodes.push_back({"emulated", [=] { f(id); }});
+  std::shared_ptr<void> owned(nullptr, [=](void*) {
+    if (!ended) f(~id);
+  });
+  s->cap->graph->nodes.push_back({"emulated", [f, id, owned] { f(id); }});
   return 1;
 }
 X void fake_total(size_t n) { total = n; }
@@ -693,7 +700,11 @@ X E cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t st) {
     if (n.run) n.run();
   return cudaSuccess;
 }
-X E cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+X E cudaGraphDestroy(cudaGraph_t g) {
+  LOCK;
+  delete (Graph*)g;
+  return cudaSuccess;
+}
 X E cudaGraphExecDestroy(cudaGraphExec_t x) {
   LOCK;
   if (E e = unsafe("cudaGraphExecDestroy")) return e;

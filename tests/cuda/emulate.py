@@ -3,6 +3,7 @@
 The work is done at once, or at each replay of the graph that recorded it.
 """
 
+import atexit
 import ctypes
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 simgpu.RUNTIME.fake_node.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
 simgpu.RUNTIME.fake_node.restype = ctypes.c_int
 FAST = bool(os.environ.get("FAST"))  # replays do nothing
-NODES: list[Callable] = []  # what graphs recorded
+NODES: list[Callable | None] = []  # what graphs recorded; None if they are destroyed
 
 aten = torch.ops.aten
 DYNAMIC = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -27,9 +28,12 @@ INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, ate
 
 @ctypes.CFUNCTYPE(None, ctypes.c_long)
 def replayed(i: int) -> None:
-    """Called by the runtime for each node of a graph that is launched."""
+    """Called by the runtime for each node of a graph that is launched; ~i if it is destroyed."""
     with _disable_current_modes(), torch.no_grad():
-        NODES[i]()
+        if i < 0:
+            NODES[~i] = None
+        elif node := NODES[i]:
+            node()
 
 
 def queue(function: Callable) -> None:
@@ -195,6 +199,7 @@ def later(func, args, kwargs, out):
 
 def start() -> Emulate:
     """Begins to see torch's operators; for the rest of the process."""
+    atexit.register(simgpu.RUNTIME.fake_end)
     mode = Emulate()
     mode.__enter__()
     return mode

@@ -25,7 +25,7 @@ DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
 TRAIN = ("train.py", "task=cartpole", "device=cuda", "log=none", "export=none", *SMALL)
 # Tests of tests/test_gpu.py that need no real number: no time, no rounding of a GPU, no profiler.
-ON_ANY = "auto or noise or hundred or captured_is_eager or test_graphs or no_memory or broken"
+ON_ANY = "auto or noise or hundred or test_graphs or no_memory or broken"
 
 
 def simulated(script: str, *words: str, status: int = 0, **settings: str) -> str:
@@ -104,6 +104,7 @@ def test_capacities_grow(tmp_path):
     words = ("task=quadruped", "sim.njmax=8", "iterations=4", f"run_dir={tmp_path}/run")
     said = train(*words, PHYSICS="1")
     assert "njmax" in said and Run(tmp_path / "run").config["sim"]["njmax"] > 8
+    assert "more room" not in said  # the iteration that ran before the growth was noticed
 
 
 def test_a_slow_disk_does_not_break_a_capture(tmp_path):
@@ -125,6 +126,16 @@ def test_a_device_evaluates_and_exports(tmp_path, device):
 def test_memory_is_planned(words):
     """`plan=true` ends with the number of worlds that fit."""
     assert "largest num_envs that fits" in train("plan=true", *words)
+
+
+def test_a_plan_holds():
+    """A plan is within a tenth of what a training holds."""
+    simulated("memory.py", "plan", "quadruped", "4096")
+
+
+def test_a_growth_frees_the_smaller_one():
+    """A growth of capacities never holds more than 1.1 times the larger training."""
+    simulated("memory.py", "growth")
 
 
 @pytest.mark.parametrize("graph", ["off", "parts"])
