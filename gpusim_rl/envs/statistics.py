@@ -60,6 +60,10 @@ class Statistics:
         self.episode_return.masked_fill_(ended, 0.0)
         self.lived.masked_fill_(ended, 0)
 
+    def clear_overflows(self) -> None:
+        """Count no step so far that went over a capacity. In place."""
+        self.sums[SUMS.index("overflows")].zero_()
+
     def restart(self) -> None:
         """Every world begins an episode. In place."""
         self.episode_return.zero_()

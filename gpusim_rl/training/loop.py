@@ -61,7 +61,6 @@ class Training:
         self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
         self.progress = Progress(cfg, note)
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
-        self.grown = 0  # the last iteration with smaller capacities
 
     def __call__(self) -> int:
         """Train. Returns the number of the signal that ended it, or 0.
@@ -161,7 +160,7 @@ class Training:
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
             self.bad = int(row["bad"])
             self.progress.log(row)
-            if row["overflow"] and i > self.grown:
+            if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:
                 self.roll_back(i, worst)
@@ -242,9 +241,10 @@ class Training:
         self.table.say(f"{what}, and were left out: going on with {settings}")
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
         state = {name: value.cpu() for name, value in self.learner.state().items()}
-        self.grown = self.learner.iterations
+        iteration = self.learner.iterations
         del self.learner
         gc.collect()  # its memory, before another one takes as much: an Env refers to itself
         self.learner = self.build(self.cfg)
-        self.learner.load(state, f"iteration {self.grown}")
+        self.learner.load(state, f"iteration {iteration}")
+        self.learner.env.statistics.clear_overflows()  # of the smaller one, while the row was read
         self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))
