@@ -7,8 +7,9 @@ limits together are 17 minutes; --only runs some steps. After each step, `gpu_ch
 `gpu_check.md` in --out say what became of it: its command, seconds, exit code and last lines. They
 also say how many kernel modules it compiled because the cache lacked them. --worlds makes the
 number of worlds of trainings and of the benchmark at most N. --simulated runs on the simulated CUDA
-runtime (tests/cuda/README.md) with ten times the limits, and leaves out the steps `reads` and
-`walks`, which need a GPU's times. Exits with 1 if a step failed.
+runtime (tests/cuda/README.md) with ten times the limits. It leaves out the steps `reads` and
+`walks`, which need a GPU's times, and `loops`, whose graphs have nodes that only a GPU runs. Exits
+with 1 if a step failed.
 """
 
 import argparse
@@ -31,7 +32,7 @@ BENCH = ("-m", "gpusim_rl.bench", "task=quadruped", "device=cuda", "repeats=3", 
 IMPORTS = "import gpusim_rl.trainer, mujoco_warp, torch; assert torch.cuda.is_available()"
 READ = "import json; from gpusim_rl.core.provenance import versions; print(json.dumps(versions()))"
 WITHOUT_GRAPH = "runs without a graph"
-REAL = ("reads", "walks")  # steps that need a GPU's times
+REAL = ("loops", "reads", "walks")  # steps that need a GPU
 SLOWER = 10  # times that the simulation may take
 
 
@@ -69,13 +70,14 @@ def steps(folder: Path) -> list[Step]:
     cartpole, quadruped = (*TRAIN, "task=cartpole"), (*TRAIN, "task=quadruped")
     eager = (*quadruped, "graph=off")
     many = (*quadruped, "iterations=20", "save_every=1", *SHORT)
-    pieces = "auto or noise or fused or test_graphs or conditional or control_step or no_memory"
+    pieces = "auto or noise or fused or test_graphs or control_step or no_memory"
     bench = (*BENCH, "num_steps=24", f"out={folder}/bench.json")
     return [
         Step("imports", 60, ("-c", IMPORTS)),
         Step("cartpole", 60, (*cartpole, "iterations=8", *SHORT, f"{run}/cartpole")),
-        Step("pieces", 120, (*TESTS, pieces)),
-        Step("equal", 150, (*TESTS, "captured_is_eager")),
+        Step("pieces", 90, (*TESTS, pieces)),
+        Step("equal", 120, (*TESTS, "captured_is_eager and not conditional")),
+        Step("loops", 60, (*TESTS, "conditional")),
         Step("reads", 90, (*TESTS, "reads_nothing or read_nothing or profiler")),
         Step("eager", 90, (*eager, "iterations=100", *SHORT, f"{run}/eager"), 4096),
         Step("many", 60, (*many, f"{run}/many"), 16384),
