@@ -16,10 +16,11 @@ from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors, mirrors
-from gpusim_rl.envs.curriculum import Curriculum, config_at
+from gpusim_rl.envs.curriculum import config_at
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.importer import Robot, load_robot

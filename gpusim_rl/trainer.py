@@ -10,31 +10,28 @@ The words are those of train.py's command line.
 
 import gc
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import keep_models, make_ppo
+from gpusim_rl.build import make_ppo, make_task
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.deploy.record import Seen
+from gpusim_rl.envs.curriculum import config_at
 from gpusim_rl.envs.scores import Scores
+from gpusim_rl.envs.task import Task
 from gpusim_rl.exporter import READINGS, evaluated, export_policy
 from gpusim_rl.memory_plan import make_on_device
-from gpusim_rl.runs.run import Run
+from gpusim_rl.open_run import open_run
 from gpusim_rl.training import dashboard, evaluation, metric_writers
 from gpusim_rl.training.loop import Training
-from gpusim_rl.training.progress import number
 
 STOP_EPISODES = 128  # of an evaluation during training
-Opened = tuple[Run, dict[str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class Trainer:
             self.run,
             note=note,
             build=self.build,
-            evaluate=partial(success, self.cfg["task"]),  # no cycle: the run is unlocked at once
+            evaluate=partial(success, self.cfg),  # no cycle: the run is unlocked at once
             write_metrics=self.write,
             table=self.table,
         )
@@ -162,89 +159,30 @@ class Trainer:
 
 
 def evaluate(
-    task: dict[str, Any], learner: Learner, seed: int, episodes: int, watch: Seen | None = None
+    section: dict[str, Any],
+    learner: Learner,
+    seed: int,
+    episodes: int,
+    watch: Seen | None = None,
+    *,
+    task: Task | None = None,
 ) -> Scores:
-    """The scores of a policy on its own task; `task` is that section of the configuration."""
-    keys = {key: task[key] for key in ("weights", "noise")}
+    """The scores of a policy on its own task, or on another one.
+
+    section: of the configuration, with the task's weights and noise.
+    """
+    keys = {key: section[key] for key in ("weights", "noise")}
     keys |= dict(seed=seed, episodes=episodes, progress=watch is not None, before_step=watch)
-    scores = evaluation.evaluate(learner.policy, learner.env.task, **keys)
+    scores = evaluation.evaluate(learner.policy, task or learner.env.task, **keys)
     gc.collect()  # the evaluation's Env refers to itself, and its Sim holds memory and threads
     return scores
 
 
-def success(task: dict[str, Any], learner: Learner) -> float:
-    """The success of a policy during training, 0 to 1."""
-    return evaluate(task, learner, evaluation.STOP_SEED, STOP_EPISODES)["success"] or 0.0
-
-
-def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
-    """The run directory of a training: a new one, or that of resume=.
-
-    Returns:
-        The run, the note of the checkpoint that it continues, and the configuration, which names
-        the copies of models in the run.
-    """
-    return continue_run(cfg, learner) if cfg["resume"] else create_run(cfg, learner.env.group)
-
-
-def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
-    """A new run directory, with a copy of each model that is not ours."""
-    own = Path(f"runs/{cfg['task']['name']}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg['seed']}")
-    # two runs of a multirun may begin in the same second
-    paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
-    free = str(next(path for path in paths if not path.exists()))
-    path = Path(group.broadcast(cfg["run_dir"] or free))
-    if group.rank > 0:
-        return Run(path), {}, cfg
-    run = Run.create(path, cfg, again=cfg["auto_resume"])
-    kept = keep_models(cfg, run.path)
-    run.configure(kept)
-    return run, {}, kept
-
-
-def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
-    """The run of resume=, with its last checkpoint loaded into learner.
-
-    ValueError if more iterations are done than the configuration wants.
-    """
-    run, group = Run.open(Path(cfg["resume"])), learner.env.group
-    if group.rank == 0:
-        run.lock()
-    state, note, path = run.checkpoints.restore(errors.warn)
-    edited = resume.check_edits(note, run, path)
-    learner.load(state, str(path))
-    if learner.iterations > cfg["iterations"]:
-        done = f"{run.path} has done {learner.iterations} already"
-        raise ValueError(f"iterations={cfg['iterations']}: {done}")
-    # it went back to a checkpoint, and ended before it wrote the next one
-    lowered = run.rollbacks() - int(number(note.get("rollbacks")))
-    if lowered > 0:
-        learner.slow_down(0.5**lowered)
-    note["rollbacks"] = str(run.rollbacks())
-    group.barrier()  # all have read
-    if group.rank == 0:
-        rewrite_run(run, cfg, learner, path, edited)
-    return run, note, cfg
-
-
-def rewrite_run(
-    run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path, edited: dict[str, str]
-) -> None:
-    """Drop what came after the checkpoint, and write the configuration that it continues with.
-
-    edited: key → how config.yaml differs from what the checkpoint was trained with.
-    """
-    changes = edited | resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
-    changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
-    changed = ", ".join(changes.values())
-    if changes:
-        since = f"from iteration {learner.iterations} on this is not the run that was begun"
-        errors.warn(f"warning: {changed}: {since}")
-    run.checkpoints.forget(checkpoint)
-    run.configure(cfg | {"resume": None})
-    for row in run.rewind(learner.iterations)[-1:]:
-        learner.env.statistics.restore_means(row)
-    for name, damaged in run.damaged().items():
-        errors.warn(f"warning: {run.path / name}: damaged rows dropped: {damaged}")
-    if changes:
-        run.log({"iteration": learner.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")
+def success(cfg: dict[str, Any], learner: Learner) -> float:
+    """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
+    task = None
+    if learner.schedule.needs_evaluation:
+        cfg = config_at(cfg["curriculum"], cfg, {"success": learner.env.success.item()})
+        task = make_task(cfg, "cpu")
+    seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
+    return evaluate(cfg["task"], learner, seed, episodes, task=task)["success"] or 0.0

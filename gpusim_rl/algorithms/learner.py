@@ -7,8 +7,8 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector
 from gpusim_rl.core.states import Live
-from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.networks.actor_critic import Policy
 
 

@@ -1,16 +1,15 @@
 """Numbers that change while a policy is trained.
 
-They are linear in the iteration, or in the success of the last evaluation.
+They are linear in the iteration, or in the success of evaluations (see `schedule.Curriculum`).
 
     curriculum:
       task.sigma: {from: 1.0, to: 0.5, by: success, start: 0.2, stop: 0.8}
 
-A configuration holds the last values, `to`: evaluations take them from it.
+A configuration holds the last values, `to`: the final evaluation takes them from it.
 """
 
 import copy
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -138,7 +137,7 @@ def config_at(
 ) -> dict[str, Any]:
     """A copy of a configuration with the scheduled numbers at their last values.
 
-    moment: BY → its value; numbers, but not lists, then have their values at that moment.
+    moment: BY → its value; the numbers that follow it have their values at that moment.
     """
     if not plan:
         return cfg
@@ -148,13 +147,19 @@ def config_at(
         tree = cfg
         for name in path:
             tree = tree.setdefault(name, {})
-        # The same list in two places would be a YAML alias in config.yaml.
-        tree[last] = copy.copy(entry["to"])
-        if moment and not isinstance(entry["to"], list):
-            done = (moment[entry["by"]] - entry["start"]) / (entry["stop"] - entry["start"])
-            done = min(max(done, 0.0), 1.0)
-            tree[last] = (1 - done) * entry["from"] + done * entry["to"]
+        tree[last] = number_at(entry, (moment or {}).get(entry["by"]))
     return cfg
+
+
+def number_at(entry: dict[str, Any], now: float | None) -> Number:
+    """The number of an entry where its iteration or success is `now`; the last one at None."""
+    first, last = entry["from"], entry["to"]
+    if now is None:
+        return copy.copy(last)  # the same list in two places would be a YAML alias in config.yaml
+    done = min(max((now - entry["start"]) / (entry["stop"] - entry["start"]), 0.0), 1.0)
+    if isinstance(last, list):
+        return [(1 - done) * a + done * b for a, b in zip(first, last, strict=True)]
+    return (1 - done) * first + done * last
 
 
 def check_overrides(cfg: dict[str, Any], overrides: Iterable[str]) -> None:
@@ -165,77 +170,3 @@ def check_overrides(cfg: dict[str, Any], overrides: Iterable[str]) -> None:
         if any(f"{key}.".startswith(section) for section in sections) and value != entry["to"]:
             message = f"{key}={value}, but its curriculum ends at {entry['to']}"
             raise ValueError(f"{message}: leave one out (curriculum=null for none)")
-
-
-class Curriculum:
-    """Writes the numbers of a plan into a PPO and its Env, in place, between two iterations."""
-
-    def __init__(self, plan: Plan | None = None):
-        self.plan = plan or {}
-        self._ends: dict[str, tuple[Any, Any]] = {}
-
-    @property
-    def needs_evaluation(self) -> bool:
-        """Whether a schedule follows the success of evaluations."""
-        return any(entry["by"] == "success" for entry in self.plan.values())
-
-    def set_first_values(self, task: Any) -> None:
-        """Give a task the numbers with which its first worlds start.
-
-        Raises:
-            ValueError: a number cannot be scheduled, or begins out of its range.
-        """
-        for key, entry in self.plan.items():
-            section, _, rest = key.partition(".")
-            if rest.startswith("randomise."):
-                name, _, which = rest.removeprefix("randomise.").rpartition(".")
-                if name not in task.randomization.entries:
-                    raise ValueError(
-                        f"curriculum: {key}: cannot be scheduled, "
-                        "since this actuator has learned its gains"
-                    )
-                if which == "low":
-                    task.randomization.check_low(name, entry["from"])
-                task.randomization.scheduled_number(name, which).fill_(entry["from"])
-            elif section == "task" and "." not in rest:
-                first, last = (
-                    tuple(x) if isinstance(x, list) else x for x in (entry["from"], entry["to"])
-                )
-                place = task.scheduled_number(rest)
-                now = getattr(task, rest)
-                if now != last:
-                    raise ValueError(f"curriculum: {key} ends at {last}, but this robot has {now}")
-                replace(task, **{rest: first})  # its constructor checks it
-                place.copy_(task.tensor(first))
-
-    def prepare(self, cfg: Any, tensor: Callable[[Any], Any]) -> dict[str, Any]:
-        """Keep what `write` reads, and return the first values of PPO's settings, as tensors ().
-
-        `tensor` makes a tensor of a number or a list, on PPO's device. Raises ValueError if a
-        setting begins out of its range.
-        """
-        self._ends = {
-            key: (tensor(entry["from"]), tensor(entry["to"])) for key, entry in self.plan.items()
-        }
-        begin = {
-            key[5:]: entry["from"] for key, entry in self.plan.items() if key.startswith("algo.")
-        }
-        replace(cfg, **begin)  # its constructor checks them
-        return {name: tensor(value) for name, value in begin.items()}
-
-    def write(self, ppo: Any, iteration: int) -> None:
-        """Write the numbers for an iteration, counted from 0. It reads no tensor on the host."""
-        for key, entry in self.plan.items():
-            place = ppo.scheduled_number(key)
-            now = ppo.env.success
-            if entry["by"] == "iteration":
-                now = now.new_full((), iteration)
-            first, last = self._ends[key]
-            done = ((now - entry["start"]) / (entry["stop"] - entry["start"])).clamp(0, 1)
-            place.copy_((1 - done) * first + done * last)
-        if any(
-            key.startswith("task.noise.") or (key.startswith("task.") and key.count(".") == 1)
-            for key in self.plan
-        ):
-            # The critic may observe a number, and a run that is loaded here observes it anew.
-            ppo.env.update_observations()

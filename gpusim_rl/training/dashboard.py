@@ -99,9 +99,11 @@ class Dashboard:
         ]
         terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
         errors = [(k[8:], f"{v:.3f}") for k, v in row.items() if k.startswith("measure/")]
-        for line in range(max(map(len, (head, terms, errors)))):
+        plan = [(k[9:], f"{v:.4g}") for k, v in row.items() if k.startswith("schedule/")]
+        columns = (head, "bold"), (terms, "cyan"), (errors, "green"), (plan, "yellow")
+        for line in range(max(len(column) for column, _ in columns)):
             cells: list[str] = []
-            for column, style in ((head, "bold"), (terms, "cyan"), (errors, "green")):
+            for column, style in columns[: 4 if plan else 3]:
                 name, value = column[line] if line < len(column) else ("", "")
                 cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
             grid.add_row(*cells)

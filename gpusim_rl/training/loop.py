@@ -97,38 +97,38 @@ class Training:
             state = self.learner.state()
             if self.group.rank == 0:
                 self.checkpoint_writer.hash(i, state)
-        success = self.success_if_due(i)
-        reached = bool(cfg["stop_at"]) and success.get("success", 0.0) >= cfg["stop_at"]
-        last = i == cfg["iterations"] or reached
+        row, success = self.success_if_due(i)
+        last = i == cfg["iterations"] or bool(cfg["stop_at"] and (success or 0.0) >= cfg["stop_at"])
         caught = bool(self.group.max(signals.caught))
-        save = last or i % cfg["save_every"] == 0 or bool(success) or caught
+        save = last or i % cfg["save_every"] == 0 or bool(row) or caught
         if i % cfg["log_every"] == 0 or save:
             worst = self.learner.env.worst_step
-            self.pending.append((i, self.learner.report(), success, worst.worst()))
+            self.pending.append((i, self.learner.report(), row, worst.worst()))
             worst.clear()
         if save or self.learner.env.device.type == "cpu":
             self.flush()
             if self.learner.iterations != i:
                 return False
         if save and (last or not self.bad):  # a roll-back must return to a good state
-            self.save(success.get("success"))
+            self.save(success)
         return last
 
-    def success_if_due(self, i: int) -> Row:
-        """The entry "success" of iteration i's row, or nothing if no evaluation is due."""
-        needed = self.learner.schedule.needs_evaluation
-        if not (needed or self.cfg["stop_at"]) or i % self.cfg["eval_every"]:
-            return {}
-        if not self.group.broadcast(needed or self.progress.may_reach(i)):
-            return {}
+    def success_if_due(self, i: int) -> tuple[Row, float | None]:
+        """What i's row says of success; and success, if no number is easier than at the end."""
+        schedule, mean = self.learner.schedule, self.learner.env.success
+        needed = schedule.needs_evaluation
+        due = (needed or self.cfg["stop_at"]) and not i % self.cfg["eval_every"]
+        if not (due and self.group.broadcast(needed or self.progress.may_reach(i))):
+            return {}, None
         if self.learner.env.device.type == "cuda":
             torch.cuda.synchronize(self.learner.env.device)  # what was launched is training
         with self.stopwatch.paused():
             own = self.evaluate(self.learner) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
-        self.learner.env.success.fill_(success)
+        over = schedule.is_over(mean.item())
+        schedule.follow(success, mean)
         self.progress.judged = self.progress.mean_return
-        return {"success": success}
+        return {"success": success}, success if over else None
 
     def save(self, success: float | None = None) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from gpusim_rl import trainer
 from gpusim_rl.adapters import common
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import check_words, compose, resume
@@ -329,6 +330,46 @@ def test_by_success_evaluates(tmp_path):
     succeed("train.py", *words, plan, cwd=tmp_path)
     assert '"success"' in (tmp_path / "run" / "metrics.jsonl").read_text()
     succeed("train.py", "resume=run", "iterations=3", cwd=tmp_path)
+
+
+def test_success_is_measured_where_the_numbers_are(monkeypatch):
+    """A robot that manages slow commands, and none at the end, gets faster ones nevertheless; what
+    was measured on the way neither ends the training nor makes a checkpoint the best."""
+    plan = {"task.fastest": schedule([0.2, 0.1, 0.2], [1.0, 0.5, 1.0], 0.3, 0.8, "success")}
+    words = (*TINY, f"curriculum={written(plan)}", "stop_at=0.9", "eval_every=1")
+    cfg = resume.check_training(compose.compose_plain("config", [*words]), [*words])
+    ppo, seen = make_ppo(cfg), []
+
+    def evaluate(policy, task, **_):
+        seen.append(task.fastest[0])
+        return {"success": 1.0 if task.fastest[0] <= 0.6 + 0.4 * (len(seen) > 9) else 0.0}
+
+    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", evaluate)
+    means = []
+    for _ in range(14):
+        means.append(ppo.env.success.item())
+        over = ppo.schedule.is_over(means[-1])
+        ppo.schedule.follow(trainer.success(cfg, ppo), ppo.env.success)
+        assert over == (seen[-1] == 1.0)
+    wanted = [0.2 + 0.8 * min(max((mean - 0.3) / 0.5, 0), 1) for mean in means]
+    assert seen == pytest.approx(wanted)
+    assert seen[0] == 0.2 and 0.4 < seen[8] < 0.8  # about where it stops to succeed
+    assert seen[-1] == 1.0
+
+
+def test_scheduled_numbers_are_columns():
+    """The row of metrics has each number as it was in the iteration, and one for each of a list."""
+    plan = {"task.fastest": schedule([0.2, 0.1, 0.2], [1.0, 0.5, 1.0], stop=2)}
+    plan |= {"algo.ent_coef": schedule(0.5, 0.25, stop=4)}
+    plan |= {"task.noise.gyro": schedule(0, 1, 0, 4)}
+    ppo = build(f"curriculum={written(plan)}")
+    for _ in range(2):
+        ppo.iteration()
+    row = {key: x for key, x in ppo.metrics().items() if key.startswith("schedule/")}
+    wanted = {"task.fastest.0": 0.6, "task.fastest.1": 0.3, "task.fastest.2": 0.6}
+    wanted |= {"algo.ent_coef": 0.4375, "task.noise.gyro": 0.25}
+    assert row == pytest.approx({f"schedule/{key}": x for key, x in wanted.items()})
+    assert not any(key.startswith("schedule/") for key in build().metrics())
 
 
 JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"

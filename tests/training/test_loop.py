@@ -576,7 +576,7 @@ def test_evaluations_leave_no_engine(monkeypatch):
     monkeypatch.setattr(evaluation, "make_actuated", spied)
     monkeypatch.setattr(trainer, "STOP_EPISODES", 4)
     cfg = configured("task.episode=0.1")
-    trainer.success(cfg["task"], build_ppo(cfg))
+    trainer.success(cfg, build_ppo(cfg))
     assert len(sims) == 1 and sims[0]() is None
 
 

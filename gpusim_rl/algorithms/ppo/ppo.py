@@ -20,8 +20,8 @@ from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.networks.actor_critic import Policy
 
 # `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
@@ -195,9 +195,10 @@ class PPO:
         """
         own = [self.optimizer.actor_rate, self.policy.std.detach().mean()]
         own += [self.skips[SKIPPED], self.skips[BAD]]
-        values = torch.cat([self.stats, torch.stack(own)])
+        scheduled = self.schedule.numbers(self)
+        values = torch.cat([self.stats, torch.stack([*own, *scheduled.values()])])
         steps = self.group.size * (self.iterations - self.logged) * self.size
-        read = report(self.env, values, self.phases.take(), steps)
+        read = report(self.env, values, [*scheduled], self.phases.take(), steps)
         self.logged = self.iterations
         self.skips[SKIPPED].zero_()
         return read

@@ -19,13 +19,18 @@ SHARES = {  # the timed parts that make up each share of the log
 
 
 def report(
-    env: Env, values: Tensor, spent: Callable[[], dict[str, Spent]], steps: int
+    env: Env,
+    values: Tensor,
+    scheduled: list[str],
+    spent: Callable[[], dict[str, Spent]],
+    steps: int,
 ) -> Callable[[], dict[str, float]]:
     """Begin to copy metrics to the host; the function returned waits for them.
 
     Args:
         env: whose sums since the last report are read and cleared.
-        values: PPO's own, as `NAMES` has them.
+        values: PPO's own, as `NAMES` has them, and the numbers of a curriculum.
+        scheduled: the names of those numbers.
         spent: gives the time of each timed part.
         steps: control steps of all worlds since the last report.
     """
@@ -35,7 +40,7 @@ def report(
     def read() -> dict[str, float]:
         row = numbers()
         metrics = env.statistics.means(names, row)
-        metrics |= dict(zip(NAMES, row[len(names) :], strict=True))
+        metrics |= dict(zip((*NAMES, *scheduled), row[len(names) :], strict=True))
         return metrics | timing(spent(), steps)
 
     return read

@@ -1,0 +1,89 @@
+"""The run directory of a training: a new one, or that of an earlier training that goes on."""
+
+from datetime import datetime
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.build import keep_models
+from gpusim_rl.config import resume
+from gpusim_rl.core import errors
+from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.progress import number
+
+Opened = tuple[Run, dict[str, str], dict[str, Any]]
+
+
+def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
+    """The run directory of a training: a new one, or that of resume=.
+
+    Returns:
+        The run, the note of the checkpoint that it continues, and the configuration, which names
+        the copies of models in the run.
+    """
+    return continue_run(cfg, learner) if cfg["resume"] else create_run(cfg, learner.env.group)
+
+
+def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
+    """A new run directory, with a copy of each model that is not ours."""
+    own = Path(f"runs/{cfg['task']['name']}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg['seed']}")
+    # two runs of a multirun may begin in the same second
+    paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
+    free = str(next(path for path in paths if not path.exists()))
+    path = Path(group.broadcast(cfg["run_dir"] or free))
+    if group.rank > 0:
+        return Run(path), {}, cfg
+    run = Run.create(path, cfg, again=cfg["auto_resume"])
+    kept = keep_models(cfg, run.path)
+    run.configure(kept)
+    return run, {}, kept
+
+
+def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
+    """The run of resume=, with its last checkpoint loaded into learner.
+
+    ValueError if more iterations are done than the configuration wants.
+    """
+    run, group = Run.open(Path(cfg["resume"])), learner.env.group
+    if group.rank == 0:
+        run.lock()
+    state, note, path = run.checkpoints.restore(errors.warn)
+    edited = resume.check_edits(note, run, path)
+    learner.load(state, str(path))
+    if learner.iterations > cfg["iterations"]:
+        done = f"{run.path} has done {learner.iterations} already"
+        raise ValueError(f"iterations={cfg['iterations']}: {done}")
+    # it went back to a checkpoint, and ended before it wrote the next one
+    lowered = run.rollbacks() - int(number(note.get("rollbacks")))
+    if lowered > 0:
+        learner.slow_down(0.5**lowered)
+    note["rollbacks"] = str(run.rollbacks())
+    group.barrier()  # all have read
+    if group.rank == 0:
+        rewrite_run(run, cfg, learner, path, edited)
+    return run, note, cfg
+
+
+def rewrite_run(
+    run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path, edited: dict[str, str]
+) -> None:
+    """Drop what came after the checkpoint, and write the configuration that it continues with.
+
+    edited: key → how config.yaml differs from what the checkpoint was trained with.
+    """
+    changes = edited | resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
+    changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
+    changed = ", ".join(changes.values())
+    if changes:
+        since = f"from iteration {learner.iterations} on this is not the run that was begun"
+        errors.warn(f"warning: {changed}: {since}")
+    run.checkpoints.forget(checkpoint)
+    run.configure(cfg | {"resume": None})
+    for row in run.rewind(learner.iterations)[-1:]:
+        learner.env.statistics.restore_means(row)
+    for name, damaged in run.damaged().items():
+        errors.warn(f"warning: {run.path / name}: damaged rows dropped: {damaged}")
+    if changes:
+        run.log({"iteration": learner.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")
