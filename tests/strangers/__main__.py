@@ -1,33 +1,43 @@
-"""What strangers bring: robots that are drawn from a seed.
+"""What strangers bring: robots, files and command lines that are drawn from a seed.
 
-    python -m tests.strangers [--seed 1] [--count 20] [--keep FOLDER]
+    python -m tests.strangers [--seed 1] [--count 20] [--only robots files lines] [--keep FOLDER]
 
 Each robot is shown to `play.py mode=robot`. One that it accepts must train two iterations; one that
 it refuses gets one line and exit code 2, and for a robot with a fault the line must name the fault.
-Prints the refusals of good robots and what went wrong, then how many of each kind were accepted.
-Exits with 1 if something was wrong, or if less than 60 % of the good robots were accepted. --keep
-leaves the files of what was wrong in a folder.
+At least 60 % of the good robots must be accepted.
+
+Each hostile file is read by a command, which may work or end in one line. Nothing that lies outside
+of its folder may change, and with --trace FILE nothing there may be opened: then all runs under
+strace, whose record is FILE. Command lines are those of tests/acceptance/cli.py.
+
+Prints what was wrong, and how many of each kind were accepted. Exits with 1 if something was wrong.
+--keep leaves the folders of what was wrong.
 """
 
 import argparse
+import os
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
+from tests.acceptance import cli
 from tests.commands import TINY, command
+from tests.strangers.files import Attack, Draw, prepare
 from tests.strangers.robots import Stranger, draw
 
-LIMIT = 60  # s that a command may take
+LIMIT = 20  # s that a command may take
 ACCEPTED = 0.6  # least share of the good robots
 
 
-def answer(*words: str, cwd: Path) -> CompletedProcess[str] | None:
-    """What a command said; None if it took too long."""
+def answer(*words: str, cwd: Path, limit: float = LIMIT) -> CompletedProcess[str] | None:
+    """What a command said; None if it took longer than a limit [s]."""
     try:
-        return command(*words, cwd=cwd, timeout=LIMIT)
+        return command(*words, cwd=cwd, timeout=limit)
     except (TimeoutError, TimeoutExpired):
         return None
 
@@ -62,19 +72,67 @@ def wrong(robot: Stranger, folder: Path) -> tuple[bool, str]:
     return True, ""
 
 
-def main() -> int:
-    """Draw and try them. Returns the number of what went wrong."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--keep", type=Path)
-    args = parser.parse_args()
-    pick, failures = random.Random(args.seed), 0
+# -- hostile files ---------------------------------------------------------------------------------
+
+
+def outside(folder: Path) -> Path:
+    """A folder that nothing may touch."""
+    (folder / "outside").mkdir()
+    for name in ("victim", "victim.stl", "v.stl"):
+        (folder / "outside" / name).write_text(f"precious {name}")
+    return folder / "outside"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The files of a folder."""
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def suffered(attack: Attack, folder: Path, limit: float = LIMIT) -> tuple[str, str]:
+    """(how a command ended that reads `folder/here`, what was wrong with that or "")."""
+    before = contents(folder / "outside")
+    done = answer(attack.script, *attack.words, cwd=folder / "here", limit=limit)
+    if contents(folder / "outside") != before:
+        return "outside", "a file outside was changed"
+    if done is None:
+        return "hang", f"it took more than {limit} s"
+    said = done.stdout + done.stderr
+    if "Traceback" in said:
+        return "traceback", said[-1500:]
+    if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 for c in said):
+        return "control characters", repr(said[-500:])
+    lines = [x for x in done.stderr.splitlines() if not x.startswith("warning: ")]
+    if done.returncode == 0:
+        return "worked", ""
+    if done.returncode not in (1, 2) or len(lines) != 1 or not lines[0].startswith("error: "):
+        return "other", f"exit code {done.returncode}: {done.stderr[-800:]}"
+    return "refused", ""
+
+
+def touched(record: Path) -> list[str]:
+    """The lines of strace's record in which another process than the first opened what is outside,
+    by its name or through a link."""
+    lines = record.read_text(errors="replace").splitlines()
+    first = lines[0].split()[0] if lines else ""
+    calls = ("open", "rename", "unlink", "link", "mkdir", "creat", "trunc", "chmod", "symlink")
+    return [
+        line
+        for line in lines
+        if "/outside" in line
+        and line.split()[0] != first
+        and any(call in line.split("(")[0] for call in calls)
+    ]
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def try_robots(seed: int, count: int, keep: Path | None) -> int:
+    """Draw robots and try them. Returns the number of what went wrong."""
+    pick, failures = random.Random(seed), 0
     drawn: Counter[str] = Counter()
     taken: Counter[str] = Counter()
-    for i in range(args.count):
+    for i in range(count):
         robot = draw(pick)
         with tempfile.TemporaryDirectory() as name:
             accepted, problem = wrong(robot, Path(name))
@@ -83,13 +141,77 @@ def main() -> int:
         if problem:
             failures += 1
             print(f"robot {i}: {problem}", flush=True)
-            if args.keep:
-                args.keep.mkdir(parents=True, exist_ok=True)
-                (args.keep / f"{args.seed}-{i}{robot.suffix}").write_text(robot.text)
+            if keep:
+                keep.mkdir(parents=True, exist_ok=True)
+                (keep / f"{seed}-{i}{robot.suffix}").write_text(robot.text)
     for kind, n in sorted(drawn.items()):
         print(f"{kind}: {taken[kind]} of {n} accepted")
-    few = taken["good"] < ACCEPTED * drawn["good"]
-    return failures + few
+    return failures + (taken["good"] < ACCEPTED * drawn["good"])
+
+
+def try_files(seed: int, count: int, keep: Path | None) -> int:
+    """Draw hostile files and have them read. Returns the number of what went wrong."""
+    draws, failures = Draw(seed), 0
+    ended: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        base = prepare(Path(name))
+        for i in range(count):
+            folder = Path(name) / str(i)
+            shutil.copytree(base, folder / "here")
+            outside(folder)
+            attack = draws.attack(folder / "here")
+            how, problem = suffered(attack, folder)
+            ended[attack.kind, how] += 1
+            if problem:
+                failures += 1
+                line = " ".join((attack.script, *attack.words))
+                print(f"file {i}, {attack.kind}: {line}: {problem}", flush=True)
+                if keep:
+                    shutil.copytree(folder, keep / f"{seed}-{i}", symlinks=True)
+            shutil.rmtree(folder)
+    for (kind, how), n in sorted(ended.items()):
+        print(f"{kind}: {n} {how}")
+    return failures
+
+
+def try_lines(seed: int, count: int, keep: Path | None) -> int:
+    """Draw command lines and run them. Returns the number of what went wrong."""
+    failures = 0
+    with tempfile.TemporaryDirectory() as name:
+        trained = cli.make_run(Path(name))
+        for line in cli.Draw(seed, ("train.py", "play.py")).lines(count, ""):
+            _, problem = cli.judge(line, cli.outside, trained)
+            failures += bool(problem)
+            if problem:
+                print(f"line {' '.join((line.script, *line.words))}: {problem}", flush=True)
+    print(f"lines: {count - failures} of {count} right")
+    return failures
+
+
+TRY = {"robots": try_robots, "files": try_files, "lines": try_lines}
+
+
+def main() -> int:
+    """Draw and try them. Returns the number of what went wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--only", nargs="*", default=[*TRY], choices=[*TRY])
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--trace", type=Path)
+    args = parser.parse_args()
+    if not args.trace:
+        return sum(TRY[what](args.seed, args.count, args.keep) for what in args.only)
+    words = sys.argv[1:]
+    at = words.index("--trace")
+    own = [sys.executable, "-m", "tests.strangers", *words[:at], *words[at + 2 :]]
+    strace = ["strace", "-f", "-y", "-qq", "-e", "trace=%file", "-o", str(args.trace)]
+    failed = subprocess.run([*strace, *own], env=os.environ, check=False).returncode
+    lines = touched(args.trace)
+    print(f"{len(lines)} calls opened or changed what is outside", *lines[:9], sep="\n")
+    return failed + len(lines)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""Robots of strangers. `python -m tests.strangers` tries as many as wanted, and trains them."""
+"""Robots and files of strangers. `python -m tests.strangers` tries as many as wanted."""
 
 import random
+import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import mujoco
 import pytest
 
+from tests.strangers import __main__ as program
+from tests.strangers.files import Attack, Draw, prepare
 from tests.strangers.robots import FAULTS, Shape, draw
 from tests.worlds import make_robot
 
@@ -40,3 +44,58 @@ def test_a_fault_is_named(tmp_path, kind):
         load(make(Shape(random.Random(4))), ".xml", tmp_path)
     line = str(error.value)
     assert any(part in line for part in says) and "\n" not in line
+
+
+def test_hostile_files_do_no_harm(tmp_path):
+    """Twelve spoiled files: each command works or ends in one line, and nothing outside changes."""
+    base, draws = prepare(tmp_path), Draw(7)
+    for i in range(12):
+        folder = tmp_path / str(i)
+        shutil.copytree(base, folder / "here")
+        program.outside(folder)
+        attack = draws.attack(folder / "here")
+        _, problem = program.suffered(attack, folder, limit=120)
+        assert not problem, (attack, problem)
+
+
+@pytest.mark.parametrize(
+    "code, out, error, how",
+    [
+        (0, "well", "warning: a row was dropped\n", "worked"),
+        (2, "", "warning: a row was dropped\nerror: no run\n", "refused"),
+        (2, "", "error: no run\nerror: none at all\n", "other"),
+        (1, "", "", "other"),
+        (139, "", "error: no run\n", "other"),
+        (0, "Traceback (most recent call last)", "", "traceback"),
+        (2, "", "error: \x1b[2J\n", "control characters"),
+        (None, "", "", "hang"),
+    ],
+)
+def test_what_a_command_did_is_judged(tmp_path, monkeypatch, code, out, error, how):
+    """Each way to misbehave is told apart, and a file that changed outside counts before all."""
+    done = None if code is None else CompletedProcess([], code, out, error)
+    monkeypatch.setattr(program, "answer", lambda *_, **__: done)
+    attack = Attack("any", "play.py", ())
+    victim = program.outside(tmp_path) / "victim"
+    found, problem = program.suffered(attack, tmp_path)
+    assert found == how and bool(problem) == (how not in ("worked", "refused"))
+
+    def harm(*_, **__):
+        victim.write_text("overwritten")
+        return done
+
+    monkeypatch.setattr(program, "answer", harm)
+    assert program.suffered(attack, tmp_path)[0] == "outside"
+
+
+def test_what_was_opened_outside_is_read_from_a_record(tmp_path):
+    """By name and through a link, by another process than the one that judges."""
+    lines = [
+        '7 openat(AT_FDCWD</x>, "/x/outside/victim", O_RDONLY) = 3</x/outside/victim>',
+        '8 openat(AT_FDCWD</x>, "/x/here/run/config.yaml", O_RDONLY) = 3</x/here/run/config.yaml>',
+        '8 openat(AT_FDCWD</x>, "run/config.yaml", O_RDONLY) = 3</x/outside/victim>',
+        '9 rename("/x/here/a", "/x/outside/a") = 0',
+        '9 lstat("/x/outside/victim", {st_mode=S_IFREG|0644}) = 0',
+    ]
+    (tmp_path / "record").write_text("\n".join(lines))
+    assert program.touched(tmp_path / "record") == [lines[2], lines[3]]
