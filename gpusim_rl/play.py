@@ -101,7 +101,7 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
         weights=config["task"]["weights"],
         noise=config["task"]["noise"],
         episodes=cfg["episodes"],
-        progress=True,
+        progress=errors.warn,
     )
     text = json.dumps(scores, indent=2)
     print(text)

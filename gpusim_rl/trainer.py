@@ -172,7 +172,8 @@ def evaluate(
     section: of the configuration, with the task's weights and noise.
     """
     keys = {key: section[key] for key in ("weights", "noise")}
-    keys |= dict(seed=seed, episodes=episodes, progress=watch is not None, before_step=watch)
+    keys |= dict(seed=seed, episodes=episodes, before_step=watch)
+    keys["progress"] = partial(print, flush=True) if watch else None
     scores = evaluation.evaluate(learner.policy, task or learner.env.task, **keys)
     gc.collect()  # the evaluation's Env refers to itself, and its Sim holds memory and threads
     return scores

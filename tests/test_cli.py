@@ -131,7 +131,7 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers of at most 8192",
     "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
     "timestep",
-    "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 2³¹ control steps",
+    "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 1000000 control steps",
     "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
     "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
     "num_steps=2000000000": "num_steps=2000000000 takes more than",

@@ -8,6 +8,7 @@ import mujoco
 from gpusim_rl.envs.randomization.entries import active_entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
+LONGEST = 10**6  # control steps of an episode
 FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
 
 
@@ -59,5 +60,6 @@ def check_times(dt: float, episode: float, exact: mujoco.MjModel, stepped: mujoc
             expected = f"is not a whole number, from 1 to 1000, of {what} {timestep} s"
             remedy = "" if model is exact else "; task.training=exact has the model's own"
             raise ValueError(f"task.dt={dt} s {expected}{remedy}")
-    if not 0.5 < episode / dt < 2**31:
-        raise ValueError(f"task.episode={episode} s: expected 1 to 2³¹ control steps of {dt} s")
+    if not 0.5 < episode / dt <= LONGEST:
+        expected = f"expected 1 to {LONGEST} control steps of {dt} s"
+        raise ValueError(f"task.episode={episode} s: {expected}")

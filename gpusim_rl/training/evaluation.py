@@ -1,7 +1,8 @@
 """Evaluation: how good a policy is, always measured in MuJoCo C with a converged solver."""
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import torch
 from rich.progress import track
@@ -15,9 +16,11 @@ from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy, restarted
 from gpusim_rl.sim.actuated import make_actuated
+from gpusim_rl.training.dashboard import clock
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
 STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
+EVERY = 10.0  # s between two lines about a long evaluation
 
 
 @torch.no_grad()
@@ -30,7 +33,7 @@ def evaluate(
     noise: dict[str, float],
     episodes: int,
     seed: int = SEED,
-    progress: bool = False,
+    progress: Callable[[str], None] | None = None,
     before_step: Callable[[Env, int], None] | None = None,
 ) -> Scores:
     """Score the mean action in `episodes` worlds, each for the length of one episode.
@@ -40,7 +43,7 @@ def evaluate(
     Args:
         policy: on any device.
         task: as trained. What runs is its `evaluation()`.
-        progress: show a bar in a terminal.
+        progress: takes a line now and then, if there is no terminal; there, a bar is shown.
         before_step: called with the Env and the number of the step.
 
     Returns `success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
@@ -49,8 +52,7 @@ def evaluate(
     env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
     task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
     first, returns = torch.ones(episodes), torch.zeros(episodes)
-    hidden = not (progress and sys.stdout.isatty())
-    for t in track(range(task.horizon), "evaluating", disable=hidden, transient=True):
+    for t in shown(task.horizon, progress) if progress else range(task.horizon):
         if before_step:
             before_step(env, t)
         obs = env.observation.actor
@@ -62,6 +64,20 @@ def evaluate(
     scores = task.score(measures.stacked())
     # Outside the iteration the host may read: an evaluation runs on it.
     return {**scores, "return": returns.mean().item(), "episodes": episodes}
+
+
+def shown(steps: int, say: Callable[[str], None]) -> Iterator[int]:
+    """The numbers of the steps, while a bar or lines tell how many are done."""
+    if sys.stdout.isatty():
+        yield from track(range(steps), "evaluating", transient=True)
+        return
+    begun = last = time.monotonic()
+    for t in range(steps):
+        yield t
+        now, done = time.monotonic(), (t + 1) / steps
+        if now - last >= EVERY:
+            left, last = clock((now - begun) * (1 - done) / done), now
+            say(f"evaluating: {done:.0%}, {left} left")
 
 
 def line(scores: Scores) -> str:

@@ -77,8 +77,8 @@ def test_what_a_command_did_is_judged(tmp_path, monkeypatch, code, out, error, h
     monkeypatch.setattr(program, "answer", lambda *_, **__: done)
     attack = Attack("any", "play.py", ())
     victim = program.outside(tmp_path) / "victim"
-    found, problem = program.suffered(attack, tmp_path)
-    assert found == how and bool(problem) == (how not in ("worked", "refused"))
+    ended, problem = program.suffered(attack, tmp_path)
+    assert ended == how and bool(problem) == (how not in ("worked", "refused"))
 
     def harm(*_, **__):
         victim.write_text("overwritten")
