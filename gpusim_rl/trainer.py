@@ -17,12 +17,11 @@ from typing import Any
 import torch
 
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import make_ppo, make_task
+from gpusim_rl.build import make_ppo
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.deploy.record import Seen
-from gpusim_rl.envs.curriculum import config_at
 from gpusim_rl.envs.scores import Scores
 from gpusim_rl.envs.task import Task
 from gpusim_rl.exporter import READINGS, evaluated, export_policy
@@ -181,9 +180,8 @@ def evaluate(
 
 def success(cfg: dict[str, Any], learner: Learner) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
-    task = None
-    if learner.schedule.needs_evaluation:
-        cfg = config_at(cfg["curriculum"], cfg, {"success": learner.env.success.item()})
-        task = make_task(cfg, "cpu")
+    task, section, plan = learner.env.task, cfg["task"], learner.schedule
+    if plan.needs_evaluation:
+        task, section = plan.task_now(task, cfg, learner.env.success.item())
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
-    return evaluate(cfg["task"], learner, seed, episodes, task=task)["success"] or 0.0
+    return evaluate(section, learner, seed, episodes, task=task)["success"] or 0.0

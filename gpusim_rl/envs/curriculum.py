@@ -62,6 +62,8 @@ def check_interval(key: str, entry: Any) -> None:
     if entry["by"] not in BY:
         raise ValueError(f"{where}: by={entry['by']}: choose one of {', '.join(BY)}")
     start, stop = entry["start"], entry["stop"]
+    if entry["by"] == "success" and stop > 1:
+        raise ValueError(f"{where}: stop={stop}: expected at most 1, as no success is larger")
     if not stop - start >= NEAR:
         raise ValueError(f"{where}: start={start} is not before stop={stop}, by {NEAR} at least")
 
@@ -137,7 +139,7 @@ def config_at(
 ) -> dict[str, Any]:
     """A copy of a configuration with the scheduled numbers at their last values.
 
-    moment: BY → its value; the numbers that follow it have their values at that moment.
+    moment: BY → its value, for the entries that follow it; those of a missing BY are at `to`.
     """
     if not plan:
         return cfg

@@ -83,7 +83,7 @@ class Env:
         self.device = self.sim.qpos.device
         self.rng = Rng(self.seed, torch.arange(first, first + n, device=self.device))
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.success = torch.zeros((), device=self.device)  # of the last evaluation
+        self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
         self.action = torch.zeros(n, self.sim.ctrl.shape[1], device=self.device)
         self.previous = torch.zeros_like(self.action)

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpusim_rl.envs.curriculum import Plan
+from gpusim_rl.envs.curriculum import NEAR, Plan, config_at
+from gpusim_rl.envs.task import Task
 
 SHARE = 0.5  # of an evaluation in the success that schedules follow
 
@@ -15,9 +16,8 @@ class Curriculum:
     """Writes the numbers of a plan into a PPO and its Env, in place, between two iterations.
 
     Schedules `by: success` follow a mean of the evaluations, `Env.success`, which begins at 0. Each
-    evaluation is made with the numbers of that moment, and moves the mean half of the way to what
-    it measured. So numbers become harder as long as the policy is better than they ask for, and
-    easier if it is worse.
+    evaluation moves it half of the way to what was measured with `task_now`. It settles where the
+    success equals the mean.
     """
 
     def __init__(self, plan: Plan | None = None):
@@ -32,12 +32,24 @@ class Curriculum:
     def follow(self, success: float, mean: Tensor) -> None:
         """Move the mean () of evaluations towards the success of a new one. In place."""
         mean += SHARE * (success - mean)
+        mean.masked_fill_(mean < NEAR, 0.0)  # half of half of a number is never 0
 
     def is_over(self, mean: float) -> bool:
         """Whether every schedule by success is at its end where the evaluations have this mean."""
-        return all(mean >= x["stop"] for x in self.plan.values() if x["by"] == "success")
+        return all(mean >= x["stop"] - NEAR for x in self.plan.values() if x["by"] == "success")
 
-    def set_first_values(self, task: Any) -> None:
+    def task_now(self, task: Task, cfg: dict[str, Any], mean: float) -> tuple[Task, dict[str, Any]]:
+        """A task, and its section of a configuration, with numbers by success as they are now.
+
+        Numbers by iteration are at their ends. No file is read again.
+        """
+        section = config_at(self.plan, cfg, {"success": mean})["task"]
+        names = [key.removeprefix("task.") for key in self.plan if key.startswith("task.")]
+        own = {name: section[name] for name in names if "." not in name}
+        own = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
+        return replace(task, randomise=section["randomise"], **own), section
+
+    def set_first_values(self, task: Task) -> None:
         """Give a task the numbers with which its first worlds start.
 
         Raises:

@@ -61,7 +61,7 @@ class Statistics:
         self.lived.masked_fill_(ended, 0)
 
     def clear_overflows(self) -> None:
-        """Count no step so far that went over a capacity. In place."""
+        """Set the count of steps that went over a capacity to 0. In place."""
         self.sums[SUMS.index("overflows")].zero_()
 
     def restart(self) -> None:

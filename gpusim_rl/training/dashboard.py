@@ -99,11 +99,10 @@ class Dashboard:
         ]
         terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
         errors = [(k[8:], f"{v:.3f}") for k, v in row.items() if k.startswith("measure/")]
-        plan = [(k[9:], f"{v:.4g}") for k, v in row.items() if k.startswith("schedule/")]
-        columns = (head, "bold"), (terms, "cyan"), (errors, "green"), (plan, "yellow")
-        for line in range(max(len(column) for column, _ in columns)):
+        plan = [f"{k[9:]} {v:.4g}" for k, v in row.items() if k.startswith("schedule/")]
+        for line in range(max(map(len, (head, terms, errors)))):
             cells: list[str] = []
-            for column, style in columns[: 4 if plan else 3]:
+            for column, style in ((head, "bold"), (terms, "cyan"), (errors, "green")):
                 name, value = column[line] if line < len(column) else ("", "")
                 cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
             grid.add_row(*cells)
@@ -111,5 +110,6 @@ class Dashboard:
             Text(self.title, "bold"),
             Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)),
             grid,
+            Text("\n".join(plan), "yellow"),
             Text(self.bound, "dim"),
         )

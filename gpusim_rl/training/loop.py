@@ -114,7 +114,7 @@ class Training:
         return last
 
     def success_if_due(self, i: int) -> tuple[Row, float | None]:
-        """What i's row says of success; and success, if no number is easier than at the end."""
+        """What i's row says of success; and success, if all numbers by success are at their end."""
         schedule, mean = self.learner.schedule, self.learner.env.success
         needed = schedule.needs_evaluation
         due = (needed or self.cfg["stop_at"]) and not i % self.cfg["eval_every"]

@@ -183,6 +183,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     left_out = REAL if args.simulated else ()
     chosen = [x for x in steps(folder) if x.name in args.only and x.name not in left_out]
+    if not chosen:
+        parser.error(f"{', '.join(args.only)}: the simulation does not run these")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step ends, too
     known = versions()
     for number, step in enumerate(chosen, 1):

@@ -16,6 +16,7 @@ import torch
 
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
+from tests.test_gpu import PLAN
 from tests.worlds import ROOT
 
 pytestmark = pytest.mark.simulated
@@ -74,7 +75,17 @@ def test_other_parts(part):
     simulated("others.py", part)
 
 
-@pytest.mark.parametrize("words", [("cartpole",), ("quadruped",)], ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cartpole",),
+        ("quadruped",),
+        ("quadruped", "graph=whole"),
+        ("quadruped", PLAN),
+        ("quadruped", "algo.memory=gru"),
+    ],
+    ids=str,
+)
 def test_captured_is_eager_with_physics(words):
     """The same with the kernels of MuJoCo Warp, over restarts."""
     simulated("equal.py", *words, PHYSICS="1")

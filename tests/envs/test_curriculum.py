@@ -5,6 +5,8 @@ import json
 import re
 import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.curriculum import ALGO
 from gpusim_rl.envs.declarations import scheduled_fields
 from gpusim_rl.envs.registry import load_task
+from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuator_models import Net
 from gpusim_rl.tasks.classic.cartpole import Cartpole
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
@@ -161,7 +164,7 @@ def written(plan):
 
 
 def test_resume_is_exact():
-    """A PPO loaded in the middle of a plan goes on bit by bit, the success of the last evaluation
+    """A PPO loaded in the middle of a plan goes on bit by bit, the mean of the evaluations
     included."""
     one, other = build(PLAN), build(PLAN)
     one.env.success.fill_(0.25)
@@ -332,29 +335,89 @@ def test_by_success_evaluates(tmp_path):
     succeed("train.py", "resume=run", "iterations=3", cwd=tmp_path)
 
 
-def test_success_is_measured_where_the_numbers_are(monkeypatch):
-    """A robot that manages slow commands, and none at the end, gets faster ones nevertheless; what
-    was measured on the way neither ends the training nor makes a checkpoint the best."""
-    plan = {"task.fastest": schedule([0.2, 0.1, 0.2], [1.0, 0.5, 1.0], 0.3, 0.8, "success")}
-    words = (*TINY, f"curriculum={written(plan)}", "stop_at=0.9", "eval_every=1")
-    cfg = resume.check_training(compose.compose_plain("config", [*words]), [*words])
-    ppo, seen = make_ppo(cfg), []
+FASTEST = {"task.fastest": ([0.2, 0.1, 0.2], [1.0, 0.5, 1.0])}
+
+
+def learns_slowly(monkeypatch) -> list[float]:
+    """Has evaluations succeed with small commands alone, and with all from the tenth on. Returns
+    the largest speeds that were evaluated, which grow."""
+    seen: list[float] = []
 
     def evaluate(policy, task, **_):
         seen.append(task.fastest[0])
-        return {"success": 1.0 if task.fastest[0] <= 0.6 + 0.4 * (len(seen) > 9) else 0.0}
+        return {"success": float(task.fastest[0] <= (0.6 if len(seen) < 10 else 1.0))}
 
     monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", evaluate)
-    means = []
-    for _ in range(14):
-        means.append(ppo.env.success.item())
-        over = ppo.schedule.is_over(means[-1])
+    return seen
+
+
+def train(*words: str) -> list[dict[str, Any]]:
+    """The rows of a training with an evaluation after each iteration."""
+    words = (*TINY, "eval_every=1", "export=none", "log=none", "run_dir=run", *words)
+    if "resume=run" in words:
+        words = words[len(TINY) + 4 :]
+    cfg = resume.check_training(compose.compose_plain("config", [*words]), [*words])
+    trainer.Trainer(cfg).train()
+    return Run(Path("run")).rows()
+
+
+def test_success_is_measured_where_the_numbers_are(tmp_path, monkeypatch):
+    """A robot that manages slow commands, and none at the end, gets faster ones nevertheless. What
+    was measured on the way neither ends the training nor makes a checkpoint the best, and a run
+    that is resumed on the way goes on with the same numbers."""
+    plan = {"task.fastest": schedule(*FASTEST["task.fastest"], 0.3, 0.8, "success")}
+    words = (f"curriculum={written(plan)}", "stop_at=0.9")
+    every = []
+    for name, parts in (("whole", (40,)), ("parts", (5, 40))):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        seen = learns_slowly(monkeypatch)
+        train(*words, f"iterations={parts[0]}")
+        for count in parts[1:]:
+            train("resume=run", f"iterations={count}")
+        rows = Run(Path("run")).rows()
+        speeds = [row["schedule/task.fastest.0"] for row in rows]
+        mean, wanted = 0.0, []
+        for row in rows:
+            wanted.append(0.2 + 0.8 * min(max((mean - 0.3) / 0.5, 0), 1))
+            mean += 0.5 * (row["success"] - mean)
+        assert seen == pytest.approx(wanted) and speeds == pytest.approx(wanted)
+        assert seen[0] == 0.2 and 0.4 < seen[8] < 0.8 and rows[0]["success"] == 1
+        assert len(rows) < 40 and seen[-1] == 1.0 and max(seen[:-1]) < 1.0
+        saved = Run(Path("run")).checkpoints.manifest()
+        scores = [entry["success"] for entry in saved.values()]
+        assert scores.count(1.0) == 1 and scores.count(None) == len(scores) - 1
+        every.append(speeds)
+    assert every[0] == every[1]
+
+
+def test_failure_takes_numbers_back_to_the_start(monkeypatch):
+    """After a success and many failures numbers are where they began, not a little beside it."""
+    key = "task.randomise.push.high"
+    ppo = build(f"curriculum={written({key: schedule(0, 2, 0, 0.8, 'success')})}")
+    cfg = {"curriculum": ppo.schedule.plan, **compose.compose_plain("config", [*TINY])}
+    scores = iter([1 / 128] + [0.0] * 80)
+    monkeypatch.setattr(
+        "gpusim_rl.training.evaluation.evaluate", lambda *_, **__: {"success": next(scores)}
+    )
+    for _ in range(81):
         ppo.schedule.follow(trainer.success(cfg, ppo), ppo.env.success)
-        assert over == (seen[-1] == 1.0)
-    wanted = [0.2 + 0.8 * min(max((mean - 0.3) / 0.5, 0), 1) for mean in means]
-    assert seen == pytest.approx(wanted)
-    assert seen[0] == 0.2 and 0.4 < seen[8] < 0.8  # about where it stops to succeed
-    assert seen[-1] == 1.0
+    assert ppo.env.success == 0
+
+
+def test_the_task_now_needs_no_file(tmp_path, monkeypatch):
+    """With a robot's file, too, the task that is evaluated has the number of the moment."""
+    robot = tmp_path / "robot.xml"
+    robot.write_text((ROOT / "tasks" / "assets" / "quadruped.xml").read_text())
+    height = build(f"robot.mjcf={robot}").env.task.height
+    plan = {"task.height": schedule(0.2, height, 0, 1, "success")}
+    words = [*TINY, f"robot.mjcf={robot}", f"task.height={height}", f"curriculum={written(plan)}"]
+    cfg = resume.check_training(compose.compose_plain("config", words), words)
+    ppo = make_ppo(cfg)
+    robot.unlink()
+    task, section = ppo.schedule.task_now(ppo.env.task, cfg, 0.25)
+    assert task.height == section["height"] == pytest.approx(0.75 * 0.2 + 0.25 * height)
+    assert ppo.env.task.height == height and task.evaluation().height == task.height
 
 
 def test_scheduled_numbers_are_columns():
@@ -397,6 +460,7 @@ JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"
             "curriculum: algo.hidden cannot be scheduled: choose of task",
         ),
         ("task.mjcf", (0, 1, "iteration", 0, 4), "curriculum: task.mjcf cannot be scheduled"),
+        (JERK, (0, 1, "success", 0, 1.5), "task.weights.jerk: stop=1.5: expected at most 1"),
         (
             "task.fastest",
             (0, [1, 1, 1], "iteration", 0, 4),

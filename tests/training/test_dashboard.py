@@ -232,3 +232,13 @@ def test_a_long_evaluation_says_how_far_it_is(monkeypatch):
         "evaluating: 60%, 0:16 left",
         "evaluating: 90%, 0:04 left",
     ]
+
+
+def test_scheduled_numbers_are_lines_of_the_table():
+    """Each has its whole name, in a narrow terminal, too."""
+    keys = ("task.fastest.0", "task.fastest.1", "task.randomise.friction.low")
+    row = ROW | {f"schedule/{key}": 0.25 for key in keys}
+    console = Console(width=80, file=io.StringIO())
+    console.print(Dashboard("title", 10).table(row, 5.0))
+    text = console.file.getvalue()
+    assert all(f"{key} 0.25\n" in re.sub(" +\n", "\n", text) for key in keys)
