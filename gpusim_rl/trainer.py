@@ -182,6 +182,7 @@ def success(cfg: dict[str, Any], learner: Learner) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
     task, section, plan = learner.env.task, cfg["task"], learner.schedule
     if plan.needs_evaluation:
-        task, section = plan.task_now(task, cfg, learner.env.success.item())
+        mean = learner.env.success.item()  # at an evaluation, outside the iteration
+        task, section = plan.task_now(task, cfg, mean)
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
     return evaluate(section, learner, seed, episodes, task=task)["success"] or 0.0

@@ -110,6 +110,6 @@ class Dashboard:
             Text(self.title, "bold"),
             Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)),
             grid,
-            Text("\n".join(plan), "yellow"),
+            *([Text("\n".join(plan), "yellow")] if plan else []),
             Text(self.bound, "dim"),
         )

@@ -125,7 +125,7 @@ class Training:
         with self.stopwatch.paused():
             own = self.evaluate(self.learner) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
-        over = schedule.is_over(mean.item())
+        over = schedule.is_over(mean.item())  # at an evaluation, outside the iteration
         schedule.follow(success, mean)
         self.progress.judged = self.progress.mean_return
         return {"success": success}, success if over else None
