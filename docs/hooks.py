@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import yaml
 from mkdocs.structure.files import File, Files
 
+from gpusim_rl.core import ranges
+from gpusim_rl.envs.registry import load_task
+
 ROOT = Path(__file__).resolve().parents[1]
 CONF = "conf"
 INTRODUCTION = """# Configuration
@@ -22,7 +25,8 @@ Values are YAML: numbers, words, `true`, `false`, `null`, and lists such as `[0.
 `python train.py --cfg job` prints all keys with the values of your command line.
 A wrong key or value ends the program with one line that names the choices.
 
-The tables on this page are made from the files in `conf/`.
+The tables on this page are made from the files in `conf/`. Of a list, each number must be in the
+range. The ranges of `task.randomise` depend on the field: see [Randomization](randomisation.md).
 """
 TITLES = {
     "common.yaml": "Keys of train.py and play.py",
@@ -149,10 +153,21 @@ def table(file: Path, group: str, known: dict[str, str]) -> str:
             top += [f"{key.comment[:1].upper()}{key.comment[1:]}."] if key.comment else []
             continue
         name = key.name if whole or not group else f"{group}.{key.name}"
-        value = key.value.replace("|", "\\|")
-        rows.append(f"| `{name}` | `{value}` | {escape(meaning(name, key.comment, known))} |")
-    head = ["| key | default | meaning |", "|---|---|---|"] if rows else []
+        value, says = key.value.replace("|", "\\|"), escape(meaning(name, key.comment, known))
+        rows.append(f"| `{name}` | `{value}` | {allowed(name, file)} | {says} |")
+    head = ["| key | default | range | meaning |", "|---|---|---|---|"] if rows else []
     return escape(" ".join(top)) + "\n\n" + "\n".join(head + rows)
+
+
+def allowed(name: str, file: Path) -> str:
+    """What a number of a YAML file may be, and the names below a key; "" if it is no number."""
+    others = {"play.yaml": ranges.PLAY}
+    others |= dict.fromkeys(("bench.yaml", "bench_time.yaml", "bench_profile.yaml"), ranges.BENCH)
+    limits = others.get(file.name, ranges.RANGES)
+    if file.parent.name == "task":
+        own = load_task(file.stem).ranges
+        limits = limits | {f"task.{key}": entry for key, entry in own.items()}
+    return ranges.allowed(name, limits) or ranges.allowed(f"{name}.*", limits)
 
 
 def meaning(name: str, comment: str, known: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from gpusim_rl import new_task, player
 from gpusim_rl.config import command_line, validate
-from gpusim_rl.core import errors
+from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.paths import CONF, program
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import has_display, load_backend
@@ -76,7 +76,7 @@ def check_values(cfg: dict[str, Any]) -> None:
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):
         raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    validate.positive(cfg, "seconds", "episodes")
+    ranges.check(cfg, table=ranges.PLAY)
     validate.check_task_code(cfg)
     command = cfg["command"]
     numbers = isinstance(command, list) and all(type(x) in (int, float) for x in command)

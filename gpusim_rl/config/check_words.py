@@ -6,10 +6,10 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
 
 EXACT = "exact"  # of task.training: the model's own physics
-LARGEST = 3.4e38  # of float32
 KINDS = {
     int: "a whole number",
     float: "a number",

@@ -4,8 +4,10 @@ from itertools import islice
 from typing import Any
 
 from hydra.core.override_parser.types import Override, ValueType
+from omegaconf import OmegaConf
 
 from gpusim_rl.config.compose import compose_plain, first, parse
+from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
 from gpusim_rl.core.paths import program
 
@@ -28,6 +30,7 @@ def check(name: str, argv: list[str]) -> tuple[list[str], dict[str, Any] | None]
     """
     words, options = split(argv)
     if any(option in HELP for option in options):
+        OmegaConf.register_new_resolver("ranges", ranges.listing, replace=True)
         start = program(PROGRAMS[name])
         if start == f"python {PROGRAMS[name]}.py":  # what conf/<name>.yaml says
             return options, None

@@ -77,7 +77,7 @@ def find_earlier_run(cfg: dict[str, Any], named: str | None) -> dict[str, Any]:
         return cfg
     own = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
     cfg = cfg | {"run_dir": cfg["run_dir"] or own}
-    if any(Path(str(cfg["run_dir"])).glob("checkpoints/*.safetensors")):
+    if Run(Path(str(cfg["run_dir"]))).checkpoints.saved():
         code = find_task_code(cfg, named)
         cfg |= {"resume": cfg["run_dir"], "task_code": code or cfg["task_code"]}
     return cfg

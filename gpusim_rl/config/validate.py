@@ -8,11 +8,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.config.check_words import LARGEST, check_physics
+from gpusim_rl.config.check_words import check_physics
 from gpusim_rl.config.compose import choices
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.core import ranges
 from gpusim_rl.core.paths import TASKS, find_task, user_task
-from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -26,8 +26,6 @@ KEYS = (  # of config.yaml and common.yaml
     *("auto_resume", "rollbacks", "export", "gpu", "task", "curriculum", "sim", "algo", "log"),
     "robot",
 )
-MAX_HISTORY = 64  # control steps of the past that an actor may see
-COUNTS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every")
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 
 
@@ -38,14 +36,11 @@ def check_values(cfg: dict[str, Any]) -> None:
     require(
         cfg["algo"], ("update_epochs", "num_minibatches", "symmetry", "memory"), "algo", "algo/ppo"
     )
-    positive(cfg, *COUNTS, "episodes")
-    check_training(cfg)
+    ranges.check(cfg)
     robot = f"robot/{cfg['robot']['name']}"
     Actuator(**arguments(Actuator, cfg["robot"]["actuator"], "robot.actuator", robot))
     check_paths(cfg)
     check_task_code(cfg)
-    check_engine(cfg)
-    check_terms(cfg["task"])
     algo = cfg["algo"]
     for key, value, kinds in (
         ("algo.symmetry", algo["symmetry"], SYMMETRIES),
@@ -54,26 +49,12 @@ def check_values(cfg: dict[str, Any]) -> None:
     ):
         if value not in kinds:
             raise ValueError(f"{key}={value}: choose one of {', '.join(kinds)}")
-    check_history(cfg["task"])
-    check_dropout(cfg["task"])
+    check_delay(cfg["task"])
     check_physics(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
     curriculum.check_plan(cfg["curriculum"], cfg)
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
-
-
-def check_training(cfg: dict[str, Any]) -> None:
-    """ValueError if rollbacks, seed, stop_at or a number of the update is wrong."""
-    if type(cfg["rollbacks"]) is not int or cfg["rollbacks"] < 0:
-        raise ValueError(f"rollbacks={cfg['rollbacks']!r}: expected a whole number of at least 0")
-    positive(cfg["algo"], "update_epochs", "num_minibatches", section="algo.")
-    if not 0 <= cfg["seed"] < EVALUATION_SEEDS:
-        raise ValueError(f"seed={cfg['seed']}: expected 0 ≤ seed < {EVALUATION_SEEDS}")
-    stop = cfg["stop_at"]
-    number = isinstance(stop, int | float) and not isinstance(stop, bool)
-    if stop is not None and not (number and 0 < stop <= 1):
-        raise ValueError(f"stop_at={stop!r}: expected a share of successes, such as 0.95")
 
 
 def check_paths(cfg: dict[str, Any]) -> None:
@@ -90,49 +71,12 @@ def check_task_code(cfg: dict[str, Any]) -> None:
         raise ValueError(f"task_code={cfg['task_code']!r}: expected here, or null for our tasks")
 
 
-def check_engine(cfg: dict[str, Any]) -> None:
-    """ValueError if a capacity or a number of threads is no whole number."""
-    sim = cfg["sim"]
-    numbers = {f"sim.{key}": sim.get(key) for key in ("threads", "naconmax", "njmax")}
-    for key, value in (numbers | {"threads": cfg["threads"]}).items():
-        most = 1024 if key.endswith("threads") else 2**31 - 1
-        if value is not None and (type(value) is not int or not 0 <= value <= most):
-            raise ValueError(f"{key}={value!r}: expected a whole number from 0 to {most}")
-
-
-def check_terms(task: dict[str, Any]) -> None:
-    """ValueError if a weight of the reward or a noise is negative or no number."""
-    for section in ("weights", "noise"):
-        for term, value in task[section].items():
-            if type(value) not in (int, float) or not 0 <= value <= LARGEST:
-                raise ValueError(
-                    f"task.{section}.{term}={value!r}: expected a number of at least 0, "
-                    "for the sign of a term is in the task's formula"
-                )
-
-
-def check_history(task: dict[str, Any]) -> None:
-    """ValueError if a history or a delay is no number of control steps."""
-    for term, steps in task.get("history", {}).items():
-        if type(steps) is not int or not 1 <= steps <= MAX_HISTORY:
-            raise ValueError(
-                f"task.history.{term}={steps!r}: expected control steps, from 1 to {MAX_HISTORY}"
-            )
+def check_delay(task: dict[str, Any]) -> None:
+    """ValueError unless task.observation_delay is the least and the most control steps."""
     low, high = task["observation_delay"]
-    if not 0 <= low <= high <= MAX_HISTORY:
-        raise ValueError(
-            f"task.observation_delay={[low, high]}: expected the least and the most control steps, "
-            f"up to {MAX_HISTORY}"
-        )
-
-
-def check_dropout(task: dict[str, Any]) -> None:
-    """ValueError if a probability that a reading is not delivered is none, or 1."""
-    for reading, chance in task["dropout"].items():
-        if type(chance) not in (int, float) or not 0 <= chance < 1:
-            raise ValueError(
-                f"task.dropout.{reading}={chance!r}: expected a probability, from 0 to below 1"
-            )
+    if low > high:
+        expected = "expected the least and the most control steps"
+        raise ValueError(f"task.observation_delay={[low, high]}: {expected}")
 
 
 def require(values: dict[str, Any], keys: Iterable[str], section: str, file: str) -> None:
@@ -158,15 +102,6 @@ def arguments(
         key = f"{section}.{unknown[0]}"
         raise ValueError(f"unknown key {key!r} in conf/{file}.yaml: choose one of {names}")
     return values
-
-
-def positive(cfg: dict[str, Any], *keys: str, section: str = "") -> None:
-    """ValueError unless each key holds a whole number from 1 to 2³¹ - 1."""
-    for key in keys:
-        if type(cfg[key]) is not int or cfg[key] < 1:
-            raise ValueError(f"{section}{key}={cfg[key]!r}: expected a whole number of at least 1")
-        if cfg[key] >= 2**31:
-            raise ValueError(f"{section}{key}={cfg[key]}: expected a whole number below {2**31}")
 
 
 def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from gpusim_rl.core import ranges
+from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.declarations import Command, Reflection, check_scheduled
 from gpusim_rl.envs.randomization.entries import without_pushes
@@ -47,6 +49,8 @@ class Task:
 
     # Whether robot= may give the task another robot, which then has legs like a quadruped's.
     takes_robot: ClassVar[bool] = False
+    # What the numbers that a task adds may be; `core.ranges` has those of all tasks.
+    ranges: ClassVar[dict[str, Range]] = {}
     mjcf: str
     dt: float
     episode: float
@@ -70,7 +74,9 @@ class Task:
         self.scheduled_numbers: dict[str, Tensor] = {}
         if self.mjm is None:
             self.mjm = compile_mjcf(self.mjcf)
-        self.require_positive("clip")
+        numbers = {key: x for key, x in vars(self).items() if key != "history"}  # a hidden term: 0
+        ranges.check(numbers, "task")
+        ranges.check(numbers, "task", {f"task.{key}": x for key, x in self.ranges.items()})
         check_times(self.dt, self.episode, self.mjm, self.physics)
 
     @cached_property
@@ -121,12 +127,6 @@ class Task:
     def horizon(self) -> int:
         """Control steps in an episode."""
         return round(self.episode / self.dt)
-
-    def require_positive(self, *names: str) -> None:
-        """ValueError for the first of these numbers that is not more than 0."""
-        for name in names:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"task.{name}={getattr(self, name)}: expected more than 0")
 
     def tensor(self, values: Any) -> Tensor:
         """A float32 constant on the task's device."""

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from gpusim_rl.networks.mlp import WIDEST, mlp, mlp_forward
+from gpusim_rl.core import ranges
+from gpusim_rl.networks.mlp import mlp, mlp_forward
 
 
 class GRU(nn.Module):
@@ -21,8 +22,7 @@ class GRU(nn.Module):
 
     def __init__(self, width: int, size: int, generator: torch.Generator):
         super().__init__()
-        if not 0 < size <= WIDEST:
-            raise ValueError(f"algo.memory_size={size}: expected a whole number from 1 to {WIDEST}")
+        ranges.check({"memory_size": size}, "algo")
         self.input, self.recurrent = nn.Linear(width, 3 * size), nn.Linear(size, 3 * size)
         for layer in (self.input, self.recurrent):
             for gate in layer.weight.detach().chunk(3):

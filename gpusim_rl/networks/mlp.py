@@ -6,6 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.core import ranges
+
 LAYERS = {
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -13,15 +15,11 @@ LAYERS = {
     "silu": nn.SiLU,
     "hardswish": nn.Hardswish,
 }
-WIDEST = 8192  # of a layer: orthogonal weights take n³ operations
 
 
 def check_hidden(hidden: tuple[int, ...], activation: str) -> None:
     """ValueError for a width or an activation that no layer can have."""
-    if any(n < 1 for n in hidden):
-        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at least 1")
-    if any(n > WIDEST for n in hidden):
-        raise ValueError(f"algo.hidden={list(hidden)}: expected whole numbers of at most {WIDEST}")
+    ranges.check({"hidden": hidden}, "algo")
     if activation not in LAYERS:
         raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
 

@@ -10,6 +10,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
@@ -81,8 +82,7 @@ def load_robot(**keys: Any) -> LoadedRobot:
     robot = Robot(**keys)
     if robot.collide not in ("feet", "all"):
         raise ValueError(f"robot.collide={robot.collide}: choose one of feet, all")
-    if robot.height is not None and not (type(robot.height) in (int, float) and robot.height > 0):
-        raise ValueError(f"robot.height={robot.height}: expected a number of meters above 0")
+    ranges.check(keys, "robot")
     file = find_robot_file(robot.mjcf)
     silence_mujoco()  # a candidate that falls apart is refused in one line
     try:

@@ -126,8 +126,9 @@ class Checkpoints:
         raise ValueError(f"{file} is damaged: remove it to use the checkpoints unchecked")
 
     def saved(self) -> list[Path]:
-        """Paths of the checkpoints, in the order of their iterations."""
-        return sorted(self.path.glob("*.safetensors"), key=lambda path: (len(path.name), path.name))
+        """Paths of the checkpoints, in the order of their iterations; none through a link."""
+        files = [] if self.path.is_symlink() else self.path.glob("*.safetensors")
+        return sorted(files, key=lambda path: (len(path.name), path.name))
 
     def latest(self) -> Path:
         """Path of the last checkpoint; FileNotFoundError if there is none."""

@@ -36,8 +36,9 @@ def newest(root: Path = Path("runs")) -> Path:
     """
     checkpoints = [
         p
-        for p in root.glob("**/checkpoints/*.safetensors")
-        if (p.parent.parent / "config.yaml").is_file()
+        for folder in root.glob("**/checkpoints")
+        if (folder.parent / "config.yaml").is_file() and not folder.is_symlink()
+        for p in folder.glob("*.safetensors")
     ]
     if not checkpoints:
         raise FileNotFoundError(

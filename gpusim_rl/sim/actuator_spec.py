@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpusim_rl.core import ranges
+
 if TYPE_CHECKING:  # loaded where there is a model, so that a mistake in a key is answered at once
     import mujoco
 
 KINDS = ("position", "pd", "dc", "net")
-LONGEST = 1000  # timesteps of delay
 GAINS = ("kp", "kd", "strength")  # of `sim.actuated.ActuatedSim`, with a value per world
 
 
@@ -35,27 +36,7 @@ class Actuator:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"robot.actuator.kind={self.kind!r}: choose one of {', '.join(KINDS)}")
-        for key in ("delay", "lag"):
-            value = getattr(self, key)
-            if type(value) is not int or not 0 <= value <= LONGEST:
-                raise ValueError(
-                    f"robot.actuator.{key}={value!r}: expected a whole number of steps, from 0 to "
-                    f"{LONGEST}"
-                )
-        for key, least in (
-            ("stall", "above 0"),
-            ("no_load", "above 0"),
-            ("friction", "of at least 0"),
-        ):
-            value = getattr(self, key)
-            numbers = (
-                [0] if value is None else value if isinstance(value, list | tuple) else [value]
-            )
-            fits = numbers and all(type(x) in (int, float) and 0 <= x <= 1e8 for x in numbers)
-            if not fits or (value is not None and least == "above 0" and not all(numbers)):
-                raise ValueError(
-                    f"robot.actuator.{key}={value!r}: expected a number {least}, or a list of such"
-                )
+        ranges.check(vars(self), "robot.actuator")
         for key, kind in (("stall", "dc"), ("no_load", "dc"), ("file", "net")):
             value = getattr(self, key)
             if value is not None and self.kind != kind:

@@ -1,10 +1,12 @@
 """An arm with two joints moves its tip to a commanded point."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from gpusim_rl.core.maths import squared
+from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 
@@ -19,6 +21,7 @@ class Pointer(Task):
     command [m], both in the world's x and y.
     """
 
+    ranges: ClassVar = dict(sigma=POSITIVE, largest=AT_LEAST_0)
     sigma: Scheduled[float]  # tolerance [m]
     largest: tuple[float, ...]  # largest command [m]
 

@@ -1,10 +1,12 @@
 """A cart swings its pole up and balances it: a small task, learned in half a minute."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from gpusim_rl.core.maths import gauss
+from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
 from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.scores import balance_scores
 from gpusim_rl.envs.task import Task
@@ -30,6 +32,7 @@ class Cartpole(Task):
     model goes back to Barto, Sutton and Anderson, IEEE Trans. SMC 13 (1983).
     """
 
+    ranges: ClassVar = dict(sigma=POSITIVE, sigma_speed=POSITIVE, spread=AT_LEAST_0)
     sigma: Scheduled[float]  # m: tolerance of the cart's position
     sigma_speed: Scheduled[float]  # rad/s: tolerance of the pole's speed
     # rad, m: half-width of the first pole angle about π, and of the first position
@@ -37,7 +40,6 @@ class Cartpole(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("sigma", "sigma_speed")
         self.rest = self.nominal("key_qpos")[0]  # hanging
         self.bounds = self.tensor([-1.0] * 4), self.tensor([1.0] * 4)
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from gpusim_rl.core.maths import from_euler, gauss, squared
+from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE, Range
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
 from gpusim_rl.envs.scores import walking_scores
 from gpusim_rl.envs.task import Task
@@ -45,6 +46,18 @@ class Quadruped(Task):
     """
 
     takes_robot: ClassVar = True
+    ranges: ClassVar = dict(
+        reach=POSITIVE,
+        fastest=AT_LEAST_0,
+        redraw=POSITIVE,
+        still=CHANCE,
+        sigma=POSITIVE,
+        sigma_feet=POSITIVE,
+        height=POSITIVE,
+        lift=AT_LEAST_0,
+        gait=POSITIVE,
+        step=Range(-3.1416, 3.1416),
+    )
     reach: float  # rad of joint target per unit of action
     fastest: Scheduled[tuple[float, float, float]]  # m/s, m/s, rad/s: commands are uniform within ±
     redraw: float  # s: time between two commands
@@ -65,15 +78,8 @@ class Quadruped(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.still < 1:
-            raise ValueError(f"task.still={self.still}: expected a share, from 0 to below 1")
-        self.require_positive("redraw", "sigma", "sigma_feet", "reach", "height")
-        if not all(x >= 0 for x in self.fastest):
-            raise ValueError(f"task.fastest={list(self.fastest)}: expected speeds of at least 0")
-        if not all(abs(angle) <= math.pi for angle in self.step):
-            raise ValueError(f"task.step={list(self.step)}: expected angles [rad] within ± π")
-        if not 0 < self.gait <= 0.5 / self.dt:
-            expected = "expected more than 0, and two control steps a turn at least"
+        if self.gait > 0.5 / self.dt:
+            expected = "expected two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]

@@ -61,7 +61,8 @@ def test_the_configuration_page_has_every_key(site):
         ]
         for row in re.findall(r"<tr>.*?</tr>", text, re.DOTALL)
     ]
-    meaning = {row[0]: row[2] for row in rows if row}
+    meaning = {row[0]: row[3] for row in rows if row}
+    limits = {row[0]: row[2] for row in rows if row}
     lines = [("config", [f"task={name}"]) for name in TASKS] + [
         (name, []) for name in ("play", "bench", "bench_time", "bench_profile")
     ]
@@ -71,3 +72,5 @@ def test_the_configuration_page_has_every_key(site):
             below = any(other.startswith(f"{key}.") for other in meaning)
             assert key.endswith(".name") or below or any(k in meaning for k in above), key
     assert not [key for key, says in meaning.items() if not says]
+    assert limits["algo.gamma"] == "a number from 0 to 1"
+    assert limits["task.noise"] == limits["task.fastest"] == "a number of at least 0"

@@ -496,7 +496,7 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
             None,
             "task.dt cannot be scheduled: choose of this task's numbers (fastest,",
         ),
-        ({"task.sigma": schedule(0, 0.5)}, None, "task.sigma=0: expected more than 0"),
+        ({"task.sigma": schedule(0, 0.5)}, None, "task.sigma=0: expected a number above 0"),
         ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         (

@@ -167,12 +167,12 @@ def test_an_unknown_term():
     "word, says",
     [
         ("task.history.sonar=2", "unknown key 'task.history.sonar'"),
-        ("task.history.gyro=0", "task.history.gyro=0: expected control steps, from 1 to 64"),
-        ("task.history.gyro=65", "task.history.gyro=65: expected control steps, from 1 to 64"),
+        ("task.history.gyro=0", "task.history.gyro=0: expected a whole number from 1 to 64"),
+        ("task.history.gyro=65", "task.history.gyro=65: expected a whole number from 1 to 64"),
         ("task.history.gyro=1.5", "task.history.gyro=1.5: expected a whole number"),
         (
             "task.observation_delay=[2,1]",
-            "=[2, 1]: expected the least and the most control steps, up to 64",
+            "=[2, 1]: expected the least and the most control steps",
         ),
         ("task.observation_delay=[0,65]", "task.observation_delay=[0, 65]: expected the least"),
         ("task.observation_delay=[-1,0]", "task.observation_delay=[-1, 0]: expected the least"),

@@ -227,8 +227,8 @@ def test_training_refuses_it_in_one_line(tmp_path):
         ("task.delay=1", "task.delay is gone: a task that acts one step late reads s.previous"),
         ("task.noise.sonar=1", "unknown key 'task.noise.sonar'"),
         ("task.dropout.sonar=0.1", "unknown key 'task.dropout.sonar'"),
-        ("task.dropout.gyro=1", "task.dropout.gyro=1: expected a probability, from 0 to below 1"),
-        ("task.dropout.gyro=-0.1", "task.dropout.gyro=-0.1: expected a probability"),
+        ("task.dropout.gyro=1", "task.dropout.gyro=1: expected a number from 0 to below 1"),
+        ("task.dropout.gyro=-0.1", "task.dropout.gyro=-0.1: expected a number from 0"),
     ],
 )
 def test_wrong_keys_are_answered_in_one_line(word, says, capsys):

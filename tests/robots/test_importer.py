@@ -563,7 +563,7 @@ def test_commands(tmp_path):
             "robot.kp=stiff: expected a number, three (abduction, thigh, knee) or twelve",
         ),
         ("kp", [1, 2], "robot.kp=[1, 2]: expected a number"),
-        ("torque", 0, "robot.torque=0: expected more than 0"),
+        ("torque", 0, "robot.torque=0: expected a number above 0"),
         ("torque", 1, "the robot does not stand"),
         ("stance", [0, 3, 0.6], "the robot does not stand in robot.stance=[0, 3, 0.6]"),
         ("height", -1, "robot.height=-1: expected a number of meters above 0"),

@@ -360,9 +360,9 @@ def test_an_incident_is_stepped_again(kind, file, tmp_path):
         (["kind=pd", "no_load=3"], "belongs to robot.actuator.kind=dc, not pd"),
         (["kind=dc", "no_load=0"], "robot.actuator.no_load=0: expected a number above 0"),
         (["kind=dc", "no_load=fast"], "robot.actuator.no_load='fast': expected a number above 0"),
-        (["delay=-1"], "robot.actuator.delay=-1: expected a whole number of steps"),
-        (["lag=100000"], "robot.actuator.lag=100000: expected a whole number of steps"),
-        (["friction=-1"], "robot.actuator.friction=-1: expected a number of at least 0"),
+        (["delay=-1"], "robot.actuator.delay=-1: expected a whole number from 0 to 1000"),
+        (["lag=100000"], "robot.actuator.lag=100000: expected a whole number from 0 to 1000"),
+        (["friction=-1"], "robot.actuator.friction=-1: expected a number from 0 to"),
         (["friction=[]"], "robot.actuator.friction=[]: expected a number"),
     ],
 )

@@ -91,7 +91,7 @@ def test_it_measures_every_level(tmp_path, sim):
     [
         ("task=bicycle", "unknown task 'bicycle'"),
         ("repeat=3", "did you mean repeats"),
-        ("repeats=0", "at least 1"),
+        ("repeats=0", "from 1 to"),
         ("seconds=0", "seconds=0"),
         ("out=no/such/directory/bench.json", "no directory no/such/directory"),
         ("num_envs=0", "num_envs=0"),

@@ -91,7 +91,7 @@ def test_the_command(capsys, tmp_path):
         (["profile", "resume=runs/a"], "does not take it"),
         (["profile", "repeats=3"], "unknown key 'repeats'"),
         (["profile", "task=bicycle"], "unknown task 'bicycle'"),
-        (["levels", "repeats=0"], "at least 1"),
+        (["levels", "repeats=0"], "from 1 to"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, words, says):

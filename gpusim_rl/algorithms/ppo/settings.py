@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gpusim_rl.core import ranges
+
 
 @dataclass(kw_only=True)
 class Settings:
@@ -40,26 +42,7 @@ class Settings:
     fused: bool
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(
-                    f"algo.{name}={getattr(self, name)}: expected a number from 0 to 1"
-                )
-        for name in (
-            "clip_coef",
-            "clip_value",
-            "learning_rate",
-            "lr_min",
-            "lr_max",
-            "target_kl",
-            "max_grad_norm",
-        ):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"algo.{name}={getattr(self, name)}: expected more than 0")
-        for name in ("ent_coef", "mirror_coef"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"algo.{name}={getattr(self, name)}: expected at least 0")
+        fixed = {key: x for key, x in vars(self).items() if isinstance(x, int | float)}
+        ranges.check(fixed, "algo")  # scheduled numbers were checked before they became tensors
         if not self.lr_min <= self.lr_max:
             raise ValueError(f"algo.lr_min={self.lr_min}: expected at most lr_max={self.lr_max}")
-        if not self.lr_factor >= 1:
-            raise ValueError(f"algo.lr_factor={self.lr_factor}: expected at least 1")

@@ -25,7 +25,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.report import SHARES
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose, recipe, validate
-from gpusim_rl.core import errors
+from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import Spent
 from gpusim_rl.core.provenance import processor, versions
@@ -43,9 +43,7 @@ def settle(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     keys = [o.key_or_group for o in compose.parse(words)]
     for key in set(keys) & set(OTHERS):
         raise ValueError(f"{key}=: `bench profile` does not take it: it measures a new training")
-    validate.positive(cfg, "warmup")
-    if not 0 < cfg["seconds"] <= 3600:
-        raise ValueError(f"seconds={cfg['seconds']}: expected a number above 0, of at most 3600")
+    ranges.check(cfg, table=ranges.BENCH)
     validate.writable("out", cfg["out"])
     curriculum.check_overrides(cfg, keys)
     cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))

@@ -31,7 +31,7 @@ from rich.text import Text
 
 from gpusim_rl.config import compose, user_files, validate
 from gpusim_rl.config.check_words import KINDS
-from gpusim_rl.core import errors
+from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.provenance import processor
@@ -87,7 +87,6 @@ def parse(condition: str) -> tuple[str, str, float]:
 
 def settle(cfg: dict[str, Any], words: list[str]) -> None:
     """Check what composition does not see; ValueError names the first wrong value."""
-    validate.positive(cfg, "every", "episodes")
     numbers = [entry for entry in cfg["commits"] if not isinstance(entry, str)]
     if numbers:
         raise ValueError(f"commits: {numbers[0]} is a number: put the commit in quotes")
@@ -98,12 +97,9 @@ def settle(cfg: dict[str, Any], words: list[str]) -> None:
     for key in (o.key_or_group for o in compose.parse([*words, *own])):
         if key in OWN:
             raise ValueError(f"{key}=: `bench time` does not take it: {OWN[key]}")
-    for seed in cfg["seeds"]:
-        validate.check_training(cfg | {"seed": seed})
+    ranges.check(cfg, table=ranges.BENCH)
     if not cfg["seeds"] or len(set(cfg["seeds"])) < len(cfg["seeds"]):
         raise ValueError(f"seeds={cfg['seeds']}: expected different seeds, at least one")
-    if not 0 < cfg["target"] <= 1:
-        raise ValueError(f"target={cfg['target']}: expected a share of successes, such as 0.95")
     for condition in cfg["require"]:
         parse(condition)
     if cfg["judge"] not in JUDGES:

@@ -1,0 +1,181 @@
+"""What the numbers of the configuration may be: one table.
+
+The checks, the list in `--help` and docs/configuration.md are made from it. What a task adds
+stands in its class, as `Task.ranges`; what `task.randomise` draws stands in
+`envs.randomization.fields`.
+"""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+
+LARGEST = 3.4e38  # of float32
+WIDEST = 8192  # of a layer: orthogonal weights take n³ operations
+MAX_HISTORY = 64  # control steps of the past that an actor may see
+
+
+class Range(NamedTuple):
+    """The numbers that a key may hold. A list is allowed if each of its numbers is."""
+
+    low: float | None = None  # the least; None: any
+    high: float | None = None
+    above: bool = False  # `low` itself is not allowed
+    below: bool = False  # `high` itself is not allowed
+    whole: bool = False
+    null: bool = False  # null is allowed
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is a number within the range, null where it is allowed, or a list."""
+        if value is None:
+            return self.null
+        if isinstance(value, list | tuple):
+            return all(self._number(x) for x in value)
+        return self._number(value)
+
+    def _number(self, x: Any) -> bool:
+        if isinstance(x, bool) or not isinstance(x, int if self.whole else int | float):
+            return False
+        least = self.low is None or (x > self.low if self.above else x >= self.low)
+        most = self.high is None or (x < self.high if self.below else x <= self.high)
+        return least and most and abs(x) <= LARGEST
+
+    def words(self, many: bool = False) -> str:
+        """What is allowed, as in "a number from 0 to 1"; many: of each number of a list."""
+        kind = "whole number" if self.whole else "number"
+        kind = f"{kind}s" if many else f"a {kind}"
+        if self.low is None:
+            limits = "" if self.high is None else f" up to {self.high}"
+        elif self.high is None:
+            limits = f" above {self.low}" if self.above else f" of at least {self.low}"
+        else:
+            least = f"above {self.low}, up" if self.above else f"from {self.low}"
+            limits = f" {least} to {'below ' if self.below else ''}{self.high}"
+        return f"{kind}{limits}{', or null' if self.null else ''}"
+
+
+COUNT = Range(1, 2**31 - 1, whole=True)
+SHARE = Range(0, 1)
+CHANCE = Range(0, 1, below=True)
+POSITIVE = Range(0, above=True)
+AT_LEAST_0 = Range(0)
+OF_JOINTS = Range(0, 10**8, above=True, null=True)
+CORES = Range(0, 1024, whole=True)
+CAPACITY = Range(0, 2**31 - 1, whole=True, null=True)
+
+# Key → what it may be. `*` is any name of its section.
+RANGES: dict[str, Range] = {
+    "seed": Range(0, EVALUATION_SEEDS - 1, whole=True),
+    "threads": CORES,
+    "num_envs": COUNT,
+    "num_steps": COUNT,
+    "iterations": COUNT,
+    "stop_at": Range(0, 1, above=True, null=True),
+    "eval_every": COUNT,
+    "episodes": COUNT,
+    "save_every": COUNT,
+    "log_every": COUNT,
+    "rollbacks": Range(0, 2**31 - 1, whole=True),
+    "sim.threads": CORES,
+    "sim.naconmax": CAPACITY,
+    "sim.njmax": CAPACITY,
+    "algo.gamma": SHARE,
+    "algo.gae_lambda": SHARE,
+    "algo.clip_coef": POSITIVE,
+    "algo.clip_value": POSITIVE,
+    "algo.ent_coef": AT_LEAST_0,
+    "algo.update_epochs": COUNT,
+    "algo.num_minibatches": COUNT,
+    "algo.learning_rate": POSITIVE,
+    "algo.lr_min": POSITIVE,
+    "algo.lr_max": POSITIVE,
+    "algo.lr_factor": Range(1),
+    "algo.target_kl": POSITIVE,
+    "algo.max_grad_norm": POSITIVE,
+    "algo.mirror_coef": AT_LEAST_0,
+    "algo.hidden": Range(1, WIDEST, whole=True),
+    "algo.memory_size": Range(1, WIDEST, whole=True),
+    "algo.std": POSITIVE,
+    "algo.floor": POSITIVE,
+    "task.dt": POSITIVE,
+    "task.episode": POSITIVE,
+    "task.clip": POSITIVE,
+    "task.training.timestep": Range(0, above=True, null=True),
+    "task.observation_delay": Range(0, MAX_HISTORY, whole=True),
+    "task.weights.*": AT_LEAST_0,
+    "task.noise.*": AT_LEAST_0,
+    "task.dropout.*": CHANCE,
+    "task.history.*": Range(1, MAX_HISTORY, whole=True),
+    "robot.kp": OF_JOINTS,
+    "robot.kd": OF_JOINTS,
+    "robot.torque": OF_JOINTS,
+    "robot.armature": OF_JOINTS,
+    "robot.scale": OF_JOINTS,
+    "robot.height": OF_JOINTS,
+    "robot.actuator.delay": Range(0, 1000, whole=True),
+    "robot.actuator.lag": Range(0, 1000, whole=True),
+    "robot.actuator.stall": OF_JOINTS,
+    "robot.actuator.no_load": OF_JOINTS,
+    "robot.actuator.friction": Range(0, 10**8, null=True),
+}
+PLAY = {"seed": RANGES["seed"], "episodes": COUNT, "seconds": Range(1, 86400, whole=True)}
+BENCH = {  # of all modes of gpusim_rl.bench
+    "repeats": COUNT,
+    "warmup": COUNT,
+    "seconds": Range(0, 3600, above=True),
+    "episodes": COUNT,
+    "every": COUNT,
+    "target": Range(0, 1, above=True),
+    "seeds": RANGES["seed"],
+}
+
+
+def check(tree: Mapping[str, Any], section: str = "", table: Mapping[str, Range] = RANGES) -> None:
+    """ValueError for the first number of a section that is not what a table allows.
+
+    Args:
+        tree: keys of the section, with nested ones. What it lacks is not looked at.
+        section: its dotted name in the table; "" for a whole configuration.
+    """
+    start = f"{section}." if section else ""
+    for key, allowed in table.items():
+        if not key.startswith(start):
+            continue
+        for name, value in values_of(tree, key[len(start) :].split("."), start):
+            if not allowed.holds(value):
+                many = isinstance(value, list | tuple)
+                value = list(value) if many else value
+                raise ValueError(f"{name}={value!r}: expected {allowed.words(many)}")
+
+
+def values_of(tree: Any, parts: list[str], start: str) -> list[tuple[str, Any]]:
+    """(dotted key, value) of what a key names in a tree; `*` names all of a section.
+
+    ValueError if such a section is none. `start` is the section's name, with a dot at its end.
+    """
+    if parts[0] == "*" and not isinstance(tree, Mapping):
+        raise ValueError(f"{start[:-1]}={tree!r}: expected keys with values")
+    if not isinstance(tree, Mapping):
+        return []
+    names = [*tree] if parts[0] == "*" else [name for name in parts[:1] if name in tree]
+    if len(parts) == 1:
+        return [(f"{start}{name}", tree[name]) for name in names]
+    return [pair for name in names for pair in values_of(tree[name], parts[1:], f"{start}{name}.")]
+
+
+def allowed(key: str, table: Mapping[str, Range] = RANGES) -> str:
+    """What a table says of a dotted key, as in "a number from 0 to 1"; "" if it says nothing."""
+    entry = table.get(key) or table.get(f"{key.rpartition('.')[0]}.*")
+    return entry.words() if entry else ""
+
+
+def listing() -> str:
+    """The keys of the table by what they may be, as lines of `--help`."""
+    groups: dict[str, list[str]] = {}
+    for key, entry in RANGES.items():
+        groups.setdefault(entry.words(), []).append(key)
+    lines = []
+    for says, keys in groups.items():
+        lines += [f"  {says}:", textwrap.indent(textwrap.fill(" ".join(keys), 74), "    ")]
+    return "\n".join(lines)
