@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpusim_rl.core import ranges
 from gpusim_rl.core.maths import log_prob
 from gpusim_rl.core.record import NUMBER, Record
 from gpusim_rl.core.rng import Rng
@@ -66,9 +65,8 @@ class Policy(nn.Module):
         super().__init__()
         if amp not in (None, "bf16"):
             raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
-        ranges.check(dict(floor=floor, std=std), "algo")
-        if not floor < std:
-            raise ValueError(f"algo.floor={floor} must lie below algo.std={std}")
+        if not 0 < floor < std:
+            raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
         if memory == "gru" and symmetry != "none":
             raise ValueError(f"algo.memory=gru needs algo.symmetry=none, not {symmetry}")
         self._set_mirrors(symmetry, mirrors, [no, nc, nu])
