@@ -174,8 +174,8 @@ def test_an_unknown_term():
             "task.observation_delay=[2,1]",
             "=[2, 1]: expected the least and the most control steps",
         ),
-        ("task.observation_delay=[0,65]", "task.observation_delay=[0, 65]: expected the least"),
-        ("task.observation_delay=[-1,0]", "task.observation_delay=[-1, 0]: expected the least"),
+        ("task.observation_delay=[0,65]", "task.observation_delay=[0, 65]: expected whole numbers"),
+        ("task.observation_delay=[-1,0]", "task.observation_delay=[-1, 0]: expected whole numbers"),
         ("task.observation_delay=[1]", "task.observation_delay=[1]: expected 2 numbers"),
     ],
 )
