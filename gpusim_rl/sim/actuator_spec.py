@@ -37,6 +37,9 @@ class Actuator:
         if self.kind not in KINDS:
             raise ValueError(f"robot.actuator.kind={self.kind!r}: choose one of {', '.join(KINDS)}")
         ranges.check(vars(self), "robot.actuator")
+        for key in ("stall", "no_load", "friction"):
+            if getattr(self, key) in ([], ()):
+                raise ValueError(f"robot.actuator.{key}=[]: expected a number for each joint")
         for key, kind in (("stall", "dc"), ("no_load", "dc"), ("file", "net")):
             value = getattr(self, key)
             if value is not None and self.kind != kind:

@@ -566,7 +566,7 @@ def test_commands(tmp_path):
         ("torque", 0, "robot.torque=0: expected a number above 0"),
         ("torque", 1, "the robot does not stand"),
         ("stance", [0, 3, 0.6], "the robot does not stand in robot.stance=[0, 3, 0.6]"),
-        ("height", -1, "robot.height=-1: expected a number of meters above 0"),
+        ("height", -1, "robot.height=-1: expected a number above 0"),
         ("collide", "none", "robot.collide=none: choose one of feet, all"),
         ("mjcf", "hundd.xml", "robot.mjcf: no file"),
         ("mjcf", "no_such_package:hund.xml", "no package 'no_such_package' is installed"),
