@@ -560,7 +560,7 @@ def test_commands(tmp_path):
         (
             "kp",
             "stiff",
-            "robot.kp=stiff: expected a number, three (abduction, thigh, knee) or twelve",
+            "robot.kp='stiff': expected a number above 0",
         ),
         ("kp", [1, 2], "robot.kp=[1, 2]: expected a number"),
         ("torque", 0, "robot.torque=0: expected a number above 0"),
