@@ -76,7 +76,7 @@ RANGES: dict[str, Range] = {
     "episodes": COUNT,
     "save_every": COUNT,
     "log_every": COUNT,
-    "rollbacks": Range(0, 2**31 - 1, whole=True),
+    "rollbacks": Range(0, 1024, whole=True),
     "sim.threads": CORES,
     "sim.naconmax": CAPACITY,
     "sim.njmax": CAPACITY,
@@ -171,11 +171,9 @@ def allowed(key: str, table: Mapping[str, Range] = RANGES) -> str:
 
 
 def listing() -> str:
-    """The keys of the table by what they may be, as lines of `--help`."""
+    """The keys of the table by what they may be, as a paragraph of `--help`."""
     groups: dict[str, list[str]] = {}
     for key, entry in RANGES.items():
         groups.setdefault(entry.words(), []).append(key)
-    lines = []
-    for says, keys in groups.items():
-        lines += [f"  {says}:", textwrap.indent(textwrap.fill(" ".join(keys), 74), "    ")]
-    return "\n".join(lines)
+    text = "; ".join(f"{says}: {', '.join(keys)}" for says, keys in groups.items())
+    return textwrap.fill(f"Numbers, also those of a list: {text}.", 128, break_on_hyphens=False)

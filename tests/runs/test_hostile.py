@@ -16,13 +16,14 @@ import yaml
 
 from gpusim_rl import player
 from gpusim_rl.config import resume
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.deploy import runtime
 from gpusim_rl.robots.model_files import check_confined, copy_model
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.runs.checkpoints import load
-from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.run import Run, newest
 from tests.commands import command, refused
 
 
@@ -344,6 +345,21 @@ def test_a_run_that_is_begun_again_has_no_links(tmp_path):
             Run.create(path, {}, again=True)
         (path / name).unlink()
     assert victim.read_text() == "mine"
+
+
+def test_no_checkpoint_is_looked_for_through_a_link(tmp_path, monkeypatch):
+    """Neither by auto_resume nor by play.py: a linked folder is as empty."""
+    outside, path = tmp_path / "outside", tmp_path / "runs" / "a"
+    outside.mkdir()
+    path.mkdir(parents=True)
+    (outside / "000001.safetensors").write_bytes(b"x")
+    (path / "config.yaml").write_text("seed: 1")
+    (path / "checkpoints").symlink_to(outside)
+    assert Run(path).checkpoints.saved() == []
+    with pytest.raises(FileNotFoundError, match="no run with a checkpoint"):
+        newest(tmp_path / "runs")
+    cfg = compose_plain("config", ["auto_resume=true", f"run_dir={path}"])
+    assert resume.find_earlier_run(cfg, None)["resume"] is None
 
 
 def test_commands_for_the_terminal_are_shown(capsys):
