@@ -79,7 +79,7 @@ def test_a_user_is_told():
     assert make_task().difference == ""
     for word, says in (
         ("task.training=fast", "expected keys with values"),
-        ("task.training.timestep=-1", r"expected seconds, or null"),
+        ("task.training.timestep=-1", r"expected a number above 0, or null"),
         ("task.training.timestep=soon", r"expected"),
         ("task.training.joint_friction=1", r"expected true or false"),
         ("task.training.friction=1", r"unknown key"),

@@ -196,7 +196,7 @@ def test_medians_and_ratios():
         ("iteratons=3", "did you mean iterations"),
         ("seeds=[]", "at least one"),
         ("seeds=[1,1]", "different seeds"),
-        ("seeds=[1,-3]", "seed=-3"),
+        ("seeds=[1,-3]", "seeds=[1, -3]: expected whole numbers from 0"),
         ("target=0", "target=0"),
         ("judge=some", "choose one of all, first, bisect"),
         ('require=["lift>0.03"]', "no condition"),
