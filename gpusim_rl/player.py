@@ -166,6 +166,8 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
             while True:
                 asked = command(t) if command else None
                 data.ctrl[:] = policy.act(runtime.readings(policy, data), asked)
+                if policy.fault.any():
+                    raise ValueError(f"{path}: after {t:.2f} s a reading or result is not finite")
                 mujoco.mj_step(model, data, round(policy.dt / model.opt.timestep))
                 t += policy.dt
                 if not np.isfinite(data.qpos).all():

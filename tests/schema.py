@@ -5,7 +5,7 @@ from typing import Any
 KNOWN = {
     *("$schema", "$defs", "$ref", "title", "description", "type", "const", "enum", "oneOf"),
     *("properties", "required", "additionalProperties", "items", "minItems", "maxItems"),
-    *("minimum", "exclusiveMinimum"),
+    *("minimum", "exclusiveMinimum", "prefixItems"),
 }
 TYPES = {
     "object": dict,
@@ -44,8 +44,9 @@ def problems(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str =
     if isinstance(value, list):
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
             wrong.append(f"{at}: {len(value)} items")
+        first, rest = schema.get("prefixItems", []), schema.get("items", {})
         for i, x in enumerate(value):
-            wrong += problems(x, schema.get("items", {}), root, f"{at}/{i}")
+            wrong += problems(x, first[i] if i < len(first) else rest, root, f"{at}/{i}")
     if isinstance(value, int | float):
         low, below = schema.get("minimum", value), schema.get("exclusiveMinimum", value - 1)
         wrong += [] if value >= low and value > below else [f"{at}: {value} is too small"]

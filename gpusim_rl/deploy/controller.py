@@ -8,19 +8,24 @@ from torch import Tensor, nn
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import ACTIONS, RNG, Midpoint, first_memory, needs, reads, sample_inputs
+from gpusim_rl.robots.servos import relaxed_controls
 
-COMMAND, RESTART, TARGETS = "command", "restart", "targets"  # inputs and output beside the readings
+COMMAND, RESTART = "command", "restart"  # inputs beside the readings
+TARGETS, FAULT = "targets", "fault"  # outputs; the last targets are remembered, too
 MEMORY, NEXT = "memory.", "next."  # before the names of a memory: as input, as output
 PAST = "history."  # before the name of a term whose earlier values are remembered
 Memory = dict[str, Tensor]
 
 
 class Controller(nn.Module):
-    """Readings, command and memory in; targets and the next memory out.
+    """Readings, command and memory in; targets, fault and the next memory out.
 
     The task's `update`, `observe` and `control` do what they do in `Env`, in its order. Where an
     episode goes on, `update` first advances the memory to this control step. Where one begins, the
     memory is used as it is given, and the history of each term is filled with its first value.
+
+    `fault` is true for a robot with an input or a result that is not finite. Its targets are then
+    the last finite ones, at first those of no force in the safe pose. Its memory does not change.
 
     Args:
         task: on the CPU. `needs` says what of it the robot must measure.
@@ -44,10 +49,15 @@ class Controller(nn.Module):
         sample = {name: x[:1] for name, x in sample_inputs(task).items()}
         self.blank = sample  # values of what the targets do not depend on
         self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
+        names = {COMMAND, RESTART, *self.start, *self.needs.readings}
+        if TARGETS in names:
+            raise ValueError(f"export: neither memory nor a sensor may be called {TARGETS!r}")
+        self.neutral = torch.tensor(relaxed_controls(task.mjm)[None], dtype=torch.float32)
+        self.start |= {TARGETS: self.neutral}
         command = (COMMAND,) if self.needs.command else ()
         self.given = (*self.needs.readings, *command)
         self.inputs = [*self.given, RESTART, *(MEMORY + name for name in self.start)]
-        self.outputs = [TARGETS, *(NEXT + name for name in self.start)]
+        self.outputs = [TARGETS, FAULT, *(NEXT + name for name in self.start)]
         taken = {COMMAND, RESTART} & set(self.needs.readings)
         if taken:
             raise ValueError(f"export: a sensor must not be called {taken.pop()!r}: rename it")
@@ -61,18 +71,28 @@ class Controller(nn.Module):
         }
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
-        """The `outputs` for the `inputs`; all have B rows, `restart` (B,) is bool."""
+        """The `outputs` for the `inputs`; all have B rows, `restart` and `fault` (B,) are bool."""
         values = dict(zip(self.inputs, args, strict=True))
         restart, given = values[RESTART], {name: values[name] for name in self.given}
         memory = {name: values[MEMORY + name] for name in self.start}
+        after = self.step(given, memory, restart)
+        fault = ~(finite(given | memory) & finite(after))
+        held = memory[TARGETS].where(memory[TARGETS].isfinite(), self.neutral)
+        after = {name: where(fault, memory[name], x) for name, x in after.items()}
+        targets = where(fault, held, after[TARGETS])
+        return (targets, fault, *(after[name] for name in self.start))
+
+    def step(self, given: Memory, memory: Memory, restart: Tensor) -> Memory:
+        """The next memory, the targets (B, nu) among it."""
         state = self.advanced(self.state(given, memory, restart.shape[0]), memory, restart)
         obs, past = self.observed(state, memory, restart)
         action, remembered = self.act(obs, memory)
-        action = action.clamp(-self.task.clip, self.task.clip)
+        clamped = action.clamp(-self.task.clip, self.task.clip)
+        action = clamped.where(action.isfinite(), torch.nan)  # an infinite one is a fault, too
         targets = self.task.control(state.with_(action=action, previous=state.action))
         after = {name: getattr(state, name) for name in self.needs.memory}
-        after |= {"action": action, "previous": state.action} | past | remembered
-        return (targets, *(after[name] for name in self.start))
+        after |= {"action": action, "previous": state.action, TARGETS: targets} | past | remembered
+        return {name: after[name] for name in self.start}
 
     def state(self, given: dict[str, Tensor], memory: Memory, rows: int) -> State:
         """What the task is shown: what is known, and anything for what is not read."""
@@ -120,6 +140,12 @@ class Controller(nn.Module):
         if not self.actor_memory:
             return self.actor(obs), {}
         return self.actor(obs, {name: memory[name] for name in self.actor_memory})
+
+
+def finite(values: Memory) -> Tensor:
+    """(B,) whether all numbers of a robot are finite."""
+    floats = [x.reshape(x.shape[0], -1) for x in values.values() if x.is_floating_point()]
+    return torch.cat(floats, 1).isfinite().all(1)
 
 
 def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ from typing import Any
 import mujoco
 
 from gpusim_rl.core.provenance import versions
-from gpusim_rl.deploy.controller import COMMAND, MEMORY, NEXT, RESTART, TARGETS, Controller
+from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS, Controller
 from gpusim_rl.deploy.record import Ranges
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
 
-FORMAT = 2
+FORMAT = 3
 UNITS = {  # of sensors, by the name of their MuJoCo type
     "GYRO": "rad/s",
     "ACCELEROMETER": "m/s²",
@@ -65,7 +65,7 @@ def describe(
             }
             for key, x in controller.start.items()
         ],
-        "outputs": [describe_targets(task)],
+        "outputs": [describe_targets(task), {"name": FAULT, "type": "bool", "shape": []}],
         "actuator": task.actuator.about(),
         "lineage": lineage | {"commit": built["commit"], "versions": built},
     }

@@ -147,9 +147,10 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
             for name, x in memory.items()
         }
         feed = {name: x[t] for name, x in recorded.given.items()} | {RESTART: restart}
-        targets, *after = run(None, feed | {MEMORY + name: x for name, x in memory.items()})
+        feed |= {MEMORY + name: x for name, x in memory.items()}
+        targets, fault, *after = run(controller.outputs, feed)
         memory = dict(zip(memory, after, strict=True))
         expected = recorded.targets[t]
         error = np.abs(targets - expected) / np.maximum(1, np.abs(expected))
-        worst = np.maximum(worst, error.max())  # keeps NaN
+        worst = np.maximum(worst, np.nan if fault.any() else error.max())  # keeps NaN
     return float(worst)

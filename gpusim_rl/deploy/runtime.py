@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-FORMAT = 2
+FORMAT = 3
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of one input, for one robot
 TYPES = ("float32", "float64", "int32", "int64", "bool")
@@ -44,6 +44,7 @@ class Policy:
         outputs: what `about` says of the targets: gains, limits, safe pose.
         joints: names of the joints, in the order of the targets.
         memory: what the policy remembers, name → (B, …).
+        fault: (B,) bool, whether a number of a robot's last step was not finite: see `act`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -88,7 +89,9 @@ class Policy:
         (self.command,) = [x for x in inputs.values() if x["kind"] == "command"] or [None]
         if self.command:
             [list(map(float, self.command["trained"][end])) for end in ("low", "high")]
-        (self.outputs,) = self.about["outputs"]
+        self.outputs, fault = self.about["outputs"]
+        if (self.outputs["name"], fault["name"]) != ("targets", "fault"):
+            raise ValueError("outputs are not targets and fault")
         self.joints = list(self.outputs["joints"])
         self._start: dict[str, Array] = {}
         for entry in self.about["memory"]:
@@ -99,6 +102,7 @@ class Policy:
             start = np.asarray(entry["start"], kind).reshape(1, *shape)
             self._start[str(entry["name"])] = start
         self._inputs = {str(x["name"]): str(x["input"]) for x in self.about["memory"]}
+        self._results = ["targets", "fault", *(str(x["output"]) for x in self.about["memory"])]
         expected = {*inputs, *self._inputs.values()}
         names = {x.name for x in self.session.get_inputs()}
         if names != expected:
@@ -112,6 +116,8 @@ class Policy:
         self.reset()
         readings = {name: np.ones(width) for name, width in self.needs.items()}
         self.act(readings, np.zeros(self.command["shape"]) if self.command else None)
+        if self.fault.any():
+            raise ValueError("its results for readings of 1 are not finite")
         self.reset()
 
     def reset(self, worlds: int | None = None) -> None:
@@ -123,7 +129,7 @@ class Policy:
         """
         self._single, self._worlds = worlds is None, worlds or 1
         self.memory = {name: x.repeat(self._worlds, 0) for name, x in self._start.items()}
-        self._begins = np.ones(self._worlds, bool)
+        self._begins, self.fault = np.ones(self._worlds, bool), np.zeros(self._worlds, bool)
 
     def restart(self, worlds: Array) -> None:
         """Forget the past of the robots for which worlds (B,) is true: an episode begins."""
@@ -136,6 +142,9 @@ class Policy:
     def act(self, readings: Readings, command: Any = None) -> Array:
         """Controls for the next `dt` seconds; advances the memory.
 
+        If a number of a robot's readings, command or result is not finite, `fault` is true for it.
+        Its controls are then the last finite ones, and its memory stays as it was.
+
         Args:
             readings: by name, see `needs`, each (width,) or (B, width). Those of joints may also
                 map a joint's name to a number or (B,).
@@ -145,8 +154,8 @@ class Policy:
             (nu,) for one robot, or (B, nu).
 
         Raises:
-            ValueError: a reading is missing, has the wrong width, or is not finite; or a target is
-                not finite. The memory then stays as it was.
+            ValueError: a reading is missing or has the wrong width, or onnxruntime cannot run the
+                file. The memory then stays as it was.
         """
         feed = {name: self._reading(name, readings) for name in self.needs}
         if self.command:
@@ -154,14 +163,17 @@ class Policy:
         feed |= {"restart": self._begins}
         feed |= {self._inputs[name]: x for name, x in self.memory.items()}
         try:
-            targets, *after = map(np.asarray, self.session.run(None, feed))
+            targets, fault, *after = map(np.asarray, self.session.run(self._results, feed))
         except Exception as error:  # the errors of onnxruntime have no common base class
             reason = " ".join(str(error).split())
             raise ValueError(f"onnxruntime cannot run the policy: {reason}") from None
-        if targets.shape != (self._worlds, len(self.joints)) or not np.isfinite(targets).all():
+        shapes = {"targets": (self._worlds, len(self.joints)), "fault": (self._worlds,)}
+        if shapes != {"targets": targets.shape, "fault": fault.shape}:
+            raise ValueError(f"targets and fault have shapes {targets.shape}, {fault.shape}")
+        if not np.isfinite(targets).all():
             raise ValueError(f"the targets {targets.tolist()} are not finite")
         self.memory = dict(zip(self.memory, after, strict=True))
-        self._begins = np.zeros(self._worlds, bool)
+        self.fault, self._begins = fault.astype(bool), self._begins & fault.astype(bool)
         return targets[0] if self._single else targets
 
     def _reading(self, name: str, readings: Readings) -> Array:
@@ -184,24 +196,19 @@ class Policy:
         about = self.command or {}
         width = len(about["names"])
         if command is None:
-            raise ValueError(
-                f"this policy follows a command of {width} numbers [{', '.join(about['units'])}], "
-                "but none was given"
-            )
+            needed = f"{width} numbers [{', '.join(about['units'])}]"
+            raise ValueError(f"this policy follows a command of {needed}, but none was given")
         command = np.atleast_1d(command)
-        return self._checked(
-            "command", np.broadcast_to(command, (self._worlds, command.shape[-1])), width
-        )
+        each = np.broadcast_to(command, (self._worlds, command.shape[-1]))
+        return self._checked("command", each, width)
 
     def _checked(self, name: str, value: Any, width: int) -> Array:
-        """A value as (B, width) float32; ValueError if its shape differs or it is not finite."""
+        """A value as (B, width) float32; ValueError if its shape differs."""
         x = np.atleast_2d(np.asarray(value, np.float32))
         if x.shape != (self._worlds, width):
             robots = "" if self._single else f" for each of {self._worlds} robots"
             needed, shape = f"{width} numbers{robots}", np.shape(value)
             raise ValueError(f"{name} has shape {shape}, this policy needs {needed}")
-        if not np.isfinite(x).all():
-            raise ValueError(f"{name} is not finite: {x[~np.isfinite(x).all(1)][0]}")
         return x
 
 
@@ -209,8 +216,8 @@ def check_format(about: Any, path: str | Path) -> None:
     """ValueError in one line unless a description is of a controller in this program's format."""
     version = about.get("format") if isinstance(about, dict) else None
     if version != FORMAT:
-        again = "export it again with play.py mode=export"
-        raise ValueError(f"{path} has format {version!r}, this program reads format 2: {again}")
+        reads = f"this program reads format {FORMAT}: export it again with play.py mode=export"
+        raise ValueError(f"{path} has format {version!r}, {reads}")
     if about.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
 

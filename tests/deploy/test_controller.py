@@ -12,7 +12,7 @@ import torch
 from gpusim_rl.build import robot_arguments
 from gpusim_rl.core.symmetry import mirrors
 from gpusim_rl.deploy import runtime
-from gpusim_rl.deploy.controller import Controller
+from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE, export
 from gpusim_rl.deploy.record import percentiles, record
@@ -131,9 +131,33 @@ def test_memory_of_the_task(tmp_path):
     settings = SHORT | CASES["all"] | {"history": {"filtered": 3}}
     task = task_of(Late, **settings)
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
-    names = {"action", "previous", "time", "phase", "filtered", "history.filtered"}
+    names = {"action", "previous", "time", "phase", "filtered", "history.filtered", "targets"}
     assert set(exported.controller.start) == names
     check(exported)
+
+
+class Fragile(torch.nn.Module):
+    """Its action overflows where an observation is large."""
+
+    def forward(self, obs):
+        return obs[:, :12] + torch.exp(obs.amax(1, True))
+
+
+def test_a_result_that_is_not_finite():
+    """A network that overflows for one robot holds its targets and memory, and no other's."""
+    controller = Controller(make_task(clip=1e9), Fragile())
+    values = {name: torch.full((2, *shape), 0.1) for name, shape in controller.shapes().items()}
+    values |= {MEMORY + name: torch.cat([x, x]) for name, x in controller.start.items()}
+    values[RESTART] = torch.tensor([True, True])
+    first = dict(zip(controller.outputs, controller(*values.values()), strict=True))
+    values |= {MEMORY + name: first[NEXT + name] for name in controller.start}
+    values[RESTART] = torch.tensor([False, False])
+    values["gyro"] = torch.tensor([[1.0, 0, 0], [1e6, 0, 0]])
+    second = dict(zip(controller.outputs, controller(*values.values()), strict=True))
+    assert first["fault"].tolist() == [False, False] and second["fault"].tolist() == [False, True]
+    for name in ("targets", *(NEXT + name for name in controller.start)):
+        assert torch.equal(first[name][1], second[name][1]), name
+        assert not torch.equal(first[name][0], second[name][0]), name
 
 
 def test_filter_of_the_command(tmp_path):

@@ -223,13 +223,15 @@ def test_the_description_fits_its_schema(exported):
     assert problems(notes, SCHEMA, SCHEMA) == []
     for key in notes:
         assert problems({k: v for k, v in notes.items() if k != key}, SCHEMA, SCHEMA)
-    (targets,), first = notes["outputs"], notes["inputs"][0]
+    (targets, fault), first = notes["outputs"], notes["inputs"][0]
     for wrong in (
         {"more": 1},
         {"format": 1},
         {"dt": 0},
         {"outputs": [targets, targets]},
-        {"outputs": [targets | {"safe_pose": ["0"]}]},
+        {"outputs": [targets]},
+        {"outputs": [fault, targets]},
+        {"outputs": [targets | {"safe_pose": ["0"]}, fault]},
         {"inputs": [first | {"type": "float16"}]},
         {"inputs": [first | {"shape": [-1]}]},
         {"lineage": {}},
@@ -255,19 +257,20 @@ def test_the_description_is_complete(exported):
         values = exported.recorded.given[name]
         assert (np.array(entry["seen"]["low"]) >= values.min((0, 1))).all()
         assert (np.array(entry["seen"]["high"]) <= values.max((0, 1))).all()
-    (targets,) = notes["outputs"]
+    targets, fault = notes["outputs"]
+    assert fault == {"name": "fault", "type": "bool", "shape": []}
     limits = actuators(task.mjm)
     assert targets["safe_pose"] == limits.pop("default_pose")
     assert {key: targets[key] for key in limits} == limits
     assert targets["joints"] == [task.mjm.joint(int(j)).name for j in task.mjm.actuator_trnid[:, 0]]
-    assert notes["dt"] == task.dt and notes["format"] == 2
+    assert notes["dt"] == task.dt and notes["format"] == 3
     assert notes["lineage"]["versions"] == versions()
 
 
 def test_the_description_of_the_quadruped(quadruped):
     """The metadata of the quadruped equals values that were copied by hand."""
     notes = about(quadruped.path)
-    inputs, (targets,) = {x["name"]: x for x in notes["inputs"]}, notes["outputs"]
+    inputs, targets = {x["name"]: x for x in notes["inputs"]}, notes["outputs"][0]
     assert list(inputs) == ["gyro", "up", "joint_pos", "joint_vel", "command", "restart"]
     assert inputs["gyro"]["units"] == ["rad/s"] * 3 and inputs["gyro"]["frame"] == "site imu"
     assert inputs["up"]["units"] == ["1"] * 3 and inputs["up"]["frame"] == "site imu"
@@ -282,8 +285,9 @@ def test_the_description_of_the_quadruped(quadruped):
     assert command["names"] == ["forward", "left", "turn"]
     assert command["units"] == ["m/s", "m/s", "rad/s"]
     assert command["trained"]["high"] == numbers("quadruped")["fastest"]
-    (action, phase) = notes["memory"]
+    action, phase, held = notes["memory"]
     assert action["start"] == [0.0] * 12 and phase["start"] == 0.5 and phase["shape"] == []
+    np.testing.assert_array_equal(held["start"], np.float32(targets["safe_pose"]))
 
 
 def test_units_of_other_robots():

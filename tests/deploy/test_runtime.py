@@ -56,7 +56,7 @@ def test_act_is_the_torch_controller(exported):
         given = readings | {"command": command, "restart": t == 0}
         args = [torch.tensor(given[name])[None] for name in controller.inputs if name in given]
         args = [x.float() if x.dtype == torch.float64 else x for x in args]
-        expected, *after = controller(*args, *memory.values())
+        expected, _, *after = controller(*args, *memory.values())
         memory = dict(zip(memory, after, strict=True))
         named = {
             source: dict(zip(joints, readings[source], strict=True))
@@ -122,6 +122,68 @@ def test_readings_of_mujoco(exported):
     assert np.isfinite(policy.act(values, sample_command(policy))).all()
 
 
+FAULTS = {
+    "reading": {"gyro": [0.0, np.nan, 0.0]},
+    "joints": {"joint_pos": np.full(12, -np.inf)},
+    "command": {"command": [0.0, 0.0, np.inf]},
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_holds_the_last_targets(walker, case):
+    """What is not finite gives the last targets and a fault, and is forgotten afterwards."""
+    policy, other = runtime.Policy(walker.path), runtime.Policy(walker.path)
+    good = sample_readings(policy) | {"command": np.array([0.5, 0.0, 0.0])}
+    wrong = good | FAULTS[case]
+    safe = np.array(policy.outputs["safe_pose"], np.float32)
+    np.testing.assert_array_equal(policy.act(wrong, wrong["command"]), safe)  # the first step
+    assert policy.fault.tolist() == [True]
+    for _ in range(3):
+        last = policy.act(good, good["command"])
+        np.testing.assert_array_equal(last, other.act(good, good["command"]))
+        assert policy.fault.tolist() == [False] and not np.array_equal(last, safe)
+    memory = policy.memory
+    for _ in range(2):
+        np.testing.assert_array_equal(policy.act(wrong, wrong["command"]), last)
+        assert policy.fault.all()
+    for name, x in memory.items():
+        np.testing.assert_array_equal(policy.memory[name], x)
+    np.testing.assert_array_equal(
+        policy.act(good, good["command"]), other.act(good, good["command"])
+    )
+
+
+def test_a_fault_is_of_one_robot(walker):
+    """The other robots of a batch go on."""
+    policy, one = runtime.Policy(walker.path), runtime.Policy(walker.path)
+    policy.reset(3)
+    for t in range(4):
+        readings = {name: np.tile(x, (3, 1)) for name, x in sample_readings(policy).items()}
+        alone = one.act(sample_readings(one), np.zeros(3))
+        if t == 2:
+            readings["up"][1, 0] = np.nan
+        targets = policy.act(readings, np.zeros(3))
+        assert policy.fault.tolist() == [False, t == 2, False]
+        np.testing.assert_allclose(targets[[0, 2]], np.tile(alone, (2, 1)), rtol=0, atol=1e-5)
+        assert np.isfinite(targets).all()
+
+
+def test_memory_that_is_not_finite(walker):
+    """Even a memory that was overwritten gives finite targets, and a fault until a reset."""
+    policy = runtime.Policy(walker.path)
+    for name in policy.memory:
+        policy.reset()
+        first = policy.act(sample_readings(policy), np.zeros(3))
+        policy.memory[name] = np.full_like(policy.memory[name], np.nan)
+        held = policy.act(sample_readings(policy), np.zeros(3))
+        expected = policy.outputs["safe_pose"] if name == "targets" else first
+        np.testing.assert_array_equal(held, np.array(expected, np.float32))
+        assert policy.fault.all()
+    policy.reset()
+    assert not policy.fault.any()
+    np.testing.assert_array_equal(policy.act(sample_readings(policy), np.zeros(3)), first)
+
+
 @pytest.mark.parametrize(
     "wrong, says",
     [
@@ -133,12 +195,9 @@ def test_readings_of_mujoco(exported):
         ({"up": np.zeros(4)}, r"up has shape \(4,\), this policy needs 3 numbers"),
         ({"joint_pos": np.zeros(11)}, r"joint_pos has shape \(11,\), this policy needs 12 numbers"),
         ({"joint_pos": {"FL_thigh": 0.0}}, "joint_pos has no joint FL_abduction, FL_knee,"),
-        ({"gyro": np.array([0.0, np.nan, 0.0])}, "gyro is not finite"),
-        ({"joint_pos": np.full(12, np.inf)}, "joint_pos is not finite"),
         ({"gyro": np.zeros((2, 3))}, r"gyro has shape \(2, 3\)"),
         ({"command": np.zeros(2)}, r"command has shape .*2\), this policy needs 3 numbers"),
         ({"command": None}, "follows a command of 3 numbers"),
-        ({"command": [0.0, np.nan, 0.0]}, "command is not finite"),
     ],
 )
 def test_wrong_readings_are_named(walker, wrong, says):
@@ -164,22 +223,27 @@ def test_wrong_files_are_named(walker, tmp_path):
     whole, model = walker.path.read_bytes(), onnx.load(walker.path)
     notes = {p.key: p.value for p in model.metadata_props}
     about = json.loads(notes["gpusim_rl"])
-    (action, phase) = about["memory"]
+    action, phase, held = about["memory"]
     files = {
         "text": (b"this is not ONNX", "is not an ONNX file"),
         "empty": (b"", "is not an ONNX file"),
         "half": (whole[: len(whole) // 2], "is not an ONNX file"),
     }
     for name, changes, says in (
-        ("old", {"format": 1}, "has format 1, this program reads format 2: export it again"),
-        ("later", {"format": 3}, "has format 3, this program reads format 2"),
+        ("old", {"format": 1}, "has format 1, this program reads format 3: export it again"),
+        ("later", {"format": 4}, "has format 4, this program reads format 3"),
         ("network", {"kind": "network"}, "is a network alone"),
         ("slow", {"dt": 1e9}, "invalid description"),
-        ("forgetful", {"memory": [action]}, "invalid description"),
-        ("large", {"memory": [action, phase | {"shape": [10**9]}]}, "invalid description"),
-        ("short", {"memory": [action | {"shape": [3], "start": [0] * 3}, phase]}, "invalid desc"),
-        ("other", {"memory": [action | {"type": "object"}, phase]}, "invalid description"),
+        ("forgetful", {"memory": [action, held]}, "invalid description"),
+        ("large", {"memory": [action, phase | {"shape": [10**9]}, held]}, "invalid description"),
+        (
+            "short",
+            {"memory": [action | {"shape": [3], "start": [0] * 3}, phase, held]},
+            "invalid desc",
+        ),
+        ("other", {"memory": [action | {"type": "object"}, phase, held]}, "invalid description"),
         ("blind", {"inputs": about["inputs"][1:]}, "invalid description"),
+        ("trusting", {"outputs": about["outputs"][:1]}, "invalid description"),
     ):
         onnx.helper.set_model_props(model, notes | {"gpusim_rl": json.dumps(about | changes)})
         files[name] = (model.SerializeToString(), says)

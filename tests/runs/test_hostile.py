@@ -409,8 +409,8 @@ def test_hostile_policies(tmp_path, trained):
     changes = [
         {"gpusim_rl": "{}"},
         {"gpusim_rl": "[]"},
-        {"gpusim_rl": '{"format": 2}'},
-        {"gpusim_rl": '{"format": 2, "kind": "controller", "inputs": 3, "dt": "x"}'},
+        {"gpusim_rl": '{"format": 3}'},
+        {"gpusim_rl": '{"format": 3, "kind": "controller", "inputs": 3, "dt": "x"}'},
         {"gpusim_rl": "[" * 100_000},
         *(
             {"gpusim_rl": json.dumps(json.loads(notes["gpusim_rl"]) | wrong)}
