@@ -19,6 +19,7 @@ from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.paths import CONF, program
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import has_display, load_backend
+from gpusim_rl.viewer.picture import picture
 from gpusim_rl.viewer.window import Choose, Command, Keys, Numbers, tour, view
 
 MODES = ("auto", "viewer", "video", "evaluate", "export", "robot", "new-task")
@@ -49,12 +50,14 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         validate.writable("out", cfg["out"])
     if cfg["export"] not in EXPORTS:
         raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
+    validate.writable("report", cfg["report"], (".png",))
+    for key, only in (("report", "robot"), ("name", "new-task")):
+        if mode != only and cfg[key] is not None:
+            raise ValueError(f"{key}={cfg[key]} needs mode={only}")
     if mode == "robot" and cfg["robot"]["mjcf"] is None:
         raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
     if mode == "new-task":
         new_task.check_name(cfg["name"])
-    elif cfg["name"] is not None:
-        raise ValueError(f"name={cfg['name']} needs mode=new-task")
     return mode
 
 
@@ -64,14 +67,13 @@ def check_source(cfg: dict[str, Any]) -> None:
     if cfg["onnx"] and only_runs:
         raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
     if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs):
-        raise ValueError(
-            "repro= is shown by itself: not with run=, onnx=, mode=evaluate or mode=export"
-        )
+        others = "run=, onnx=, mode=evaluate or mode=export"
+        raise ValueError(f"repro= is shown by itself: not with {others}")
 
 
 def check_values(cfg: dict[str, Any]) -> None:
     """ValueError if a path, a number or the command is of another kind."""
-    for key in ("run", "checkpoint", "onnx", "repro", "video", "out"):
+    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "report"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):
@@ -145,16 +147,18 @@ def replay(cfg: dict[str, Any], mode: str) -> None:
 def describe_robot(cfg: dict[str, Any]) -> None:
     """mode=robot: print what is given and guessed of a robot, as a file for conf/robot/."""
     with errors.one_line_errors():
-        from gpusim_rl.robots.importer import as_yaml, load_robot
+        from gpusim_rl.robots.description import as_yaml, legs_of
+        from gpusim_rl.robots.importer import load_robot
 
-        robot = cfg["robot"]
-        values = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
-        own = Path(values["mjcf"].rpartition(":")[2]).stem
-        name = robot["name"] if robot["name"] != "own" else own
-        text = as_yaml(load_robot(**values).robot, name, robot["actuator"])
-        print(text)
+        values = dict(cfg["robot"])
+        name, actuator = values.pop("name"), values.pop("actuator")
+        name = Path(values["mjcf"].rpartition(":")[2]).stem if name == "own" else name
+        loaded = load_robot(**values)
+        print(text := as_yaml(loaded, values, name, actuator))
         if cfg["out"]:
             Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")
+        if cfg["report"]:
+            picture(loaded.mjm, legs_of(loaded), Path(cfg["report"]))
 
 
 def write_task(cfg: dict[str, Any]) -> None:
@@ -203,10 +207,8 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
     def choose(names: Sequence[str], low: Numbers, high: Numbers) -> Command:
         fixed = np.array(cfg["command"] or [], dtype=float)
         if len(fixed) not in (0, len(names)):
-            raise ValueError(
-                f"command={cfg['command']}: this policy follows {len(names)} numbers: "
-                f"{', '.join(names)}"
-            )
+            expected = f"{len(names)} numbers: {', '.join(names)}"
+            raise ValueError(f"command={cfg['command']}: this policy follows {expected}")
         if keys is not None:
             keys.append(Keys(low, high))
         if len(fixed):

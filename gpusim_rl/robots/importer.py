@@ -1,8 +1,7 @@
 """Load a robot: turn the unmodified MJCF or URDF file of a 12-joint quadruped into a model for
 `tasks/locomotion/quadruped.py`."""
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import prepare, topology
 from gpusim_rl.robots.quadruped.feet import find_foot
+from gpusim_rl.robots.quadruped.forward import check_forward
 from gpusim_rl.robots.quadruped.kinematics import Legs
+from gpusim_rl.robots.quadruped.standing import stand
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.robots.quadruped.topology import LEGS, Foot, RobotError, joint_values
 from gpusim_rl.robots.servos import joint_parameters
@@ -64,6 +65,8 @@ class LoadedRobot:
     """A robot that is ready for the task."""
 
     robot: Robot  # the description without None, apart from `scale` and `mirror`
+    original: mujoco.MjModel  # the model of the file
+    rotor: float  # the guess of armature, as a share of the leg's inertia
     mjm: mujoco.MjModel
     text: str  # the MJCF without meshes and textures, for the ONNX file
     foot_geoms: tuple[str, ...]  # FL, FR, RL, RR
@@ -116,6 +119,8 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     ]
     robot = replace(robot, base=base, joints=joints, feet=[foot.name or foot.body for foot in feet])
     names = [name for leg in joints for name in leg]
+    if line := check_forward(original, base, joints):
+        warn_once(f"warning: {robot.mjcf}: {line}")
     meshless = prepare_specs(spec, original, base, names, feet, robot.collide)
     legs = Legs(meshless.compile(), base, names, feet)
     if line := implausible(original, base, 2 * float(legs.length.mean())):
@@ -130,16 +135,14 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
         candidate = fill_gains(robot, original, legs, stance, rotor, keep)
         trial = meshless.copy()
         add_servos(trial, legs, candidate)
-        height = prepare.standing_height(trial.compile(), legs)
-        if height is not None:
+        height, fault = stand(trial.compile(), legs)
+        if not fault:
             candidate = replace(candidate, height=robot.height or round(height, 4))
             add_servos(spec, legs, candidate)
-            return finish(candidate, spec.compile(), trial.to_xml(), legs)
+            ready = finish(candidate, spec.compile(), legs)
+            return LoadedRobot(**ready, text=trial.to_xml(), original=original, rotor=rotor)
     where = "" if robot.stance is None else f" in robot.stance={robot.stance}"
-    raise RobotError(
-        f"the robot does not stand{where}: "
-        f"try another robot.stance [rad], robot.kp [N m/rad] or robot.torque [N m]"
-    )
+    raise RobotError(f"the robot does not stand{where}: {fault}")
 
 
 def prepare_specs(
@@ -171,13 +174,12 @@ def add_servos(spec: mujoco.MjSpec, legs: Legs, robot: Robot) -> None:
     prepare.add_servos(spec, legs, np.array(robot.stance), **gains)
 
 
-def finish(robot: Robot, mjm: mujoco.MjModel, text: str, legs: Legs) -> LoadedRobot:
-    """The loaded robot of a complete description, with the signs of its mirror image."""
+def finish(robot: Robot, mjm: mujoco.MjModel, legs: Legs) -> dict[str, Any]:
+    """What a complete description and its model say, with the signs of the mirror image."""
     foot_geoms = tuple(foot.geom_name for foot in legs.feet)
-    return LoadedRobot(
+    return dict(
         robot=replace(robot, mirror=mirror_signs(robot, mjm, foot_geoms)),
         mjm=mjm,
-        text=text,
         foot_geoms=foot_geoms,
         lift_direction=legs.lift_direction(np.array(robot.stance)),
     )
@@ -236,14 +238,3 @@ def fill_gains(
 def six_digits(values: Array) -> list[float]:
     """The values with six significant digits, as MuJoCo writes them to a file."""
     return [float(f"{x:.6g}") for x in values]
-
-
-def as_yaml(robot: Robot, name: str, actuator: dict[str, Any]) -> str:
-    """The text of a file in conf/robot/ that describes this robot, with these actuators."""
-    lines = [f"# conf/robot/{name}.yaml", f"name: {name}"]
-    for key, value in asdict(robot).items():
-        if isinstance(value, list) and len(value) == 12 and (value == value[:3] * 4):
-            value = value[0] if value == value[:1] * 12 else value[:3]
-        lines.append(f"{key}: {json.dumps(value)}")  # JSON is YAML
-    lines.append(f"actuator: {json.dumps(actuator)}")
-    return "\n".join(lines)

@@ -330,7 +330,7 @@ class Draw:
     def draw_path(self):
         keys = {
             "train.py": "run_dir resume",
-            "play.py": "run checkpoint onnx out video",
+            "play.py": "run checkpoint onnx out video report",
             "gpusim_rl/bench.py": "out run_dir",
         }
         key = self.one(keys[self.script])

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import imageio
 import mujoco
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from gpusim_rl.build import make_task, robot_arguments
 from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy import runtime
-from gpusim_rl.robots.importer import LoadedRobot, Robot, as_yaml
+from gpusim_rl.robots.description import as_yaml
+from gpusim_rl.robots.importer import LoadedRobot, Robot
 from gpusim_rl.robots.inertias import compile_mended
 from gpusim_rl.robots.model_files import copy_model, is_copy
 from gpusim_rl.robots.models import compile_mjcf
@@ -171,7 +173,7 @@ def test_only_feet_collide_or_all(file, tmp_path):
 def test_what_is_printed_is_the_robot(hund, tmp_path):
     """The printed YAML gives the same model again, and only `scale`, which the task sets, is
     null."""
-    printed = yaml.safe_load(as_yaml(hund.robot, "hund", dataclasses.asdict(make_actuator())))
+    printed = yaml.safe_load(as_yaml(hund, {}, "hund", dataclasses.asdict(make_actuator())))
     assert (
         printed.pop("name") == "hund"
         and printed.pop("actuator") == dataclasses.asdict(make_actuator())
@@ -514,8 +516,10 @@ def test_commands(tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     write(here, mjcf())
-    output = succeed("play.py", "mode=robot", "robot.mjcf=hund.xml", "out=hund.yaml", cwd=here)
+    words = ("mode=robot", "robot.mjcf=hund.xml", "out=hund.yaml", "report=hund.png")
+    output = succeed("play.py", *words, cwd=here)
     assert (here / "hund.yaml").read_text() == output and yaml.safe_load(output)["base"] == "rumpf"
+    assert imageio.v3.imread(here / "hund.png").shape == (720, 960, 3)
     succeed(
         "train.py",
         "task=quadruped",
@@ -633,6 +637,8 @@ def test_a_model_that_is_no_quadruped(tmp_path, text, says):
         ("play.py mode=robot", "mode=robot needs robot.mjcf="),
         ("play.py mode=robot robot.mjcf=hund.xml robot.kp=1e6", "the robot does not stand"),
         ("play.py mode=robot robot.mjcf=5", "robot.mjcf=5: expected a path"),
+        ("play.py mode=robot robot.mjcf=hund.xml report=a.jpg", "a name that ends in .png"),
+        ("play.py mode=evaluate report=a.png", "report=a.png needs mode=robot"),
         ("train.py robot.mjcf=5", "robot.mjcf=5: expected a path"),
         ("play.py mode=robot robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
     ],

@@ -7,6 +7,7 @@ stands, and the generator knows what must be said of it.
 """
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -229,6 +230,23 @@ def same_names(shape: Shape) -> str:
     return text.replace(f'"{one}_', f'"{other}_')
 
 
+def sideways(shape: Shape) -> str:
+    """A robot that looks along y."""
+
+    def turned(attribute: re.Match[str]) -> str:
+        x, y, z = map(float, attribute[2].split())
+        return f'{attribute[1]}="{-y + 0.0:.5g} {x:.5g} {z:.5g}"'
+
+    return re.sub(r'\b(pos|axis)="([^"]+)"', turned, mjcf(shape))
+
+
+def low_origin(shape: Shape) -> str:
+    """A trunk that is fixed above the origin of its body, which lies in the ground."""
+    shape.free = shape.nested = False
+    start, trunk, rest = mjcf(shape).partition("<body")
+    return f"{start}<body>{trunk}{rest}".replace("</worldbody>", "</body></worldbody>")
+
+
 FAULTS: dict[str, tuple[Callable[[Shape], str], tuple[str, ...]]] = {
     "two joints": (two_joints, ("expected four legs of three hinges",)),
     "sliding knees": (sliding, ("expected four legs of three hinges",)),
@@ -236,6 +254,8 @@ FAULTS: dict[str, tuple[Callable[[Shape], str], tuple[str, ...]]] = {
     "not a number": (not_a_number, ("bad format in attribute",)),
     "two robots": (two_robots, ("have a free joint each",)),
     "same names": (same_names, ("repeated name",)),
+    "sideways": (sideways, ("looks along y",)),
+    "low origin": (low_origin, ("the origin of its base is only",)),
 }
 
 

@@ -232,19 +232,3 @@ def add_servos(spec: mujoco.MjSpec, legs: Legs, stance: np.ndarray, **gains: lis
         spec.joint(joint).armature = gains["armature"][i]
         spec.joint(joint).actfrclimited = LIMITED.mjLIMITED_FALSE  # the servo is limited
     spec.add_key(name="stance", qpos=legs.qpos(stance), ctrl=stance)
-
-
-def standing_height(m: mujoco.MjModel, legs: Legs) -> float | None:
-    """The height of the base [m] after two seconds in the stance; None if the robot does not stand
-    still in the second of them, and upright at the end."""
-    d, second = mujoco.MjData(m), round(1.0 / m.opt.timestep)
-    mujoco.mj_resetDataKeyframe(m, d, 0)
-    mujoco.mj_step(m, d, second)
-    squares = np.zeros(m.nv)
-    for _ in range(second):
-        mujoco.mj_step(m, d)
-        squares += d.qvel**2 / second
-    upright = 1 - 2 * (d.qpos[4] ** 2 + d.qpos[5] ** 2) > 0.97  # z of the base's z axis
-    still = np.sqrt(squares).max() < 0.5  # m/s, rad/s; root mean square
-    high = d.qpos[2] > 0.45 * legs.length.mean()
-    return float(d.qpos[2]) if np.isfinite(d.qpos).all() and upright and still and high else None

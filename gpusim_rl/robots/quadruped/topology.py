@@ -59,7 +59,8 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
     """The body of the base: the named one, else the one with a free joint, else the only child of
     the world with joints."""
     if name is not None:
-        return spec.body(check_name("base", "body", name, [body.name for body in spec.bodies[1:]]))
+        names = [body.name for body in spec.bodies[1:]]
+        return check_floats(spec.body(check_name("base", "body", name, names)))
     free = [joint.parent for joint in spec.joints if joint.type == FREE]
     if len(free) > 1:
         raise RobotError(
@@ -73,6 +74,19 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
             f"robot.base: {len(roots)} bodies could be the base, name one of {choices}"
         )
     return roots[0]
+
+
+def check_floats(base: Any) -> Any:
+    """The base, if it has a free joint or can get one as a child of the world; else RobotError."""
+    root = base
+    while root.parent.name != "world":
+        root = root.parent
+    if root.name != base.name and not any(joint.type == FREE for joint in base.joints):
+        raise RobotError(
+            f"robot.base: {base.name!r} is fixed inside of {root.name!r} and cannot float: "
+            f"name {root.name!r}, or remove it from the file"
+        )
+    return base
 
 
 # -- legs ------------------------------------------------------------------------------------------

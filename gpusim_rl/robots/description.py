@@ -1,0 +1,99 @@
+"""The description of a loaded robot as a file for `conf/robot/`: what was guessed, and why."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.robots.importer import ROTORS, LoadedRobot
+from gpusim_rl.robots.quadruped.topology import FREE, LEGS
+from gpusim_rl.robots.servos import joint_parameters
+
+FROM_FILE = {  # where the file says it
+    "kp": "the gains of the file's servos, with which it stands",
+    "kd": "the damping of the file's servos, with which it stands",
+    "torque": "the limits in the file",
+    "armature": "as in the file",
+}
+GUESS = {
+    "kp": "weight times height",
+    "kd": "√(kp · inertia of a leg about its hip)",
+    "torque": "weight times height",
+}
+
+
+def reasons(given: dict[str, Any], loaded: LoadedRobot) -> dict[str, str]:
+    """Where each value of a description comes from that was not given.
+
+    Args:
+        given: the description before loading.
+        loaded: the robot.
+    """
+    robot, m = loaded.robot, loaded.original
+    free = (m.jnt_type == FREE).any()
+    spheres = {m.geom(i).name for i in range(m.ngeom)}.issuperset(loaded.foot_geoms)
+    named = given.get("feet") is not None
+    why = {
+        "base": "the body with the free joint" if free else "the root of the joints",
+        "joints": f"{'the hinges above each foot' if named else 'four chains of three hinges'}, "
+        "front and left by their positions",
+        "feet": f"the {'spheres' if spheres else 'bodies'} at the ends of the legs",
+        "stance": stance_reason(loaded),
+        **{key: gain_reason(loaded, key) for key in FROM_FILE},
+        "height": "measured while it stands",
+        "mirror": "from the axes of the joints" if robot.mirror else "the robot is not symmetric",
+    }
+    return {key: text for key, text in why.items() if given.get(key) is None}
+
+
+def legs_of(loaded: LoadedRobot) -> dict[str, str]:
+    """Leg → the geom of its foot in the model."""
+    return dict(zip(LEGS, loaded.foot_geoms, strict=True))
+
+
+def joint_names(loaded: LoadedRobot) -> list[str]:
+    """(12,) names of the joints."""
+    return [name for leg in loaded.robot.joints for name in leg]
+
+
+def stance_reason(loaded: LoadedRobot) -> str:
+    """Where the stance comes from."""
+    m = loaded.original
+    columns = [m.joint(name).qposadr[0] for name in joint_names(loaded)]
+    for i in range(m.nkey):
+        if np.allclose(m.key_qpos[i, columns], loaded.robot.stance, atol=1e-4):
+            return f"the keyframe {m.key(i).name!r}, in which it stands"
+    return "bent legs with the feet below the hips" + (
+        ": it stands in no keyframe" if m.nkey else ""
+    )
+
+
+def gain_reason(loaded: LoadedRobot, key: str) -> str:
+    """Where the values of kp, kd, torque or armature come from."""
+    file = joint_parameters(loaded.original, joint_names(loaded), key)
+    said, used = ~np.isnan(file), np.isclose(file, getattr(loaded.robot, key), rtol=1e-4)
+    leg = "the inertia of a leg about its hip"
+    first = loaded.rotor == ROTORS[0]
+    share = f"a fifth of {leg}" if first else f"{leg}: it does not stand with a fifth of it"
+    guess = GUESS.get(key, share)
+    if used.all():
+        return FROM_FILE[key]
+    if used.any():
+        return f"{FROM_FILE[key]}, where it has any; else {guess}"
+    return guess + (": it does not stand with the file's own" if said.any() else "")
+
+
+def as_yaml(loaded: LoadedRobot, given: dict[str, Any], name: str, actuator: dict[str, Any]) -> str:
+    """The text of a file in conf/robot/ that describes a robot, with these actuators.
+
+    A comment above each value that was not given says where it comes from.
+    """
+    lines, why = [f"# conf/robot/{name}.yaml", f"name: {name}"], reasons(given, loaded)
+    for key, value in asdict(loaded.robot).items():
+        if isinstance(value, list) and len(value) == 12 and (value == value[:3] * 4):
+            value = value[0] if value == value[:1] * 12 else value[:3]
+        lines += [f"# {why[key]}"] if key in why else []
+        lines.append(f"{key}: {json.dumps(value)}")  # JSON is YAML
+    lines.append(f"actuator: {json.dumps(actuator)}")
+    return "\n".join(lines)

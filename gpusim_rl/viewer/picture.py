@@ -1,0 +1,76 @@
+"""A picture of a robot in its stance, with labels."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.viewer.offscreen import Camera
+
+HEIGHT, WIDTH = 720, 960  # pixels
+
+
+def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
+    """Write a PNG of the first keyframe, rendered off screen.
+
+    Args:
+        model: a mujoco.MjModel with a free base and a keyframe.
+        labels: label → the geom that it is written at. An arrow shows x of the base.
+        path: of the picture.
+
+    Raises ValueError where there is no off-screen OpenGL.
+    """
+    import imageio
+    import mujoco
+
+    model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.5, 0.6
+    with contextlib.closing(Camera(model, HEIGHT, WIDTH)) as camera:
+        data, scene = camera.data, camera.renderer.scene
+        mujoco.mj_resetDataKeyframe(model, data, 0)
+        mujoco.mj_forward(model, data)
+        view = whole(model, data)
+        camera.renderer.update_scene(data, view)
+        for label, name in labels.items():
+            add_label(scene, label, data.geom(name).xpos)
+        above = data.qpos[:3] + np.array([0, 0, 0.15 * view.distance])
+        ahead = above + np.array([0.25 * view.distance, 0, 0])
+        add_arrow(scene, above, ahead)
+        add_label(scene, "forward", ahead)
+        image = camera.renderer.render()
+    write_whole(path, imageio.v3.imwrite("<bytes>", image, extension=".png"))
+
+
+def whole(model: Any, data: Any) -> Any:
+    """A free camera that sees the whole robot from its front left."""
+    import mujoco
+
+    view = mujoco.MjvCamera()
+    view.lookat[:] = data.subtree_com[model.jnt_bodyid[0]] * [1, 1, 0.8]
+    moving = model.body_rootid[model.geom_bodyid] == model.body_rootid[model.jnt_bodyid[0]]
+    far = np.linalg.norm(data.geom_xpos[moving] - view.lookat, axis=1) + model.geom_rbound[moving]
+    view.distance, view.azimuth, view.elevation = 2.5 * float(far.max()), 215.0, -20.0
+    return view
+
+
+def add_label(scene: Any, text: str, at: np.ndarray) -> None:
+    """Add a text to a scene, at a point (3,) [m]."""
+    import mujoco
+
+    geom, frame, color = scene.geoms[scene.ngeom], np.eye(3).ravel(), np.ones(4, np.float32)
+    mujoco.mjv_initGeom(geom, mujoco.mjtGeom.mjGEOM_LABEL, np.zeros(3), at, frame, color)
+    geom.label = text
+    scene.ngeom += 1
+
+
+def add_arrow(scene: Any, start: np.ndarray, end: np.ndarray) -> None:
+    """Add an arrow to a scene, between two points (3,) [m]."""
+    import mujoco
+
+    kind, color = mujoco.mjtGeom.mjGEOM_ARROW, np.array([1, 0.7, 0, 1], np.float32)
+    geom = scene.geoms[scene.ngeom]
+    mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), color)
+    mujoco.mjv_connector(geom, kind, 0.05 * float(np.linalg.norm(end - start)), start, end)
+    scene.ngeom += 1

@@ -1,0 +1,120 @@
+"""What is said of a loaded robot: where its values come from, and why it does not stand."""
+
+import random
+import re
+
+import mujoco
+import numpy as np
+import pytest
+
+from gpusim_rl.robots.description import legs_of, reasons
+from gpusim_rl.viewer.picture import picture
+from tests.strangers.robots import Shape, mjcf
+from tests.worlds import make_robot
+
+
+def stranger(seed: int = 4, **changes) -> Shape:
+    """A good robot of 12 kg."""
+    shape = Shape(random.Random(seed))
+    plain = dict(foot="sphere", servo="position", nested=False, free=True, flags="", degrees=False)
+    vars(shape).update(plain | changes)
+    return shape
+
+
+@pytest.fixture
+def load(tmp_path):
+    """A loader of a robot's text."""
+
+    def robot(text: str, **keys):
+        (tmp_path / "robot.xml").write_text(text)
+        return make_robot(mjcf=str(tmp_path / "robot.xml"), **keys)
+
+    return robot
+
+
+def test_reasons(load):
+    """Each guessed value has a reason, which changes with what the file and the user say."""
+    text = mjcf(stranger())
+    loaded = load(text)
+    why = reasons({}, loaded)
+    assert why["base"] == "the body with the free joint" and "spheres" not in why["feet"]
+    assert why["stance"] == "bent legs with the feet below the hips"
+    assert why["kp"] == "the gains of the file's servos, with which it stands"
+    assert why["torque"] == "the limits in the file" and "the inertia of a leg" in why["armature"]
+    given = {"kp": 20.0, "base": loaded.robot.base}
+    why = reasons(given, load(text, **given))
+    assert not {"kp", "base"} & why.keys()
+
+    weak = re.sub(r'kp="[^"]+" kv="[^"]+"', 'kp="0.01" kv="0.001"', text)
+    why = reasons({}, load(weak))
+    assert why["kp"] == "weight times height: it does not stand with the file's own"
+
+    named = text.replace('type="sphere"', 'type="sphere" name="s0"', 1)
+    for i in range(1, 4):
+        named = named.replace('type="sphere" size', f'type="sphere" name="s{i}" size', 1)
+    loaded = load(named.replace("<joint name", '<joint armature="0.01" name'))
+    why = reasons({}, loaded)
+    assert why["feet"] == "the spheres at the ends of the legs"
+    assert why["armature"] == "as in the file"
+
+    angles = np.zeros(19)
+    m = mujoco.MjModel.from_xml_string(text)
+    columns = [m.joint(name).qposadr[0] for leg in loaded.robot.joints for name in leg]
+    angles[2:4], angles[columns] = (loaded.robot.height, 1), loaded.robot.stance
+    key = f"<keyframe><key name='home' qpos='{' '.join(map(str, angles))}'/></keyframe>"
+    why = reasons({}, load(text.replace("</mujoco>", f"{key}</mujoco>")))
+    assert why["stance"] == "the keyframe 'home', in which it stands"
+
+
+@pytest.mark.parametrize(
+    "keys, says",
+    [
+        ({"stance": [0, 3, 0.6]}, "origin of its base is only|sinks|falls over"),
+        ({"torque": 0.3}, r"its base sinks from [\d.]+ to [\d.-]+ m|falls over"),
+        ({"kp": 0.01, "kd": 0.001}, "sinks|falls over"),
+    ],
+)
+def test_why_it_does_not_stand(load, keys, says):
+    """The line says what the robot did."""
+    with pytest.raises(ValueError, match=f"does not stand.*({says})"):
+        load(mjcf(stranger(mass=12)), **keys)
+
+
+def test_a_trunk_that_is_fixed_to_a_body(load):
+    """A base that cannot float is refused, with the name of the body that can."""
+    start, trunk, rest = mjcf(stranger(free=False)).partition("<body")
+    text = f'{start}<body name="shell">{trunk}{rest}'.replace("</worldbody>", "</body></worldbody>")
+    name = re.search(r'^ name="(\w+)"', rest)
+    assert name
+    with pytest.raises(ValueError, match=r"is fixed inside of 'shell' and .*: name 'shell'"):
+        load(text, base=name[1])
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_names_of_a_robot_that_looks_backward(load, capsys, backward):
+    """Where all joints are named after the other end of the robot, a warning says so."""
+    shape = stranger()
+    ends = ("rear", "front") if backward else ("front", "rear")
+    shape.names = {leg: f"{ends[leg.startswith('R')]}_{leg[1]}" for leg in shape.names}
+    load(mjcf(shape))
+    said = capsys.readouterr().err
+    assert ("points backward if the names of its joints are right" in said) == backward
+    assert ("rear_L_0 is taken for the front left leg" in said) == backward
+
+
+def test_picture(load, tmp_path):
+    """The labels are those of the legs, and the picture shows the robot before a ground."""
+    loaded = load(mjcf(stranger()))
+    feet = legs_of(loaded)
+    assert list(feet) == ["FL", "FR", "RL", "RR"]
+    at = np.array([loaded.mjm.geom(name).bodyid[0] for name in feet.values()])
+    assert len({*at}) == 4
+    picture(loaded.mjm, feet, tmp_path / "robot.png")
+    import imageio
+
+    with_labels = imageio.v3.imread(tmp_path / "robot.png")
+    picture(loaded.mjm, {}, tmp_path / "bare.png")
+    without = imageio.v3.imread(tmp_path / "bare.png")
+    assert with_labels.shape == (720, 960, 3) and with_labels.std() > 5
+    changed = (with_labels != without).any(-1)
+    assert 100 < changed.sum() < 10_000  # four short texts
