@@ -112,6 +112,8 @@ def read_spec(file: Path) -> mujoco.MjSpec:
 def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> LoadedRobot:
     """The robot in the first stance in which it stands. `original` is the compiled spec."""
     base = topology.find_base(spec, robot.base).name
+    if topology.raise_origin(spec, original, base):
+        original = spec.compile()
     joints, foot_names = topology.find_legs(original, base, robot.joints, robot.feet)
     feet = [
         find_foot(original, name, leg[2], prepare.added_name(LEGS[i]))

@@ -90,6 +90,22 @@ def test_a_trunk_that_is_fixed_to_a_body(load):
         load(text, base=name[1])
 
 
+@pytest.mark.parametrize("free", [True, False])
+def test_an_empty_base_on_the_ground(load, free):
+    """A root such as base_footprint is put where the trunk is: the robot is the same as without."""
+    text = mjcf(stranger(free=free))
+    turn = 'quat="0.6 0 0 0.8"'  # of the outer one, undone by the inner one
+    start, trunk, rest = text.partition("<body")
+    joint, bare = ("<freejoint/>", rest.replace("<freejoint/>", "")) if free else ("", rest)
+    outer = f'<body name="footprint" pos="0.3 0 -0.1" {turn}>{joint}'
+    inner = f'<body name="link" pos="0 0 0.05" euler="0 0 {-2 * np.arctan2(0.8, 0.6)}">'
+    closed = bare.replace("</worldbody>", "</body></body></worldbody>")
+    robot, plain = load(f"{start}{outer}{inner}{trunk}{closed}"), load(text)
+    assert robot.robot.base == "footprint" and robot.mjm.nbody == plain.mjm.nbody + 2
+    for key in ("height", "stance", "kp", "kd", "torque", "armature", "joints", "mirror"):
+        assert getattr(robot.robot, key) == getattr(plain.robot, key), key
+
+
 @pytest.mark.parametrize("backward", [True, False])
 def test_names_of_a_robot_that_looks_backward(load, capsys, backward):
     """Where all joints are named after the other end of the robot, a warning says so."""

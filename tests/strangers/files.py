@@ -24,6 +24,12 @@ VALUES = (
     *([], {}, [[]], [1, "x"], {"a": 1}, "../../outside/victim", "/etc/passwd", "a\0b", "=", "1:1"),
 )
 EVALUATE, EXPORT = ("mode=evaluate", "episodes=2"), ("mode=export", "out=again.onnx")
+FILM = ("mode=video", "seconds=1")
+WRITTEN = {  # files that a command makes, perhaps as a part at first → its words
+    **dict.fromkeys(("play.mp4", ".play.part.mp4"), ("run=run", *FILM)),
+    **dict.fromkeys(("policy.mp4", ".policy.part.mp4"), ("onnx=run/policy.onnx", *FILM)),
+    **dict.fromkeys(("policy.onnx", ".policy.onnx.part"), ("run=run", "mode=export")),
+}
 RESUME = ("iterations=3", "log=none", "export=none")
 
 
@@ -238,8 +244,7 @@ class Draw:
         """A link out of the run, in place of one of its files or of one that will be written."""
         outside, run = here.parent / "outside", here / "run"
         inside = [str(path.relative_to(run)) for path in run.rglob("*")]
-        new = ("play.mp4", ".play.part.mp4", ".policy.part.mp4", ".policy.onnx.part", "repro.npz")
-        name = self.pick.choice([*inside, *new])
+        name = self.pick.choice([*inside, *WRITTEN])
         if (run / name).is_dir():
             shutil.rmtree(run / name)
         (run / name).unlink(missing_ok=True)
@@ -247,6 +252,8 @@ class Draw:
         if self.pick.random() < 0.3:
             words = ("task=cartpole", *TINY, *RESUME, "auto_resume=true", "run_dir=run")
             return Attack("link", "train.py", words)
+        if name in WRITTEN:
+            return Attack("link, new", "play.py", WRITTEN[name])
         return self.reader("link")
 
     def actuator(self, here: Path) -> Attack:

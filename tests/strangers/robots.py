@@ -241,10 +241,11 @@ def sideways(shape: Shape) -> str:
 
 
 def low_origin(shape: Shape) -> str:
-    """A trunk that is fixed above the origin of its body, which lies in the ground."""
+    """A trunk that is fixed to a plate on the ground, which is the base."""
     shape.free = shape.nested = False
     start, trunk, rest = mjcf(shape).partition("<body")
-    return f"{start}<body>{trunk}{rest}".replace("</worldbody>", "</body></worldbody>")
+    plate = f"{start}<body><geom size='0.01'/>{trunk}{rest}"
+    return plate.replace("</worldbody>", "</body></worldbody>")
 
 
 FAULTS: dict[str, tuple[Callable[[Shape], str], tuple[str, ...]]] = {

@@ -89,6 +89,31 @@ def check_floats(base: Any) -> Any:
     return base
 
 
+def raise_origin(spec: mujoco.MjSpec, m: mujoco.MjModel, base: str) -> bool:
+    """Move an empty base to the trunk that it holds, in place. Returns whether it was empty.
+
+    The root of many files, such as `base_footprint`, lies on the ground without mass or geoms. `m`
+    is the compiled spec.
+    """
+    chain, pos, quat = [spec.body(base)], np.zeros(3), np.array([1.0, 0, 0, 0])
+    while is_empty(m, b := chain[-1]) and len(b.bodies) == 1 and not b.bodies[0].joints:
+        chain.append(b.bodies[0])
+    for body in chain:
+        i = m.body(body.name).id
+        mujoco.mju_mulPose(pos, quat, pos.copy(), quat.copy(), m.body_pos[i], m.body_quat[i])
+    for body in chain if len(chain) > 1 else ():
+        body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+        body.pos, body.quat = pos, quat  # the first one's; those below it do not move against it
+        pos, quat = np.zeros(3), np.array([1.0, 0, 0, 0])
+    return len(chain) > 1
+
+
+def is_empty(m: mujoco.MjModel, body: Any) -> bool:
+    """Whether a body of a spec has no mass, geoms, sites or frames."""
+    bare = not (body.geoms or body.sites or body.frames)
+    return bare and not m.body_mass[m.body(body.name).id]
+
+
 # -- legs ------------------------------------------------------------------------------------------
 
 
