@@ -1,5 +1,6 @@
 """The whole control step of a robot as one torch module, made of the task's own methods."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import ACTIONS, RNG, Midpoint, first_memory, needs, reads, sample_inputs
-from gpusim_rl.robots.servos import relaxed_controls
+from gpusim_rl.robots.servos import safe_controls
 
 COMMAND, RESTART = "command", "restart"  # inputs beside the readings
 TARGETS, FAULT = "targets", "fault"  # outputs; the last targets are remembered, too
@@ -25,7 +26,7 @@ class Controller(nn.Module):
     memory is used as it is given, and the history of each term is filled with its first value.
 
     `fault` is true for a robot with an input or a result that is not finite. Its targets are then
-    the last finite ones, at first those of no force in the safe pose. Its memory does not change.
+    those of its last step without a fault, at first `safe_controls`. Its memory does not change.
 
     Args:
         task: on the CPU. `needs` says what of it the robot must measure.
@@ -49,18 +50,13 @@ class Controller(nn.Module):
         sample = {name: x[:1] for name, x in sample_inputs(task).items()}
         self.blank = sample  # values of what the targets do not depend on
         self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
-        names = {COMMAND, RESTART, *self.start, *self.needs.readings}
-        if TARGETS in names:
-            raise ValueError(f"export: neither memory nor a sensor may be called {TARGETS!r}")
-        self.neutral = torch.tensor(relaxed_controls(task.mjm)[None], dtype=torch.float32)
-        self.start |= {TARGETS: self.neutral}
+        check_names(self.needs.readings, self.start)
+        self.safe = torch.tensor(safe_controls(task.mjm)[None], dtype=torch.float32)
+        self.start |= {TARGETS: self.safe}
         command = (COMMAND,) if self.needs.command else ()
         self.given = (*self.needs.readings, *command)
         self.inputs = [*self.given, RESTART, *(MEMORY + name for name in self.start)]
         self.outputs = [TARGETS, FAULT, *(NEXT + name for name in self.start)]
-        taken = {COMMAND, RESTART} & set(self.needs.readings)
-        if taken:
-            raise ValueError(f"export: a sensor must not be called {taken.pop()!r}: rename it")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each input for one robot, without the batch."""
@@ -75,9 +71,12 @@ class Controller(nn.Module):
         values = dict(zip(self.inputs, args, strict=True))
         restart, given = values[RESTART], {name: values[name] for name in self.given}
         memory = {name: values[MEMORY + name] for name in self.start}
-        after = self.step(given, memory, restart)
-        fault = ~(finite(given | memory) & finite(after))
-        held = memory[TARGETS].where(memory[TARGETS].isfinite(), self.neutral)
+        fault = ~finite(given | memory)  # the task is shown blank values instead
+        seen = {name: where(fault, self.blank[name], x) for name, x in given.items()}
+        kept = {name: where(fault, self.start[name], x) for name, x in memory.items()}
+        after = self.step(seen, kept, restart)
+        fault = fault | ~finite(after)
+        held = memory[TARGETS].where(memory[TARGETS].isfinite(), self.safe)
         after = {name: where(fault, memory[name], x) for name, x in after.items()}
         targets = where(fault, held, after[TARGETS])
         return (targets, fault, *(after[name] for name in self.start))
@@ -142,10 +141,23 @@ class Controller(nn.Module):
         return self.actor(obs, {name: memory[name] for name in self.actor_memory})
 
 
+def check_names(readings: Iterable[str], start: Memory) -> None:
+    """ValueError unless names are left for our own, and the memory at the start is finite."""
+    taken = {COMMAND, RESTART, TARGETS, FAULT} & {*readings}
+    if taken:
+        raise ValueError(f"export: a sensor must not be called {taken.pop()!r}: rename it")
+    if TARGETS in start:
+        raise ValueError(f"export: memory must not be called {TARGETS!r}: rename it")
+    for name, x in start.items():
+        if not finite({name: x}):
+            raise ValueError(f"export: the memory {name!r} does not start with finite numbers")
+
+
 def finite(values: Memory) -> Tensor:
     """(B,) whether all numbers of a robot are finite."""
-    floats = [x.reshape(x.shape[0], -1) for x in values.values() if x.is_floating_point()]
-    return torch.cat(floats, 1).isfinite().all(1)
+    return (
+        torch.cat([x.reshape(x.shape[0], -1).float() for x in values.values()], 1).isfinite().all(1)
+    )
 
 
 def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

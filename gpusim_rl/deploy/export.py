@@ -149,8 +149,11 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
         feed = {name: x[t] for name, x in recorded.given.items()} | {RESTART: restart}
         feed |= {MEMORY + name: x for name, x in memory.items()}
         targets, fault, *after = run(controller.outputs, feed)
+        if fault.any():
+            what = "an action, a target or memory is not finite"
+            raise ValueError(f"export: in control step {t} of {steps} {what}")
         memory = dict(zip(memory, after, strict=True))
         expected = recorded.targets[t]
         error = np.abs(targets - expected) / np.maximum(1, np.abs(expected))
-        worst = np.maximum(worst, np.nan if fault.any() else error.max())  # keeps NaN
+        worst = np.maximum(worst, error.max())  # keeps NaN
     return float(worst)

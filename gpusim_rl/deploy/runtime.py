@@ -1,12 +1,13 @@
 """Run an exported controller on a robot's computer, with numpy and onnxruntime alone.
 
-This file can be copied to the robot by itself. It checks the readings and keeps the memory; all
-else is in the ONNX file, which needs nothing of this program.
+This file can be copied to the robot by itself. It checks the shapes of readings and keeps the
+memory; all else is in the ONNX file, which needs nothing of this program.
 
     policy = Policy("policy.onnx")
     policy.reset()
     every policy.dt seconds:
         targets = policy.act({"gyro": …, "up": …, "joint_pos": …, "joint_vel": …}, command)
+        where policy.fault lasts, bring the robot to its safe pose
 
 `targets` are the actuators' controls in the order of `policy.joints`. For the quadruped they are
 joint angles [rad] for PD controllers with the gains in `policy.outputs`.
@@ -143,7 +144,7 @@ class Policy:
         """Controls for the next `dt` seconds; advances the memory.
 
         If a number of a robot's readings, command or result is not finite, `fault` is true for it.
-        Its controls are then the last finite ones, and its memory stays as it was.
+        Its controls are then those of its last step without a fault, and its memory stays.
 
         Args:
             readings: by name, see `needs`, each (width,) or (B, width). Those of joints may also

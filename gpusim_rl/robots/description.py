@@ -18,7 +18,7 @@ FROM_FILE = {  # where the file says it
 }
 GUESS = {
     "kp": "weight times height",
-    "kd": "√(kp · inertia of a leg about its hip)",
+    "kd": "√(kp · (armature + inertia of a leg about its hip))",
     "torque": "weight times height",
 }
 
@@ -32,13 +32,13 @@ def reasons(given: dict[str, Any], loaded: LoadedRobot) -> dict[str, str]:
     """
     robot, m = loaded.robot, loaded.original
     free = (m.jnt_type == FREE).any()
-    spheres = {m.geom(i).name for i in range(m.ngeom)}.issuperset(loaded.foot_geoms)
+    spheres = all(was_there(loaded, geom) for geom in loaded.foot_geoms)
     named = given.get("feet") is not None
     why = {
         "base": "the body with the free joint" if free else "the root of the joints",
         "joints": f"{'the hinges above each foot' if named else 'four chains of three hinges'}, "
         "front and left by their positions",
-        "feet": f"the {'spheres' if spheres else 'bodies'} at the ends of the legs",
+        "feet": f"{'the' if spheres else 'new'} spheres at the ends of the legs",
         "stance": stance_reason(loaded),
         **{key: gain_reason(loaded, key) for key in FROM_FILE},
         "height": "measured while it stands",
@@ -52,6 +52,13 @@ def legs_of(loaded: LoadedRobot) -> dict[str, str]:
     return dict(zip(LEGS, loaded.foot_geoms, strict=True))
 
 
+def was_there(loaded: LoadedRobot, geom: str) -> bool:
+    """Whether a foot's geom is in the file: its body then has no geom more than there."""
+    m, original = loaded.mjm, loaded.original
+    body = m.geom(geom).bodyid[0]
+    return bool(m.body_geomnum[body] == original.body(m.body(body).name).geomnum[0])
+
+
 def joint_names(loaded: LoadedRobot) -> list[str]:
     """(12,) names of the joints."""
     return [name for leg in loaded.robot.joints for name in leg]
@@ -63,10 +70,9 @@ def stance_reason(loaded: LoadedRobot) -> str:
     columns = [m.joint(name).qposadr[0] for name in joint_names(loaded)]
     for i in range(m.nkey):
         if np.allclose(m.key_qpos[i, columns], loaded.robot.stance, atol=1e-4):
-            return f"the keyframe {m.key(i).name!r}, in which it stands"
-    return "bent legs with the feet below the hips" + (
-        ": it stands in no keyframe" if m.nkey else ""
-    )
+            return f"the keyframe {(m.key(i).name or i)!r}, in which it stands"
+    tried = ", as it did not stand in a keyframe" if m.nkey else ""
+    return f"bent legs with the feet below the hips{tried}"
 
 
 def gain_reason(loaded: LoadedRobot, key: str) -> str:
@@ -75,13 +81,13 @@ def gain_reason(loaded: LoadedRobot, key: str) -> str:
     said, used = ~np.isnan(file), np.isclose(file, getattr(loaded.robot, key), rtol=1e-4)
     leg = "the inertia of a leg about its hip"
     first = loaded.rotor == ROTORS[0]
-    share = f"a fifth of {leg}" if first else f"{leg}: it does not stand with a fifth of it"
+    share = f"a fifth of {leg}" if first else f"{leg}, as it did not stand with a fifth of it"
     guess = GUESS.get(key, share)
     if used.all():
         return FROM_FILE[key]
     if used.any():
         return f"{FROM_FILE[key]}, where it has any; else {guess}"
-    return guess + (": it does not stand with the file's own" if said.any() else "")
+    return guess + (", as it did not stand with the file's own" if said.any() else "")
 
 
 def as_yaml(loaded: LoadedRobot, given: dict[str, Any], name: str, actuator: dict[str, Any]) -> str:

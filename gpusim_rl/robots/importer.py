@@ -133,6 +133,7 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
         stances = [joint_values("stance", robot.stance)]
     given = joint_parameters(original, legs.names, "armature")
     rotors = ROTORS if robot.armature is None and np.isnan(given).any() else ROTORS[:1]
+    why = ""  # the first candidate does not stand
     for rotor, keep, stance in product(rotors, (True, False), stances):
         candidate = fill_gains(robot, original, legs, stance, rotor, keep)
         trial = meshless.copy()
@@ -141,10 +142,11 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
         if not fault:
             candidate = replace(candidate, height=robot.height or round(height, 4))
             add_servos(spec, legs, candidate)
-            ready = finish(candidate, spec.compile(), legs)
-            return LoadedRobot(**ready, text=trial.to_xml(), original=original, rotor=rotor)
+            kept = dict(text=trial.to_xml(), original=original, rotor=rotor)
+            return finish(candidate, spec.compile(), legs, **kept)
+        why = why or fault
     where = "" if robot.stance is None else f" in robot.stance={robot.stance}"
-    raise RobotError(f"the robot does not stand{where}: {fault}")
+    raise RobotError(f"the robot does not stand{where}: {why}")
 
 
 def prepare_specs(
@@ -176,14 +178,15 @@ def add_servos(spec: mujoco.MjSpec, legs: Legs, robot: Robot) -> None:
     prepare.add_servos(spec, legs, np.array(robot.stance), **gains)
 
 
-def finish(robot: Robot, mjm: mujoco.MjModel, legs: Legs) -> dict[str, Any]:
-    """What a complete description and its model say, with the signs of the mirror image."""
+def finish(robot: Robot, mjm: mujoco.MjModel, legs: Legs, **others: Any) -> LoadedRobot:
+    """The loaded robot of a complete description, with the signs of its mirror image."""
     foot_geoms = tuple(foot.geom_name for foot in legs.feet)
-    return dict(
+    return LoadedRobot(
         robot=replace(robot, mirror=mirror_signs(robot, mjm, foot_geoms)),
         mjm=mjm,
         foot_geoms=foot_geoms,
         lift_direction=legs.lift_direction(np.array(robot.stance)),
+        **others,
     )
 
 

@@ -66,21 +66,23 @@ def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
     }
 
 
-def relaxed_controls(m: mujoco.MjModel) -> np.ndarray:
+def safe_controls(m: mujoco.MjModel) -> np.ndarray:
     """(nu,) controls that apply no force at rest in the first keyframe, else in `qpos0`.
 
-    A position servo's is the joint's position there, a motor's is 0. All are within `ctrlrange`.
+    A position servo's is the joint's position there. That of a motor, a velocity servo or an
+    integrator is 0. All are within `ctrlrange`.
     """
     d = mujoco.MjData(m)
     if m.nkey:
         d.qpos[:] = m.key_qpos[0]
     mujoco.mj_fwdPosition(m, d)
-    affine = m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
-    bias = m.actuator_biasprm[:, 0] + m.actuator_biasprm[:, 1] * d.actuator_length
     gain = m.actuator_gainprm[:, 0]
-    controls = np.where(affine & (gain != 0), -bias / np.where(gain != 0, gain, 1), 0.0)
+    servo = (m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE) & (gain != 0)
+    servo &= m.actuator_dyntype != mujoco.mjtDyn.mjDYN_INTEGRATOR
+    bias = m.actuator_biasprm[:, 0] + m.actuator_biasprm[:, 1] * d.actuator_length
+    controls = np.where(servo, -bias / np.where(servo, gain, 1), 0) + 0.0  # no -0
     low, high = m.actuator_ctrlrange.T
-    return np.where(m.actuator_ctrllimited, controls.clip(low, np.maximum(low, high)), controls)
+    return np.where(m.actuator_ctrllimited, controls.clip(low, high), controls)
 
 
 def torque_limit(m: mujoco.MjModel, i: int) -> float | None:

@@ -1,6 +1,7 @@
 """A picture of a robot in its stance, with labels."""
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
     import imageio
     import mujoco
 
+    model = copy.copy(model)
     model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.5, 0.6
     with contextlib.closing(Camera(model, HEIGHT, WIDTH)) as camera:
         data, scene = camera.data, camera.renderer.scene

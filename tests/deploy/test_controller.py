@@ -12,13 +12,14 @@ import torch
 from gpusim_rl.build import robot_arguments
 from gpusim_rl.core.symmetry import mirrors
 from gpusim_rl.deploy import runtime
-from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller
+from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE, export
 from gpusim_rl.deploy.record import percentiles, record
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.reflection import Reflector
 from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 from tests import robot_files
@@ -158,6 +159,72 @@ def test_a_result_that_is_not_finite():
     for name in ("targets", *(NEXT + name for name in controller.start)):
         assert torch.equal(first[name][1], second[name][1]), name
         assert not torch.equal(first[name][0], second[name][0]), name
+
+
+class Table(Quadruped):
+    """Looks something up by a reading, which no NaN can do."""
+
+    def observe(self, s):
+        table = torch.linspace(0, 1, 11)
+        column = ((s.gyro[:, :1].clamp(-1, 1) + 1) * 5).long()
+        return super().observe(s) | dict(looked_up=table[column])
+
+
+def test_a_task_never_sees_what_is_not_finite(tmp_path):
+    """A reading that is NaN for one robot of two leaves the other one's targets as they are."""
+    exported = export_task("quadruped", tmp_path / "p.onnx", task=task_of(Table, **SHORT))
+    policy, alone = runtime.Policy(exported.path), runtime.Policy(exported.path)
+    policy.reset(2)
+    readings = {name: np.full((2, n), 0.1) for name, n in policy.needs.items()}
+    expected = alone.act({name: x[0] for name, x in readings.items()}, np.zeros(3))
+    readings["gyro"][1] = np.nan
+    targets = policy.act(readings, np.zeros(3))
+    assert policy.fault.tolist() == [False, True]
+    np.testing.assert_allclose(targets[0], expected, rtol=0, atol=1e-5)
+
+
+@dataclass(kw_only=True)
+class Endless(Quadruped):
+    """Begins with memory that is not finite."""
+
+    def start(self, n, rng):
+        return super().start(n, rng) | dict(since=torch.full((n,), torch.inf))
+
+    def observe(self, s):
+        return super().observe(s) | dict(since=torch.exp(-s.since)[:, None])
+
+
+def test_what_cannot_be_exported_is_named():
+    """A sensor or memory with one of our names, and memory that does not start finite."""
+    with pytest.raises(ValueError, match="the memory 'since' does not start with finite numbers"):
+        Controller(task_of(Endless), Fragile())
+    for readings, start, says in (
+        (["fault"], {}, "a sensor must not be called 'fault'"),
+        ([], {"targets": torch.zeros(1)}, "memory must not be called 'targets'"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_names(readings, start)
+
+
+def test_safe_controls():
+    """A position servo holds the keyframe; others do nothing; limits and gears are kept."""
+    model = mujoco.MjModel.from_xml_string("""
+        <mujoco><worldbody><body><joint name="a"/><geom size="1"/></body></worldbody>
+          <actuator>
+            <position joint="a" kp="10"/> <position joint="a" kp="10" gear="2"/>
+            <position joint="a" kp="10" ctrllimited="true" ctrlrange="-0.1 0.5"/>
+            <motor joint="a"/> <velocity joint="a" kv="3"/>
+            <intvelocity joint="a" kp="10" actrange="-1 1"/>
+          </actuator>
+          <keyframe><key qpos="0.7"/></keyframe></mujoco>""")
+    controls = safe_controls(model)
+    np.testing.assert_allclose(controls, [0.7, 1.4, 0.5, 0, 0, 0])
+    assert not np.signbit(controls).any()
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    data.ctrl[:2] = controls[:2]
+    mujoco.mj_forward(model, data)
+    np.testing.assert_allclose(data.actuator_force[:2], 0, atol=1e-12)
 
 
 def test_filter_of_the_command(tmp_path):

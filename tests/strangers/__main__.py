@@ -11,8 +11,8 @@ Each hostile file is read by a command, which may work or end in one line. Nothi
 of its folder may change, and with --trace FILE nothing there may be opened: then all runs under
 strace, whose record is FILE. Command lines are those of tests/acceptance/cli.py.
 
-`walks` is done only if it is asked for: so many good robots, of which each gets a whole training by
-the recipe and must then succeed in 90 % of the episodes. One in eight may fail.
+`walks` is done only if it is asked for. Each good robot gets a whole training by the recipe, and
+must then succeed in 90 % of the episodes. Of eight robots, one may fail.
 
 Prints what was wrong, and how many of each kind were accepted. Exits with 1 if something was wrong.
 --keep leaves the folders of what was wrong.

@@ -8,7 +8,9 @@ import numpy as np
 from gpusim_rl.robots.quadruped.topology import LEGS, RobotError
 
 ALONG = 0.9  # least component of an axis that lies along another one
-FRONT, REAR = re.compile(r"front|fore", re.I), re.compile(r"rear|hind|back", re.I)
+# Words for a leg's end of the robot, and its usual initials: FL, LF; RL, HL, LR, LH.
+FRONT = re.compile(r"front|fore|(?<![a-z])(f[lr]|[lr]f)(?![a-z])", re.I)
+REAR = re.compile(r"rear|hind|back|(?<![a-z])([rh][lr]|[lr][rh])(?![a-z])", re.I)
 
 
 def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
@@ -28,13 +30,14 @@ def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
     axes = np.abs(d.xaxis[ids] @ d.xmat[m.body(base).id].reshape(3, 3))  # (leg, joint, xyz)
     if (axes[:, 0, 1] > ALONG).all() and (axes[:, 1:, 0] > ALONG).all():
         raise RobotError(
-            f"robot.base: the robot looks along y of {base!r}, as its thighs and knees turn about "
-            f"x: x must point forward, so turn its bodies by 90 degrees about z"
+            f"robot.base: the robot looks along y of {base!r}, as its thighs turn about x: x must "
+            f"point forward, so turn its bodies by 90 degrees about z"
         )
-    contrary = [REAR if leg.startswith("F") else FRONT for leg in LEGS]
-    if not all(word.search(leg[0]) for word, leg in zip(contrary, joints, strict=True)):
-        return ""
+    for leg, (name, *_) in zip(LEGS, joints, strict=True):
+        right, wrong = (FRONT, REAR) if leg.startswith("F") else (REAR, FRONT)
+        if right.search(name) or not wrong.search(name):
+            return ""
     return (
-        f"x of {base!r} points backward if the names of its joints are right: {joints[0][0]} is "
-        f"taken for the front left leg, and the robot walks that way"
+        f"x of {base!r} points backward, if the names of its joints are right: {joints[0][0]!r} "
+        f"is taken for the front left leg"
     )

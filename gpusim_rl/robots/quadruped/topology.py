@@ -77,14 +77,15 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
 
 
 def check_floats(base: Any) -> Any:
-    """The base, if it has a free joint or can get one as a child of the world; else RobotError."""
+    """The base, if it is a child of the world, as a body with a free joint must be; else
+    RobotError."""
     root = base
     while root.parent.name != "world":
         root = root.parent
-    if root.name != base.name and not any(joint.type == FREE for joint in base.joints):
+    if root.name != base.name:
         raise RobotError(
-            f"robot.base: {base.name!r} is fixed inside of {root.name!r} and cannot float: "
-            f"name {root.name!r}, or remove it from the file"
+            f"robot.base: {base.name!r} is inside of {root.name!r}, and only a child of the world "
+            f"can float: name {root.name!r}, or take {base.name!r} out of it in the file"
         )
     return base
 
