@@ -88,6 +88,24 @@ def test_what_a_command_did_is_judged(tmp_path, monkeypatch, code, out, error, h
     assert program.suffered(attack, tmp_path)[0] == "outside"
 
 
+@pytest.mark.parametrize("bad, failures", [(0, 0), (1, 0), (2, 1), (8, 7)])
+def test_walks_are_judged(monkeypatch, tmp_path, bad, failures):
+    """Of eight robots one may fail: by a low success, or with no evaluation at all."""
+    scores = [0.89, None, *[0.5] * 6][:bad] + [0.9] * (8 - bad)
+
+    def answer(*_, cwd, **__):
+        success = scores.pop()
+        if success is None:
+            return None
+        (cwd / "run").mkdir()
+        (cwd / "run" / "eval.json").write_text(f'{{"success": {success}}}')
+        return CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(program, "answer", answer)
+    assert program.try_walks(3, 8, tmp_path / "kept") == failures
+    assert len([*tmp_path.glob("kept/*")]) == bad
+
+
 def test_what_was_opened_outside_is_read_from_a_record(tmp_path):
     """By name and through a link, by another process than the one that judges."""
     lines = [
