@@ -10,7 +10,7 @@ import torch
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
@@ -23,7 +23,6 @@ from gpusim_rl.envs.registry import load_task
 from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
-from gpusim_rl.robots.importer import Robot, load_robot
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.sim.actuated import make_actuated
@@ -59,10 +58,9 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a key does not apply, in one line.
     """
-    file = f"robot/{robot['name']}"
-    robot = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
-    validate.require(robot, ("mjcf",), "robot", file)
-    given = [key for key, value in robot.items() if value is not None and key != "collide"]
+    validate.require(robot, ("mjcf",), "robot", f"robot/{robot['name']}")
+    free = ("name", "actuator", "collide")
+    given = [key for key, value in robot.items() if value is not None and key not in free]
     if given and not kind.takes_robot:
         raise ValueError(
             f"robot.{given[0]}: this task has a robot of its own, only task=quadruped takes another"
@@ -71,7 +69,7 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
         if given:
             raise ValueError(f"robot.{given[0]} describes a robot: set robot.mjcf=FILE as well")
         return {}
-    prepared = load_robot(**validate.arguments(Robot, robot, "robot", file))
+    prepared = robot_size.load(robot)
     description = prepared.robot
     return dict(
         mjcf=description.mjcf,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusim_rl.build import build_env
-from gpusim_rl.config import check_words, compose, resume, trees, validate
+from gpusim_rl.config import check_words, compose, resume, robot_size, trees, validate
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.training.memory_checks import out_of_memory_named
@@ -55,7 +55,7 @@ def compose_config(
         if not trees.is_below(key, given)
     }
     # No schedule runs here. It only gives the numbers that the caller did not.
-    return curriculum.config_at(plan, cfg)
+    return robot_size.scale_to_legs(curriculum.config_at(plan, cfg), given)
 
 
 def plain(value: Any) -> Any:

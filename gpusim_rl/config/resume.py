@@ -2,16 +2,17 @@
 
 import copy
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
 from gpusim_rl.config.recipe import open_recipe
+from gpusim_rl.config.robot_size import scale_to_legs
 from gpusim_rl.config.run_files import find_files
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.validate import (
+    check_extras,
     check_values,
     find_task_code,
     probe,
@@ -60,11 +61,11 @@ def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
     cfg = curriculum.config_at(cfg["curriculum"], cfg)
-    if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
-        raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
+    check_extras(cfg)
     if cfg["resume"] is None:
         cfg = cfg | {"task_code": find_task_code(cfg, named)}
         check_run_dir(cfg)
+        cfg = scale_to_legs(cfg, keys)
     return cfg
 
 
@@ -135,8 +136,7 @@ def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, A
         file, own = Path(cfg[group][rest]), Path(before[group][rest])
         return file.is_file() and own.is_file() and is_copy(file, own)
     if rest == "actuator.file":
-        files = (cfg[group]["actuator"]["file"], before[group]["actuator"]["file"])
-        return same_content(*files)
+        return same_content(*(x[group]["actuator"]["file"] for x in (cfg, before)))
     return False
 
 

@@ -53,8 +53,17 @@ def check_values(cfg: dict[str, Any]) -> None:
     check_physics(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
     curriculum.check_plan(cfg["curriculum"], cfg)
+
+
+def check_extras(cfg: dict[str, Any]) -> None:
+    """ValueError if a training needs a package that is not installed.
+
+    A run that was made with it can be opened all the same.
+    """
     if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
+    if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
+        raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
 
 
 def check_paths(cfg: dict[str, Any]) -> None:

@@ -70,6 +70,7 @@ class LoadedRobot:
     mjm: mujoco.MjModel
     text: str  # the MJCF without meshes and textures, for the ONNX file
     foot_geoms: tuple[str, ...]  # FL, FR, RL, RR
+    leg: float  # m, the mean length of a leg from thigh to foot
     # (12,) the direction of the joints that lifts each foot straight up; a knee has ±1
     lift_direction: tuple[float, ...]
 
@@ -185,6 +186,7 @@ def finish(robot: Robot, mjm: mujoco.MjModel, legs: Legs, **others: Any) -> Load
         robot=replace(robot, mirror=mirror_signs(robot, mjm, foot_geoms)),
         mjm=mjm,
         foot_geoms=foot_geoms,
+        leg=float(legs.length.mean()),
         lift_direction=legs.lift_direction(np.array(robot.stance)),
         **others,
     )

@@ -1,0 +1,74 @@
+"""The quadruped's numbers for a smaller robot: what it is asked for follows the length of its legs.
+
+A robot with legs of 14 cm that is to walk at 1 m/s, two steps a second, never learns it. Speeds of
+the same Froude number v² / (g · leg) are dynamically similar (Alexander and Jayes, 1983,
+https://doi.org/10.1111/j.1469-7998.1983.tb04266.x).
+"""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from gpusim_rl.config.compose import build
+from gpusim_rl.config.validate import arguments
+from gpusim_rl.core.errors import warn_once
+from gpusim_rl.robots.importer import LoadedRobot, Robot, load_robot
+from gpusim_rl.robots.models import find_robot_file
+
+LEG = 0.4  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
+# Key of the task → the power of the relative length, for each of its numbers
+POWERS = {
+    "task.fastest": (0.5, 0.5, 0.0),
+    "task.lift": (1.0,),
+    "task.sigma_feet": (1.0,),
+    "task.gait": (-0.5,),
+}
+
+
+def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
+    """A configuration whose task asks a robot with short legs for less; one line says so.
+
+    Numbers that are given, scheduled, or changed in a file of the user's stay as they are.
+
+    Args:
+        cfg: of a new training, checked.
+        given: keys of the command line.
+    ValueError or OSError in one line if the robot cannot be loaded.
+    """
+    if cfg["task"]["name"] != "quadruped" or not cfg["robot"]["mjcf"]:
+        return cfg
+    changed = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
+    leg = leg_length(json.dumps(cfg["robot"]), changed)
+    ours = build("config", ["task=quadruped"], ours=True)["task"]
+    fixed, numbers = {*given, *(cfg["curriculum"] or {})}, {}
+    for key, powers in POWERS.items():
+        name = key.removeprefix("task.")
+        value = cfg["task"].get(name)
+        if leg < LEG and value == ours[name] and key not in fixed:
+            values = value if isinstance(value, list) else [value]
+            scaled = [
+                float(f"{x * (leg / LEG) ** p:.3g}") for x, p in zip(values, powers, strict=True)
+            ]
+            numbers[name] = scaled if isinstance(value, list) else scaled[0]
+    if numbers:
+        said = " ".join(f"task.{key}={json.dumps(x)}" for key, x in numbers.items())
+        warn_once(f"{cfg['robot']['mjcf']} has legs of {leg:.2g} m and is asked for less: {said}")
+    return cfg | {"task": cfg["task"] | numbers}
+
+
+@cache
+def leg_length(robot: str, changed: int) -> float:
+    """The mean length of a robot's legs [m], kept for the other runs of a multirun.
+
+    Args:
+        robot: a configuration's section as JSON.
+        changed: when its file changed [ns].
+    """
+    return load(json.loads(robot)).leg
+
+
+def load(robot: dict[str, Any]) -> LoadedRobot:
+    """The robot of a configuration's section, which names a file; ValueError or OSError if not."""
+    keys = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
+    return load_robot(**arguments(Robot, keys, "robot", f"robot/{robot['name']}"))
