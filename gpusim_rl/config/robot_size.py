@@ -5,24 +5,31 @@ the same Froude number v² / (g · leg) are dynamically similar (Alexander and J
 https://doi.org/10.1111/j.1469-7998.1983.tb04266.x).
 """
 
+import copy
 import json
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config.compose import build
+from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.validate import arguments
 from gpusim_rl.core.errors import warn_once
-from gpusim_rl.robots.importer import LoadedRobot, Robot, load_robot
-from gpusim_rl.robots.models import find_robot_file
 
-LEG = 0.4  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
+if TYPE_CHECKING:
+    from gpusim_rl.robots.importer import LoadedRobot
+
+LEG = 0.426  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
 # Key of the task → the power of the relative length, for each of its numbers
 POWERS = {
     "task.fastest": (0.5, 0.5, 0.0),
     "task.lift": (1.0,),
     "task.sigma_feet": (1.0,),
     "task.gait": (-0.5,),
+    "task.randomise.centre.low": (1.0,),
+    "task.randomise.centre.high": (1.0,),
+    "task.randomise.push.low": (0.5,),
+    "task.randomise.push.high": (0.5,),
 }
 
 
@@ -38,23 +45,30 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
     """
     if cfg["task"]["name"] != "quadruped" or not cfg["robot"]["mjcf"]:
         return cfg
+    from gpusim_rl.robots.models import find_robot_file  # it loads MuJoCo
+
     changed = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
     leg = leg_length(json.dumps(cfg["robot"]), changed)
-    ours = build("config", ["task=quadruped"], ours=True)["task"]
-    fixed, numbers = {*given, *(cfg["curriculum"] or {})}, {}
+    size = min(1.0, leg / LEG)
+    ours = flatten(build("config", ["task=quadruped"], ours=True))
+    now, scaled, said = flatten(cfg), copy.deepcopy(cfg), []
+    fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
     for key, powers in POWERS.items():
-        name = key.removeprefix("task.")
-        value = cfg["task"].get(name)
-        if leg < LEG and value == ours[name] and key not in fixed:
-            values = value if isinstance(value, list) else [value]
-            scaled = [
-                float(f"{x * (leg / LEG) ** p:.3g}") for x, p in zip(values, powers, strict=True)
-            ]
-            numbers[name] = scaled if isinstance(value, list) else scaled[0]
-    if numbers:
-        said = " ".join(f"task.{key}={json.dumps(x)}" for key, x in numbers.items())
-        warn_once(f"{cfg['robot']['mjcf']} has legs of {leg:.2g} m and is asked for less: {said}")
-    return cfg | {"task": cfg["task"] | numbers}
+        value = multiplied(ours[key], [size**power for power in powers])
+        if value != ours[key] and now.get(key) == ours[key] and not is_below(key, fixed):
+            set_key(scaled, key, value)
+            said.append(f"{key}={json.dumps(value)}")
+    if said:
+        legs = f"{cfg['robot']['mjcf']} has legs of {leg:.2g} m"
+        warn_once(f"{legs} and is asked for less: {' '.join(said)}")
+    return scaled
+
+
+def multiplied(value: Any, factors: list[float]) -> Any:
+    """A number, or a list of numbers, times one factor for each; three significant digits."""
+    if isinstance(value, list):
+        return [multiplied(x, [factor]) for x, factor in zip(value, factors, strict=True)]
+    return float(f"{value * factors[0]:.3g}")
 
 
 @cache
@@ -68,7 +82,9 @@ def leg_length(robot: str, changed: int) -> float:
     return load(json.loads(robot)).leg
 
 
-def load(robot: dict[str, Any]) -> LoadedRobot:
+def load(robot: dict[str, Any]) -> "LoadedRobot":
     """The robot of a configuration's section, which names a file; ValueError or OSError if not."""
+    from gpusim_rl.robots.importer import Robot, load_robot  # they load torch
+
     keys = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
     return load_robot(**arguments(Robot, keys, "robot", f"robot/{robot['name']}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl.robots.importer import ROTORS, LoadedRobot
+from gpusim_rl.robots.importer import GUESSES, LoadedRobot
 from gpusim_rl.robots.quadruped.topology import FREE, LEGS
 from gpusim_rl.robots.servos import joint_parameters
 
@@ -17,7 +17,6 @@ FROM_FILE = {  # where the file says it
     "armature": "as in the file",
 }
 GUESS = {
-    "kp": "weight times height",
     "kd": "√(kp · (armature + inertia of a leg about its hip))",
     "torque": "weight times height",
 }
@@ -79,15 +78,25 @@ def gain_reason(loaded: LoadedRobot, key: str) -> str:
     """Where the values of kp, kd, torque or armature come from."""
     file = joint_parameters(loaded.original, joint_names(loaded), key)
     said, used = ~np.isnan(file), np.isclose(file, getattr(loaded.robot, key), rtol=1e-4)
-    leg = "the inertia of a leg about its hip"
-    first = loaded.rotor == ROTORS[0]
-    share = f"a fifth of {leg}" if first else f"{leg}, as it did not stand with a fifth of it"
-    guess = GUESS.get(key, share)
+    guess = guess_of(loaded, key)
     if used.all():
         return FROM_FILE[key]
     if used.any():
         return f"{FROM_FILE[key]}, where it has any; else {guess}"
     return guess + (", as it did not stand with the file's own" if said.any() else "")
+
+
+def guess_of(loaded: LoadedRobot, key: str) -> str:
+    """How kp, kd, torque or armature were guessed."""
+    guess, first = loaded.guess, GUESSES[0]
+    if key == "kp":
+        size = "weight times height"
+        return size if guess.kp == first.kp else f"twice {size}, as it did not stand with less"
+    if key == "armature":
+        leg = "the inertia of a leg about its hip"
+        small = guess.armature == first.armature
+        return f"a fifth of {leg}" if small else f"{leg}, as it did not stand with a fifth of it"
+    return GUESS[key]
 
 
 def as_yaml(loaded: LoadedRobot, given: dict[str, Any], name: str, actuator: dict[str, Any]) -> str:

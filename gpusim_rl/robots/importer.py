@@ -4,7 +4,7 @@
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -20,11 +20,20 @@ from gpusim_rl.robots.quadruped.kinematics import Legs
 from gpusim_rl.robots.quadruped.standing import stand
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.robots.quadruped.topology import LEGS, Foot, RobotError, joint_values
-from gpusim_rl.robots.servos import joint_parameters
+from gpusim_rl.robots.servos import joint_parameters, six_digits
 
 Array = np.ndarray
-# Guesses of armature, as shares of the leg's inertia. Small robots tremble with the first.
-ROTORS = (0.2, 1.0)
+
+
+class Guess(NamedTuple):
+    """How gains that nothing gives are guessed."""
+
+    kp: float  # shares of weight times height
+    armature: float  # shares of the leg's inertia
+
+
+# In turn, until it stands: small robots tremble without armature, tall ones tip on soft servos.
+GUESSES = (Guess(1.0, 0.2), Guess(1.0, 1.0), Guess(2.0, 0.2), Guess(2.0, 1.0))
 
 
 @dataclass(kw_only=True)
@@ -44,7 +53,7 @@ class Robot:
     # the hips
     stance: Any = None
     # [N m/rad]; guess: the gains of the file's servos if the robot stands with them, else weight
-    # times height
+    # times height, or twice that if it stands only then
     kp: Any = None
     # [N m s/rad]; guess: as kp, else √(kp · inertia of the leg about its hip)
     kd: Any = None
@@ -66,7 +75,7 @@ class LoadedRobot:
 
     robot: Robot  # the description without None, apart from `scale` and `mirror`
     original: mujoco.MjModel  # the model of the file
-    rotor: float  # the guess of armature, as a share of the leg's inertia
+    guess: Guess  # with which it stands
     mjm: mujoco.MjModel
     text: str  # the MJCF without meshes and textures, for the ONNX file
     foot_geoms: tuple[str, ...]  # FL, FR, RL, RR
@@ -132,18 +141,19 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
         stances = [*legs.keyframe_angles(original), legs.crouch()]
     else:
         stances = [joint_values("stance", robot.stance)]
-    given = joint_parameters(original, legs.names, "armature")
-    rotors = ROTORS if robot.armature is None and np.isnan(given).any() else ROTORS[:1]
-    why = ""  # the first candidate does not stand
-    for rotor, keep, stance in product(rotors, (True, False), stances):
-        candidate = fill_gains(robot, original, legs, stance, rotor, keep)
+    why, tried = "", []  # why the first candidate does not stand
+    for guess, keep, stance in product(GUESSES, (True, False), stances):
+        candidate = fill_gains(robot, original, legs, stance, guess, keep)
+        if candidate in tried:
+            continue
+        tried.append(candidate)
         trial = meshless.copy()
         add_servos(trial, legs, candidate)
         height, fault = stand(trial.compile(), legs)
         if not fault:
             candidate = replace(candidate, height=robot.height or round(height, 4))
             add_servos(spec, legs, candidate)
-            kept = dict(text=trial.to_xml(), original=original, rotor=rotor)
+            kept = dict(text=trial.to_xml(), original=original, guess=guess)
             return finish(candidate, spec.compile(), legs, **kept)
         why = why or fault
     where = "" if robot.stance is None else f" in robot.stance={robot.stance}"
@@ -210,13 +220,10 @@ def mirror_signs(
 
 
 def fill_gains(
-    robot: Robot, original: mujoco.MjModel, legs: Legs, stance: Array, rotor: float, keep: bool
+    robot: Robot, original: mujoco.MjModel, legs: Legs, stance: Array, guess: Guess, keep: bool
 ) -> Robot:
-    """The description with this stance, and with gains and limits where it had None.
-
-    With `keep`, kp and kd are those of the file's own servos where it has them. `rotor` is
-    the guess of armature, as a share of the leg's inertia.
-    """
+    """The description with this stance, and with gains and limits where it had None; with `keep`,
+    kp and kd are those of the file's own servos where it has them."""
     inertia, torque_scale = legs.inertia(stance), legs.torque_scale(stance)  # kg m², N m
     stance = np.round(stance, 4) + 0.0  # no -0
 
@@ -233,15 +240,10 @@ def fill_gains(
             raise RobotError(f"robot.{key}={value}: expected more than 0")
         return six_digits(values)
 
-    armature = fill("armature", np.full(12, rotor * inertia))
-    kp = fill("kp", np.full(12, torque_scale))
+    armature = fill("armature", np.full(12, guess.armature * inertia))
+    kp = fill("kp", np.full(12, guess.kp * torque_scale))
     kd = fill("kd", np.sqrt(np.array(kp) * (inertia + np.array(armature))))
     scale = None if robot.scale is None else six_digits(joint_values("scale", robot.scale))
     torque = fill("torque", np.full(12, torque_scale))
     gains = dict(kp=kp, kd=kd, torque=torque, armature=armature, scale=scale)
     return replace(robot, stance=six_digits(stance), **gains)
-
-
-def six_digits(values: Array) -> list[float]:
-    """The values with six significant digits, as MuJoCo writes them to a file."""
-    return [float(f"{x:.6g}") for x in values]

@@ -128,3 +128,8 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
             value = gains.get(key, 0)
             values[i] = value if value > 0 else values[i]
     return values
+
+
+def six_digits(values: np.ndarray) -> list[float]:
+    """The values with six significant digits, as MuJoCo writes them to a file."""
+    return [float(f"{x:.6g}") for x in values]
