@@ -44,7 +44,7 @@ def check(name: str, argv: list[str]) -> tuple[list[str], dict[str, Any] | None]
         check_sweep(parse(words))
     cfg = compose_plain(name, words, sweep=sweep)
     if name == "config" and not sweep:
-        cfg = check_training(cfg, words)
+        cfg = check_training(cfg, words, robot=not options)  # --cfg and --info need no file
     elif name == "config":
         for line in single_lines(words):
             check_training(compose_plain(name, line), line)

@@ -42,12 +42,12 @@ FIXED = (
 )
 
 
-def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
+def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) -> dict[str, Any]:
     """The configuration of a training, checked; with resume=, that of the run and `words`.
 
     Args:
         cfg: composed by `compose_plain`.
-        words: of the command line.
+        words: of the command line; robot: whether to measure the legs of a new training's robot.
     ValueError or OSError in one line if something is wrong.
     """
     keys = [override.key_or_group for override in parse(words)]
@@ -65,7 +65,7 @@ def check_training(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     if cfg["resume"] is None:
         cfg = cfg | {"task_code": find_task_code(cfg, named)}
         check_run_dir(cfg)
-        cfg = scale_to_legs(cfg, keys)
+        cfg = scale_to_legs(cfg, keys) if robot else cfg
     return cfg
 
 
