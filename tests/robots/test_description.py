@@ -10,7 +10,7 @@ import pytest
 
 from gpusim_rl.robots.description import legs_of, reasons
 from gpusim_rl.viewer.picture import picture
-from tests.strangers.robots import Shape, mjcf
+from tests.strangers.robots import Shape, draw, mjcf
 from tests.worlds import make_robot
 
 
@@ -63,6 +63,19 @@ def test_reasons(load):
     key = f"<keyframe><key name='home' qpos='{' '.join(map(str, angles))}'/></keyframe>"
     why = reasons({}, load(text.replace("</mujoco>", f"{key}</mujoco>")))
     assert why["stance"] == "the keyframe 'home', in which it stands"
+
+
+def test_stiffer_servos(load):
+    """Tall legs below a short body tip over on servos of weight times height."""
+    text = draw(random.Random(84), faulty=0).text
+    loaded = load(text)
+    why = reasons({}, loaded)
+    assert loaded.guess.kp == 2 and why["kp"].startswith("twice weight times height, as it did not")
+    assert why["armature"] == "a fifth of the inertia of a leg about its hip"
+    soft = [x / 2 for x in loaded.robot.kp]
+    with pytest.raises(ValueError, match=r"does not stand: it falls over"):
+        load(text, kp=soft)
+    assert reasons({}, load(mjcf(stranger(servo="none"))))["kp"] == "weight times height"
 
 
 @pytest.mark.parametrize(
