@@ -7,6 +7,7 @@ https://doi.org/10.1111/j.1469-7998.1983.tb04266.x).
 
 import copy
 import json
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ POWERS = {
     "task.randomise.centre.high": (1.0,),
     "task.randomise.push.low": (0.5,),
     "task.randomise.push.high": (0.5,),
+    "task.training.timestep": (0.5,),
 }
 
 
@@ -49,18 +51,22 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
 
     changed = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
     leg = leg_length(json.dumps(cfg["robot"]), changed)
-    size = min(1.0, leg / LEG)
+    size = leg / LEG
+    if size > 0.999:
+        return cfg
     ours = flatten(build("config", ["task=quadruped"], ours=True))
     now, scaled, said = flatten(cfg), copy.deepcopy(cfg), []
     fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
     for key, powers in POWERS.items():
         value = multiplied(ours[key], [size**power for power in powers])
+        if key == "task.training.timestep":
+            value = timestep(cfg["task"]["dt"], max(value, ours[key] / 2))
         if value != ours[key] and now.get(key) == ours[key] and not is_below(key, fixed):
             set_key(scaled, key, value)
             said.append(f"{key}={json.dumps(value)}")
     if said:
         legs = f"{cfg['robot']['mjcf']} has legs of {leg:.2g} m"
-        warn_once(f"{legs} and is asked for less: {' '.join(said)}")
+        warn_once(f"{legs}, and its training follows them: {' '.join(said)}")
     return scaled
 
 
@@ -69,6 +75,11 @@ def multiplied(value: Any, factors: list[float]) -> Any:
     if isinstance(value, list):
         return [multiplied(x, [factor]) for x, factor in zip(value, factors, strict=True)]
     return float(f"{value * factors[0]:.3g}")
+
+
+def timestep(dt: float, longest: float) -> float:
+    """The longest timestep of which dt is a whole number, and which is at most `longest` [s]."""
+    return dt / math.ceil(dt / longest - 1e-6)
 
 
 @cache

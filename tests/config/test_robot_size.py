@@ -17,7 +17,7 @@ from tests.worlds import numbers
 
 ASKED = ("fastest", "lift", "sigma_feet", "gait")
 SHORT = dict(fastest=[0.5, 0.25, 1.0], lift=0.02, sigma_feet=0.025, gait=4.0)
-SHORT |= dict(centre=[-0.0075, 0.0075], push=[-0.25, 0.25])
+SHORT |= dict(centre=[-0.0075, 0.0075], push=[-0.25, 0.25], timestep=0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def part(cfg: dict) -> dict:
     """What a configuration asks of its robot, and the ranges that follow its size."""
     task, drawn = cfg["task"], cfg["task"]["randomise"]
     ranges = {key: [drawn[key]["low"], drawn[key]["high"]] for key in ("centre", "push")}
-    return {key: task[key] for key in ASKED} | ranges
+    return {key: task[key] for key in ASKED} | ranges | {"timestep": task["training"]["timestep"]}
 
 
 def test_short_legs_are_asked_for_less(short, capsys):
@@ -50,9 +50,25 @@ def test_short_legs_are_asked_for_less(short, capsys):
     words = ["task=quadruped", short]
     assert asked(words) == SHORT
     said = capsys.readouterr().err
-    assert "has legs of 0.11 m and is asked for less: task.fastest=[0.5, 0.25, 1.0]" in said
+    assert "legs of 0.11 m, and its training follows them: task.fastest=[0.5, 0.25, 1.0]" in said
     assert said.count("\n") == 1 and all(f"task.{key}=" in said for key in ASKED)
-    assert part(compose_config("quadruped", 2, [short], {})) == SHORT  # for other trainers
+    adapted = compose_config("quadruped", 2, [short, "task.training.timestep=0.005"], {})
+    assert part(adapted) == SHORT  # for other trainers
+
+
+@pytest.mark.parametrize(
+    "size, wanted", [(0.98, 0.02 / 3), (0.5, 0.02 / 3), (0.4, 0.005), (0.05, 0.005)]
+)
+def test_timesteps_follow_the_size(monkeypatch, size, wanted):
+    """Small robots move faster. A control step is whole timesteps, no shorter than the model's."""
+    monkeypatch.setattr(robot_size, "leg_length", lambda *_: size * robot_size.LEG)
+    cfg = compose_plain("config", ["robot.mjcf=tasks/assets/quadruped.xml"])
+    scaled = robot_size.scale_to_legs(cfg, ["task"])["task"]["training"]
+    assert scaled == {"timestep": wanted, "joint_friction": False}
+    exact = compose_plain(
+        "config", ["robot.mjcf=tasks/assets/quadruped.xml", "task.training=exact"]
+    )
+    assert robot_size.scale_to_legs(exact, ["task.training"])["task"]["training"] == "exact"
 
 
 def test_what_a_user_says_is_asked(short, capsys):
@@ -92,7 +108,7 @@ def test_a_small_robot_trains(tmp_path):
     assert leg < robot_size.LEG
     run = tmp_path / "run"
     words = (*TINY, "iterations=1", f"robot.mjcf={file}", f"run_dir={run}")
-    assert "asked for less" in command("train.py", *words, cwd=tmp_path).stderr
+    assert "its training follows them" in command("train.py", *words, cwd=tmp_path).stderr
     kept = yaml.safe_load((run / "config.yaml").read_text())
     assert kept["task"]["lift"] == pytest.approx(
         numbers("quadruped")["lift"] * leg / robot_size.LEG, rel=0.02
