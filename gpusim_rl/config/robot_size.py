@@ -63,7 +63,7 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
             value = timestep(cfg["task"]["dt"], max(value, ours[key] / 2))
         if value != ours[key] and now.get(key) == ours[key] and not is_below(key, fixed):
             set_key(scaled, key, value)
-            said.append(f"{key}={json.dumps(value)}")
+            said.append(f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}")
     if said:
         legs = f"{cfg['robot']['mjcf']} has legs of {leg:.2g} m"
         warn_once(f"{legs}, and its training follows them: {' '.join(said)}")
@@ -78,8 +78,8 @@ def multiplied(value: Any, factors: list[float]) -> Any:
 
 
 def timestep(dt: float, longest: float) -> float:
-    """The longest timestep of which dt is a whole number, and which is at most `longest` [s]."""
-    return dt / math.ceil(dt / longest - 1e-6)
+    """The longest timestep [s] of which dt is a whole number. It may be 5 % over `longest` [s]."""
+    return dt / math.ceil(dt / (1.05 * longest))
 
 
 @cache

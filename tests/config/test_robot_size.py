@@ -57,7 +57,7 @@ def test_short_legs_are_asked_for_less(short, capsys):
 
 
 @pytest.mark.parametrize(
-    "size, wanted", [(0.98, 0.02 / 3), (0.5, 0.02 / 3), (0.4, 0.005), (0.05, 0.005)]
+    "size, wanted", [(0.95, 0.01), (0.8, 0.02 / 3), (0.4, 0.005), (0.05, 0.005)]
 )
 def test_timesteps_follow_the_size(monkeypatch, size, wanted):
     """Small robots move faster. A control step is whole timesteps, no shorter than the model's."""

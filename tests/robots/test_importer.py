@@ -27,7 +27,7 @@ from gpusim_rl.training.evaluation import SEED, evaluation_env
 from tests import robot_files, worlds
 from tests.acceptance.deploy import episodes, walk_alone
 from tests.algorithms.test_capture import exempt
-from tests.commands import EXPORTED, TINY, refused, succeed
+from tests.commands import EXPORTED, TINY, command, refused, succeed
 from tests.exported import export_task
 from tests.guard import guard
 from tests.robot_files import NAMES, PLACE, mjcf, write
@@ -520,17 +520,10 @@ def test_commands(tmp_path):
     output = succeed("play.py", *words, cwd=here)
     assert (here / "hund.yaml").read_text() == output and yaml.safe_load(output)["base"] == "rumpf"
     assert imageio.v3.imread(here / "hund.png").shape == (720, 960, 3)
-    succeed(
-        "train.py",
-        "task=quadruped",
-        "robot.mjcf=hund.xml",
-        *TINY,
-        EXPORTED,
-        "iterations=1",
-        "log=none",
-        "run_dir=run",
-        cwd=here,
-    )
+    words = ("task=quadruped", "robot.mjcf=hund.xml", *TINY, EXPORTED, "iterations=1")
+    done = command("train.py", *words, "log=none", "run_dir=run", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"hund\.xml has legs of 0\.4 m, and its .*\n", done.stderr)
     about = runtime.Policy(here / "run" / "policy.onnx").about
     assert about["outputs"][0]["joints"] == NAMES
     output = succeed("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
