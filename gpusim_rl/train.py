@@ -19,7 +19,7 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
     failed, or if its results cannot be written. Exits with 2 for a mistake of the user, and with
     128 + n if signal n ended it.
     """
-    # torch is loaded here, after mistakes in the command line are answered
+    # torch is loaded here, after mistakes in the command line are answered; a robot.mjcf loads it
     from gpusim_rl.core.distributed import PeerLost
 
     try:

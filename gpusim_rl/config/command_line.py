@@ -11,7 +11,7 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
 from gpusim_rl.core.paths import program
 
-MAX_RUNS = 200  # of a multirun: all are checked before the first run, in a tenth of a second
+MAX_RUNS = 200  # of a multirun: all are checked before the first run
 PROGRAMS = {"config": "train", "play": "play"}  # file in conf/ → command
 HELP = ("--help", "-h", "--hydra-help", "--version")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")

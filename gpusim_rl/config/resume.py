@@ -9,7 +9,7 @@ from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
 from gpusim_rl.config.recipe import open_recipe
 from gpusim_rl.config.robot_size import scale_to_legs
-from gpusim_rl.config.run_files import find_files
+from gpusim_rl.config.run_files import find_files, is_kept_file
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.validate import (
     check_extras,
@@ -22,7 +22,6 @@ from gpusim_rl.config.validate import (
 from gpusim_rl.core.paths import user_task
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries, fields
-from gpusim_rl.robots.model_files import is_copy
 from gpusim_rl.runs.run import Run
 
 # What resume= may change without a word
@@ -47,7 +46,8 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
 
     Args:
         cfg: composed by `compose_plain`.
-        words: of the command line; robot: whether to measure the legs of a new training's robot.
+        words: of the command line.
+        robot: whether to scale a new training's numbers to the legs of its robot.
     ValueError or OSError in one line if something is wrong.
     """
     keys = [override.key_or_group for override in parse(words)]
@@ -128,16 +128,6 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
             f"resume= continues a run as it was, which cannot change: {', '.join(lines)}"
         )
     return after | {"resume": str(cfg["resume"]), "task_code": before["task_code"]}
-
-
-def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether a key names the file of which the run has kept a copy."""
-    if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
-        file, own = Path(cfg[group][rest]), Path(before[group][rest])
-        return file.is_file() and own.is_file() and is_copy(file, own)
-    if rest == "actuator.file":
-        return same_content(*(x[group]["actuator"]["file"] for x in (cfg, before)))
-    return False
 
 
 def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
@@ -240,11 +230,3 @@ def may_change(key: str) -> bool:
     if name == key or not key.startswith("task.randomise."):
         return key.startswith(("task.weights.", "task.noise."))
     return number in entries.NUMBERS and fields.field(name).when != "world"
-
-
-def same_content(one: str | None, other: str | None) -> bool:
-    """Whether two files hold the same bytes."""
-    try:
-        return bool(one and other) and Path(str(one)).read_bytes() == Path(str(other)).read_bytes()
-    except OSError:
-        return False

@@ -12,25 +12,25 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gpusim_rl.config.compose import build
+from gpusim_rl.config.compose import user_choices
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.validate import arguments
 from gpusim_rl.core.errors import warn_once
+from gpusim_rl.sim.actuator_spec import Actuator
 
 if TYPE_CHECKING:
     from gpusim_rl.robots.importer import LoadedRobot
 
 LEG = 0.426  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
-# Key of the task → the power of the relative length, for each of its numbers
+SHORTEST = 0.005  # s, the timestep that robots/quadruped/prepare.py gives each robot
+# Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
     "task.fastest": (0.5, 0.5, 0.0),
     "task.lift": (1.0,),
     "task.sigma_feet": (1.0,),
     "task.gait": (-0.5,),
-    "task.randomise.centre.low": (1.0,),
-    "task.randomise.centre.high": (1.0,),
-    "task.randomise.push.low": (0.5,),
-    "task.randomise.push.high": (0.5,),
+    "task.randomise.centre": (1.0,),
+    "task.randomise.push": (0.5,),
     "task.training.timestep": (0.5,),
 }
 
@@ -38,7 +38,7 @@ POWERS = {
 def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
     """A configuration whose task asks a robot with short legs for less; one line says so.
 
-    Numbers that are given, scheduled, or changed in a file of the user's stay as they are.
+    Numbers that are given or scheduled stay as they are, and so does a task's file of the user's.
 
     Args:
         cfg: of a new training, checked.
@@ -47,48 +47,75 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
     """
     if cfg["task"]["name"] != "quadruped" or not cfg["robot"]["mjcf"]:
         return cfg
+    if "task" in user_choices("config", ("task=quadruped",)):
+        return cfg
     from gpusim_rl.robots.models import find_robot_file  # it loads MuJoCo
 
-    changed = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
-    leg = leg_length(json.dumps(cfg["robot"]), changed)
+    mtime = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
+    leg = leg_length(json.dumps(cfg["robot"]), mtime)
     size = leg / LEG
     if size > 0.999:
         return cfg
-    ours = flatten(build("config", ["task=quadruped"], ours=True))
-    now, scaled, said = flatten(cfg), copy.deepcopy(cfg), []
     fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
+    now, scaled, said = flatten(cfg), copy.deepcopy(cfg), []
     for key, powers in POWERS.items():
-        value = multiplied(ours[key], [size**power for power in powers])
-        if key == "task.training.timestep":
-            value = timestep(cfg["task"]["dt"], max(value, ours[key] / 2))
-        if value != ours[key] and now.get(key) == ours[key] and not is_below(key, fixed):
+        if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
+            continue
+        value = scale(key, now, [size**power for power in powers])
+        if value not in (None, now.get(key)):
             set_key(scaled, key, value)
-            said.append(f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}")
+            said.append(describe(key, value))
     if said:
-        legs = f"{cfg['robot']['mjcf']} has legs of {leg:.2g} m"
-        warn_once(f"{legs}, and its training follows them: {' '.join(said)}")
+        legs = f"{cfg['robot']['mjcf']} has legs of {leg:.3g} m"
+        warn_once(f"{legs}, so its task's numbers are scaled: {' '.join(said)}")
     return scaled
 
 
-def multiplied(value: Any, factors: list[float]) -> Any:
-    """A number, or a list of numbers, times one factor for each; three significant digits."""
+def scale(key: str, now: dict[str, Any], factors: list[float]) -> Any:
+    """What a key is for a smaller robot; None where it has no effect.
+
+    Args:
+        now: key → value, of all keys.
+        factors: one for a number or a range, or one for each number of a list.
+    """
+    value = now.get(key)
+    if value is None:
+        return None
+    if key == "task.training.timestep":
+        direct = Actuator(**now["robot.actuator"]).direct  # others keep the model's timestep
+        return timestep(now["task.dt"], value, factors[0]) if direct else None
     if isinstance(value, list):
-        return [multiplied(x, [factor]) for x, factor in zip(value, factors, strict=True)]
-    return float(f"{value * factors[0]:.3g}")
+        return [three_digits(x * factor) for x, factor in zip(value, factors, strict=True)]
+    if not isinstance(value, dict):
+        return three_digits(value * factors[0])
+    ends = {end: three_digits(value[end] * factors[0]) for end in ("low", "high")}
+    return None if value["kind"] == "off" else value | ends
 
 
-def timestep(dt: float, longest: float) -> float:
-    """The longest timestep [s] of which dt is a whole number. It may be 5 % over `longest` [s]."""
-    return dt / math.ceil(dt / (1.05 * longest))
+def timestep(dt: float, own: float, factor: float) -> float:
+    """The longest timestep [s] of which dt is a whole number, up to 5 % over own · factor."""
+    return min(own, dt / math.ceil(dt / (1.05 * max(own * factor, SHORTEST))))
+
+
+def three_digits(value: float) -> float:
+    """A number with three significant digits."""
+    return float(f"{value:.3g}")
+
+
+def describe(key: str, value: Any) -> str:
+    """KEY=VALUE, of a range its ends."""
+    if isinstance(value, dict):
+        return f"{key}={{low:{value['low']},high:{value['high']}}}"
+    return f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
 
 
 @cache
-def leg_length(robot: str, changed: int) -> float:
+def leg_length(robot: str, mtime: int) -> float:
     """The mean length of a robot's legs [m], kept for the other runs of a multirun.
 
     Args:
         robot: a configuration's section as JSON.
-        changed: when its file changed [ns].
+        mtime: when its file changed [ns].
     """
     return load(json.loads(robot)).leg
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.paths import ASSETS
-from gpusim_rl.robots.model_files import check_confined
+from gpusim_rl.robots.model_files import check_confined, is_copy
 
 MAX_MODEL = 1 << 26  # bytes of an MJCF file
 
@@ -44,3 +44,22 @@ def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | No
     model = folder / name
     check_confined(read_text(model, MAX_MODEL), model.parent, str(model))
     return str(model)
+
+
+def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether a key names the file of which the run has kept a copy."""
+    if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
+        file = Path(cfg[group][rest])
+        own = Path(before[group][rest])
+        return file.is_file() and own.is_file() and is_copy(file, own)
+    if rest == "actuator.file":
+        return same_content(*(x[group]["actuator"]["file"] for x in (cfg, before)))
+    return False
+
+
+def same_content(one: str | None, other: str | None) -> bool:
+    """Whether two files hold the same bytes."""
+    try:
+        return bool(one and other) and Path(str(one)).read_bytes() == Path(str(other)).read_bytes()
+    except OSError:
+        return False

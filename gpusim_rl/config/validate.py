@@ -1,4 +1,4 @@
-"""Checks of values that no constructor makes, before torch is loaded."""
+"""Checks of values that no constructor makes. They load neither torch nor a robot."""
 
 import re
 import tempfile

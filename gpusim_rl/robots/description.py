@@ -17,6 +17,8 @@ FROM_FILE = {  # where the file says it
     "armature": "as in the file",
 }
 GUESS = {
+    "kp": "weight times height",
+    "armature": "a fifth of the inertia of a leg about its hip",
     "kd": "√(kp · (armature + inertia of a leg about its hip))",
     "torque": "weight times height",
 }
@@ -78,25 +80,24 @@ def gain_reason(loaded: LoadedRobot, key: str) -> str:
     """Where the values of kp, kd, torque or armature come from."""
     file = joint_parameters(loaded.original, joint_names(loaded), key)
     said, used = ~np.isnan(file), np.isclose(file, getattr(loaded.robot, key), rtol=1e-4)
-    guess = guess_of(loaded, key)
     if used.all():
         return FROM_FILE[key]
+    guess, tried = guess_of(loaded, key)
     if used.any():
-        return f"{FROM_FILE[key]}, where it has any; else {guess}"
-    return guess + (", as it did not stand with the file's own" if said.any() else "")
+        guess = f"{FROM_FILE[key]}, where it has any; else {guess}"
+    elif said.any():
+        tried = ["the file's own", *tried]
+    return guess + (f", as it did not stand with {' or '.join(tried)}" if tried else "")
 
 
-def guess_of(loaded: LoadedRobot, key: str) -> str:
-    """How kp, kd, torque or armature were guessed."""
+def guess_of(loaded: LoadedRobot, key: str) -> tuple[str, list[str]]:
+    """How kp, kd, torque or armature were guessed, and which guesses did not stand."""
     guess, first = loaded.guess, GUESSES[0]
-    if key == "kp":
-        size = "weight times height"
-        return size if guess.kp == first.kp else f"twice {size}, as it did not stand with less"
-    if key == "armature":
-        leg = "the inertia of a leg about its hip"
-        small = guess.armature == first.armature
-        return f"a fifth of {leg}" if small else f"{leg}, as it did not stand with a fifth of it"
-    return GUESS[key]
+    if key == "kp" and guess.kp != first.kp:
+        return f"twice {GUESS[key]}", ["less"]
+    if key == "armature" and guess.armature != first.armature:
+        return "the inertia of a leg about its hip", ["a fifth of it"]
+    return GUESS[key], []
 
 
 def as_yaml(loaded: LoadedRobot, given: dict[str, Any], name: str, actuator: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from gpusim_rl.build import make_task
 from gpusim_rl.config import resume, robot_size, validate
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import warn_once
+from gpusim_rl.core.paths import CONF, TASKS
 from tests.commands import TINY, command, refused
 from tests.strangers.robots import Shape, mjcf
 from tests.worlds import numbers
@@ -50,10 +51,14 @@ def test_short_legs_are_asked_for_less(short, capsys):
     words = ["task=quadruped", short]
     assert asked(words) == SHORT
     said = capsys.readouterr().err
-    assert "legs of 0.11 m, and its training follows them: task.fastest=[0.5, 0.25, 1.0]" in said
+    assert (
+        "legs of 0.106 m, so its task's numbers are scaled: task.fastest=[0.5, 0.25, 1.0]" in said
+    )
+    assert "task.randomise.push={low:-0.25,high:0.25}" in said
     assert said.count("\n") == 1 and all(f"task.{key}=" in said for key in ASKED)
-    adapted = compose_config("quadruped", 2, [short, "task.training.timestep=0.005"], {})
-    assert part(adapted) == SHORT  # for other trainers
+    adapted = compose_config("quadruped", 2, [short], {})["task"]  # for other trainers
+    assert {key: adapted[key] for key in ASKED} == {key: SHORT[key] for key in ASKED}
+    assert adapted["training"] == "exact"
 
 
 @pytest.mark.parametrize(
@@ -72,16 +77,46 @@ def test_timesteps_follow_the_size(monkeypatch, size, wanted):
 
 
 def test_what_a_user_says_is_asked(short, capsys):
-    """Numbers of the command line, of a curriculum and of the user's own file stay."""
+    """Numbers of the command line and of a curriculum stay."""
     plan = "curriculum={task.lift:{from:0,to:0.07,by:iteration,start:0,stop:9}}"
     wanted = SHORT | dict(fastest=[1.0, 0.5, 1.0], lift=0.07, push=[-0.5, 0.1])
     words = ["task.fastest=[1,0.5,1]", "task.randomise.push={kind:uniform,low:-0.5,high:0.1}"]
     assert asked([*words, short, plan]) == wanted
     said = capsys.readouterr().err
     assert "task.fastest" not in said and "task.lift" not in said and "task.gait=4" in said
-    cfg = compose_plain("config", [short])
-    cfg["task"]["gait"] = 2.5  # as another conf/task/quadruped.yaml has it
-    assert robot_size.scale_to_legs(cfg, [])["task"]["gait"] == 2.5
+
+
+@pytest.mark.parametrize("key", ["low=0.02", "high=-0.02"])
+def test_a_range_stays_whole(short, key):
+    """With one end given, the other one stays: scaled alone it may lie on the wrong side."""
+    end, value = key.split("=")
+    wanted = {"low": -0.03, "high": 0.03} | {end: float(value)}
+    assert asked([short, f"task.randomise.centre.{key}"])["centre"] == [*wanted.values()]
+    entry = f"{{from:{value},to:{value},by:iteration,start:0,stop:9}}"
+    plan = f"curriculum={{task.randomise.push.{end}:{entry}}}"
+    wanted = {"low": -0.5, "high": 0.5} | {end: float(value)}
+    assert asked([short, plan])["push"] == [*wanted.values()]
+
+
+def test_what_has_no_effect_is_not_said(short, capsys):
+    """A range that is off, and the training's timestep beside actuators that keep the model's."""
+    words = ["task.randomise.push.kind=off", "robot.actuator.kind=pd"]
+    assert asked([short, *words]) == SHORT | dict(push=[-0.5, 0.5], timestep=0.01)
+    said = capsys.readouterr().err
+    assert "task.lift" in said and "push" not in said and "timestep" not in said
+
+
+def test_a_users_own_file_is_asked(short, tmp_path, monkeypatch, capsys):
+    """Its numbers stay, those too that are ours."""
+    text = (CONF / "task" / "quadruped.yaml").read_text().replace("lift: 0.08", "lift: 0.05")
+    (tmp_path / "conf" / "task").mkdir(parents=True)
+    (tmp_path / "conf" / "task" / "quadruped.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for words in (["task=quadruped"], []):
+        file = f"robot.mjcf={TASKS / 'assets' / 'quadruped.xml'}"
+        wanted = part(compose_plain("config", []))
+        assert wanted["lift"] == 0.05 and asked([*words, file]) == wanted
+        assert not capsys.readouterr().err
 
 
 def test_others_are_asked_as_the_file_says(monkeypatch):
@@ -94,9 +129,11 @@ def test_others_are_asked_as_the_file_says(monkeypatch):
 
 
 def test_the_legs_of_our_own_robot():
-    """They are as long as the numbers of the task's file are for."""
-    cfg = compose_plain("config", ["robot.mjcf=tasks/assets/quadruped.xml"])
+    """They are as long as the numbers of the task's file are for, so that none is scaled."""
+    words = ["robot.mjcf=tasks/assets/quadruped.xml"]
+    cfg = compose_plain("config", words)
     assert robot_size.load(cfg["robot"]).leg == pytest.approx(robot_size.LEG, abs=1e-3)
+    assert asked(words) == part(cfg)
 
 
 def test_a_small_robot_trains(tmp_path):
@@ -108,13 +145,15 @@ def test_a_small_robot_trains(tmp_path):
     assert leg < robot_size.LEG
     run = tmp_path / "run"
     words = (*TINY, "iterations=1", f"robot.mjcf={file}", f"run_dir={run}")
-    assert "its training follows them" in command("train.py", *words, cwd=tmp_path).stderr
+    assert "its task's numbers are scaled" in command("train.py", *words, cwd=tmp_path).stderr
     kept = yaml.safe_load((run / "config.yaml").read_text())
     assert kept["task"]["lift"] == pytest.approx(
         numbers("quadruped")["lift"] * leg / robot_size.LEG, rel=0.02
     )
     saved = resume.check_training(compose_plain("config", [f"resume={run}"]), [f"resume={run}"])
     assert part(saved) == part(kept)
+    again = [*words, "auto_resume=true"]
+    assert part(resume.check_training(compose_plain("config", again), again)) == part(kept)
     assert list(make_task(saved, "cpu").command.largest) == kept["task"]["fastest"]
 
 
@@ -130,13 +169,14 @@ def test_a_file_that_changes_is_measured_again(tmp_path):
 
 
 def test_a_wrong_robot_is_one_line(tmp_path):
-    """It is refused before anything is built, and by a multirun too."""
+    """It is refused before anything is built, and by a multirun too. `--cfg` needs no file."""
     file = tmp_path / "robot.xml"
     file.write_text("<mujoco/>")
-    for options in ([], ["-m", "seed=1,2"]):
-        assert f"robot.mjcf={file}" in refused(
-            "train.py", f"robot.mjcf={file}", *options, cwd=tmp_path
-        )
+    for words in ([], ["-m", "seed=1,2"]):
+        said = refused("train.py", f"robot.mjcf={file}", *words, cwd=tmp_path)
+        assert f"robot.mjcf={file}: " in said and "could be the base" in said
+    shown = command("train.py", f"robot.mjcf={tmp_path}/none.xml", "--cfg", "job", cwd=tmp_path)
+    assert "lift: 0.08" in shown.stdout
 
 
 def test_missing_packages(monkeypatch):
