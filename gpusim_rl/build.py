@@ -24,6 +24,7 @@ from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.model_files import copy_model
+from gpusim_rl.robots.terrains.slots import add_boxes
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
@@ -47,7 +48,7 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
     kind = load_task(validate.task_name(cfg["task"]["name"]), cfg.get("task_code"))
     numbers["mjcf"] = find_own_mjcf(cfg["task"]["mjcf"], cfg.get("task_code"))
-    numbers |= robot_arguments(kind, cfg["robot"])
+    numbers |= robot_arguments(kind, cfg["robot"]) | terrain_arguments(kind, cfg)
     numbers |= dict(actuator=Actuator(**cfg["robot"]["actuator"]), device=device)
     return kind(**validate.arguments(kind, numbers, "task", f"task/{cfg['task']['name']}"))
 
@@ -73,7 +74,7 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
     description = prepared.robot
     return dict(
         mjcf=description.mjcf,
-        mjm=prepared.mjm,
+        mjm=add_boxes(prepared.spec).compile() if kind.takes_terrain else prepared.mjm,
         text=prepared.text,
         height=description.height,
         foot_geoms=prepared.foot_geoms,
@@ -81,6 +82,18 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
         scale=tuple(description.scale or ()),
         signs=tuple(description.mirror or ()),
     )
+
+
+def terrain_arguments(kind: type[Task], cfg: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
+    terrain = cfg.get("terrain") or {"name": "flat"}
+    if kind.takes_terrain == (terrain["name"] != "flat"):
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in terrain.items()}
+        values.pop("name")
+        return {"terrain": values} if kind.takes_terrain else {}
+    task, name = cfg["task"]["name"], terrain["name"]
+    remedy = "terrain=rough" if kind.takes_terrain else "terrain=flat, or task=quadruped_rough"
+    raise ValueError(f"terrain={name} does not fit task={task}: choose {remedy}")
 
 
 def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ CAPACITIES = ("sim.naconmax", "sim.njmax")
 MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "robot", "seed", "num_envs", "gpu", "sim.name"),
+    *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
     *("algo.memory", "algo.memory_size"),
 )
@@ -147,7 +147,7 @@ def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
     task_name(name)
     chosen = {
         group: saved[group].get("name")
-        for group in ("task", "sim", "log", "robot")
+        for group in ("task", "sim", "log", "robot", "terrain")
         if isinstance(saved.get(group), dict)
     }
     groups = [f"{group}={name}" for group, name in chosen.items() if name in choices(group, ours)]

@@ -20,7 +20,7 @@ from gpusim_rl.config.check_words import same_kind
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.paths import CONF, user_folder
 
-GROUPS = ("task", "algo", "robot", "sim", "log")
+GROUPS = ("task", "terrain", "algo", "robot", "sim", "log")
 ours_alone: ContextVar[bool] = ContextVar("ours_alone", default=False)
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
@@ -115,7 +115,8 @@ def kinds() -> dict[str, Any]:
     """
     known: dict[str, Any] = {group: {} for group in GROUPS}
     known |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
-    files = (("algo", "ppo"), ("robot", "own"), ("log", "auto"), ("sim", "native"), ("sim", "warp"))
+    files = (("algo", "ppo"), ("robot", "own"), ("log", "auto"), ("terrain", "rough"))
+    files = (*files, ("sim", "native"), ("sim", "warp"))
     for group, name in files:
         known |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
     task = load(CONF / "task" / "cartpole.yaml")["task"]

@@ -24,7 +24,7 @@ KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
     *("auto_resume", "rollbacks", "export", "gpu", "task", "curriculum", "sim", "algo", "log"),
-    "robot",
+    *("robot", "terrain"),
 )
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 

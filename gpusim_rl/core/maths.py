@@ -25,6 +25,17 @@ def unrotate(q: Tensor, v: Tensor) -> Tensor:
     return v - w * t + torch.linalg.cross(u, t)
 
 
+def to_matrix(q: Tensor) -> Tensor:
+    """(…, 3, 3) the rotation of unit quaternions q (…, 4) = (w, x, y, z), as MuJoCo computes it."""
+    w, x, y, z = q.unbind(-1)
+    rows = (
+        (w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z),
+    )
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+
 def from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     """Unit quaternion (…, 4) of the intrinsic z-y-x angles yaw, pitch, roll [rad], each (…)."""
     (cr, sr), (cp, sp), (cy, sy) = (((a / 2).cos(), (a / 2).sin()) for a in (roll, pitch, yaw))

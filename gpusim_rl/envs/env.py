@@ -11,7 +11,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import known_empty
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, copy_state
-from gpusim_rl.envs import live_tensors
+from gpusim_rl.envs import live_tensors, restart
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.rewards import ordered_weights
 from gpusim_rl.envs.state import State
@@ -55,14 +55,14 @@ class Env:
         group: ProcessGroup = SINGLE,
     ):
         self.task, self.sim, self.seed, self.group = task, sim, seed, group
-        self._scheduled_task = task.with_scheduled_numbers
+        self.scheduled_task = task.with_scheduled_numbers
         self._allocate(first)
         self._compile(lambda fn: fn)
         self._start_worlds(stagger)
         self._now = self.current_state()  # overwritten by `_refreshed`
-        self.terms = list(self._scheduled_task.reward(self._now))
+        self.terms = list(self.scheduled_task.reward(self._now))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
-        self.observer = Observer(self._scheduled_task, self._now, noise)
+        self.observer = Observer(self.scheduled_task, self._now, noise)
         self.observation, self.term_widths = self.observer.observation, self.observer.term_widths
         self.measurement, self.readings = (x := self.observer.measurement), x.readings
         self.update_observations(torch.ones_like(self._invalid))
@@ -92,9 +92,8 @@ class Env:
 
     def _compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as `fuse` returns it."""
-        task = self._scheduled_task
-        self._episode_start, self._outcome = fuse(task.start), fuse(self._compute_outcome)
-        self._randomized = fuse(self.task.randomization.restart)
+        task = self.scheduled_task
+        self._first_states, self._outcome = fuse(functools.partial(restart.first_states, self)), fuse(self._compute_outcome)
         self._control, self._update = fuse(task.control), fuse(task.update)
         self._push = self.task.randomization.push
 
@@ -105,8 +104,7 @@ class Env:
         self.write(task.randomization.world(once), None)
         if task.fields:
             self.sim.refresh()
-        start = self._episode_start(n, self.rng)
-        memory = live_tensors.task_memory(task, start)
+        memory = live_tensors.task_memory(task, task.begin(n, self.rng))
         self.memory = memory | task.randomization.memory(n)
         self._restart(torch.ones_like(self._invalid))
         if stagger:
@@ -115,7 +113,7 @@ class Env:
     def current_state(self) -> State:
         """The state at this moment, as copies that no later step changes."""
         live, t = live_tensors.state_tensors(self), self.task
-        return State.copied(live, t.sensor_columns, t.joint_columns)
+        return State.copied(live, t.sensor_columns, t.joint_columns, self.scheduled_task.derived)
 
     def _refreshed(self) -> State:
         """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
@@ -171,13 +169,13 @@ class Env:
         if known_empty(restarted):
             self.observer.write(s, self.rng, restarted, critic=end)
         else:
-            self._restart(restarted)
+            self._restart(restarted, s)
             self.update_observations(restarted)
         return ended
 
     def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
-        task = self._scheduled_task
+        task = self.scheduled_task
         terms = torch.stack(list(task.reward(s).values()), 1) * self.weights
         # Summed over columns: the order of a sum over rows would depend on the number of worlds.
         return terms, task.dt * terms.sum(1), self.observer.critic(s), task.terminated(s)
@@ -199,15 +197,9 @@ class Env:
         """Write what a task returned to the memory or the Sim: see `write_values`. In place."""
         write_values(values, self.memory, self.sim, mask)
 
-    def _restart(self, mask: Tensor) -> None:
-        """Begin a new episode in the worlds of mask (B,)."""
-        start = self._randomized(self._episode_start(self.num_envs, self.rng), self.rng)
-        qpos, qvel = (start.pop(name).to(self.sim.qpos.dtype) for name in ("qpos", "qvel"))
-        self.write(start, mask)
-        self.sim.reset(mask, qpos, qvel)
-        self.time.masked_fill_(mask, 0)
-        self.action.masked_fill_(mask[:, None], 0.0)
-        self.previous.masked_fill_(mask[:, None], 0.0)
+    def _restart(self, mask: Tensor, ended: State | None = None) -> None:
+        """Begin a new episode in the worlds of mask (B,), after one with the state `ended`."""
+        restart.restart(self, self._first_states(ended), mask)
 
     def scheduled_number(self, key: str) -> Tensor:
         """The live tensor that holds the number of a key `task.….`; a curriculum writes to it."""
@@ -222,7 +214,7 @@ class Env:
 
     def report(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last report, and of the measures now."""
-        return self.statistics.take(self._scheduled_task.measure(self.current_state()))
+        return self.statistics.take(self.scheduled_task.measure(self.current_state()))
 
     def metrics(self) -> dict[str, float]:
         """Means since the last report. It waits for the device; training reads `report` later."""

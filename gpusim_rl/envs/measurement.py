@@ -9,7 +9,6 @@ from torch import Tensor
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.history import DelayLine
 from gpusim_rl.envs.randomization.joints import encoder_columns
-from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import needs, reads, sample_inputs
@@ -38,7 +37,7 @@ class Measurement:
     """
 
     def __init__(self, task: Task, worlds: int, noise: dict[str, float], device: torch.device):
-        need, every, random = needs(task), measured(task.mjm), task.randomization
+        need, every, random = needs(task), task.measured, task.randomization
         self.widths = widths = {name: every[name] for name in need.readings}
         if not widths:
             raise ValueError("the actor and `control` use no reading: nothing would be measured")

@@ -74,12 +74,14 @@ def random_values(task: Task) -> dict[str, Tensor]:
     def noise(width: int) -> Tensor:
         return torch.randn(STATES, width, generator=generator).to(task.device)
 
-    values = task.start(STATES, rng)
+    values = task.begin(STATES, rng)
     for name, x in values.items():
         if x.is_floating_point():
             values[name] = x + noise(x[0].numel()).view_as(x)
     sizes = {"sensordata": m.nsensordata, "ctrl": m.nu, "action": m.nu, "previous": m.nu}
     values |= {name: noise(width) for name, width in sizes.items()}
+    s = State(values, task.sensor_columns, task.joint_columns)
+    values |= {name: noise(f(s)[0].numel()).view_as(f(s)) for name, f in task.derived.items()}
     return values | {"time": torch.arange(STATES, device=task.device)}
 
 

@@ -1,5 +1,6 @@
 """`State`: what a task reads of B worlds at one moment."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 import mujoco
@@ -10,6 +11,9 @@ from torch import Tensor
 from gpusim_rl.robots.servos import driven_joints
 
 ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+
+
+Derived = Mapping[str, Callable[[Any], Tensor]]
 
 
 class JointColumns(NamedTuple):
@@ -61,7 +65,7 @@ class State:
     - `<sensor>`: each sensor of the model by its name, (B, width);
     - `action` (B, nu) of this control step, and `previous` of the one before;
     - `time` (B,) int64: control steps since the restart;
-    - each entry of the task's memory, by its name.
+    - each entry of the task's memory, and each that `Task.derived` computes, by its name.
 
     A name that is none of these raises ValueError, with the names that there are.
 
@@ -70,6 +74,7 @@ class State:
             position or a sensor that is among them is taken from there.
         columns: sensor → its columns in `sensordata`.
         joints: the columns of the actuated joints; unless given, `tensors` has what is read.
+        derived: name → what computes a further entry, as `Task.derived` says.
     """
 
     def __init__(
@@ -77,19 +82,26 @@ class State:
         tensors: dict[str, Tensor],
         columns: dict[str, slice],
         joints: JointColumns | None = None,
+        derived: Derived | None = None,
     ):
         self._tensors, self._columns, self._joints = tensors, columns, joints
+        self._derived: Derived = derived or {}
+        self._computed: dict[str, Tensor] = {}  # of `derived`, what was read
 
     @classmethod
     def copied(
-        cls, tensors: dict[str, Tensor], columns: dict[str, slice], joints: JointColumns | None
+        cls,
+        tensors: dict[str, Tensor],
+        columns: dict[str, slice],
+        joints: JointColumns | None,
+        derived: Derived | None = None,
     ) -> Self:
         """A state of copies of these tensors; floating-point ones become float32."""
         copies = {
             name: x.to(torch.float32 if x.is_floating_point() else x.dtype, copy=True).contiguous()
             for name, x in tensors.items()
         }
-        return cls(copies, columns, joints)
+        return cls(copies, columns, joints, derived)
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
@@ -100,6 +112,10 @@ class State:
             return self._tensors["qpos"][:, self._actuated().qpos]
         if name == "joint_vel":
             return self._tensors["qvel"][:, self._actuated().qvel]
+        if name in self._derived:
+            if name not in self._computed:
+                self._computed[name] = self._derived[name](self)
+            return self._computed[name]
         columns = self._sensor(name)
         return self._tensors["sensordata"][:, columns]
 
@@ -117,14 +133,15 @@ class State:
 
     def with_(self, **tensors: Tensor) -> Self:
         """The same state, with other tensors of these names."""
-        return type(self)(self._tensors | tensors, self._columns, self._joints)
+        return type(self)(self._tensors | tensors, self._columns, self._joints, self._derived)
 
     def clone(self) -> Self:
         """A state of its own with the same values."""
-        return self.copied(self._tensors, self._columns, self._joints)
+        return self.copied(self._tensors, self._columns, self._joints, self._derived)
 
     def copy_(self, tensors: dict[str, Tensor]) -> None:
         """Take the values of these tensors, by name. In place: a CUDA graph may replay it."""
+        self._computed.clear()
         kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for name, source in tensors.items():
             places, sources = kinds.setdefault(source.dtype, ([], []))

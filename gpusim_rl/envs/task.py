@@ -1,162 +1,35 @@
 """`Task`: the pure functions that a task author fills in."""
 
-import copy
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from operator import attrgetter
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.core import ranges
-from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.declarations import Command, Reflection, check_scheduled
+from gpusim_rl.envs.declarations import Command, Reflection
 from gpusim_rl.envs.randomization.entries import without_pushes
-from gpusim_rl.envs.randomization.randomization import Randomization
-from gpusim_rl.envs.readings import measured
-from gpusim_rl.envs.state import JointColumns, State, joint_columns, sensor_columns
-from gpusim_rl.envs.training_physics import check_times, coarse, description
-from gpusim_rl.robots.model_files import read_mjcf
-from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
-from gpusim_rl.sim.actuator_spec import Actuator
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task_model import TaskModel
+from gpusim_rl.robots.models import converged
 
 
 @dataclass(kw_only=True)
-class Task:
+class Task(TaskModel):
     """A robot's task: pure methods of the state. They return new tensors; only Env writes.
 
     Formulas and their signs stand in the subclass. Weights (≥ 0), noise and ranges stand in
-    `conf/task/<name>.yaml`.
-
-    Args:
-        mjcf: the model file; a bare name is looked up in tasks/assets.
-        dt: control period [s], a whole number of the model's timesteps.
-        episode: time-out [s].
-        device: where the task's constants live.
-        history: observation term → control steps of it that the actor sees; 1 unless given.
-        hide: observation terms that the critic observes and the actor does not.
-        observation_delay: least and largest age [control steps] of the readings of sensors and
-            joints that the actor sees. It is drawn for each episode.
-        dropout: reading → probability that it is not delivered in a control step; 0 unless given.
-        mjm, text: the compiled model and its MJCF; those of the file unless given.
-        randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
-        actuator: what makes torques of `control`'s targets.
-        training: how the physics differs while learning: `timestep` [s], and `joint_friction`,
-            whether joints have the model's dry friction. "exact": not at all.
+    `conf/task/<name>.yaml`. The arguments are those of `TaskModel`.
     """
 
-    # Whether robot= may give the task another robot, which then has legs like a quadruped's.
-    takes_robot: ClassVar[bool] = False
-    # What the numbers that a task adds may be; `core.ranges` has those of all tasks.
-    ranges: ClassVar[dict[str, Range]] = {}
-    mjcf: str
-    dt: float
-    episode: float
-    device: str = "cpu"
-    clip: float  # actions are clamped to ± this before the task sees them
-    history: dict[str, int] = field(default_factory=dict)
-    hide: tuple[str, ...] = ()
-    observation_delay: tuple[int, int]
-    dropout: dict[str, float] = field(default_factory=dict)
-    mjm: Any = field(default=None, repr=False)
-    text: str = field(default="", repr=False)
-    actuator: Actuator
-    randomise: dict[str, Any] = field(default_factory=dict, repr=False)
-    training: dict[str, Any] | str = "exact"
+    def begin(self, n: int, rng: Rng, ended: State | None = None) -> dict[str, Tensor]:
+        """What `start` and `next_start` say of n worlds.
 
-    def __post_init__(self) -> None:
-        self.history = self.history | dict.fromkeys(self.hide, 0)  # the actor sees no step of them
-        self._nominal: dict[str, Tensor] = {}
-        self.traced: Any = None  # what `tracing.needs` says, once it was asked
-        self._constants: dict[Any, Tensor] = {}  # no graph may copy a number from the host
-        self.scheduled_numbers: dict[str, Tensor] = {}
-        if self.mjm is None:
-            self.mjm = compile_mjcf(self.mjcf)
-        numbers = {key: x for key, x in vars(self).items() if key != "history"}  # a hidden term: 0
-        ranges.check(numbers, "task")
-        ranges.check(numbers, "task", {f"task.{key}": x for key, x in self.ranges.items()})
-        check_times(self.dt, self.episode, self.mjm, self.physics)
-
-    @cached_property
-    def randomization(self) -> Randomization:
-        """What `randomise` does to this model; ValueError if it does not fit the model."""
-        return Randomization(
-            self.mjm,
-            self.randomise,
-            actuator=self.actuator,
-            dt=self.dt,
-            readings=measured(self.mjm),
-            device=self.device,
-        )
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Model fields with a value per world."""
-        return self.randomization.fields
-
-    @cached_property
-    def sensor_columns(self) -> dict[str, slice]:
-        """Sensor of the model → its columns in `sensordata`."""
-        return sensor_columns(self.mjm)
-
-    @cached_property
-    def joint_columns(self) -> JointColumns:
-        """Where the actuated joints are in `qpos` and `qvel`, in the order of ctrl."""
-        return joint_columns(self.mjm, self.device)
-
-    @cached_property
-    def physics(self) -> Any:
-        """The model that is stepped: `mjm`, or what `training` makes of it."""
-        if isinstance(self.training, str):
-            return self.mjm
-        return coarse(self.mjm, self.actuator, self.randomise, **self.training)
-
-    @property
-    def difference(self) -> str:
-        """How `physics` differs from the model's own, in words; empty if it does not."""
-        return description(self.mjm, self.physics)
-
-    @property
-    def substeps(self) -> int:
-        """Timesteps in a control step."""
-        return round(self.dt / self.physics.opt.timestep)
-
-    @property
-    def horizon(self) -> int:
-        """Control steps in an episode."""
-        return round(self.episode / self.dt)
-
-    def tensor(self, values: Any) -> Tensor:
-        """A float32 constant on the task's device."""
-        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
-
-    def nominal(self, name: str) -> Tensor:
-        """The model's own value of a field, float32. Do not write to it: it is kept."""
-        if name not in self._nominal:
-            self._nominal[name] = self.tensor(attrgetter(name)(self.mjm))
-        return self._nominal[name]
-
-    def scheduled_number(self, name: str) -> Tensor:
-        """The tensor that holds a number while it is scheduled; a curriculum writes to it.
-
-        Raises ValueError for a field whose type is not `Scheduled`.
+        `ended` is the last state of the worlds' episodes; None if there was no episode before.
         """
-        check_scheduled(type(self), name)
-        return self.scheduled_numbers.setdefault(name, self.tensor(getattr(self, name)))
-
-    @property
-    def with_scheduled_numbers(self) -> Self:
-        """A copy with the tensor of each scheduled number; this task itself if there are none.
-
-        `__post_init__` must not compute other attributes from these numbers.
-        """
-        if not self.scheduled_numbers:
-            return self
-        twin = copy.copy(self)
-        vars(twin).update(self.scheduled_numbers)
-        return twin
+        start = self.start(n, rng)
+        return start if ended is None else self.next_start(start, ended, rng)
 
     @property
     def command_limit(self) -> Tensor:
@@ -169,14 +42,6 @@ class Task:
             return torch.stack([self.constant(x) for x in largest])
         return self.constant(tuple(largest))
 
-    def constant(self, value: Any) -> Tensor:
-        """A number or a tuple of numbers as a tensor, made once; a tensor as it is."""
-        if isinstance(value, Tensor):
-            return value
-        if value not in self._constants:
-            self._constants[value] = self.tensor(value)
-        return self._constants[value]
-
     def draw_command(self, rng: Rng) -> Tensor:
         """(B, n) commands, uniform in their ranges."""
         return rng.uniform("command", -self.command_limit, self.command_limit)
@@ -185,10 +50,6 @@ class Task:
         """(B,) int64 control steps since the command was to be drawn."""
         assert self.command
         return s.time % max(1, round(self.command.redraw / self.dt))
-
-    def mjcf_text(self) -> str:
-        """The MJCF of the model, with the files that it includes."""
-        return self.text or read_mjcf(find_mjcf(self.mjcf))
 
     # -- what a task overrides ---------------------------------------------------------------------
 
@@ -208,6 +69,23 @@ class Task:
         Each further entry (n, …) is the task's memory.
         """
         raise NotImplementedError  # contract
+
+    def next_start(
+        self, start: dict[str, Tensor], ended: State, rng: Rng
+    ) -> dict[str, Tensor]:
+        """What `start` returned, changed by how the last episode of each world ended.
+
+        Args:
+            start: of all worlds; only those whose episode ended take it.
+            ended: the last state of that episode. `ended.time >= self.horizon` where it was the
+                time limit's. In a world with a fault it may not be finite.
+        """
+        return start
+
+    @property
+    def derived(self) -> dict[str, Callable[[State], Tensor]]:
+        """Further entries (B, …) of a state, by name, each computed of it when it is read."""
+        return {}
 
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.dependencies import NOTHING, Result, dependencies
-from gpusim_rl.envs.readings import JOINTS, measured
+from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
@@ -61,12 +61,15 @@ def sample_inputs(task: Task) -> dict[str, Tensor]:
     inputs |= {name: rows([0.0] * m.nu) for name in (*JOINTS, "ctrl", "action", "previous")}
     inputs["time"] = torch.ones(WORLDS, dtype=torch.int64, device=task.device)
     half = torch.full((WORLDS,), 0.5, device=task.device)
-    return inputs | first_memory(task, half) | {RNG: half}
+    inputs |= first_memory(task, half)
+    s = State(inputs, task.sensor_columns)
+    inputs |= {name: compute(s).clone() for name, compute in task.derived.items()}
+    return inputs | {RNG: half}
 
 
 def first_memory(task: Task, half: Tensor) -> dict[str, Tensor]:
     """The task's memory (B, …) at the start of an episode, for half (B,) as in `Midpoint`."""
-    start = task.start(len(half), Midpoint(half))  # pyright: ignore[reportArgumentType]
+    start = task.begin(len(half), Midpoint(half))  # pyright: ignore[reportArgumentType]
     return {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
 
 
@@ -98,7 +101,7 @@ def trace_needs(task: Task) -> Needs:
     """
     where, inputs = type(task).__name__, sample_inputs(task)
     drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), {RNG: inputs[RNG]})
-    updated, known, used = reads(task, "update", inputs), measured(task.mjm), set[str]()
+    updated, known, used = reads(task, "update", inputs), task.measured, set[str]()
     terms = reads(task, "observe", inputs)
     # a term with a history of 0 is the critic's alone
     readers = [(f"the term {x!r}", terms[x]) for x in terms if task.history.get(x, 1)]

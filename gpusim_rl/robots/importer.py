@@ -77,6 +77,7 @@ class LoadedRobot:
     original: mujoco.MjModel  # the model of the file
     guess: Guess  # with which it stands
     mjm: mujoco.MjModel
+    spec: mujoco.MjSpec  # of mjm
     text: str  # the MJCF without meshes and textures, for the ONNX file
     foot_geoms: tuple[str, ...]  # FL, FR, RL, RR
     leg: float  # m, the mean length of a leg from thigh to foot
@@ -153,7 +154,7 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
         if not fault:
             candidate = replace(candidate, height=robot.height or round(height, 4))
             add_servos(spec, legs, candidate)
-            kept = dict(text=trial.to_xml(), original=original, guess=guess)
+            kept = dict(text=trial.to_xml(), original=original, guess=guess, spec=spec)
             return finish(candidate, spec.compile(), legs, **kept)
         why = why or fault
     where = "" if robot.stance is None else f" in robot.stance={robot.stance}"

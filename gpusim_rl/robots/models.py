@@ -1,6 +1,7 @@
 """Find model files, compile them, and make a solver converge."""
 
 import copy
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,14 +102,17 @@ def find_menagerie_file(name: str) -> Path:
         ) from None
 
 
-def compile_mjcf(path: str) -> mujoco.MjModel:
-    """The compiled model of an MJCF file.
+def compile_mjcf(
+    path: str, change: Callable[[mujoco.MjSpec], mujoco.MjSpec] | None = None
+) -> mujoco.MjModel:
+    """The compiled model of an MJCF file, whose spec `change` may change.
 
     ValueError or FileNotFoundError in one line if it cannot be compiled.
     """
     file = find_mjcf(path)
     try:
-        return mujoco.MjModel.from_xml_path(str(file))
+        spec = mujoco.MjSpec.from_file(str(file))
+        return (change(spec) if change else spec).compile()
     except ValueError as error:
         raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None
 

@@ -17,6 +17,7 @@ from gpusim_rl.sim.base import LIMIT
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
 ISLAND = int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+MIDPHASE = int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
 WARMSTART = int(mujoco.mjtDisableBit.mjDSBL_WARMSTART)
 CONVERGES = 5  # iterations in which a solver that starts anew converges
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
@@ -52,6 +53,8 @@ class Native:
     ):
         silence_mujoco()
         mjm = fast(mjm)
+        if "geom_pos" in fields:  # the tree of a body's geoms is made for the model's own poses
+            mjm.opt.disableflags |= MIDPHASE
         self.batch = Batch(mjm, num_envs, threads)
         self.qpos = torch.from_numpy(self.batch.bind("qpos"))
         self.qvel = torch.from_numpy(self.batch.bind("qvel"))

@@ -9,6 +9,7 @@ import warp as wp
 from torch import Tensor
 
 from gpusim_rl.core.graphs import capture
+from gpusim_rl.core.maths import to_matrix
 from gpusim_rl.core.streams import start_warp, warp_stream
 from gpusim_rl.sim.base import LIMIT
 from gpusim_rl.sim.warp_model import (
@@ -81,6 +82,7 @@ class Warp:
         if deterministic:
             self.m.opt.deterministic = mjw.DeterminismType.ALL
         self.m.opt.warn_overflow = 0  # a printf on the device serializes it
+        self._ground = slice(int(mjm.body_geomnum[0]))  # geoms of the world body
         self._kinematic = only_kinematic_sensors(mjm)
         self._allocate(num_envs, fields)
         self._advance, self._sense = (
@@ -129,6 +131,8 @@ class Warp:
             torch.where(rows, self._active, active, out=active)
         torch.where(rows, qpos.to(self.qpos.dtype), self.qpos, out=self.qpos)
         torch.where(rows, qvel.to(self.qvel.dtype), self.qvel, out=self.qvel)
+        if "geom_pos" in self._model:
+            self._move_ground()
         # The stages below run for every world. They write what the next step computes again, the
         # sensors, and the delay lines behind them.
         sensors, history = self.sensordata.clone(), self._state["history"].clone()
@@ -137,6 +141,13 @@ class Warp:
         self._state["history"].copy_(history)
         self.overflow.masked_fill_(mask, False)
         self._fault.masked_fill_(mask, False)
+
+    def _move_ground(self) -> None:
+        """Write the poses of the world body's geoms, which no kernel computes anew. In place."""
+        pos, quat = (self._model[f"geom_{name}"][:, self._ground] for name in ("pos", "quat"))
+        wp.to_torch(self.d.geom_xpos)[:, self._ground] = pos
+        frames = wp.to_torch(self.d.geom_xmat)[:, self._ground]
+        frames.copy_(to_matrix(quat).view_as(frames))
 
     def exceeded(self) -> dict[str, int]:
         pool, rows = (self._exceeded | self._exceeded_last()).tolist()
@@ -165,6 +176,8 @@ class Warp:
     def load(self, state: dict[str, Tensor]) -> None:
         for name, value in self.tensors().items():
             value.copy_(state[name])
+        if "geom_pos" in self._model:
+            self._move_ground()
 
     def _advance_kernels(self, n: int) -> None:
         """n timesteps."""

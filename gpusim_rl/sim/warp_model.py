@@ -59,7 +59,8 @@ def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
     """The fields with a value per world, and those that set_const computes from them."""
     if not fields:
         return ()
-    return (*fields, *DERIVED, *(BOUNDS if "geom_size" in fields else ()))
+    bounds = BOUNDS if "geom_size" in fields else ()
+    return tuple(dict.fromkeys((*fields, *DERIVED, *bounds)))
 
 
 def put_model(mjm: mujoco.MjModel, num_envs: int, fields: tuple[str, ...]) -> mjw.Model:

@@ -29,14 +29,15 @@ def read(path: Path, task_code: str | None = None) -> tuple[dict[str, Any], dict
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["gpusim_rl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        sections = {key: about[key] for key in ("task", "robot")}
+        sections = {key: about[key] for key in ("task", "robot", "terrain") if key in about}
         name = str(sections["task"]["name"])
         about["task_code"] = validate.saved_task_code(name, about.get("task_code"), task_code)
         ours = about["task_code"] is None
         sections["task"].setdefault("training", check_words.EXACT)
         words = [f"task={validate.task_name(name)}"]
         cfg = check_words.merge(compose.build("config", words, ours), sections)
-        for key in sections:
+        about["terrain"] = cfg["terrain"]
+        for key in ("task", "robot"):
             about[key] = find_files(path.parent, key, cfg[key], ours)
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no incident of a training: {error}") from None

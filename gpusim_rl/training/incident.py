@@ -39,7 +39,7 @@ def write_report(
 ) -> str:
     """Write report.json and repro.safetensors. Returns what to tell the user about them."""
     portable = run.portable(cfg)
-    about = report | {key: portable[key] for key in ("task", "robot", "task_code")}
+    about = report | {key: portable[key] for key in ("task", "robot", "terrain", "task_code")}
     path = run.path / "repro.safetensors"
     try:
         run.json("report.json", report)

@@ -152,11 +152,15 @@ class Quadruped(Task):
         )
 
     def privileged(self, s):
-        return dict(velocity=s.velocity, height=s.qpos[:, 2:3], feet=self.feet(s))
+        return dict(velocity=s.velocity, height=self.tall(s)[:, None], feet=self.feet(s))
 
     def feet(self, s):
         """(B, 4) height of each foot's lowest point above the ground [m]."""
         return s.span("FL_position", "RR_position")[:, 2::3] - self.ground
+
+    def tall(self, s):
+        """(B,) height of the trunk above the ground [m]."""
+        return s.qpos[:, 2]
 
     def swing(self, s):
         """(B, 4) how far the clock lifts each foot, in [0, 1]: 0 stands, 1 is a swing's top."""
@@ -178,7 +182,7 @@ class Quadruped(Task):
             vertical=-(s.velocity[:, 2] ** 2),
             tumble=-squared(s.gyro[:, :2]),
             tilt=-squared(s.up[:, :2]),
-            height=-((s.qpos[:, 2] - self.height) ** 2),
+            height=-((self.tall(s) - self.height) ** 2),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
             pose=-squared(s.joint_pos - self.stance),
@@ -186,7 +190,7 @@ class Quadruped(Task):
         )
 
     def terminated(self, s):
-        return (s.up[:, 2] < 0.3) | (s.qpos[:, 2] < self.height / 2)
+        return (s.up[:, 2] < 0.3) | (self.tall(s) < self.height / 2)
 
     def measure(self, s):
         # The first second after a draw is ignored.

@@ -244,7 +244,7 @@ def test_a_number_in_the_commands_ranges(monkeypatch):
     with guard(*exempt(ppo)):
         ppo.iteration()
         ppo.iteration()
-    limit = ppo.env._scheduled_task.command_limit
+    limit = ppo.env.scheduled_task.command_limit
     assert torch.equal(limit, torch.tensor([2.0, 0.5, 4.0]))
     ppo.env.restart()
     assert (command.abs() <= limit).all() and (command.abs()[:, 0] > 0.125).any()

@@ -62,8 +62,8 @@ def test_a_huge_network():
 def test_a_sleep_in_the_task():
     """A task that waits: bound by the host, and the cores are idle."""
     env = make_env("cartpole", 16)
-    reward = env._scheduled_task.reward
-    env._scheduled_task.reward = lambda s: time.sleep(0.05) or reward(s)
+    reward = env.scheduled_task.reward
+    env.scheduled_task.reward = lambda s: time.sleep(0.05) or reward(s)
     results = profile(make_ppo(env, **CHEAP))
     assert results["bound_by"] == "the host" and results["shares"]["environment"] > 0.6
     assert results["cores_busy"] < 0.6

@@ -1,0 +1,168 @@
+"""The ground of B worlds: each has a patch of its own, which changes when an episode begins."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.maths import rotate
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.robots.terrains.kinds import KINDS, Kind
+from gpusim_rl.robots.terrains.library import BOXES, CELL, POINTS, Library, make_library
+from gpusim_rl.robots.terrains.slots import FIELDS, find_slots
+from gpusim_rl.sim.base import Sim
+
+FRICTION = "geom_friction.0"
+
+
+class Patches:
+    """Patches of `levels` × `kinds` in `variants`, and where the worlds of a model have them.
+
+    Args:
+        mjm: the model, with boxes from `slots.add_boxes`.
+        kinds: names of kinds. Worlds have them in equal shares.
+        levels: of difficulty; the first is 0.
+        variants: patches of each level of each kind.
+        seed: of the patches.
+        friction: least and largest sliding friction of a patch.
+        first: highest level on which a world begins.
+        known: name → kind.
+
+    Raises:
+        ValueError: a kind is unknown or makes no patch, or the model has no boxes.
+    """
+
+    def __init__(
+        self,
+        mjm: mujoco.MjModel,
+        *,
+        kinds: tuple[str, ...],
+        levels: int,
+        variants: int,
+        seed: int,
+        friction: tuple[float, float],
+        first: int,
+        device: str,
+        known: Mapping[str, Kind] = KINDS,
+    ):
+        for name in kinds:
+            if name not in known:
+                raise ValueError(f"terrain.kinds: {name!r}: choose among {', '.join(known)}")
+        self.kinds, self.levels, self.variants, self.first = kinds, levels, variants, first
+        library = kept_library(tuple((name, known[name]) for name in kinds), levels, variants, seed)
+        self.first_box, self.plane = find_slots(mjm)
+        self.boxes = slice(self.first_box, self.first_box + BOXES)
+
+        def tensor(values: Any) -> Tensor:
+            return torch.as_tensor(values, dtype=torch.float32, device=device)
+
+        size = library.size
+        values = {
+            "geom_pos": library.pos,
+            "geom_quat": library.quat,
+            "geom_size": size,
+            "geom_rbound": np.linalg.norm(size, axis=-1),
+            "geom_aabb": np.concatenate([np.zeros_like(size), size], -1),
+            "floor": library.floor,
+        }
+        exact = torch.float64 if device == "cpu" else torch.float32  # what the Sim has
+        self.values = {
+            name: torch.as_tensor(value, dtype=exact, device=device)
+            for name, value in values.items()
+        }
+        self.start = tensor(library.start)
+        self.planes = tensor(library.planes).flatten(0, 1)
+        self.top = torch.as_tensor(library.top, device=device).flatten()
+        low, high = friction
+        drawn = np.random.default_rng([seed, 1]).uniform(low, high, len(library.floor))
+        self.friction = tensor(drawn)
+        self.own_friction = tensor(mjm.geom_friction[:, 0]).clamp(min=1e-6)
+        self.footprint = tensor(footprint(mjm))
+        self.unit = tensor([-1.0] * 2), tensor([1.0] * 2)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Model fields with a value per world."""
+        return (*FIELDS, "geom_friction")
+
+    def draw(self, rng: Rng) -> dict[str, Tensor]:
+        """Memory of worlds that begin for the first time: their `kind` and `level` (B,) int64."""
+        return dict(
+            kind=rng.integers("terrain/kind", len(self.kinds))[:, 0],
+            level=rng.integers("terrain/level", self.first + 1)[:, 0],
+        )
+
+    def place(self, start: dict[str, Tensor], rng: Rng) -> dict[str, Tensor]:
+        """First states on patches of their kind and level, with `patch` (B,) int64.
+
+        The robot is moved within the patch, and up onto what is highest below it.
+        """
+        variant = rng.integers("terrain/variant", self.variants)[:, 0]
+        patch = (start["kind"] * self.levels + start["level"]) * self.variants + variant
+        qpos = start["qpos"].clone()
+        qpos[:, :2] += rng.uniform("terrain/start", *self.unit) * self.start[patch][:, None]
+        points = rotate(qpos[:, None, 3:7], self.footprint.expand(len(qpos), -1, 3))
+        qpos[:, 2] += self.height(patch, qpos[:, None, :2] + points[..., :2]).amax(1)
+        return start | {"qpos": qpos, "patch": patch}
+
+    def rub(self, start: dict[str, Tensor]) -> dict[str, Tensor]:
+        """First states with the friction of their patch, times what the model's was scaled by."""
+        scaled = start.get(FRICTION, self.own_friction) / self.own_friction
+        return start | {FRICTION: self.friction[start["patch"]][:, None] * scaled}
+
+    def height(self, patch: Tensor, xy: Tensor) -> Tensor:
+        """(B, n) height of the ground [m] of patches (B,) at points xy (B, n, 2) [m]."""
+        cell = (xy / CELL).round().clamp(-(POINTS // 2), POINTS // 2).long() + POINTS // 2
+        first = patch[:, None]
+        box = self.top[(first * POINTS + cell[..., 0]) * POINTS + cell[..., 1]].long()
+        a, b, c = self.planes[first * (BOXES + 1) + box].unbind(-1)
+        return a + b * xy[..., 0] + c * xy[..., 1]
+
+    def write(self, sim: Sim, patch: Tensor, mask: Tensor) -> None:
+        """Write the boxes and the plane of patches (B,) to the worlds of mask (B,) bool."""
+        cpu = mask.device.type == "cpu"  # there few worlds are written, without reading a device
+        rows = mask.nonzero()[:, 0] if cpu else None
+        chosen = patch if rows is None else patch[rows]
+        for name in FIELDS:
+            field = sim.model(name)
+            value = self.values[name][chosen].to(field.dtype).view(-1, *field[:, self.boxes].shape[1:])
+            write_rows(field[:, self.boxes], rows, mask, value)
+        height = sim.model("geom_pos")[:, self.plane, 2]
+        write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))
+
+
+def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor) -> None:
+    """Write value to the rows of a tensor, in place: to those of numbers `rows`, or of a mask."""
+    if rows is not None:
+        target[rows] = value
+    else:
+        mask = mask.view(-1, *[1] * (target.ndim - 1))
+        torch.where(mask, value, target, out=target)
+
+
+@cache
+def kept_library(
+    kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
+) -> Library:
+    """`make_library`, kept for the other tasks of this process."""
+    names = [name for name, _ in kinds]
+    return make_library(dict(kinds), names, levels=levels, variants=variants, seed=seed)
+
+
+def footprint(mjm: mujoco.MjModel) -> np.ndarray:
+    """(9, 3) points about the base [m], below which the ground may not be higher than a robot.
+
+    They are the corners, edges and center of the rectangle about all that collides, in the first
+    keyframe; z is 0.
+    """
+    data = mujoco.MjData(mjm)
+    mujoco.mj_resetDataKeyframe(mjm, data, 0)
+    mujoco.mj_kinematics(mjm, data)
+    touching = (mjm.geom_bodyid > 0) & ((mjm.geom_contype | mjm.geom_conaffinity) > 0)
+    centers = data.geom_xpos[touching, :2] - data.qpos[:2]
+    x, y = (np.abs(centers) + 0.02).max(0)
+    return np.array([(i * x, j * y, 0.0) for i in (-1, 0, 1) for j in (-1, 0, 1)])

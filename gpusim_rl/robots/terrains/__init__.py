@@ -1,0 +1,1 @@
+"""Rough ground: patches of boxes, each level of each kind in several variants."""
