@@ -62,6 +62,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def play_run(ppo: Any, config: dict[str, Any], seed: int, choose: Choose) -> tuple[Any, Frames]:
     """The model and the frames of one world, as an evaluation steps it."""
+    from gpusim_rl.envs.patches import show
     from gpusim_rl.envs.step import ended
     from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
@@ -76,6 +77,8 @@ def play_run(ppo: Any, config: dict[str, Any], seed: int, choose: Choose) -> tup
                 env.set_memory("command", command(t))
             act.restart(ended(env.step(act(env.observation.actor))))
             t += env.task.dt
+            if env.task.patches:
+                show(env.task.mjm, env.sim)
             yield t, env.sim.qpos[0].numpy().copy()
 
     return env.task.mjm, frames()

@@ -83,7 +83,8 @@ def same_kind(key: str, old: Any, new: Any) -> None:
             raise ValueError(f"{key}={new!r}: expected keys with values")
         raise ValueError(f"{key}={new!r}: expected {KINDS[type(old)]}, such as {old!r}")
     if isinstance(old, list) and isinstance(new, list) and old:
-        if key.startswith("task.") and not key.endswith(".only") and len(new) != len(old):
+        numbers = not isinstance(old[0], str) and not key.endswith(".only")
+        if key.startswith(("task.", "terrain.")) and numbers and len(new) != len(old):
             raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
         for entry in new:
             same_kind(key, old[0], entry)

@@ -45,9 +45,10 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
         given: keys of the command line.
     ValueError or OSError in one line if the robot cannot be loaded.
     """
-    if cfg["task"]["name"] != "quadruped" or not cfg["robot"]["mjcf"]:
+    task = cfg["task"]["name"]
+    if task not in ("quadruped", "quadruped_rough") or not cfg["robot"]["mjcf"]:
         return cfg
-    if "task" in user_choices("config", ("task=quadruped",)):
+    if "task" in user_choices("config", (f"task={task}",)):
         return cfg
     from gpusim_rl.robots.models import find_robot_file  # it loads MuJoCo
 

@@ -86,6 +86,8 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, An
             entry |= {"kind": COMMAND} | describe_command(task)
         elif name in JOINTS:
             entry |= {"joints": actuated_joints(task.mjm)} | {"units": joint_units(task.mjm, name)}
+        elif name in task.estimated:
+            entry |= task.estimated[name]
         else:
             entry |= describe_sensor(task.mjm, name)
         low, high = ranges[name]

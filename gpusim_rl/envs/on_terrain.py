@@ -102,6 +102,19 @@ class OnTerrain(Task):
         )
 
     @property
+    def estimated(self) -> dict[str, dict[str, Any]]:
+        """The height scan is a reading: noise, bias, delay and drop-out are those of others."""
+        length, width = self.scan_size
+        along, across = self.scan
+        about = dict(
+            meaning="how far the base is above the ground, at points of a grid below it",
+            frame="base, turned by its yaw alone",
+            grid=dict(points=[along, across], size=[length, width]),
+            order="from the rear to the front, and at each of these places from right to left",
+        )
+        return super().estimated | {"scan": dict(units=["m"] * (along * across)) | about}
+
+    @property
     def derived(self) -> dict[str, Any]:
         return super().derived | {"scan": self.height_scan}
 

@@ -49,6 +49,9 @@ class Patches:
         device: str,
         known: Mapping[str, Kind] = KINDS,
     ):
+        if not kinds or not 0 <= first < levels:
+            what = f"first={first}: expected a level below {levels}" if kinds else "kinds=[]"
+            raise ValueError(f"terrain.{what}")
         for name in kinds:
             if name not in known:
                 raise ValueError(f"terrain.kinds: {name!r}: choose among {', '.join(known)}")
@@ -103,6 +106,7 @@ class Patches:
         """
         variant = rng.integers("terrain/variant", self.variants)[:, 0]
         patch = (start["kind"] * self.levels + start["level"]) * self.variants + variant
+        patch = patch.clamp(0, len(self.start) - 1)  # a fault may write anything
         qpos = start["qpos"].clone()
         qpos[:, :2] += rng.uniform("terrain/start", *self.unit) * self.start[patch][:, None]
         points = rotate(qpos[:, None, 3:7], self.footprint.expand(len(qpos), -1, 3))
@@ -115,9 +119,13 @@ class Patches:
         return start | {FRICTION: self.friction[start["patch"]][:, None] * scaled}
 
     def height(self, patch: Tensor, xy: Tensor) -> Tensor:
-        """(B, n) height of the ground [m] of patches (B,) at points xy (B, n, 2) [m]."""
-        cell = (xy / CELL).round().clamp(-(POINTS // 2), POINTS // 2).long() + POINTS // 2
-        first = patch[:, None]
+        """(B, n) height of the ground [m] of patches (B,) at points xy (B, n, 2) [m].
+
+        It is not finite where a point is not. No index leaves the library, whatever is asked.
+        """
+        half = POINTS // 2
+        cell = (xy / CELL).round().nan_to_num(0.0).clamp(-half, half).long() + half
+        first = patch.clamp(0, len(self.start) - 1)[:, None]
         box = self.top[(first * POINTS + cell[..., 0]) * POINTS + cell[..., 1]].long()
         a, b, c = self.planes[first * (BOXES + 1) + box].unbind(-1)
         return a + b * xy[..., 0] + c * xy[..., 1]
@@ -133,6 +141,13 @@ class Patches:
             write_rows(field[:, self.boxes], rows, mask, value)
         height = sim.model("geom_pos")[:, self.plane, 2]
         write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))
+
+
+def show(model: mujoco.MjModel, sim: Sim) -> None:
+    """Give a model the ground of the first world, for a picture of it. In place."""
+    for name in FIELDS:
+        field = getattr(model, name)
+        field[:] = sim.model(name)[0].cpu().numpy().reshape(field.shape)
 
 
 def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor) -> None:

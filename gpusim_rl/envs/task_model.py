@@ -107,7 +107,16 @@ class TaskModel:
     @property
     def measured(self) -> dict[str, int]:
         """What a robot of this task can measure: reading → width."""
-        return measured(self.mjm)
+        further = {name: len(about["units"]) for name, about in self.estimated.items()}
+        return measured(self.mjm) | further
+
+    @property
+    def estimated(self) -> dict[str, dict[str, Any]]:
+        """Readings that no sensor of the model gives → `units` of each number, and more about it.
+
+        `Task.derived` computes them in simulation. On a robot a program does.
+        """
+        return {}
 
     @cached_property
     def sensor_columns(self) -> dict[str, slice]:

@@ -1,38 +1,73 @@
-"""A quadruped of 12 joints walks on rough ground at commanded velocities, and may see it."""
+"""A quadruped of 12 joints walks on rough ground at commanded velocities, blind or seeing."""
 
 from dataclasses import dataclass, replace
 
 import torch
 
+from gpusim_rl.core.maths import squared
+from gpusim_rl.core.ranges import AT_LEAST_0
 from gpusim_rl.envs.on_terrain import OnTerrain
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+
+BESIDE = 0.07  # m: how far from a foot the ground is looked at
+BELLY = 0.3  # of the wanted height: a base closer to the ground lies on it
 
 
 @dataclass(kw_only=True)
 class RoughQuadruped(OnTerrain, Quadruped):
-    """`Quadruped` on patches of rough ground; heights are above the ground below each foot.
+    """Walk as `Quadruped` does, on patches of rough ground; heights are above the ground below.
 
-    The critic sees a height scan.
+        r = r_flat - w₁₂ Σ_f s_f max(0, h_f + m - z_f)² - w₁₃ Σ_f [z_f < h_f] |ṗ_f| - w₁₄ b
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | r_flat | the reward of `Quadruped`; its z_f and z are above the ground below the feet | 1/s |
+    | z_f, ṗ_f | foot height; foot velocity in the plane | m, m/s; world |
+    | s_f | how far the clock lifts the foot, in [0, 1] | 1 |
+    | h_f | highest ground within 7 cm of the foot: what it would stumble over | m; world |
+    | m | `margin` | m |
+    | b | 1 where a motion is commanded and the robot makes less than a tenth of it | 1 |
+
+    The clock of `Quadruped` says how long a foot is in the air.
+
+    An observed term, `scan`, is the height scan minus the wanted height, within ±1 m. The actor is
+    blind where `task.hide` names it; the critic always sees it.
     """
+
+    ranges = Quadruped.ranges | dict(margin=AT_LEAST_0)
+    margin: float  # m: how much higher than the ground beside it a swinging foot should be
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inner = squared(self.grid).argsort()[:4]  # of the scan, below the trunk
+        self.around = self.tensor([(BESIDE, 0), (-BESIDE, 0), (0, BESIDE), (0, -BESIDE)])
 
     @property
     def derived(self):
-        return super().derived | {"below": self.ground_below}
+        return super().derived | {"below": self.ground_below, "beside": self.ground_beside}
 
     @property
     def mirror(self):
         flat = super().mirror
 
         def images(s):
-            below = s.below[:, [1, 0, 3, 2]]
-            return flat.images(s) | dict(scan=self.mirrored_scan(s.scan), below=below)
+            own = dict(below=s.below[:, [1, 0, 3, 2]], beside=s.beside[:, [1, 0, 3, 2]])
+            return flat.images(s) | dict(scan=self.mirrored_scan(s.scan)) | own
 
         return replace(flat, images=images)
 
+    def places(self, s):
+        """(B, 4, 2) where the feet are in the plane [m]."""
+        return s.span("FL_position", "RR_position").unflatten(1, (4, 3))[..., :2]
+
     def ground_below(self, s):
         """(B, 4) height of the ground below each foot [m]."""
-        feet = s.span("FL_position", "RR_position").unflatten(1, (4, 3))
-        return self.patches.height(s.patch, feet[..., :2])
+        return self.patches.height(s.patch, self.places(s))
+
+    def ground_beside(self, s):
+        """(B, 4) the highest ground about each foot [m]."""
+        points = (self.places(s)[:, :, None] + self.around).flatten(1, 2)
+        return self.patches.height(s.patch, points).unflatten(1, (4, 4)).amax(2)
 
     def feet(self, s):
         return super().feet(s) - s.below
@@ -40,11 +75,26 @@ class RoughQuadruped(OnTerrain, Quadruped):
     def tall(self, s):
         return super().tall(s) - s.below.mean(1)
 
-    def privileged(self, s):
-        return super().privileged(s) | dict(scan=(s.scan - self.height).clamp(-1, 1))
+    def observe(self, s):
+        return super().observe(s) | dict(scan=(s.scan - self.height).clamp(-1, 1))
+
+    def reward(self, s):
+        lowest = super().feet(s) - s.beside  # of each foot, above what is beside it
+        velocities = s.span("FL_velocity", "RR_velocity").unflatten(1, (4, 3))
+        speed = squared(velocities[..., :2]).sqrt()
+        told, made = squared(s.command[:, :2]), (s.velocity[:, :2] * s.command[:, :2]).sum(1)
+        return super().reward(s) | dict(
+            clearance=-(self.swing(s) * (self.margin - lowest).clamp(min=0) ** 2).sum(1),
+            stumble=-((lowest < 0) * speed).sum(1),
+            stuck=-(self.moving(s) * (made < 0.1 * told)),
+        )
+
+    def terminated(self, s):
+        return super().terminated(s) | (s.scan[:, self.inner].amin(1) < BELLY * self.height)
 
     def score(self, record):
+        """`success` is the share of episodes without a fall that made 0.75 of their distance."""
         asked, made = record["wanted"][-1], record["progress"][-1]
         stays = ~record["terminated"].bool().any(0)
         good = stays & (made >= 0.75 * asked)
-        return super().score(record) | dict(success=good.float().mean().item())
+        return super().score(record) | dict(success=torch.mean(good.float()).item())

@@ -10,7 +10,7 @@ from gpusim_rl.envs.on_terrain import OnTerrain
 from gpusim_rl.envs.patches import Patches
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.robots.terrains.kinds import KINDS
-from gpusim_rl.robots.terrains.library import BOXES, HALF, make_library
+from gpusim_rl.robots.terrains.library import BOXES, CELL, HALF
 from gpusim_rl.robots.terrains.slots import add_boxes, find_slots
 from gpusim_rl.sim import native
 from gpusim_rl.sim.factory import make
@@ -70,3 +70,27 @@ def test_boxes_that_move_are_boxes_that_stay(kind):
         touched += data.ncon > 0
         np.testing.assert_allclose(sim.qpos[i], data.qpos, atol=1e-9, rtol=0)
     assert touched >= n - 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heights_are_those_of_rays(kind):
+    """Straight down: 95 % within 5 mm, and the rest within a cell of where the ground steps."""
+    task = rough_task(kinds=(kind,), first=1)
+    model = compiled(task, 1)
+    data = mujoco.MjData(model)
+    data.qpos[:2] = 100.0  # out of the way
+    mujoco.mj_kinematics(model, data)
+    rng, down, geom = np.random.default_rng(0), np.array([0, 0, -1.0]), np.zeros(1, np.int32)
+
+    def ray(x: float, y: float) -> float:
+        return 5.0 - mujoco.mj_ray(model, data, np.array([x, y, 5.0]), down, None, 1, -1, geom)
+
+    points = rng.uniform(-0.9 * HALF, 0.9 * HALF, (400, 2))
+    want = np.array([ray(x, y) for x, y in points])
+    patch = torch.ones(len(points), dtype=torch.long)
+    xy = torch.tensor(points, dtype=torch.float32)[:, None]
+    wrong = np.abs(task.patches.height(patch, xy)[:, 0].numpy() - want) > 5e-3
+    assert wrong.mean() <= 0.05
+    for (x, y), z in zip(points[wrong], want[wrong], strict=True):
+        around = [ray(x + dx, y + dy) for dx in (-CELL, 0, CELL) for dy in (-CELL, 0, CELL)]
+        assert max(abs(np.array(around) - z)) > 4e-3

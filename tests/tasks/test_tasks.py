@@ -59,7 +59,9 @@ def test_shapes(name):
     task, s, mjm = env.task, env.current_state(), env.task.mjm
     for key, value in outputs(task, s, env.rng).items():
         assert value.shape[0] == B, key
-        assert value.dtype == (torch.bool if key == "terminated" else torch.float32), key
+        counts = key in ("start/kind", "start/level")
+        want = torch.bool if key == "terminated" else torch.int64 if counts else torch.float32
+        assert value.dtype == want, key
     assert task.control(s).shape == (B, mjm.nu)
     start = task.start(B, env.rng)
     assert start["qpos"].shape == (B, mjm.nq) and start["qvel"].shape == (B, mjm.nv)
@@ -92,7 +94,7 @@ def test_names_are_those_of_the_yaml(name):
     assert set(env.task.reward(s)) == set(numbers(name)["weights"])
     yaml = numbers(name)
     for names in (yaml["noise"], yaml["randomise"]["bias"], yaml["dropout"]):
-        assert set(names) == set(env.readings)
+        assert set(names) == set(env.readings) | (set(env.task.hide) & set(env.task.measured))
     assert list(yaml["history"]) == list(env.task.observe(s))
     assert not set(env.task.observe(s)) & set(env.task.privileged(s))
 
