@@ -10,7 +10,7 @@ import torch
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.config import compose, robot_size, validate
+from gpusim_rl.config import compose, robot_size, terrain, validate
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
@@ -24,8 +24,8 @@ from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.model_files import copy_model
-from gpusim_rl.robots.terrains.slots import add_boxes
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
+from gpusim_rl.robots.terrains.slots import add_boxes
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -48,7 +48,7 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
     kind = load_task(validate.task_name(cfg["task"]["name"]), cfg.get("task_code"))
     numbers["mjcf"] = find_own_mjcf(cfg["task"]["mjcf"], cfg.get("task_code"))
-    numbers |= robot_arguments(kind, cfg["robot"]) | terrain_arguments(kind, cfg)
+    numbers |= robot_arguments(kind, cfg["robot"]) | terrain.arguments(kind, cfg)
     numbers |= dict(actuator=Actuator(**cfg["robot"]["actuator"]), device=device)
     return kind(**validate.arguments(kind, numbers, "task", f"task/{cfg['task']['name']}"))
 
@@ -82,18 +82,6 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
         scale=tuple(description.scale or ()),
         signs=tuple(description.mirror or ()),
     )
-
-
-def terrain_arguments(kind: type[Task], cfg: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
-    terrain = cfg.get("terrain") or {"name": "flat"}
-    if kind.takes_terrain == (terrain["name"] != "flat"):
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in terrain.items()}
-        values.pop("name")
-        return {"terrain": values} if kind.takes_terrain else {}
-    task, name = cfg["task"]["name"], terrain["name"]
-    remedy = "terrain=rough" if kind.takes_terrain else "terrain=flat, or task=quadruped_rough"
-    raise ValueError(f"terrain={name} does not fit task={task}: choose {remedy}")
 
 
 def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:

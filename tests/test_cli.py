@@ -369,7 +369,11 @@ def test_checkpoint_that_is_missing(here, copy):
             -1.0,
             "config.yaml: task.weights.jerk=-1.0: expected a number of at least 0",
         ),
-        (("task", "name"), "os", "unknown task 'os': choose one of cartpole, quadruped"),
+        (
+            ("task", "name"),
+            "os",
+            "unknown task 'os': choose one of cartpole, quadruped",
+        ),
         (("task", "name"), "../evil", "unknown task '../evil'"),
         (("algo",), 3, "config.yaml: algo=3: expected keys with values"),
         (("algo", "speed"), 3, "config.yaml: unknown key algo.speed"),

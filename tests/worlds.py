@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.build import NETWORK, OPTIONS, terrain_arguments
-from gpusim_rl.config import compose
+from gpusim_rl.build import NETWORK, OPTIONS
+from gpusim_rl.config import compose, terrain
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.registry import load_task
@@ -138,7 +138,7 @@ def make_task(name: str = "quadruped", **settings: Any) -> Task:
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
-    values |= terrain_arguments(load_task(name), composed(f"task={name}"))
+    values |= terrain.arguments(load_task(name), composed(f"task={name}"))
     return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

@@ -111,7 +111,7 @@ RANGES: dict[str, Range] = {
     "terrain.variants": Range(1, 1000, whole=True),
     "terrain.seed": Range(0, EVALUATION_SEEDS - 1, whole=True),
     "terrain.friction": POSITIVE,
-    "terrain.first": Range(0, 99, whole=True),
+    "terrain.first_level": Range(0, 99, whole=True),
     "terrain.up": SHARE,
     "terrain.down": SHARE,
     "robot.kp": OF_JOINTS,

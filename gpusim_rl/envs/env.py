@@ -93,7 +93,10 @@ class Env:
     def _compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as `fuse` returns it."""
         task = self.scheduled_task
-        self._first_states, self._outcome = fuse(functools.partial(restart.first_states, self)), fuse(self._compute_outcome)
+        self._first_states, self._outcome = (
+            fuse(functools.partial(restart.first_states, self)),
+            fuse(self._compute_outcome),
+        )
         self._control, self._update = fuse(task.control), fuse(task.update)
         self._push = self.task.randomization.push
 

@@ -68,7 +68,7 @@ class OnTerrain(Task):
     def evaluation(self) -> Self:
         """Other patches of all levels, which stay."""
         judged = dict(seed=self.terrain["seed"] + JUDGED, moves=False)
-        judged["first"] = self.terrain["levels"] - 1
+        judged["first_level"] = self.terrain["levels"] - 1
         return replace(super().evaluation(), terrain=self.terrain | judged)
 
     def begin(self, n: int, rng: Rng, ended: State | None = None) -> Values:

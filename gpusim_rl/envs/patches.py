@@ -29,7 +29,7 @@ class Patches:
         variants: patches of each level of each kind.
         seed: of the patches.
         friction: least and largest sliding friction of a patch.
-        first: highest level on which a world begins.
+        first_level: highest level on which a world begins.
         known: name → kind.
 
     Raises:
@@ -45,24 +45,37 @@ class Patches:
         variants: int,
         seed: int,
         friction: tuple[float, float],
-        first: int,
+        first_level: int,
         device: str,
         known: Mapping[str, Kind] = KINDS,
     ):
-        if not kinds or not 0 <= first < levels:
-            what = f"first={first}: expected a level below {levels}" if kinds else "kinds=[]"
-            raise ValueError(f"terrain.{what}")
+        if not kinds:
+            raise ValueError(f"terrain.kinds=[]: choose among {', '.join(known)}")
+        if not 0 <= first_level < levels:
+            raise ValueError(f"terrain.first_level={first_level}: expected a level below {levels}")
         for name in kinds:
             if name not in known:
                 raise ValueError(f"terrain.kinds: {name!r}: choose among {', '.join(known)}")
-        self.kinds, self.levels, self.variants, self.first = kinds, levels, variants, first
-        library = kept_library(tuple((name, known[name]) for name in kinds), levels, variants, seed)
-        self.first_box, self.plane = find_slots(mjm)
-        self.boxes = slice(self.first_box, self.first_box + BOXES)
+        self.kinds, self.levels, self.variants = kinds, levels, variants
+        self.first_level = first_level
+        named = tuple((name, known[name]) for name in kinds)
+        library = kept_library(named, levels, variants, seed)
+        self._keep(library, device)
+        first, self.plane = find_slots(mjm)
+        self.boxes = slice(first, first + BOXES)
+        low, high = friction
+        drawn = np.random.default_rng([seed, 1]).uniform(low, high, len(library.floor))
 
         def tensor(values: Any) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
 
+        self.friction = tensor(drawn)
+        self.own_friction = tensor(mjm.geom_friction[:, 0]).clamp(min=1e-6)
+        self.footprint = tensor(footprint(mjm))
+        self.unit = tensor([-1.0] * 2), tensor([1.0] * 2)
+
+    def _keep(self, library: Library, device: str) -> None:
+        """Make tensors of a library. Those that the Sim gets are as exact as the Sim's own."""
         size = library.size
         values = {
             "geom_pos": library.pos,
@@ -72,20 +85,15 @@ class Patches:
             "geom_aabb": np.concatenate([np.zeros_like(size), size], -1),
             "floor": library.floor,
         }
-        exact = torch.float64 if device == "cpu" else torch.float32  # what the Sim has
+        exact = torch.float64 if device == "cpu" else torch.float32
         self.values = {
             name: torch.as_tensor(value, dtype=exact, device=device)
             for name, value in values.items()
         }
-        self.start = tensor(library.start)
-        self.planes = tensor(library.planes).flatten(0, 1)
+        self.start = torch.as_tensor(library.start, dtype=torch.float32, device=device)
+        planes = torch.as_tensor(library.planes, dtype=torch.float32, device=device)
+        self.planes = planes.flatten(0, 1)
         self.top = torch.as_tensor(library.top, device=device).flatten()
-        low, high = friction
-        drawn = np.random.default_rng([seed, 1]).uniform(low, high, len(library.floor))
-        self.friction = tensor(drawn)
-        self.own_friction = tensor(mjm.geom_friction[:, 0]).clamp(min=1e-6)
-        self.footprint = tensor(footprint(mjm))
-        self.unit = tensor([-1.0] * 2), tensor([1.0] * 2)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ class Patches:
         """Memory of worlds that begin for the first time: their `kind` and `level` (B,) int64."""
         return dict(
             kind=rng.integers("terrain/kind", len(self.kinds))[:, 0],
-            level=rng.integers("terrain/level", self.first + 1)[:, 0],
+            level=rng.integers("terrain/level", self.first_level + 1)[:, 0],
         )
 
     def place(self, start: dict[str, Tensor], rng: Rng) -> dict[str, Tensor]:
@@ -137,7 +145,9 @@ class Patches:
         chosen = patch if rows is None else patch[rows]
         for name in FIELDS:
             field = sim.model(name)
-            value = self.values[name][chosen].to(field.dtype).view(-1, *field[:, self.boxes].shape[1:])
+            value = (
+                self.values[name][chosen].to(field.dtype).view(-1, *field[:, self.boxes].shape[1:])
+            )
             write_rows(field[:, self.boxes], rows, mask, value)
         height = sim.model("geom_pos")[:, self.plane, 2]
         write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))

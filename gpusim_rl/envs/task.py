@@ -70,9 +70,7 @@ class Task(TaskModel):
         """
         raise NotImplementedError  # contract
 
-    def next_start(
-        self, start: dict[str, Tensor], ended: State, rng: Rng
-    ) -> dict[str, Tensor]:
+    def next_start(self, start: dict[str, Tensor], ended: State, rng: Rng) -> dict[str, Tensor]:
         """What `start` returned, changed by how the last episode of each world ended.
 
         Args:

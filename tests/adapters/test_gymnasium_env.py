@@ -267,7 +267,10 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
 @pytest.mark.parametrize(
     "call, says",
     [
-        (dict(task="nope"), "unknown task 'nope': choose one of cartpole, quadruped"),
+        (
+            dict(task="nope"),
+            "unknown task 'nope': choose one of cartpole, quadruped",
+        ),
         (dict(task="cartpole", sim="nope"), "unknown sim 'nope': choose one of"),
         (dict(task="cartpole", num_env=3), "unknown key 'num_env': did you mean num_envs"),
         (dict(task="cartpole", num_envs=0), "num_envs=0: expected a whole number from 1 to"),

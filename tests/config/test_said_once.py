@@ -132,7 +132,8 @@ def repeated(file: Any, group: str) -> list[str]:
     """The keys of a group's file whose values are those of the files below it."""
     own = yaml.safe_load(file.read_text())
     below: dict[str, Any] = {}
-    for name in own.pop("defaults", []):
+    names = [name for name in own.pop("defaults", []) if isinstance(name, str)]
+    for name in names:
         if name != "_self_":
             below |= leaves(yaml.safe_load((CONF / group / f"{name}.yaml").read_text()))
     if group == "task":

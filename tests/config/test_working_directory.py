@@ -47,7 +47,7 @@ def test_the_checkout_has_only_ours(monkeypatch):
 
 def test_configuration_wins(here):
     """A file of the working directory is composed in the place of ours, and names are added."""
-    assert compose.choices("task") == ["cartpole", "mine", "quadruped"]
+    assert compose.choices("task") == ["cartpole", "mine", "quadruped", "quadruped_rough"]
     assert compose.compose_plain("config", ["task=cartpole"])["task"]["dt"] == 0.1
     assert compose.compose_plain("config", ["task=mine"])["task"]["name"] == "mine"
     assert compose.compose_plain("config", ["task=quadruped"])["task"]["dt"] == 0.02
@@ -259,7 +259,8 @@ def test_a_run_needs_task_code(here):
     run = Run.create(here / "run", cfg)
     with pytest.raises(
         ValueError,
-        match="unknown task 'mine': choose one of cartpole, quadruped; or give task_code=here",
+        match="unknown task 'mine': choose one of cartpole, quadruped, quadruped_rough; "
+        "or give task_code=here",
     ):
         resume.load_config(run)
     assert resume.load_config(run, "here")["task_code"] == "here"

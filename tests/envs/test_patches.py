@@ -7,7 +7,6 @@ import torch
 
 from gpusim_rl.build import make_task
 from gpusim_rl.envs.on_terrain import OnTerrain
-from gpusim_rl.envs.patches import Patches
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.robots.terrains.kinds import KINDS
 from gpusim_rl.robots.terrains.library import BOXES, CELL, HALF
@@ -47,7 +46,7 @@ def compiled(task: OnTerrain, patch: int) -> mujoco.MjModel:
 @pytest.mark.parametrize("kind", KINDS)
 def test_boxes_that_move_are_boxes_that_stay(kind):
     """Worlds with moved boxes do what models do that were compiled with them: half a second."""
-    task, n = rough_task(kinds=(kind,), first=1), 8
+    task, n = rough_task(kinds=(kind,), first_level=1), 8
     sim = make("native", task.physics, n, device="cpu", fields=FIELDS, threads=1)
     patch = torch.full((n,), 1)
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +74,7 @@ def test_boxes_that_move_are_boxes_that_stay(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_heights_are_those_of_rays(kind):
     """Straight down: 95 % within 5 mm, and the rest within a cell of where the ground steps."""
-    task = rough_task(kinds=(kind,), first=1)
+    task = rough_task(kinds=(kind,), first_level=1)
     model = compiled(task, 1)
     data = mujoco.MjData(model)
     data.qpos[:2] = 100.0  # out of the way

@@ -1,1 +1,0 @@
-"""Rough ground: patches of boxes, each level of each kind in several variants."""

@@ -50,7 +50,8 @@ def tilt(axis: str, angle: float) -> tuple[float, float, float, float]:
     """The quaternion of a turn by an angle [rad] about x, y or z."""
     turned = [math.cos(angle / 2), 0.0, 0.0, 0.0]
     turned["xyz".index(axis) + 1] = math.sin(angle / 2)
-    return tuple(turned)
+    w, x, y, z = turned
+    return w, x, y, z
 
 
 def between(level: float, easiest: float, hardest: float) -> float:

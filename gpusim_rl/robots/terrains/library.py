@@ -80,7 +80,9 @@ def as_arrays(patches: Sequence[Patch]) -> Library:
             quat[p, i], size[p, i] = box.quat, (*box.half, THICK / 2)
             planes[p, i] = face(box, frame)
             draw(box, frame, planes[p, i], heights, top[p], i)
-    floor, start = (np.array([getattr(patch, name) for patch in patches]) for name in ("floor", "start"))
+    floor, start = (
+        np.array([getattr(patch, name) for patch in patches]) for name in ("floor", "start")
+    )
     return Library(pos, quat, size, floor, start, top, planes)
 
 
