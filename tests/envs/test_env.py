@@ -118,7 +118,7 @@ def test_restart_is_masked():
     """Worlds whose episode ended begin anew from task.start; the others go on as if nothing had
     been restarted."""
     env, twin = make_env(episode=0.2), make_env(episode=0.2)
-    twin._restart = lambda mask: None
+    twin._restart = lambda mask, ended: None
     live = torch.ones(16, dtype=torch.bool)
     for action in 0.1 * actions(8, 16):
         before, step = env.time.clone(), env.step(action)
