@@ -32,6 +32,7 @@ TITLES = {
     "common.yaml": "Keys of train.py and play.py",
     "config.yaml": "Keys of train.py",
     "task": "Tasks: task=NAME",
+    "terrain": "Rough ground: terrain=NAME",
     "algo": "PPO",
     "robot": "Robots: robot=NAME",
     "sim": "Simulators: sim=NAME",

@@ -191,6 +191,14 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
     return read
 
 
+def known_rows(mask: Tensor) -> Tensor | None:
+    """(n,) int64, the rows where a mask (B,) is true, if the host knows them without waiting.
+
+    On the CPU only these rows need to be written. A GPU writes all of them, under the mask.
+    """
+    return mask.nonzero()[:, 0] if SKIPS and mask.device.type == "cpu" else None
+
+
 def known_empty(mask: Tensor) -> bool:
     """Whether a mask is false everywhere, as far as the host knows without waiting for a device.
 

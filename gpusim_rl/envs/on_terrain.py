@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.maths import squared
+from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.patches import Patches
 from gpusim_rl.envs.state import State
@@ -44,6 +45,7 @@ class OnTerrain(Task):
 
     takes_terrain: ClassVar = True
     kinds: ClassVar[Mapping[str, Kind]] = KINDS
+    ranges: ClassVar = dict(scan=Range(1, 64, whole=True), scan_size=POSITIVE)
     terrain: dict[str, Any]
     scan: tuple[int, int]
     scan_size: tuple[float, float]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.graphs import known_rows
 from gpusim_rl.core.maths import rotate
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.robots.terrains.kinds import KINDS, Kind
@@ -140,8 +141,7 @@ class Patches:
 
     def write(self, sim: Sim, patch: Tensor, mask: Tensor) -> None:
         """Write the boxes and the plane of patches (B,) to the worlds of mask (B,) bool."""
-        cpu = mask.device.type == "cpu"  # there few worlds are written, without reading a device
-        rows = mask.nonzero()[:, 0] if cpu else None
+        rows = known_rows(mask)
         chosen = patch if rows is None else patch[rows]
         for name in FIELDS:
             field = sim.model(name)

@@ -96,6 +96,8 @@ class Warp:
         self._blank = self._buffer.clone()
         self._active = self._state["eq_active"].clone()
         self._model = {name: wp.to_torch(attrgetter(name)(self.m)) for name in fields}
+        poses = wp.to_torch(self.d.geom_xpos), wp.to_torch(self.d.geom_xmat)
+        self._poses = tuple(x[:, self._ground] for x in poses)
         self._bits = wp.to_torch(self.d.overflow)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
         self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
@@ -145,8 +147,8 @@ class Warp:
     def _move_ground(self) -> None:
         """Write the poses of the world body's geoms, which no kernel computes anew. In place."""
         pos, quat = (self._model[f"geom_{name}"][:, self._ground] for name in ("pos", "quat"))
-        wp.to_torch(self.d.geom_xpos)[:, self._ground] = pos
-        frames = wp.to_torch(self.d.geom_xmat)[:, self._ground]
+        places, frames = self._poses
+        places.copy_(pos)
         frames.copy_(to_matrix(quat).view_as(frames))
 
     def exceeded(self) -> dict[str, int]:

@@ -34,7 +34,7 @@ class RoughQuadruped(OnTerrain, Quadruped):
     blind where `task.hide` names it; the critic always sees it.
     """
 
-    ranges = Quadruped.ranges | dict(margin=AT_LEAST_0)
+    ranges = Quadruped.ranges | OnTerrain.ranges | dict(margin=AT_LEAST_0)
     margin: float  # m: how much higher than the ground beside it a swinging foot should be
 
     def __post_init__(self) -> None:

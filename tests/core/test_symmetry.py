@@ -175,6 +175,11 @@ GOLDEN = {
 }
 
 
+# Six rows of the height scan, each from right to left
+SCAN = Flip(tuple(4 * i + j for i in range(6) for j in (3, 2, 1, 0)), (1.0,) * 24)
+GOLDEN["quadruped_rough"] = GOLDEN["quadruped"] | dict(scan=SCAN)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_every_term_has_its_image(name):
     """The images that follow from the model are those that were written by hand; done twice they

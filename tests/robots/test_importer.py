@@ -523,7 +523,7 @@ def test_commands(tmp_path):
     words = ("task=quadruped", "robot.mjcf=hund.xml", *TINY, EXPORTED, "iterations=1")
     done = command("train.py", *words, "log=none", "run_dir=run", cwd=here)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"hund\.xml has legs of 0\.4 m, and its .*\n", done.stderr)
+    assert re.fullmatch(r"hund\.xml has legs of 0\.4 m, so its .*\n", done.stderr)
     about = runtime.Policy(here / "run" / "policy.onnx").about
     assert about["outputs"][0]["joints"] == NAMES
     output = succeed("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
