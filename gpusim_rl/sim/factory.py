@@ -61,6 +61,8 @@ def make(
         return Native(mjm, num_envs, fields=fields, **options)
     one_stream(device)
     if name == "mjx":
+        if "geom_pos" in fields:
+            raise ValueError("sim=mjx has no ground of its own per world: use sim=native or warp")
         try:
             from gpusim_rl.sim.mjx import Mjx
         except ImportError as error:

@@ -238,3 +238,9 @@ def test_other_robots_walk_on_it(tmp_path):
     ):
         with pytest.raises(ValueError, match=says):
             make_task(composed(*words), "cpu")
+
+
+def test_mjx_is_refused():
+    """It would keep the ground of the model: one line says what to use."""
+    with pytest.raises(ValueError, match="sim=mjx has no ground of its own per world: use sim="):
+        make("mjx", rough_task(kinds=("steps",)).mjm, 1, device="cpu", fields=FIELDS)

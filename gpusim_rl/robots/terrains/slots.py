@@ -12,7 +12,7 @@ PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 BOX = mujoco.mjtGeom.mjGEOM_BOX
 # Model fields that have a value per world where the ground has
 FIELDS = ("geom_pos", "geom_quat", "geom_size", "geom_rbound", "geom_aabb")
-SUFFIX = "ground box"
+PREFIX = "ground box"
 
 
 def add_boxes(spec: mujoco.MjSpec) -> mujoco.MjSpec:
@@ -30,7 +30,7 @@ def add_boxes(spec: mujoco.MjSpec) -> mujoco.MjSpec:
     highest = library.planes[0, :BOXES, 0].max()
     for i, (pos, quat, size) in enumerate(boxes):
         pos = pos - [0, 0, highest]  # a robot at height 0 stands on it
-        box = spec.worldbody.add_geom(name=f"{SUFFIX} {i}", type=BOX, pos=pos, quat=quat, size=size)
+        box = spec.worldbody.add_geom(name=f"{PREFIX} {i}", type=BOX, pos=pos, quat=quat, size=size)
         for name in ("contype", "conaffinity", "condim", "friction", "priority", "group"):
             setattr(box, name, getattr(plane, name))
         box.rgba = plane.rgba if not plane.material else [0.34, 0.38, 0.44, 1]
@@ -48,7 +48,7 @@ def find_plane(geoms: Sequence[mujoco.MjsGeom]) -> mujoco.MjsGeom:
 
 def find_slots(mjm: mujoco.MjModel) -> tuple[int, int]:
     """The ids of the first box and of the plane; ValueError if the model has none."""
-    named = [i for i in range(mjm.ngeom) if mjm.geom(i).name.startswith(SUFFIX)]
+    named = [i for i in range(mjm.ngeom) if mjm.geom(i).name.startswith(PREFIX)]
     planes = np.flatnonzero((mjm.geom_type == PLANE) & (mjm.geom_bodyid == 0))
     if len(named) != BOXES or len(planes) != 1:
         raise ValueError("terrain: the model has no boxes for the ground; see add_boxes")
