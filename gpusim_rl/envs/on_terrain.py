@@ -78,7 +78,7 @@ class OnTerrain(Task):
 
     def start(self, n: int, rng: Rng) -> Values:
         zero = torch.zeros(n, device=self.device)
-        distances = dict(progress=zero, wanted=zero.clone())
+        distances = dict(progress=zero, wanted=zero.clone(), relevelled=zero > 0)
         return super().start(n, rng) | self.patches.draw(rng) | distances
 
     def next_start(self, start: Values, ended: State, rng: Rng) -> Values:
@@ -90,8 +90,11 @@ class OnTerrain(Task):
         up = lasted & asked & (share > self.terrain["up"])
         down = ~lasted | (asked & (share < self.terrain["down"]))
         level = (ended.level + up.long() - down.long()).clamp(min=0)
+        beyond = level >= self.patches.levels
         anywhere = rng.integers("terrain/beyond", self.patches.levels)[:, 0]
-        return start | {"level": torch.where(level < self.patches.levels, level, anywhere)}
+        return start | dict(
+            level=torch.where(beyond, anywhere, level), relevelled=ended.relevelled | beyond
+        )
 
     def update(self, s: State, rng: Rng) -> Values:
         told = s.command[:, :2]
@@ -138,6 +141,17 @@ class OnTerrain(Task):
         return scan.unflatten(1, self.scan).flip(2).flatten(1)
 
     def measure(self, s: State) -> Values:
-        level = s.level.float()
-        shares = {f"level_{i}": (s.level == i).float() for i in range(self.patches.levels)}
-        return super().measure(s) | dict(level=level, progress=s.progress, wanted=s.wanted) | shares
+        """Beside `level`, the share of worlds on each, and the mean level of each kind.
+
+        The means of kinds leave out worlds that were beyond the last level once: `relevelled`.
+        """
+        level, climbs = s.level.float(), ~s.relevelled
+        measures = super().measure(s) | dict(level=level, progress=s.progress, wanted=s.wanted)
+        measures["relevelled"] = s.relevelled.float()
+        for i in range(self.patches.levels):
+            measures[f"level/{i}"] = (s.level == i).float()
+        for i, kind in enumerate(self.patches.kinds):
+            which = climbs & (s.kind == i)
+            mean = (which * level).sum() / which.sum().clamp(min=1)
+            measures[f"level/{kind}"] = mean.expand(len(level))
+        return measures

@@ -166,9 +166,28 @@ def test_levels():
     got = task.begin(7, env.rng, ended)
     assert got["level"][[0, 1, 2, 4, 5, 6]].tolist() == [4, 3, 2, 2, 0, 3]
     assert 0 <= got["level"][3] <= last and torch.equal(got["kind"], ended.kind)
+    assert got["relevelled"].tolist() == [False] * 3 + [True] + [False] * 3
+    again = task.begin(7, env.rng, ended.with_(**got))
+    assert again["relevelled"][3]
     judged = task.evaluation()
     assert torch.equal(judged.begin(7, env.rng, ended)["level"], level)
     assert not np.array_equal(judged.patches.values["geom_pos"], task.patches.values["geom_pos"])
+
+
+def test_levels_in_the_log():
+    """Shares of levels are of all worlds; means of kinds leave out those that were relevelled."""
+    env = make_env("quadruped_rough", 4)
+    kinds = env.task.patches.kinds
+    s = env.current_state().with_(
+        kind=torch.tensor([0, 0, 0, 1]),
+        level=torch.tensor([2, 4, 9, 0]),
+        relevelled=torch.tensor([False, False, True, True]),
+    )
+    means = {name: float(value.mean()) for name, value in env.task.measure(s).items()}
+    assert [means[f"level/{i}"] for i in (0, 2, 4, 9)] == [0.25] * 4
+    assert means["level"] == 3.75 and means["relevelled"] == 0.5
+    assert means[f"level/{kinds[0]}"] == 3.0  # of levels 2 and 4
+    assert means[f"level/{kinds[1]}"] == means[f"level/{kinds[2]}"] == 0.0  # of no world
 
 
 def test_friction_decides():
