@@ -15,75 +15,15 @@ from omegaconf import DictConfig
 
 from gpusim_rl import new_task, player
 from gpusim_rl.config import command_line, validate
-from gpusim_rl.core import errors, ranges
+from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
+from gpusim_rl.play_mode import choose_mode
 from gpusim_rl.viewer.film import film
-from gpusim_rl.viewer.offscreen import has_display, load_backend
+from gpusim_rl.viewer.offscreen import load_backend
 from gpusim_rl.viewer.picture import picture
 from gpusim_rl.viewer.window import Choose, Command, Keys, Numbers, tour, view
 
-MODES = ("auto", "viewer", "video", "evaluate", "export", "robot", "new-task")
-EXPORTS = ("controller", "network")
-FILMS = (".mp4", ".mov", ".mkv", ".avi")
 REPLAY_SECONDS = 5  # of a video of repro=
-
-
-def choose_mode(cfg: dict[str, Any]) -> str:
-    """The mode, with `auto` resolved.
-
-    ValueError if the keys do not fit together, OSError if a file cannot be written.
-    """
-    if cfg["mode"] not in MODES:
-        raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
-    check_source(cfg)
-    mode = cfg["mode"]
-    if cfg["repro"] and mode == "auto" and not cfg["video"] and not has_display():
-        return "print"
-    if mode == "auto":
-        mode = "video" if cfg["video"] or not has_display() else "viewer"
-    if mode == "viewer" and not has_display():
-        raise ValueError("mode=viewer needs a display; use video=walk.mp4")
-    check_values(cfg)
-    if mode == "video":
-        validate.writable("video", cfg["video"], FILMS)
-    elif mode in ("evaluate", "export", "robot"):
-        validate.writable("out", cfg["out"])
-    if cfg["export"] not in EXPORTS:
-        raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
-    validate.writable("report", cfg["report"], (".png",))
-    for key, only in (("report", "robot"), ("name", "new-task")):
-        if mode != only and cfg[key] is not None:
-            raise ValueError(f"{key}={cfg[key]} needs mode={only}")
-    if mode == "robot" and cfg["robot"]["mjcf"] is None:
-        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
-    if mode == "new-task":
-        new_task.check_name(cfg["name"])
-    return mode
-
-
-def check_source(cfg: dict[str, Any]) -> None:
-    """ValueError unless run=, onnx= and repro= fit together and to the mode."""
-    only_runs = cfg["mode"] in ("evaluate", "export")
-    if cfg["onnx"] and only_runs:
-        raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
-    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs):
-        others = "run=, onnx=, mode=evaluate or mode=export"
-        raise ValueError(f"repro= is shown by itself: not with {others}")
-
-
-def check_values(cfg: dict[str, Any]) -> None:
-    """ValueError if a path, a number or the command is of another kind."""
-    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "report"):
-        if cfg[key] is not None and not isinstance(cfg[key], str):
-            raise ValueError(f"{key}={cfg[key]!r}: expected a path")
-    if not isinstance(cfg["robot"]["mjcf"], str | None):
-        raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    ranges.check(cfg, table=ranges.PLAY)
-    validate.check_task_code(cfg)
-    command = cfg["command"]
-    numbers = isinstance(command, list) and all(type(x) in (int, float) for x in command)
-    if command and not numbers:
-        raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
 
 
 def evaluate_run(cfg: dict[str, Any]) -> None:
@@ -92,24 +32,41 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     The run's own eval.json stays as training wrote it.
     """
     with errors.one_line_errors():
-        run = player.find_run(cfg)
-        ppo, config = player.load_run(run, cfg)
-    from gpusim_rl.core.files import write_whole
+        ppo, config = player.load_run(player.find_run(cfg), cfg)
     from gpusim_rl.training.evaluation import evaluate
 
-    scores = evaluate(
-        ppo.policy,
-        ppo.env.task,
-        weights=config["task"]["weights"],
-        noise=config["task"]["noise"],
-        episodes=cfg["episodes"],
-        progress=errors.warn,
-    )
-    text = json.dumps(scores, indent=2)
-    print(text)
+    scores = evaluate(ppo.policy, ppo.env.task, **player.how_to_evaluate(config, cfg))
+    print(text := json.dumps(scores, indent=2))
+    write_out(cfg, text)
+
+
+def grid_run(cfg: dict[str, Any]) -> None:
+    """mode=grid: print success by kind and level of rough ground, and write it to out= and report=.
+
+    out= has the falls and the intervals, too.
+    """
+    with errors.one_line_errors():
+        run = player.find_run(cfg)
+        ppo, config = player.load_run(run, cfg)
+        player.check_rough(run, ppo.env.task, "mode=grid")
+    from gpusim_rl.tools import terrain_grid
+
+    how = player.how_to_evaluate(config, cfg)
+    grid = terrain_grid.terrain_grid(ppo.policy, ppo.env.task, **how)
+    print(terrain_grid.as_text(grid))
+    write_out(cfg, json.dumps(grid, indent=2))
+    if cfg["report"]:
+        with errors.one_line_errors():
+            terrain_grid.draw(grid, Path(cfg["report"]))
+
+
+def write_out(cfg: dict[str, Any], text: str) -> None:
+    """Write a text to out=, if that is given."""
+    from gpusim_rl.core.files import write_whole
+
     if cfg["out"]:
         with errors.one_line_errors():
-            write_whole(Path(cfg["out"]), (text + "\n").encode())
+            write_whole(Path(cfg["out"]), f"{text}\n".encode())
 
 
 def export_run(cfg: dict[str, Any]) -> None:
@@ -188,13 +145,13 @@ def show(cfg: dict[str, Any], mode: str) -> None:
     with errors.one_line_errors():
         if run:
             ppo, config = player.load_run(run, cfg)
-            model, frames = player.play_run(ppo, config, cfg["seed"], choose)
+            model, frames, ground = player.play_run(run, ppo, config, cfg, choose)
         else:
-            model, frames = player.play_onnx(Path(cfg["onnx"]), choose)
+            (model, frames), ground = player.play_onnx(Path(cfg["onnx"]), choose), None
         if mode == "viewer":
             view(model, frames, keys[0].press if keys else None)
         else:
-            film(model, frames, out, cfg["seconds"])
+            film(model, frames, out, cfg["seconds"], ground)
             print(f"wrote {out}")
 
 
@@ -226,6 +183,8 @@ def play(cfg: dict[str, Any]) -> None:
         replay(cfg, mode)
     elif mode == "evaluate":
         evaluate_run(cfg)
+    elif mode == "grid":
+        grid_run(cfg)
     elif mode == "export":
         export_run(cfg)
     elif mode == "robot":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from gpusim_rl.config import resume
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
-from gpusim_rl.viewer.film import Frames
+from gpusim_rl.viewer.film import Frames, Ground
 from gpusim_rl.viewer.window import Choose
 
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
@@ -60,28 +61,65 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return ppo, config
 
 
-def play_run(ppo: Any, config: dict[str, Any], seed: int, choose: Choose) -> tuple[Any, Frames]:
-    """The model and the frames of one world, as an evaluation steps it."""
+def how_to_evaluate(config: dict[str, Any], cfg: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of an evaluation, of a run's configuration and of play.py's."""
+    keys = {key: config["task"][key] for key in ("weights", "noise")}
+    return keys | dict(episodes=cfg["episodes"], progress=errors.warn)
+
+
+def check_rough(run: Any, task: Any, asked: str) -> None:
+    """ValueError unless the task of a run is on rough ground, which play.py was asked for."""
+    if not task.takes_terrain:
+        raise ValueError(f"{asked}: the task of {run.path} is on flat ground")
+
+
+def shown_task(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
+    """The task of a run on one kind or level of its rough ground; None leaves it as it is.
+
+    ValueError if there is none.
+    """
+    only: dict[str, Any] = {} if level is None else {"level": level}
+    asked = [f"level={level}"] * len(only)
+    if kind is not None:
+        only, asked = only | {"kinds": (kind,)}, [*asked, f"kind={kind}"]
+    if not only:
+        return task
+    check_rough(run, task, " ".join(asked))
+    return replace(task, terrain=task.terrain | only)
+
+
+def play_run(
+    run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any], choose: Choose
+) -> tuple[Any, Frames, Ground]:
+    """The model and the frames of worlds, as an evaluation steps them: worlds= of them, or one.
+
+    The third result gives the model the ground of a world.
+    """
     from gpusim_rl.envs.patches import show
     from gpusim_rl.envs.step import ended
     from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
-    weights, noise, asks = config["task"]["weights"], config["task"]["noise"], ppo.env.task.command
+    task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    weights, noise, asks = config["task"]["weights"], config["task"]["noise"], task.command
     command = choose(asks.names, asks.low, asks.high) if asks else None
-    env = evaluation_env(ppo.env.task, 1, weights=weights, noise=noise, seed=seed)
+    env = evaluation_env(task, n, weights=weights, noise=noise, seed=cfg["seed"])
+
+    def ground(world: int) -> None:
+        if env.task.patches:
+            show(env.task.mjm, env.sim, world)
 
     def frames() -> Frames:
-        t, act = 0.0, MeanAction(ppo.policy, 1)
+        t, act = 0.0, MeanAction(ppo.policy, n)
         while True:
             if command:
                 env.set_memory("command", command(t))
             act.restart(ended(env.step(act(env.observation.actor))))
             t += env.task.dt
-            if env.task.patches:
-                show(env.task.mjm, env.sim)
-            yield t, env.sim.qpos[0].numpy().copy()
+            ground(0)
+            qpos = env.sim.qpos.numpy().copy()
+            yield t, qpos if cfg["worlds"] else qpos[0]
 
-    return env.task.mjm, frames()
+    return env.task.mjm, frames(), ground
 
 
 def check_operators(path: Path) -> None:

@@ -138,7 +138,7 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
-    "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, export",
+    "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display",
     "onnx=p.onnx mode=export": "mode=export needs run=, not onnx=",

@@ -4,12 +4,10 @@ continues exactly."""
 import json
 import os
 import shutil
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import imageio_ffmpeg
 import numpy as np
 import onnx
 import pytest
@@ -23,6 +21,7 @@ from gpusim_rl.training.evaluation import evaluate
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.window import Keys, tour
 from tests.commands import EXPORTED, TINY, command, refused, succeed
+from tests.films import decoded
 from tests.worlds import make_task, numbers
 
 
@@ -82,12 +81,7 @@ def test_run_directory_is_whole(trained):
 
 def check_film(path: Path, seconds: int) -> None:
     """A real film: 25 frames a second, neither black nor of one color, and it moves."""
-    line = [
-        imageio_ffmpeg.get_ffmpeg_exe(),
-        *("-v", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"),
-    ]
-    raw = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
-    frames = np.frombuffer(raw, np.uint8).reshape(-1, 480, 720, 3)
+    frames = decoded(path, 480, 720)
     assert len(frames) == 25 * seconds
     assert 30 < frames.mean() < 225 and frames[0].std() > 15
     assert np.abs(frames[-1].astype(int) - frames[0]).mean() > 0.5

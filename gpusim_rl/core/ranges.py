@@ -126,7 +126,13 @@ RANGES: dict[str, Range] = {
     "robot.actuator.no_load": OF_JOINTS,
     "robot.actuator.friction": Range(0, 10**8, null=True),
 }
-PLAY = {"seed": RANGES["seed"], "episodes": COUNT, "seconds": Range(1, 86400, whole=True)}
+PLAY = {
+    "seed": RANGES["seed"],
+    "episodes": COUNT,
+    "seconds": Range(1, 86400, whole=True),
+    "worlds": Range(1, 64, whole=True, null=True),
+    "level": Range(0, MAX_HISTORY, whole=True, null=True),
+}
 BENCH = {  # of all modes of gpusim_rl.bench
     "repeats": COUNT,
     "warmup": COUNT,

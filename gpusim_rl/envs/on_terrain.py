@@ -144,14 +144,17 @@ class OnTerrain(Task):
         """Beside `level`, the share of worlds on each, and the mean level of each kind.
 
         The means of kinds leave out worlds that were beyond the last level once: `relevelled`.
+        Where all worlds of a kind were, its mean is the last level.
         """
-        level, climbs = s.level.float(), ~s.relevelled
+        level, climbs, last = s.level.float(), ~s.relevelled, self.patches.levels - 1
         measures = super().measure(s) | dict(level=level, progress=s.progress, wanted=s.wanted)
         measures["relevelled"] = s.relevelled.float()
         for i in range(self.patches.levels):
             measures[f"level/{i}"] = (s.level == i).float()
         for i, kind in enumerate(self.patches.kinds):
-            which = climbs & (s.kind == i)
+            own = s.kind == i
+            which = own & climbs
             mean = (which * level).sum() / which.sum().clamp(min=1)
+            mean = torch.where(own.any() & ~which.any(), last, mean)
             measures[f"level/{kind}"] = mean.expand(len(level))
         return measures

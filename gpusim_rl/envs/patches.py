@@ -31,6 +31,7 @@ class Patches:
         seed: of the patches.
         friction: least and largest sliding friction of a patch.
         first_level: highest level on which a world begins.
+        level: of all worlds, instead of one up to `first_level`.
         known: name → kind.
 
     Raises:
@@ -48,17 +49,20 @@ class Patches:
         friction: tuple[float, float],
         first_level: int,
         device: str,
+        level: int | None = None,
         known: Mapping[str, Kind] = KINDS,
     ):
         if not kinds:
             raise ValueError(f"terrain.kinds=[]: choose among {', '.join(known)}")
+        if not 0 <= (level or 0) < levels:
+            raise ValueError(f"level={level}: expected a level below {levels}")
         if not 0 <= first_level < levels:
             raise ValueError(f"terrain.first_level={first_level}: expected a level below {levels}")
         for name in kinds:
             if name not in known:
                 raise ValueError(f"terrain.kinds: {name!r}: choose among {', '.join(known)}")
         self.kinds, self.levels, self.variants = kinds, levels, variants
-        self.first_level = first_level
+        self.first_level, self.level = first_level, level
         named = tuple((name, known[name]) for name in kinds)
         library = kept_library(named, levels, variants, seed)
         self._keep(library, device)
@@ -103,10 +107,9 @@ class Patches:
 
     def draw(self, rng: Rng) -> dict[str, Tensor]:
         """Memory of worlds that begin for the first time: their `kind` and `level` (B,) int64."""
-        return dict(
-            kind=rng.integers("terrain/kind", len(self.kinds))[:, 0],
-            level=rng.integers("terrain/level", self.first_level + 1)[:, 0],
-        )
+        kind = rng.integers("terrain/kind", len(self.kinds))[:, 0]
+        level = rng.integers("terrain/level", self.first_level + 1)[:, 0]
+        return dict(kind=kind, level=level if self.level is None else 0 * level + self.level)
 
     def place(self, start: dict[str, Tensor], rng: Rng) -> dict[str, Tensor]:
         """First states on patches of their kind and level, with `patch` (B,) int64.
@@ -153,11 +156,11 @@ class Patches:
         write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))
 
 
-def show(model: mujoco.MjModel, sim: Sim) -> None:
-    """Give a model the ground of the first world, for a picture of it. In place."""
+def show(model: mujoco.MjModel, sim: Sim, world: int) -> None:
+    """Give a model the ground of a world, for a picture of it. In place."""
     for name in FIELDS:
         field = getattr(model, name)
-        field[:] = sim.model(name)[0].cpu().numpy().reshape(field.shape)
+        field[:] = sim.model(name)[world].cpu().numpy().reshape(field.shape)
 
 
 def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor) -> None:

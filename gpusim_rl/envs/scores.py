@@ -1,5 +1,7 @@
 """The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,6 +52,19 @@ def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> Scores:
         drift_still=mean_of(drift, still),
         energy_per_metre=energy.item() if meters > 0 else None,
     )
+
+
+def wilson(count: int, of: int) -> tuple[float, float]:
+    """Least and greatest chance of an event that happened `count` times `of` all, at 95 %.
+
+    The score interval of Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953.
+    """
+    if not of:
+        return 0.0, 1.0
+    z2, share = 1.96**2, count / of
+    center = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = math.sqrt(z2 * share * (1 - share) / of + (z2 / (2 * of)) ** 2) / (1 + z2 / of)
+    return max(center - half, 0.0), min(center + half, 1.0)
 
 
 def mean_of(x: Tensor, which: Tensor) -> float | None:

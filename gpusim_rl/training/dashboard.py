@@ -10,6 +10,7 @@ from rich.text import Text
 from gpusim_rl.core.errors import printable
 from gpusim_rl.training.bottleneck import pages_read, verdict
 
+BARS = " ▁▂▃▄▅▆▇█"
 Row = dict[str, float]
 
 
@@ -98,7 +99,8 @@ class Dashboard:
             ("std", f"{row['std']:.2f}"),
         ]
         terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
-        errors = [(k[8:], f"{v:.3f}") for k, v in row.items() if k.startswith("measure/")]
+        measures = {k[8:]: v for k, v in row.items() if k.startswith("measure/")}
+        errors = [(k, f"{v:.3f}") for k, v in measures.items() if "/" not in k]
         plan = [f"{k[9:]} {v:.4g}" for k, v in row.items() if k.startswith("schedule/")]
         for line in range(max(map(len, (head, terms, errors)))):
             cells: list[str] = []
@@ -110,6 +112,25 @@ class Dashboard:
             Text(self.title, "bold"),
             Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)),
             grid,
+            *(Text(line, "green") for line in groups(measures)),
             *([Text("\n".join(plan), "yellow")] if plan else []),
             Text(self.bound, "dim"),
         )
+
+
+def groups(measures: Row) -> list[str]:
+    """A line for the measures that share a name before a slash: level/0, level/1, level/slope …
+
+    Numbered ones are shares of the worlds, and become a histogram.
+    """
+    lines = []
+    for name in dict.fromkeys(key.partition("/")[0] for key in measures if "/" in key):
+        own = {k.partition("/")[2]: v for k, v in measures.items() if k.startswith(f"{name}/")}
+        shares = [value for key, value in own.items() if key.isdigit()]
+        if shares:
+            height = max(*shares, 1e-9)
+            bars = "".join(BARS[round(share / height * (len(BARS) - 1))] for share in shares)
+            lines.append(f"{name} 0 {bars} {len(shares) - 1}")
+        others = [f"{key} {value:.2f}" for key, value in own.items() if not key.isdigit()]
+        lines += [f"{name}: {', '.join(others)}"] if others else []
+    return lines

@@ -3,6 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -12,6 +14,7 @@ from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.scores import Scores
+from gpusim_rl.envs.state import State
 from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy, restarted
@@ -23,9 +26,36 @@ STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
 EVERY = 10.0  # s between two lines about a long evaluation
 
 
+@dataclass(frozen=True)
+class Played:
+    """Episodes of B worlds, each played for the length of one.
+
+    Args:
+        task: as it was evaluated.
+        record: measure → (T, B), and `terminated`: where a world failed.
+        returns: (B,) sum of rewards of the first episode.
+        begun: the state in which the worlds began.
+    """
+
+    task: Task
+    record: dict[str, Tensor]
+    returns: Tensor
+    begun: State
+
+
+def evaluate(policy: Policy, task: Task, *, episodes: int, **how: Any) -> Scores:
+    """`success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
+    task's own scores. The arguments are those of `play`.
+    """
+    played = play(policy, task, episodes=episodes, **how)
+    scores = played.task.score(played.record)
+    # Outside the iteration the host may read: an evaluation runs on it.
+    return {**scores, "return": played.returns.mean().item(), "episodes": episodes}
+
+
 @torch.no_grad()
 @torch_threads(1)
-def evaluate(
+def play(
     policy: Policy,
     task: Task,
     *,
@@ -35,8 +65,8 @@ def evaluate(
     seed: int = SEED,
     progress: Callable[[str], None] | None = None,
     before_step: Callable[[Env, int], None] | None = None,
-) -> Scores:
-    """Score the mean action in `episodes` worlds, each for the length of one episode.
+) -> Played:
+    """Take the mean action in `episodes` worlds, each for the length of one episode.
 
     A world that fails restarts and goes on; its episode counts once.
 
@@ -45,12 +75,10 @@ def evaluate(
         task: as trained. What runs is its `evaluation()`.
         progress: takes a line now and then, if there is no terminal; there, a bar is shown.
         before_step: called with the Env and the number of the step.
-
-    Returns `success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
-    task's own measures.
     """
     env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
     task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
+    begun = env.current_state()
     first, returns = torch.ones(episodes), torch.zeros(episodes)
     for t in shown(task.horizon, progress) if progress else range(task.horizon):
         if before_step:
@@ -61,9 +89,7 @@ def evaluate(
         returns += first * step.reward
         first *= (~(failed := step.terminated | step.fault)).float()
         measures.add({"terminated": failed})
-    scores = task.score(measures.stacked())
-    # Outside the iteration the host may read: an evaluation runs on it.
-    return {**scores, "return": returns.mean().item(), "episodes": episodes}
+    return Played(task, measures.stacked(), returns, begun)
 
 
 def shown(steps: int, say: Callable[[str], None]) -> Iterator[int]:

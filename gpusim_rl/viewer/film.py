@@ -1,8 +1,9 @@
 """A film of a policy, rendered off screen."""
 
 import contextlib
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,39 @@ from gpusim_rl.viewer.offscreen import Camera
 
 FPS = 25  # frames per second
 HEIGHT, WIDTH = 480, 720  # pixels
+WALL = 1280  # pixels of each side of a film of several worlds
 
-Frames = Iterator[tuple[float, np.ndarray]]  # time [s], qpos (nq,)
+# time [s], qpos (nq,) of one world or (n, nq) of n worlds
+Frames = Iterator[tuple[float, np.ndarray]]
+Ground = Callable[[int], None]  # gives the model the ground of a world
 
 
-def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
+def film(
+    model: Any, frames: Frames, path: Path, seconds: float, ground: Ground | None = None
+) -> None:
     """Write a video of the frames, rendered off screen, with 25 frames per second.
+
+    Several worlds are shown side by side in a square, each from above.
 
     Args:
         model: a mujoco.MjModel.
-        frames: pairs of time [s] and qpos (nq,); each state is shown until the next one's time.
+        frames: each state is shown until the next one's time.
         path: of the video, which appears only when it is whole.
         seconds: length of the video [s].
+        ground: called before a picture of one world of several.
 
     Raises ValueError where there is no off-screen OpenGL.
     """
     import imageio
     from rich.progress import track
 
-    t, qpos = 0.0, model.qpos0
+    t, qpos = next(frames)
     part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
+    side = math.ceil(math.sqrt(len(qpos))) if qpos.ndim > 1 else 1
+    height, width = (HEIGHT, WIDTH) if qpos.ndim == 1 else [WALL // side // 8 * 8] * 2
     try:
         with (
-            contextlib.closing(Camera(model, HEIGHT, WIDTH)) as camera,
+            contextlib.closing(Camera(model, height, width, above=qpos.ndim > 1)) as camera,
             imageio.get_writer(part, fps=FPS, macro_block_size=8) as video,
         ):
             for i in track(
@@ -45,7 +56,20 @@ def film(model: Any, frames: Frames, path: Path, seconds: float) -> None:
             ):
                 while t < (i + 1) / FPS - 1e-9:
                     t, qpos = next(frames)
-                video.append_data(camera(qpos))
+                one = camera(qpos) if qpos.ndim == 1 else wall(camera, qpos, side, ground)
+                video.append_data(one)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def wall(camera: Camera, qpos: np.ndarray, side: int, ground: Ground | None) -> np.ndarray:
+    """Pictures of worlds qpos (n, nq), `side` of them in a row; black where there is none."""
+    pictures = []
+    for world, state in enumerate(qpos):
+        if ground:
+            ground(world)
+        pictures.append(camera(state))
+    pictures += [np.zeros_like(pictures[0])] * (side * side - len(qpos))
+    rows = [np.hstack(pictures[i : i + side]) for i in range(0, side * side, side)]
+    return np.vstack(rows)

@@ -22,6 +22,7 @@ NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri)"
     " or OSMesa (apt install libosmesa6)"
 )
+ABOVE = -50.0  # degrees: how a camera from above looks down
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  # MuJoCo's backends that need no display
 
 
@@ -152,17 +153,23 @@ class Camera:
         model: a mujoco.MjModel.
         height: of the pictures, in pixels.
         width: of the pictures, in pixels.
+        above: look down at what moves, wherever it is, instead.
 
     Raises ValueError where there is no off-screen OpenGL.
     """
 
-    def __init__(self, model: Any, height: int, width: int):
+    def __init__(self, model: Any, height: int, width: int, above: bool = False):
         import mujoco
 
         self.renderer = make_renderer(model, height, width)
-        self.model, self.data = model, mujoco.MjData(model)
+        self.model, self.data, self.above = model, mujoco.MjData(model), above
         names = [model.camera(i).name for i in range(model.ncam)]
         self.camera = names.index("track") if "track" in names else -1
+        if above:
+            mujoco.mj_kinematics(model, self.data)
+            mujoco.mj_comPos(model, self.data)
+            self.camera = whole(model, self.data)
+            self.camera.elevation, self.camera.distance = ABOVE, 2 * self.camera.distance
 
     def __call__(self, qpos: np.ndarray) -> np.ndarray:
         """The picture (height, width, 3) uint8 of a state qpos (nq,)."""
@@ -170,9 +177,23 @@ class Camera:
 
         self.data.qpos[:] = qpos
         mujoco.mj_forward(self.model, self.data)
+        if self.above:
+            self.camera.lookat[:] = self.data.subtree_com[self.model.jnt_bodyid[0]]
         self.renderer.update_scene(self.data, self.camera)
         return self.renderer.render()
 
     def close(self) -> None:
         """Free the OpenGL context."""
         self.renderer.close()
+
+
+def whole(model: Any, data: Any) -> Any:
+    """A free camera that sees the whole robot from its front left."""
+    import mujoco
+
+    view = mujoco.MjvCamera()
+    view.lookat[:] = data.subtree_com[model.jnt_bodyid[0]] * [1, 1, 0.8]
+    moving = model.body_rootid[model.geom_bodyid] == model.body_rootid[model.jnt_bodyid[0]]
+    far = np.linalg.norm(data.geom_xpos[moving] - view.lookat, axis=1) + model.geom_rbound[moving]
+    view.distance, view.azimuth, view.elevation = 2.5 * float(far.max()), 215.0, -20.0
+    return view

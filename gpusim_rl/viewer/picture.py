@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.viewer.offscreen import Camera
+from gpusim_rl.viewer.offscreen import Camera, whole
 
 HEIGHT, WIDTH = 720, 960  # pixels
 
@@ -43,18 +43,6 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
         add_label(scene, "forward", ahead)
         image = camera.renderer.render()
     write_whole(path, imageio.v3.imwrite("<bytes>", image, extension=".png"))
-
-
-def whole(model: Any, data: Any) -> Any:
-    """A free camera that sees the whole robot from its front left."""
-    import mujoco
-
-    view = mujoco.MjvCamera()
-    view.lookat[:] = data.subtree_com[model.jnt_bodyid[0]] * [1, 1, 0.8]
-    moving = model.body_rootid[model.geom_bodyid] == model.body_rootid[model.jnt_bodyid[0]]
-    far = np.linalg.norm(data.geom_xpos[moving] - view.lookat, axis=1) + model.geom_rbound[moving]
-    view.distance, view.azimuth, view.elevation = 2.5 * float(far.max()), 215.0, -20.0
-    return view
 
 
 def add_label(scene: Any, text: str, at: np.ndarray) -> None:

@@ -187,7 +187,8 @@ def test_levels_in_the_log():
     assert [means[f"level/{i}"] for i in (0, 2, 4, 9)] == [0.25] * 4
     assert means["level"] == 3.75 and means["relevelled"] == 0.5
     assert means[f"level/{kinds[0]}"] == 3.0  # of levels 2 and 4
-    assert means[f"level/{kinds[1]}"] == means[f"level/{kinds[2]}"] == 0.0  # of no world
+    assert means[f"level/{kinds[1]}"] == 9.0  # all of them were beyond it
+    assert means[f"level/{kinds[2]}"] == 0.0  # of no world
 
 
 def test_friction_decides():
@@ -257,6 +258,15 @@ def test_other_robots_walk_on_it(tmp_path):
     ):
         with pytest.raises(ValueError, match=says):
             make_task(composed(*words), "cpu")
+
+
+def test_a_level_of_all_worlds():
+    """level= puts every world on it, in an evaluation, too."""
+    task = rough_task(level=1).evaluation()
+    env = make_env("quadruped_rough", 4)
+    assert task.begin(4, env.rng)["level"].tolist() == [1] * 4
+    with pytest.raises(ValueError, match="level=2: expected a level below 2"):
+        rough_task(level=2)
 
 
 def test_mjx_is_refused():

@@ -242,3 +242,14 @@ def test_scheduled_numbers_are_lines_of_the_table():
     console.print(Dashboard("title", 10).table(row, 5.0))
     text = console.file.getvalue()
     assert all(f"{key} 0.25\n" in re.sub(" +\n", "\n", text) for key in keys)
+
+
+def test_measures_with_a_slash_are_lines_of_the_table():
+    """Numbered ones are a histogram; the others stand in one line."""
+    shares = {f"measure/level/{i}": share for i, share in enumerate((0.5, 0.25, 0.0))}
+    kinds = {"measure/level/slope": 0.25, "measure/level/gaps": 0.0}
+    console = Console(width=100, file=io.StringIO())
+    console.print(Dashboard("title", 10).table(ROW | shares | kinds, 5.0))
+    text = console.file.getvalue()
+    assert "level 0 █▄  2" in text and "level: slope 0.25, gaps 0.00" in text
+    assert "level/" not in text

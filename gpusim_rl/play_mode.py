@@ -1,0 +1,91 @@
+"""What `play.py` is asked to do, and whether its keys fit together."""
+
+from importlib.util import find_spec
+from typing import Any
+
+from gpusim_rl import new_task
+from gpusim_rl.config import validate
+from gpusim_rl.core import ranges
+from gpusim_rl.viewer.offscreen import has_display
+
+MODES = ("auto", "viewer", "video", "evaluate", "grid", "export", "robot", "new-task")
+EXPORTS = ("controller", "network")
+FILMS = (".mp4", ".mov", ".mkv", ".avi")
+ONLY = {  # modes that a key is for
+    "report": ("robot", "grid"),
+    "name": ("new-task",),
+    "worlds": ("video",),
+    "kind": ("video", "viewer"),
+    "level": ("video", "viewer"),
+}
+OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
+
+
+def choose_mode(cfg: dict[str, Any]) -> str:
+    """The mode, with `auto` resolved.
+
+    ValueError if the keys do not fit together, OSError if a file cannot be written.
+    """
+    if cfg["mode"] not in MODES:
+        raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
+    check_source(cfg)
+    mode = cfg["mode"]
+    if cfg["repro"] and mode == "auto" and not cfg["video"] and not has_display():
+        return "print"
+    if mode == "auto":
+        mode = "video" if cfg["video"] or not has_display() else "viewer"
+    if mode == "viewer" and not has_display():
+        raise ValueError("mode=viewer needs a display; use video=walk.mp4")
+    check_values(cfg)
+    if mode == "video":
+        validate.writable("video", cfg["video"], FILMS)
+    elif mode in (*OF_RUNS, "robot"):
+        validate.writable("out", cfg["out"])
+    if cfg["export"] not in EXPORTS:
+        raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
+    check_report(cfg, mode)
+    for key, modes in ONLY.items():
+        if mode not in modes and cfg[key] is not None:
+            raise ValueError(f"{key}={cfg[key]} needs mode={' or '.join(modes)}")
+    if mode == "robot" and cfg["robot"]["mjcf"] is None:
+        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
+    if mode == "new-task":
+        new_task.check_name(cfg["name"])
+    return mode
+
+
+def check_source(cfg: dict[str, Any]) -> None:
+    """ValueError unless run=, onnx= and repro= fit together and to the mode."""
+    only_runs = cfg["mode"] in OF_RUNS
+    if cfg["onnx"] and only_runs:
+        raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
+    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs):
+        others = f"run=, onnx= or mode={' or '.join(OF_RUNS)}"
+        raise ValueError(f"repro= is shown by itself: not with {others}")
+    for key in ("worlds", "kind", "level"):
+        if cfg[key] is not None and (cfg["onnx"] or cfg["repro"]):
+            raise ValueError(f"{key}={cfg[key]} needs run=")
+
+
+def check_report(cfg: dict[str, Any], mode: str) -> None:
+    """ValueError or OSError unless the picture report= can be drawn and written."""
+    validate.writable("report", cfg["report"], (".png",))
+    if mode == "grid" and cfg["report"] and not find_spec("matplotlib"):
+        raise ValueError("report= needs matplotlib: pip install 'gpusim_rl[bench]'")
+
+
+def check_values(cfg: dict[str, Any]) -> None:
+    """ValueError if a path, a number or the command is of another kind."""
+    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "report"):
+        if cfg[key] is not None and not isinstance(cfg[key], str):
+            raise ValueError(f"{key}={cfg[key]!r}: expected a path")
+    if not isinstance(cfg["robot"]["mjcf"], str | None):
+        raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
+    if not isinstance(cfg["kind"], str | None):
+        raise ValueError(f"kind={cfg['kind']!r}: expected a kind of rough ground")
+    ranges.check(cfg, table=ranges.PLAY)
+    validate.check_task_code(cfg)
+    command = cfg["command"]
+    numbers = isinstance(command, list) and all(type(x) in (int, float) for x in command)
+    if command and not numbers:
+        raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
