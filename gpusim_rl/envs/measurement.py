@@ -56,6 +56,12 @@ class Measurement:
         self.dropout = Dropout(lost, widths, device) if any(lost.values()) else None
         self._given = torch.zeros(worlds, n, device=device)
         self.readings = self.split(self._given)
+        # what nobody uses need not be computed: it is the reading of a hidden term alone
+        self.unused = {
+            name: torch.zeros(worlds, every[name], device=device)
+            for name in task.estimated
+            if name not in widths
+        }
         self.compile(lambda fn: fn)
 
     def compile(self, fuse: Callable[[Any], Any]) -> None:
@@ -105,7 +111,7 @@ class Measurement:
             now = delay.view(delay.frames)
         if delay or dropout:
             self._given.copy_(dropout.hold(now, self._given, rng, began) if dropout else now)
-        return s.with_(**self.readings)
+        return s.with_(**self.unused, **self.readings)
 
     def updated(self, update: Update, s: State, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step.
@@ -133,7 +139,7 @@ class Measurement:
             now = self.delay.view(self.delay.after(now))
         if self.dropout and rng is not None:
             now = self.dropout.hold(now, self._given, rng, None)
-        return s.with_(**self.split(now))
+        return s.with_(**self.unused, **self.split(now))
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor that later readings depend on, by name; B rows each."""

@@ -136,10 +136,15 @@ class Patches:
         It is not finite where a point is not. No index leaves the library, whatever is asked.
         """
         half = POINTS // 2
-        cell = (xy / CELL).round().nan_to_num(0.0).clamp(-half, half).long() + half
+        cell = (xy / CELL).round_().nan_to_num_(0.0).clamp_(-half, half)
         first = patch.clamp(0, len(self.start) - 1)[:, None]
-        box = self.top[(first * POINTS + cell[..., 0]) * POINTS + cell[..., 1]].long()
-        a, b, c = self.planes[first * (BOXES + 1) + box].unbind(-1)
+        place = (cell[..., 0] * POINTS + cell[..., 1]).long()  # exact: below 2²⁴
+        place += first * POINTS**2 + half * (POINTS + 1)
+        # index_select takes half the time of indices in brackets
+        box = self.top.index_select(0, place.flatten()).view(place.shape)
+        row = box + first * (BOXES + 1)
+        planes = self.planes.index_select(0, row.flatten()).view(*row.shape, 3)
+        a, b, c = planes.unbind(-1)
         return a + b * xy[..., 0] + c * xy[..., 1]
 
     def write(self, sim: Sim, patch: Tensor, mask: Tensor) -> None:
