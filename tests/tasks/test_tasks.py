@@ -53,14 +53,15 @@ def tensors(s: State) -> dict[str, Tensor]:
 
 
 def test_shapes(name):
-    """Every method returns tensors of B rows and of the model's widths, float32, and bool for
-    terminated."""
+    """Every method returns tensors of B rows and of the model's widths, float32; flags are bool,
+    and counts int64."""
     env = lived(name)
     task, s, mjm = env.task, env.current_state(), env.task.mjm
     for key, value in outputs(task, s, env.rng).items():
         assert value.shape[0] == B, key
         counts = key in ("start/kind", "start/level")
-        want = torch.bool if key == "terminated" else torch.int64 if counts else torch.float32
+        flags = key in ("terminated", "start/relevelled")
+        want = torch.bool if flags else torch.int64 if counts else torch.float32
         assert value.dtype == want, key
     assert task.control(s).shape == (B, mjm.nu)
     start = task.start(B, env.rng)
