@@ -74,7 +74,7 @@ class Warp:
         self._torch_device = torch.device(wp.device_to_torch(self._device))
         with self._scope():
             self.m = put_model(mjm, num_envs, fields)
-            self.d = make_data(self.m, mjm, num_envs, naconmax, njmax)
+            self.d = make_data(self.m, mjm, num_envs, naconmax, njmax, fields)
         # Outside a CUDA capture, capture_while copies a counter to the host before every solver
         # iteration. A fixed number of launches gives the same bits (a converged world skips them)
         # and reads nothing; training needs six.

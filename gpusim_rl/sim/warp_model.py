@@ -75,11 +75,22 @@ def put_model(mjm: mujoco.MjModel, num_envs: int, fields: tuple[str, ...]) -> mj
 
 
 def make_data(
-    m: mjw.Model, mjm: mujoco.MjModel, num_envs: int, naconmax: int | None, njmax: int | None
+    m: mjw.Model,
+    mjm: mujoco.MjModel,
+    num_envs: int,
+    naconmax: int | None,
+    njmax: int | None,
+    fields: tuple[str, ...],
 ) -> mjw.Data:
-    """The data of num_envs worlds. A capacity that is None comes from a probe of the model."""
+    """The data of num_envs worlds. A capacity that is None comes from a probe of the model.
+
+    Where geoms have a pose per world among `fields`, the probe has seen one of many grounds, and
+    twice as much is taken.
+    """
     if naconmax is None or njmax is None:
         contacts, rows, poses = probe(mjm)
+        if "geom_pos" in fields:
+            contacts, rows = 2 * contacts, 2 * rows
         if naconmax is None:
             naconmax = pool_size(m, mjm, contacts, poses, num_envs)
         njmax = rows if njmax is None else njmax

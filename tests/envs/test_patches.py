@@ -130,6 +130,14 @@ def test_warp_has_the_same_ground(kind):
         assert ((native - warp).abs().amax(1) < limit).float().mean() >= 0.9
 
 
+def test_moving_ground_has_twice_the_room():
+    """A probe sees one ground: where boxes move, the capacities are twice what it says."""
+    task = rough_task()
+    fixed = make_sim("warp", task.physics, 4)
+    moving = make_sim("warp", task.physics, 4, fields=FIELDS)
+    assert moving.d.njmax == 2 * fixed.d.njmax and moving.d.naconmax > fixed.d.naconmax
+
+
 @pytest.mark.parametrize("name", SIMS)
 def test_a_restart_moves_no_other_ground(name):
     """A masked restart writes the patch of its worlds; the ground of the others keeps its bits."""
