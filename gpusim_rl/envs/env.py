@@ -121,7 +121,7 @@ class Env:
     def _refreshed(self) -> State:
         """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
         self._now.copy_(live_tensors.state_tensors(self))
-        return self._now
+        return self._now.with_()  # what it computes is not kept: it may lie in a graph's memory
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.

@@ -40,6 +40,8 @@ BIAS = {
 CASES = {
     "cartpole": ("cartpole", []),
     "quadruped": ("quadruped", []),
+    "rough": ("quadruped_rough", []),
+    "seeing": ("quadruped_rough", ["task.hide=[]"]),
     "whole": ("quadruped", ["graph=whole"]),
     "history": ("quadruped", ["task.history.joints=3", "task.observation_delay=[0,2]"]),
     "dropout": ("quadruped", ["task.dropout.gyro=0.2"]),
