@@ -22,6 +22,7 @@ from tests.worlds import ROOT
 pytestmark = pytest.mark.simulated
 HERE = Path(__file__).parent
 CASES = "cartpole quadruped whole history dropout augment loss net bf16 unfused plan pd dc"
+CASES += " rough seeing"
 DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation host_counter"
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
 TRAIN = ("train.py", "task=cartpole", "device=cuda", "log=none", "export=none", *SMALL)
