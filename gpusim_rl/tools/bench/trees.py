@@ -49,7 +49,8 @@ def unpack(commit: str, folder: Path) -> tuple[str, Path]:
         raise ValueError(f"commits: {PACKAGE.parent} has no commit {commit!r}")
     name = full.decode().strip()
     with tarfile.open(fileobj=BytesIO(git("archive", name) or b"")) as files:
-        files.extractall(folder / name, filter="data")
+        safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
+        files.extractall(folder / name, **safe)
     return name, folder / name
 
 
