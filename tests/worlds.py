@@ -28,6 +28,7 @@ from gpusim_rl.sim.factory import make
 ROOT = Path(__file__).parent.parent
 TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*/*.py") if path.stem != "__init__")
 SIMS = ("native", "warp")
+ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 
 
 def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -73,15 +74,17 @@ def with_ranges(randomise: dict[str, Any]) -> dict[str, Any]:
 
 
 def everything(kind: str = "uniform") -> dict[str, Any]:
-    """`task.randomise` of the quadruped with every field on, those that share a model field on
-    bodies of their own."""
+    """`task.randomise` of the quadruped with every field on that fits its servos, without air.
+    Those that share a model field are on bodies of their own."""
     ranges = {
         "add": {"low": 0.005, "high": 0.045},
         "scale": {"low": 0.2, "high": 1.8},
         "set": {"low": 0.2, "high": 1.8},
     }
     entries: dict[str, Any] = {
-        name: {"kind": kind} | ranges[field.hows[0]] for name, field in FIELDS.items()
+        name: {"kind": kind} | ranges[field.hows[0]]
+        for name, field in FIELDS.items()
+        if name not in ROTORS
     }
     bias = {"kind": kind, "low": 0.005, "high": 0.045}
     entries |= {"bias": {"gyro": dict(bias), "joint_pos": dict(bias)}}

@@ -50,6 +50,102 @@ def from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     )
 
 
+def product(p: Tensor, q: Tensor) -> Tensor:
+    """The Hamilton product pq (…, 4) of quaternions: the rotation by q, then by p."""
+    (a, u), (b, v) = ((x[..., :1], x[..., 1:]) for x in (p, q))
+    scalar = a * b - (u * v).sum(-1, keepdim=True)
+    return torch.cat([scalar, a * v + b * u + torch.linalg.cross(u, v)], -1)
+
+
+def conjugate(q: Tensor) -> Tensor:
+    """(…, 4) the conjugate: of a unit quaternion, the inverse rotation."""
+    return torch.cat([q[..., :1], -q[..., 1:]], -1)
+
+
+def log(q: Tensor) -> Tensor:
+    """(…, 3) the rotation vector of unit quaternions q (…, 4): the axis times the angle [rad].
+
+    The angle is at most π: of the two ways round, the shorter one. It is smooth at no rotation.
+    """
+    q = torch.where(q[..., :1] < 0, -q, q)
+    square = squared(q[..., 1:])[..., None]
+    small = square < 1e-8
+    sine = torch.where(small, 1.0, square).sqrt()  # of 1 where it is not used: no NaN in a gradient
+    whole = 2 * torch.atan2(sine, q[..., :1]) / sine
+    return torch.where(small, 2.0, whole) * q[..., 1:]
+
+
+def from_axis_angle(axis: Tensor, angle: Tensor) -> Tensor:
+    """Unit quaternion (…, 4) of a turn by angle (…) [rad] about the unit vector axis (…, 3)."""
+    half = angle[..., None] / 2
+    return torch.cat([half.cos(), half.sin() * axis], -1)
+
+
+def to_axis_angle(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vector (…, 3) and angle (…) [rad] in [0, π] of unit quaternions; x of no rotation."""
+    turn = log(q)
+    angle = squared(turn).sqrt()
+    none = (angle == 0)[..., None]
+    x = torch.nn.functional.pad(torch.ones_like(turn[..., :1]), (0, 2))
+    return torch.where(none, x, turn / torch.where(none, 1.0, angle[..., None])), angle
+
+
+def to_6d(q: Tensor) -> Tensor:
+    """(…, 6) the first two columns of the rotation's matrix, one after the other.
+
+    They are continuous in the rotation, as no four numbers are (Zhou et al., arXiv:1812.07035).
+    """
+    return to_matrix(q)[..., :2].transpose(-1, -2).flatten(-2)
+
+
+def from_6d(x: Tensor) -> Tensor:
+    """(…, 3, 3) the rotation's matrix of x (…, 6), by Gram and Schmidt (arXiv:1812.07035, eq. 15).
+
+    The two vectors need not be unit vectors at right angles, but must not be parallel.
+    """
+    first = torch.nn.functional.normalize(x[..., :3], dim=-1)
+    second = x[..., 3:] - (first * x[..., 3:]).sum(-1, keepdim=True) * first
+    second = torch.nn.functional.normalize(second, dim=-1)
+    return torch.stack([first, second, torch.linalg.cross(first, second)], -1)
+
+
+def uniform_rotation(unit: Tensor) -> Tensor:
+    """Unit quaternions (…, 4), uniform over all rotations, of numbers (…, 3) uniform in [0, 1).
+
+    Shoemake, "Uniform random rotations", Graphics Gems III (1992), p. 124.
+    """
+    share, first, second = unit.unbind(-1)
+    near, far = (1 - share).sqrt(), share.sqrt()
+    a, b = 2 * math.pi * first, 2 * math.pi * second
+    return torch.stack([far * b.cos(), near * a.sin(), near * a.cos(), far * b.sin()], -1)
+
+
+def yaw(q: Tensor) -> Tensor:
+    """(…) the angle about the world's z [rad] by which unit quaternions turn x, in (-π, π]."""
+    w, x, y, z = q.unbind(-1)
+    return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+
+
+def yaw_frame(q: Tensor) -> Tensor:
+    """(…, 4) the rotation about the world's z alone by `yaw`: a frame that stays level."""
+    half = yaw(q) / 2
+    return torch.stack([half.cos(), 0 * half, 0 * half, half.sin()], -1)
+
+
+def wrap(angle: Tensor) -> Tensor:
+    """The same angle [rad] in [-π, π)."""
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def tolerance(x: Tensor, low: float, high: float, margin: float, at_margin: float = 0.1) -> Tensor:
+    """1 where low ≤ x ≤ high, falling to `at_margin` at a distance `margin`, by a Gaussian.
+
+    The kernel of dm_control's rewards (Tassa et al., arXiv:1801.00690, section 2.2).
+    """
+    beyond = torch.relu(low - x) + torch.relu(x - high)
+    return torch.exp(math.log(at_margin) * (beyond / margin) ** 2)
+
+
 def squared(v: Tensor) -> Tensor:
     """|v|² over the last axis: (…, n) → (…)."""
     return (v * v).sum(-1)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.maths import squared
+from gpusim_rl.core.maths import squared, yaw
 from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.patches import Patches
@@ -129,9 +129,8 @@ class OnTerrain(Task):
         The grid turns with the robot's yaw. Its points run from the rear to the front, and at each
         of these places from the right to the left.
         """
-        w, x, y, z = s.qpos[:, 3:7].unbind(1)
-        yaw = torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))[:, None]
-        cos, sin = yaw.cos(), yaw.sin()
+        turn = yaw(s.qpos[:, 3:7])[:, None]
+        cos, sin = turn.cos(), turn.sin()
         along, across = self.grid.unbind(1)
         points = torch.stack([cos * along - sin * across, sin * along + cos * across], -1)
         return s.qpos[:, 2:3] - self.patches.height(s.patch, s.qpos[:, None, :2] + points)

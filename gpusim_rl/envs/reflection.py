@@ -72,6 +72,34 @@ def pairs(m: Any, axis: int) -> dict[int, tuple[int, float]]:
     return own
 
 
+def wrench_images(m: Any, axis: int) -> dict[int, tuple[int, float]]:
+    """Actuator on a site → its image and its sign, from places, forces and torques.
+
+    The image of an actuator acts at the mirrored place, with the mirrored force and torque, or with
+    both turned round. Actuators without such an image are left out.
+    """
+    d, mirror = mujoco.MjData(m), np.where(np.arange(3) == axis, -1.0, 1.0)
+    if m.nkey:
+        mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_kinematics(m, d)
+    on_site = [i for i in range(m.nu) if m.actuator_trntype[i] == mujoco.mjtTrn.mjTRN_SITE]
+    sites = m.actuator_trnid[on_site, 0]
+    places, frames = d.site_xpos[sites], d.site_xmat[sites].reshape(-1, 3, 3)
+    gears = m.actuator_gear[on_site].reshape(-1, 2, 3)  # force and torque, in the site's frame
+    wrenches = np.einsum("sij,skj->ski", frames, gears)
+    images = wrenches * np.stack([mirror, -mirror])
+    near = 1e-2 * np.abs(wrenches).max((0, 2), initial=0)[:, None] + 1e-9
+    own: dict[int, tuple[int, float]] = {}
+    for i, actuator in enumerate(on_site):
+        far = np.linalg.norm(places - places[i] * mirror, axis=1)
+        for sign in (1.0, -1.0):
+            same = (np.abs(wrenches - sign * images[i]) <= near).all((1, 2)) & (far < 1e-3)
+            if same.any():
+                own[actuator] = (on_site[int(np.flatnonzero(same)[0])], sign)
+                break
+    return own
+
+
 class Reflector:
     """The images of `qpos`, `qvel`, `sensordata`, `ctrl` and the action of a model.
 
@@ -85,10 +113,13 @@ class Reflector:
     def __init__(self, m: Any, axis: int, joints: Flip | None, device: str):
         self.m, self.axis, self.device = m, axis, device
         self.driven = driven_joints(m)
-        if -1 in self.driven:
-            what = driven_things(m)[self.driven.index(-1)]
-            name = m.actuator(self.driven.index(-1)).name
-            raise ValueError(f"the actuator {name!r} drives the {what}, which has no mirror image")
+        self.wrenches = wrench_images(m, axis)
+        for i, joint in enumerate(self.driven):
+            if joint < 0 and i not in self.wrenches:
+                name, what = m.actuator(i).name, driven_things(m)[i]
+                raise ValueError(
+                    f"the actuator {name!r} drives the {what}, which has no mirror image"
+                )
         self.pairs = pairs(m, axis)
         if joints:
             order, signs = joints
@@ -96,7 +127,7 @@ class Reflector:
             self.pairs |= {i: (self.driven[j], float(sign)) for i, j, sign in named}
         rest = m.key_qpos[0] if m.nkey else m.qpos0
         self.center = {j: float(rest[m.jnt_qposadr[j]]) for j in range(m.njnt)}
-        self.actuator = {j: i for i, j in enumerate(self.driven)}
+        self.actuator = {j: i for i, j in enumerate(self.driven) if j >= 0}
 
     def parts(self, width: int, kind: str) -> list[float]:
         """The signs of a vector's components: polar, axial or quaternion."""
@@ -167,6 +198,10 @@ class Reflector:
         """The image of a sensor of a joint or of an actuator: its column, sign and offset."""
         m, of = self.m, int(self.m.sensor_objid[i])
         by_joint = m.sensor_objtype[i] == mujoco.mjtObj.mjOBJ_JOINT
+        if not by_joint and self.driven[of] < 0:
+            image, sign = self.wrenches[of]
+            at = places.get((*self.key(i)[:2], image, *self.key(i)[3:]))
+            return (int(m.sensor_adr[i]), torch.nan, 0.0) if at is None else (at, sign, 0.0)
         joint = of if by_joint else self.driven[of]
         other, sign, offset = self.joint(joint, int(m.sensor_type[i]) in POSITIONS)
         image = other if by_joint else self.actuator.get(other, -1)
@@ -192,6 +227,9 @@ class Reflector:
         """The images of actions; with `targets` of `ctrl`, which may be targets of servos."""
         columns = []
         for i, j in enumerate(self.driven):
+            if j < 0:
+                columns.append((*self.wrenches[i], 0.0))
+                continue
             other, sign, offset = self.joint(j, targets and bool(self.m.actuator_biasprm[i, 1]))
             columns.append((self.actuator.get(other, i), sign, offset))
         return self.affine(columns)

@@ -3,15 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
-import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.robots.servos import driven_joints
-
-ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-
+from gpusim_rl.robots.servos import ONE_DOF, driven_joints
 
 Derived = Mapping[str, Callable[[Any], Tensor]]
 

@@ -26,7 +26,7 @@ DERIVED = (
 )
 # Derived from geom_size. The broadphase is compiled anew if they are per world.
 BOUNDS = ("geom_aabb", "geom_rbound")
-GRAVITY = "opt.gravity"
+OPTIONS = ("opt.gravity", "opt.wind")  # vectors of a model's options that may be per world
 ALIGNED = 64  # numbers: an array begins at a multiple of 256 bytes, as one of its own would
 # Sensors that need poses and velocities of bodies alone. Others need all that precedes the
 # dynamics.
@@ -65,12 +65,13 @@ def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
 
 def put_model(mjm: mujoco.MjModel, num_envs: int, fields: tuple[str, ...]) -> mjw.Model:
     """The model on Warp's current device; each of `fields` has a value for every world."""
-    batched = [name for name in fields if name != GRAVITY]
+    batched = [name for name in fields if name not in OPTIONS]
     m = mjw.put_model(mjm, batch_sizes=dict.fromkeys(batched, num_envs))
-    if GRAVITY in fields:
-        # put_model stores one gravity, though every kernel reads it per world.
-        m.opt.gravity = wp.array(np.tile(mjm.opt.gravity, (num_envs, 1)), dtype=wp.vec3)
-        m.opt.gravity._is_batched = True
+    for name in (name.removeprefix("opt.") for name in fields if name in OPTIONS):
+        # put_model stores one vector, though every kernel reads it per world.
+        rows = wp.array(np.tile(getattr(mjm.opt, name), (num_envs, 1)), dtype=wp.vec3)
+        rows._is_batched = True
+        setattr(m.opt, name, rows)
     return m
 
 

@@ -65,12 +65,12 @@ def get_device(ident=None):
 
 def run(task_name: str, *, deterministic: bool = False, conditional: bool = False) -> None:
     """Notes the kernels of a task's model, for few worlds and for many."""
-    from gpusim_rl.sim.warp_model import DERIVED, GRAVITY, accepted
+    from gpusim_rl.sim.warp_model import DERIVED, OPTIONS, accepted
     from tests.worlds import make_task
 
     task = make_task(task_name)
     mjm = accepted(task.mjm)
-    fields = [field for field in task.fields if field != GRAVITY]
+    fields = [field for field in task.fields if field not in OPTIONS]
     with wp.ScopedDevice("cpu"):
         for num in (16, 4096):
             sizes = dict.fromkeys([*fields, *DERIVED] if task.fields else [], num)

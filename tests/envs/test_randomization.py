@@ -21,6 +21,7 @@ from tests.algorithms.test_capture import exempt
 from tests.guard import guard
 from tests.worlds import (
     ROOT,
+    ROTORS,
     SIMS,
     everything,
     make_env,
@@ -387,7 +388,7 @@ def test_an_evaluation_has_no_pushes():
     """The task as it is evaluated keeps what a robot may be, without pushes."""
     task = make_env(num_envs=2, randomise=everything()).task.evaluation()
     on = set(task.randomization.entries)
-    assert {"push", "force"} == set(FIELDS) - on
+    assert {"push", "force", *ROTORS} == set(FIELDS) - on
 
 
 def test_cartpole_has_what_it_can():
@@ -428,7 +429,7 @@ def test_cartpole_has_what_it_can():
 @pytest.mark.parametrize(
     "name, entry, says",
     [
-        ("wind", {}, "task.randomise.wind: no such field, choose one of friction, mass"),
+        ("sonar", {}, "task.randomise.sonar: no such field, choose one of friction, mass"),
         (
             "mass",
             {"lo": 1},

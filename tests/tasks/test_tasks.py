@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import needs
@@ -168,10 +167,10 @@ def test_observation_is_measurable(name):
     its computer keeps, and from the command."""
     env = make_env(name, B)
     need = needs(env.task)
-    assert {*need.readings} == {*env.readings} <= {*measured(env.task.mjm)}
+    assert {*need.readings} == {*env.readings} <= {*env.task.measured}
     assert need.command == (env.task.command is not None) == ("command" in env.memory)
     widths = {reading: x.shape[1] for reading, x in env.readings.items()}
-    assert widths == {reading: measured(env.task.mjm)[reading] for reading in env.readings}
+    assert widths == {reading: env.task.measured[reading] for reading in env.readings}
 
 
 def test_the_command_is_declared_once(name):

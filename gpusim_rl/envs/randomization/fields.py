@@ -93,6 +93,10 @@ FIELDS: dict[str, Field] = {
         means="force limit of actuators", unit="1", when="episode",
         of="actuator", targets=("actuator_forcerange",), hows=("scale",), each_or_all=True,
     ),
+    "gain": Field(
+        means="force of motors and rotors for what they are told", unit="1", when="episode",
+        of="actuator", targets=("actuator_gainprm.0",), hows=("scale",), each_or_all=True,
+    ),
     "gravity": Field(
         means="magnitude of gravity", unit="m/s²", when="episode",
         targets=("opt.gravity",), hows=("set", "scale"),
@@ -100,6 +104,10 @@ FIELDS: dict[str, Field] = {
     "tilt": Field(
         means="angle of gravity from the model's own, in any direction", unit="rad", when="episode",
         targets=("opt.gravity",),
+    ),
+    "wind": Field(
+        means="speed of the wind, in any horizontal direction", unit="m/s", when="episode",
+        targets=("opt.wind",), hows=("set",),
     ),
     "encoder": Field(
         means="offset of joint encoders: of what the actor sees, and of what a position servo "

@@ -17,7 +17,7 @@ from gpusim_rl.envs.randomization.pushes import Pushes
 from gpusim_rl.envs.randomization.sampling import Block, spread, zero_padded
 from gpusim_rl.sim.actuator_spec import GAINS, Actuator
 
-GRAVITY = "opt.gravity"
+GRAVITY, WIND = OPTIONS = ("opt.gravity", "opt.wind")
 Values = dict[str, Tensor]
 Draw = Callable[[str], Tensor]  # name of an entry → its numbers (B, width)
 
@@ -70,7 +70,7 @@ class Randomization:
         for name in self.entries:
             self.check_low(name, self.entries[name]["low"])
         self.fields = tuple(
-            dict.fromkeys(t if t == GRAVITY else t.partition(".")[0] for t in self.own)
+            dict.fromkeys(t if t in OPTIONS else t.partition(".")[0] for t in self.own)
         )
         self.world_block, self.episode_block = self._block("world"), self._block("episode")
         self.push = Pushes(self.entries, dt, self.qvel, mjm.nv, device)
@@ -104,12 +104,14 @@ class Randomization:
             ValueError: it scales only zeros, or a mass or the like could become negative.
         """
         how, known = self._how(name), field(name)
+        if name == "wind" and not self.mjm.opt.density:
+            raise ValueError('task.randomise.wind: this model has no air, such as density="1.2"')
         if name == "gravity" and how == "set" and not self.own[GRAVITY].any():
             raise ValueError("task.randomise.gravity: this model has none, so it has no direction")
         own = {
             target: self.own[target][self.spreads[name].mask]
             for target in self.targets(name)
-            if target != GRAVITY
+            if target not in OPTIONS
         }
         if how == "scale" and any(not value.any() for value in own.values()):
             other = ", say how=set" if "set" in known.hows else ""
@@ -132,8 +134,9 @@ class Randomization:
         parts = [
             (name, e["kind"], e["low"], e["high"], self.spreads[name].width) for name, e in named
         ]
-        if when == "episode" and "tilt" in self.entries:
-            parts.append(("azimuth", "uniform", 0.0, 2 * math.pi, 1))
+        around = {"tilt": "azimuth", "wind": "wind_azimuth"}  # directions that go with a number
+        directions = [around[name] for name, _ in named if name in around]
+        parts += [(name, "uniform", 0.0, 2 * math.pi, 1) for name in directions]
         return Block(f"randomise/{when}", parts, self.device) if parts else None
 
     def scheduled_number(self, name: str, which: str) -> Tensor:
@@ -203,7 +206,7 @@ class Randomization:
         """The model fields (B, …) that the entries of a block change."""
         values: Values = {}
         for name in (name for name in self.entries if name in block.place):
-            for target in self.targets(name) if GRAVITY not in self.targets(name) else ():
+            for target in (t for t in self.targets(name) if t not in OPTIONS):
                 value = values.get(target, self.own[target])
                 values[target] = self._changed(name, target, value, draw(name))
         if self.gravity and block is self.episode_block:
@@ -212,6 +215,9 @@ class Randomization:
                 strength = strength * self.own[GRAVITY].norm()
             angles = (draw("tilt"), draw("azimuth")) if "tilt" in self.entries else None
             values[GRAVITY] = self.gravity.vector(strength, angles)
+        if "wind" in block.place:
+            speed, angle = draw("wind"), draw("wind_azimuth")
+            values[WIND] = torch.cat([speed * angle.cos(), speed * angle.sin(), 0 * speed], 1)
         return values
 
     def _changed(self, name: str, target: str, value: Tensor, x: Tensor) -> Tensor:

@@ -164,10 +164,12 @@ def check_actuators(m: mujoco.MjModel, name: str, chosen: list[int]) -> None:
             raise ValueError(
                 f"task.randomise.strength: actuator {m.actuator(i).name!r} has no force limit"
             )
-        if name in ("kp", "kd") and m.actuator_biastype[i] != mujoco.mjtBias.mjBIAS_AFFINE:
-            raise ValueError(
-                f"task.randomise.{name}: actuator {m.actuator(i).name!r} is no position servo"
-            )
+        if name not in ("kp", "kd", "gain"):
+            continue
+        servo = m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_AFFINE
+        if servo == (name == "gain"):
+            what = "a servo, whose gains are kp and kd" if servo else "no position servo"
+            raise ValueError(f"task.randomise.{name}: actuator {m.actuator(i).name!r} is {what}")
 
 
 def zero_padded(x: Tensor, first: int, size: int) -> Tensor:
