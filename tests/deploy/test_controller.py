@@ -302,10 +302,10 @@ def test_actuators_without_a_joint(tmp_path):
     assert runtime.Policy(path).outputs["drives"] == out["drives"]
 
 
-def test_no_mirror_without_a_joint():
-    """A mirror image of an actuator without a joint is refused with its name."""
+def test_no_mirror_of_a_tendon():
+    """A mirror image of an actuator on a tendon is refused with its name."""
     task = puller()
-    with pytest.raises(ValueError, match="'pull' drives the site tip, which has no"):
+    with pytest.raises(ValueError, match="'reel' drives the tendon rope, which has no"):
         Reflector(task.mjm, 0, None, "cpu")
 
 
