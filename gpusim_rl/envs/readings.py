@@ -2,8 +2,6 @@
 
 import mujoco
 
-from gpusim_rl.robots.servos import ONE_DOF, driven_joints
-
 # Joints by their actuators, in the order of ctrl: what servos report.
 JOINTS = ("joint_pos", "joint_vel")
 # Sensors that a robot can carry, by their MuJoCo type. The others need the simulator: velocimeter,
@@ -21,22 +19,15 @@ CARRIED = {
 }
 
 
-def turns_joints(model: mujoco.MjModel) -> bool:
-    """Whether every actuator moves a hinge or a slide."""
-    joints = driven_joints(model)
-    return all(j >= 0 and model.jnt_type[j] in ONE_DOF for j in joints)
-
-
 def measured(model: mujoco.MjModel) -> dict[str, int]:
     """What a robot of this model can measure: the name of each reading → its width.
 
     These are the sensors of a type that a robot can carry, in the model's order, and the angles and
-    speeds of the actuated joints, if every actuator moves a hinge or a slide.
+    speeds of the actuated joints.
     """
     sensors = {
         model.sensor(i).name: int(model.sensor_dim[i])
         for i in range(model.nsensor)
         if model.sensor_type[i] in CARRIED
     }
-    servos = JOINTS if turns_joints(model) else ()
-    return sensors | {name: int(model.nu) for name in servos}
+    return sensors | {name: int(model.nu) for name in JOINTS}

@@ -76,13 +76,15 @@ def wrench_images(m: Any, axis: int) -> dict[int, tuple[int, float]]:
     """Actuator on a site → its image and its sign, from places, forces and torques.
 
     The image of an actuator acts at the mirrored place, with the mirrored force and torque, or with
-    both turned round. Actuators without such an image are left out.
+    both turned round. The mirror goes through the world's origin in the first keyframe. Actuators
+    without such an image are left out, and those whose force is relative to another site.
     """
     d, mirror = mujoco.MjData(m), np.where(np.arange(3) == axis, -1.0, 1.0)
     if m.nkey:
         mujoco.mj_resetDataKeyframe(m, d, 0)
     mujoco.mj_kinematics(m, d)
-    on_site = [i for i in range(m.nu) if m.actuator_trntype[i] == mujoco.mjtTrn.mjTRN_SITE]
+    kinds = m.actuator_trntype == mujoco.mjtTrn.mjTRN_SITE
+    on_site = np.flatnonzero(kinds & (m.actuator_trnid[:, 1] < 0)).tolist()
     sites = m.actuator_trnid[on_site, 0]
     places, frames = d.site_xpos[sites], d.site_xmat[sites].reshape(-1, 3, 3)
     gears = m.actuator_gear[on_site].reshape(-1, 2, 3)  # force and torque, in the site's frame

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
+import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.robots.servos import ONE_DOF, driven_joints
+from gpusim_rl.robots.servos import driven_joints
+
+ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+
 
 Derived = Mapping[str, Callable[[Any], Tensor]]
 

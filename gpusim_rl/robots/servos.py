@@ -7,7 +7,6 @@ import numpy as np
 
 TRANSMISSION = mujoco.mjtTrn
 ON_JOINT = (int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT))
-ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 DRIVEN = {  # the kind of object that an actuator without a joint drives
     TRANSMISSION.mjTRN_TENDON: mujoco.mjtObj.mjOBJ_TENDON,
     TRANSMISSION.mjTRN_SITE: mujoco.mjtObj.mjOBJ_SITE,

@@ -72,5 +72,7 @@ class Sim(Protocol):
         ...
 
 
+# Vectors of a model's options that may have a value per world.
+OPTIONS = GRAVITY, WIND = ("opt.gravity", "opt.wind")
 # m, rad, m/s, rad/s: a state beyond this is a fault. MuJoCo's own mjMAXVAL is 1e10.
 LIMIT = 1e8

@@ -10,6 +10,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
+from gpusim_rl.sim.base import OPTIONS
 from gpusim_rl.sim.capacity import pool_size, probe
 
 # What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from
@@ -26,7 +27,6 @@ DERIVED = (
 )
 # Derived from geom_size. The broadphase is compiled anew if they are per world.
 BOUNDS = ("geom_aabb", "geom_rbound")
-OPTIONS = ("opt.gravity", "opt.wind")  # vectors of a model's options that may be per world
 ALIGNED = 64  # numbers: an array begins at a multiple of 256 bytes, as one of its own would
 # Sensors that need poses and velocities of bodies alone. Others need all that precedes the
 # dynamics.

@@ -66,9 +66,8 @@ def test_rotors_that_all_turn_one_way_have_no_image():
 
 
 def test_a_model_without_joint_actuators_is_described():
-    """There is no `joint_pos` to measure, and each actuator has its unit and no joint."""
+    """Each actuator has its unit and no joint."""
     m = model()
-    assert measured(m) == {}
     assert actuated_joints(m) == [None] * 4 and actuators(m)["default_pose"] == [None] * 4
     assert [control_unit(m, i) for i in range(4)] == ["N"] * 4
 
@@ -115,5 +114,5 @@ def test_what_does_not_fit_is_refused():
     spec = mujoco.MjSpec.from_string(mjcf())
     spec.actuators[1].set_to_position(1.0)
     entry = dict(kind="uniform", low=0.9, high=1.1, each=True, only=None)
-    with pytest.raises(ValueError, match="gain: actuator 'FR' is a servo, whose gains are kp"):
+    with pytest.raises(ValueError, match="gain: actuator 'FR' is no motor"):
         randomization(spec.compile(), gain=entry)

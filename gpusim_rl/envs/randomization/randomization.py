@@ -16,8 +16,8 @@ from gpusim_rl.envs.randomization.joints import free_joint, joint_ranges, servo_
 from gpusim_rl.envs.randomization.pushes import Pushes
 from gpusim_rl.envs.randomization.sampling import Block, spread, zero_padded
 from gpusim_rl.sim.actuator_spec import GAINS, Actuator
+from gpusim_rl.sim.base import GRAVITY, OPTIONS, WIND
 
-GRAVITY, WIND = OPTIONS = ("opt.gravity", "opt.wind")
 Values = dict[str, Tensor]
 Draw = Callable[[str], Tensor]  # name of an entry → its numbers (B, width)
 

@@ -159,17 +159,18 @@ def elements(m: mujoco.MjModel, name: str, of: str) -> tuple[int, list[int]]:
 
 def check_actuators(m: mujoco.MjModel, name: str, chosen: list[int]) -> None:
     """ValueError if one of the actuators has no gain, or no force limit, to randomize."""
-    for i in chosen:
+    for i in chosen if field(name).of == "actuator" else ():
         if name == "strength" and not m.actuator_forcelimited[i]:
             raise ValueError(
                 f"task.randomise.strength: actuator {m.actuator(i).name!r} has no force limit"
             )
-        if name not in ("kp", "kd", "gain"):
-            continue
-        servo = m.actuator_biastype[i] == mujoco.mjtBias.mjBIAS_AFFINE
-        if servo == (name == "gain"):
-            what = "a servo, whose gains are kp and kd" if servo else "no position servo"
-            raise ValueError(f"task.randomise.{name}: actuator {m.actuator(i).name!r} is {what}")
+        bias = m.actuator_biastype[i]
+        motor = bias == mujoco.mjtBias.mjBIAS_NONE
+        motor &= m.actuator_gaintype[i] == mujoco.mjtGain.mjGAIN_FIXED
+        wrong = name in ("kp", "kd") and bias != mujoco.mjtBias.mjBIAS_AFFINE
+        if wrong or (name == "gain" and not motor):
+            what = "position servo" if wrong else "motor"
+            raise ValueError(f"task.randomise.{name}: actuator {m.actuator(i).name!r} is no {what}")
 
 
 def zero_padded(x: Tensor, first: int, size: int) -> Tensor:
