@@ -5,7 +5,7 @@ Torch and MuJoCo are imported inside functions: mistakes in the command line are
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpusim_rl.play_mode import choose_mode
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
 from gpusim_rl.viewer.picture import picture
-from gpusim_rl.viewer.window import Choose, Command, Keys, Numbers, tour, view
+from gpusim_rl.viewer.window import Choose, Command, Keys, tour, view
 
 REPLAY_SECONDS = 5  # of a video of repro=
 
@@ -145,13 +145,13 @@ def show(cfg: dict[str, Any], mode: str) -> None:
     with errors.one_line_errors():
         if run:
             ppo, config = player.load_run(run, cfg)
-            model, frames, ground = player.play_run(run, ppo, config, cfg, choose)
+            model, frames, show_world = player.play_run(run, ppo, config, cfg, choose)
         else:
-            (model, frames), ground = player.play_onnx(Path(cfg["onnx"]), choose), None
+            (model, frames), show_world = player.play_onnx(Path(cfg["onnx"]), choose), None
         if mode == "viewer":
             view(model, frames, keys[0].press if keys else None)
         else:
-            film(model, frames, out, cfg["seconds"], ground)
+            film(model, frames, out, cfg["seconds"], show_world)
             print(f"wrote {out}")
 
 
@@ -161,16 +161,17 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
     With a keyboard its `Keys` are appended to `keys`.
     """
 
-    def choose(names: Sequence[str], low: Numbers, high: Numbers) -> Command:
+    def choose(about: Mapping[str, Any]) -> Command:
+        names, trained = about["names"], about["trained"]
         fixed = np.array(cfg["command"] or [], dtype=float)
         if len(fixed) not in (0, len(names)):
             expected = f"{len(names)} numbers: {', '.join(names)}"
             raise ValueError(f"command={cfg['command']}: this policy follows {expected}")
         if keys is not None:
-            keys.append(Keys(low, high))
+            keys.append(Keys(trained["low"], trained["high"], about.get("center", ())))
         if len(fixed):
             return lambda t: fixed
-        return keys[0] if keys else tour(low, high, cfg["seconds"])
+        return keys[0] if keys else tour(about, cfg["seconds"])
 
     return choose
 

@@ -1,8 +1,9 @@
 """Policies as play.py shows them: the policy of a run, or an exported file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy as np
 from gpusim_rl.config import resume
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
-from gpusim_rl.viewer.film import Frames, Ground
-from gpusim_rl.viewer.window import Choose
+from gpusim_rl.viewer.film import Frames, ShowWorld
+from gpusim_rl.viewer.window import Choose, place_target
 
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
 MAX_STEPS = 1000  # timesteps of a control step
@@ -90,23 +91,28 @@ def shown_task(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
 
 def play_run(
     run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any], choose: Choose
-) -> tuple[Any, Frames, Ground]:
+) -> tuple[Any, Frames, ShowWorld]:
     """The model and the frames of worlds, as an evaluation steps them: worlds= of them, or one.
 
-    The third result gives the model the ground of a world.
+    The third result gives the model what a world has of its own: its ground, and its target.
     """
-    from gpusim_rl.envs.patches import show
+    from gpusim_rl.deploy.describe import describe_command
     from gpusim_rl.envs.step import ended
     from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
     task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    weights, noise, asks = config["task"]["weights"], config["task"]["noise"], task.command
-    command = choose(asks.names, asks.low, asks.high) if asks else None
+    weights, noise, about = (
+        config["task"]["weights"],
+        config["task"]["noise"],
+        describe_command(task),
+    )
+    command = choose(about) if about else None
     env = evaluation_env(task, n, weights=weights, noise=noise, seed=cfg["seed"])
 
-    def ground(world: int) -> None:
-        if env.task.patches:
-            show(env.task.mjm, env.sim, world)
+    def show_world(world: int) -> None:
+        show_fields(env.task.mjm, env.sim, env.task.fields, world)
+        if about:
+            place_target(env.task.mjm, about, env.memory["command"][world].numpy())
 
     def frames() -> Frames:
         t, act = 0.0, MeanAction(ppo.policy, n)
@@ -115,11 +121,18 @@ def play_run(
                 env.set_memory("command", command(t))
             act.restart(ended(env.step(act(env.observation.actor))))
             t += env.task.dt
-            ground(0)
+            show_world(0)
             qpos = env.sim.qpos.numpy().copy()
             yield t, qpos if cfg["worlds"] else qpos[0]
 
-    return env.task.mjm, frames(), ground
+    return env.task.mjm, frames(), show_world
+
+
+def show_fields(model: Any, sim: Any, fields: tuple[str, ...], world: int) -> None:
+    """Give a model the fields that a world has of its own, for a picture of it. In place."""
+    for name in fields:
+        field = attrgetter(name)(model)
+        field[:] = sim.model(name)[world].numpy().reshape(field.shape)
 
 
 def check_operators(path: Path) -> None:
@@ -167,6 +180,20 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
         raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
 
 
+def check_command(about: Mapping[str, Any], model: Any, path: Path) -> None:
+    """ValueError unless the command in a stranger's file is one that its model can show."""
+    count, trained, body = len(about["names"]), about["trained"], about.get("shown_by")
+    rows = (trained["low"], trained["high"], about.get("center", trained["low"]))
+    numbers = np.array([x for row in rows for x in row], dtype=float)
+    if {len(row) for row in rows} != {count} or not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: ranges and center of its command are not {count} numbers each")
+    if "lean" in about and count <= 4:
+        raise ValueError(f"{path}: its command has {count} numbers, and no rotation among them")
+    bodies = [model.body(i).name for i in range(1, model.nbody) if not model.body_jntnum[i]]
+    if body is not None and (body not in bodies or count < 3):
+        raise ValueError(f"{path}: its model has no body {body!r} that shows the command")
+
+
 @contextmanager
 def engine_errors(path: Path) -> Iterator[None]:
     """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
@@ -191,12 +218,13 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
         check_operators(path)
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
-    asks, trained = policy.command, (policy.command or {}).get("trained")
-    command = choose(asks["names"], trained["low"], trained["high"]) if asks and trained else None
     with engine_errors(path):
         model = mujoco.MjModel.from_xml_string(policy.mjcf)
         data = mujoco.MjData(model)
     check_model(model, policy, path)
+    if policy.command:
+        check_command(policy.command, model, path)
+    command = choose(policy.command) if policy.command else None
 
     def frames() -> Frames:
         with engine_errors(path):
@@ -206,6 +234,8 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
             t = 0.0
             while True:
                 asked = command(t) if command else None
+                if policy.command and asked is not None:
+                    place_target(model, policy.command, asked)
                 data.ctrl[:] = policy.act(runtime.readings(policy, data), asked)
                 if policy.fault.any():
                     raise ValueError(f"{path}: after {t:.2f} s a reading or result is not finite")

@@ -139,7 +139,7 @@ def test_commands_stay_in_their_range():
     """Tour and keyboard ask for what the policy was trained for, whatever the number of its
     commands."""
     low, high = (-2.0, 0.0), (1.0, 0.5)
-    asked = tour(low, high, 10.0)
+    asked = tour({"trained": {"low": low, "high": high}}, 10.0)
     assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {
         (0, 0),
         (0.8, 0),
@@ -154,6 +154,23 @@ def test_commands_stay_in_their_range():
     assert keys(0.0).tolist() == [-2, 0.5]
     keys.press(32)
     assert keys(0.0).tolist() == [0, 0]
+
+
+def test_commands_about_a_center():
+    """A tour begins at the center, and leaves a rotation as it is there; so does the space bar."""
+    center = [0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
+    ranges = {"low": [0.0, 0.5, -1, -1, -1, -1], "high": [1.0, 1.5, 1, 1, 1, 1]}
+    asked = tour({"trained": ranges, "center": center, "lean": 0.3}, 10.0)
+    places = [asked(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
+    assert [row[2:] for row in places] == [center[2:]] * 5
+    assert [row[:2] for row in places] == [
+        pytest.approx(x) for x in ([0.5, 1.0], [0.9, 1.0], [0.1, 1.0], [0.5, 1.4], [0.5, 0.6])
+    ]
+    keys = Keys(ranges["low"], ranges["high"], center)
+    keys.press(265)
+    assert keys(0.0).tolist() == pytest.approx([0.6, *center[1:]])
+    keys.press(32)
+    assert keys(0.0).tolist() == center
 
 
 def test_command_of_another_width(here, trained):

@@ -145,6 +145,13 @@ def make_task(name: str = "quadruped", **settings: Any) -> Task:
     return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
+def make_sim_of(task: Task, num_envs: int, sim: str = "native", **options: Any) -> Any:
+    """The Sim of a task on the CPU, on one thread; `options` win."""
+    threads = {"threads": 1} if sim == "native" else {}
+    own = dict(device="cpu", fields=task.fields, actuator=task.actuator, substeps=task.substeps)
+    return make_actuated(sim, task.physics, num_envs, **sim_options(sim) | threads | own | options)
+
+
 def make_env(
     name: str = "quadruped",
     num_envs: int = 16,
@@ -160,11 +167,7 @@ def make_env(
     """num_envs worlds of a task. `fields` adds model fields with a value per world, `settings`
     changes the task's numbers."""
     task = make_task(name, **settings)
-    options = sim_options(sim) | ({"threads": 1} if sim == "native" else {})
-    options |= dict(
-        device="cpu", fields=(*task.fields, *fields), actuator=task.actuator, substeps=task.substeps
-    )
-    engine = make_actuated(sim, task.physics, num_envs, **options)
+    engine = make_sim_of(task, num_envs, sim, fields=(*task.fields, *fields))
     yaml = numbers(name)
     weights, noise = yaml["weights"], yaml["noise"]
     return Env(

@@ -120,6 +120,20 @@ def uniform_rotation(unit: Tensor) -> Tensor:
     return torch.stack([far * b.cos(), near * a.sin(), near * a.cos(), far * b.sin()], -1)
 
 
+def leaning_rotation(unit: Tensor, lean: float) -> Tensor:
+    """Unit quaternions (…, 4), uniform over all rotations that tilt z by at most lean [rad].
+
+    They are of numbers unit (…, 3), uniform in [0, 1). The image of z is uniform on a cap of the
+    sphere, so its height is uniform. The turn about it is uniform, too.
+    """
+    height, way, turn = unit.unbind(-1)
+    half = torch.acos(1 - height * (1 - math.cos(lean))) / 2
+    way, spin = 2 * math.pi * way, math.pi * turn
+    zero = torch.zeros_like(half)
+    tilt = torch.stack([half.cos(), half.sin() * way.cos(), half.sin() * way.sin(), zero], -1)
+    return product(tilt, torch.stack([spin.cos(), zero, zero, spin.sin()], -1))
+
+
 def yaw(q: Tensor) -> Tensor:
     """(…) the angle about the world's z [rad] by which unit quaternions turn x, in (-π, π]."""
     w, x, y, z = q.unbind(-1)

@@ -87,7 +87,7 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, An
         elif name in JOINTS:
             entry |= {"joints": actuated_joints(task.mjm)} | {"units": joint_units(task.mjm, name)}
         elif name in task.estimated:
-            entry |= task.estimated[name]
+            entry |= {"source": "estimator"} | task.estimated[name]
         else:
             entry |= describe_sensor(task.mjm, name)
         low, high = ranges[name]
@@ -101,7 +101,10 @@ def describe_command(task: Task) -> dict[str, Any]:
     if c is None:
         return {}
     trained = {"low": list(c.low), "high": list(c.high)}
-    return {"names": list(c.names), "units": list(c.units), "trained": trained}
+    about = {"names": list(c.names), "units": list(c.units), "trained": trained}
+    about |= {"center": list(c.center)} if c.center else {}
+    about |= {"lean": c.lean} if c.lean is not None else {}
+    return about | ({"shown_by": c.shown_by} if c.shown_by else {})
 
 
 def describe_targets(task: Task) -> dict[str, Any]:

@@ -26,26 +26,44 @@ class Command:
 
     Args:
         names, units: (n,) of its numbers.
-        largest: (n,) half-widths of the ranges about 0 that it is drawn from.
+        largest: (n,) half-widths of the ranges about `center` that it is drawn from.
+        center: (n,) middles of the ranges; 0 unless given.
         redraw: time between two draws [s]; 0 for one in an episode.
         mirrored: the names of the numbers that change sign in a mirror.
+        lean: if given, the last four numbers are a rotation: a unit quaternion (w, x, y, z). It is
+            uniform over all rotations whose z axis is within this angle [rad] of the center's.
+            These four numbers have a unit of 1 and a `largest` of 1.
+        shown_by: body of the model that viewer and films move to the command: to its first three
+            numbers, and turned by its rotation. It has no joint, and touches nothing.
     """
 
     names: tuple[str, ...]
     units: tuple[str, ...]
     largest: tuple[float, ...]
+    center: tuple[float, ...] = ()
     redraw: float = 0.0
     mirrored: tuple[str, ...] = ()
+    lean: float | None = None
+    shown_by: str = ""
+
+    @property
+    def middle(self) -> tuple[float, ...]:
+        """(n,) `center`, with its default value."""
+        return self.center or (0.0,) * len(self.names)
 
     @property
     def low(self) -> tuple[float, ...]:
         """(n,) the least numbers."""
-        return tuple(-x for x in self.largest)
+        return self._ends(-1)
 
     @property
     def high(self) -> tuple[float, ...]:
         """(n,) the largest numbers."""
-        return tuple(self.largest)
+        return self._ends(1)
+
+    def _ends(self, sign: int) -> tuple[float, ...]:
+        middle = self.middle if self.lean is None else (*self.middle[:-4], 0.0, 0.0, 0.0, 0.0)
+        return tuple(x + sign * half for x, half in zip(middle, self.largest, strict=True))
 
 
 def check_scheduled(kind: type, name: str) -> None:

@@ -13,7 +13,7 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, copy_state
 from gpusim_rl.envs import live_tensors, restart
 from gpusim_rl.envs.observation import Observation, Observer
-from gpusim_rl.envs.rewards import ordered_weights
+from gpusim_rl.envs.rewards import ordered_weights, reward_terms
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
@@ -33,7 +33,7 @@ class Env:
         task: the task; its device is the Sim's.
         sim: made from `task.physics` with `task.fields`.
         seed: of every random number.
-        weights: reward term → weight ≥ 0, for each term of `task.reward`.
+        weights: reward term → weight ≥ 0, for each term of `task.reward` and `task.bonus`.
         noise: reading → half-width of its uniform noise, in the unit of the reading.
         first: global id of this Env's first world.
         stagger: begin the first episodes at random times, so that time limits are spread evenly.
@@ -60,7 +60,7 @@ class Env:
         self._compile(lambda fn: fn)
         self._start_worlds(stagger)
         self._now = self.current_state()  # overwritten by `_refreshed`
-        self.terms = list(self.scheduled_task.reward(self._now))
+        self.terms = list(reward_terms(self.scheduled_task, self._now))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
         self.observer = Observer(self.scheduled_task, self._now, noise)
         self.observation, self.term_widths = self.observer.observation, self.observer.term_widths
@@ -179,7 +179,7 @@ class Env:
     def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
         task = self.scheduled_task
-        terms = torch.stack(list(task.reward(s).values()), 1) * self.weights
+        terms = torch.stack(list(reward_terms(task, s).values()), 1) * self.weights
         # Summed over columns: the order of a sum over rows would depend on the number of worlds.
         return terms, task.dt * terms.sum(1), self.observer.critic(s), task.terminated(s)
 

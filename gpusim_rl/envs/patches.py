@@ -161,13 +161,6 @@ class Patches:
         write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))
 
 
-def show(model: mujoco.MjModel, sim: Sim, world: int) -> None:
-    """Give a model the ground of a world, for a picture of it. In place."""
-    for name in FIELDS:
-        field = getattr(model, name)
-        field[:] = sim.model(name)[world].cpu().numpy().reshape(field.shape)
-
-
 def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor) -> None:
     """Write value to the rows of a tensor, in place: to those of numbers `rows`, or of a mask."""
     if rows is not None:

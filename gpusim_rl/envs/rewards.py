@@ -1,4 +1,22 @@
-"""The weights of reward terms, checked against the terms of a task."""
+"""The reward terms of a task, and their weights."""
+
+from torch import Tensor
+
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
+
+
+def reward_terms(task: Task, s: State) -> dict[str, Tensor]:
+    """Named terms (B,), each a rate [1/s]: those of `reward`, and those of `bonus` over dt.
+
+    Raises:
+        ValueError: both have a term of the same name.
+    """
+    rates, amounts = task.reward(s), task.bonus(s)
+    for name in amounts:
+        if name in rates:
+            raise ValueError(f"{type(task).__name__}: reward and bonus both have a term {name!r}")
+    return rates | {name: amount / task.dt for name, amount in amounts.items()}
 
 
 def ordered_weights(terms: list[str], weights: dict[str, float]) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.maths import leaning_rotation, product
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.declarations import Command, Reflection
 from gpusim_rl.envs.randomization.entries import without_pushes
@@ -43,8 +44,15 @@ class Task(TaskModel):
         return self.constant(tuple(largest))
 
     def draw_command(self, rng: Rng) -> Tensor:
-        """(B, n) commands, uniform in their ranges."""
-        return rng.uniform("command", -self.command_limit, self.command_limit)
+        """(B, n) commands, uniform in their ranges; a rotation is uniform among rotations."""
+        command, limit = self.command, self.command_limit
+        assert command
+        drawn, middle = rng.uniform("command", -limit, limit), self.constant(command.middle)
+        if command.lean is None:
+            return drawn + middle if command.center else drawn
+        turn = leaning_rotation((drawn[:, -4:-1] + 1) / 2, command.lean)
+        turned = product(middle[-4:].expand_as(turn), turn)
+        return torch.cat([drawn[:, :-4] + middle[:-4], turned], 1)
 
     def steps_since_command(self, s: State) -> Tensor:
         """(B,) int64 control steps since the command was to be drawn."""
@@ -102,8 +110,18 @@ class Task(TaskModel):
         return {}
 
     def reward(self, s: State) -> dict[str, Tensor]:
-        """Named terms (B,), each a rate [1/s]: the reward is dt Σ weight · term."""
+        """Named terms (B,), each a rate [1/s]: the reward is dt Σ weight · term.
+
+        Those of `bonus` are added to it.
+        """
         raise NotImplementedError  # contract
+
+    def bonus(self, s: State) -> dict[str, Tensor]:
+        """Further terms (B,) of the reward, each an amount of this step: Σ weight · term, no dt.
+
+        For what happens at a moment, such as reaching a goal or falling.
+        """
+        return {}
 
     def terminated(self, s: State) -> Tensor:
         """(B,) bool: the episode ended by a failure or a success, not by the time limit."""

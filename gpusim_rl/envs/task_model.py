@@ -13,6 +13,7 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.envs.declarations import check_scheduled
 from gpusim_rl.envs.patches import Patches
+from gpusim_rl.envs.randomization.joints import joint_ranges
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import JointColumns, joint_columns, sensor_columns
@@ -127,6 +128,13 @@ class TaskModel:
     def joint_columns(self) -> JointColumns:
         """Where the actuated joints are in `qpos` and `qvel`, in the order of ctrl."""
         return joint_columns(self.mjm, self.device)
+
+    @cached_property
+    def joint_limits(self) -> Tensor:
+        """(2, nu) least and greatest positions of the actuated joints; infinite without a limit."""
+        low, high = joint_ranges(self.mjm)
+        columns = self.joint_columns.qpos
+        return torch.stack([low.to(self.device)[columns], high.to(self.device)[columns]])
 
     @cached_property
     def physics(self) -> Any:

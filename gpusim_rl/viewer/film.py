@@ -18,11 +18,11 @@ WALL = 1280  # pixels of each side of a film of several worlds
 
 # time [s], qpos (nq,) of one world or (n, nq) of n worlds
 Frames = Iterator[tuple[float, np.ndarray]]
-Ground = Callable[[int], None]  # gives the model the ground of a world
+ShowWorld = Callable[[int], None]  # gives the model what a world has of its own
 
 
 def film(
-    model: Any, frames: Frames, path: Path, seconds: float, ground: Ground | None = None
+    model: Any, frames: Frames, path: Path, seconds: float, show_world: ShowWorld | None = None
 ) -> None:
     """Write a video of the frames, rendered off screen, with 25 frames per second.
 
@@ -33,7 +33,7 @@ def film(
         frames: each state is shown until the next one's time.
         path: of the video, which appears only when it is whole.
         seconds: length of the video [s].
-        ground: called before a picture of one world of several.
+        show_world: called with its number before a picture of one world of several.
 
     Raises ValueError where there is no off-screen OpenGL.
     """
@@ -56,19 +56,19 @@ def film(
             ):
                 while t < (i + 1) / FPS - 1e-9:
                     t, qpos = next(frames)
-                one = camera(qpos) if qpos.ndim == 1 else wall(camera, qpos, side, ground)
+                one = camera(qpos) if qpos.ndim == 1 else wall(camera, qpos, side, show_world)
                 video.append_data(one)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def wall(camera: Camera, qpos: np.ndarray, side: int, ground: Ground | None) -> np.ndarray:
+def wall(camera: Camera, qpos: np.ndarray, side: int, show_world: ShowWorld | None) -> np.ndarray:
     """Pictures of worlds qpos (n, nq), `side` of them in a row; black where there is none."""
     pictures = []
     for world, state in enumerate(qpos):
-        if ground:
-            ground(world)
+        if show_world:
+            show_world(world)
         pictures.append(camera(state))
     pictures += [np.zeros_like(pictures[0])] * (side * side - len(qpos))
     rows = [np.hstack(pictures[i : i + side]) for i in range(0, side * side, side)]

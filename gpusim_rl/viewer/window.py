@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +12,8 @@ from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw
 
 Numbers = Sequence[float]
 Command = Callable[[float], np.ndarray]  # time [s] → command
-# names, lowest and highest numbers → the command
-Choose = Callable[[Sequence[str], Numbers, Numbers], Command]
+# what a policy's description says of its command → the command
+Choose = Callable[[Mapping[str, Any]], Command]
 
 
 class Keys:
@@ -22,16 +22,19 @@ class Keys:
     Args:
         low: the smallest value of each number of the command.
         high: the largest.
+        center: the first value, to which the space bar returns; 0 unless given.
     """
 
     # GLFW key → (number of the command, direction)
     STEP: ClassVar = {265: (0, 1), 264: (0, -1), 44: (1, 1), 46: (1, -1), 263: (2, 1), 262: (2, -1)}
 
-    def __init__(self, low: Numbers, high: Numbers) -> None:
-        self.low, self.high, self.value = np.array(low), np.array(high), np.zeros(len(low))
+    def __init__(self, low: Numbers, high: Numbers, center: Numbers = ()) -> None:
+        self.low, self.high = np.array(low), np.array(high)
+        self.center = np.array(center or np.zeros(len(low)))
+        self.value = self.center.copy()
 
     def press(self, key: int) -> None:
-        """Change the command by a tenth of its range, or set it to zero.
+        """Change the command by a tenth of its range, or set it to the center.
 
         Args:
             key: GLFW's code of an arrow, comma, full stop or space.
@@ -41,7 +44,7 @@ class Keys:
             changed = self.value[axis] + step * (self.high - self.low)[axis] / 10
             self.value[axis] = np.clip(changed, self.low[axis], self.high[axis])
         if key == 32:
-            self.value[:] = 0
+            self.value[:] = self.center
 
     def __call__(self, t: float) -> np.ndarray:
         return self.value
@@ -84,12 +87,31 @@ def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> Non
                 return
 
 
-def tour(low: Numbers, high: Numbers, seconds: float) -> Command:
-    """No command, then 0.8 of each number's ends in turn, for an equal time each."""
+def tour(about: Mapping[str, Any], seconds: float) -> Command:
+    """The center of the ranges, then 0.8 of the way to each number's ends, equally long each.
+
+    A rotation, which are the last four numbers where there is a `lean`, stays as it is at the
+    center. That is 0 unless it is given.
+    """
+    low, high = about["trained"]["low"], about["trained"]["high"]
+    center = np.array(about.get("center") or np.zeros(len(low)))
+    moved = np.eye(len(low))[: len(low) - 4 * ("lean" in about)]
     ends = [
-        0.8 * x * row
-        for row, ab in zip(np.eye(len(low)), zip(high, low, strict=True), strict=True)
-        for x in ab
+        center + 0.8 * (end[i] - center[i]) * row
+        for i, row in enumerate(moved)
+        for end in (high, low)
     ]
-    stops = [np.zeros(len(low)), *ends]
+    stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]
+
+
+def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:
+    """Move the body that shows a command (n,) to it, if the model has one. In place.
+
+    about: what a policy's description says of its command.
+    """
+    if "shown_by" in about:
+        body = model.body(about["shown_by"])
+        body.pos = command[:3]
+        if "lean" in about:
+            body.quat = command[-4:]

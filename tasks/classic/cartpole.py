@@ -26,6 +26,8 @@ class Cartpole(Task):
     | a | action: share of the largest force on the cart, 10 N | 1 |
     | σ, σ_θ | tolerances | m, rad/s |
 
+    The terms are `upright`, `centred`, `calm` and `control`, in this order.
+
     Episodes end by time alone; the ends of the rail are stops. The task is the cartpole swingup of
     dm_control's suite (Tassa et al., arXiv:1801.00690), whose reward is a product of the same four
     terms. Here they are added; two are multiplied by u, so that a hanging pole earns neither. The

@@ -39,7 +39,9 @@ class Quadruped(Task):
     | τ, q, q̇, q̄ | joint torque, angle, speed, stance | N m, rad, rad/s |
     | n_f, ṗ_f | 1 where the clock has the foot stand; foot velocity in the plane | 1, m/s; world |
 
-    The clock moves diagonal pairs of legs in antiphase: a trot.
+    The terms are `velocity`, `yaw`, `feet`, `vertical`, `tumble`, `tilt`, `height`, `jerk`,
+    `power`, `pose` and `slip`, in this order. The clock moves diagonal pairs of legs in antiphase:
+    a trot.
 
     Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al.
     (arXiv:2011.01387).

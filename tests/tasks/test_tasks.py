@@ -3,6 +3,7 @@ for themselves."""
 
 import copy
 import math
+import re
 from dataclasses import fields
 
 import mujoco
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import needs
@@ -40,6 +42,7 @@ def outputs(task: Task, s: State, noise: Rng) -> dict[str, Tensor]:
         ("observe", task.observe(s)),
         ("privileged", task.privileged(s)),
         ("reward", task.reward(s)),
+        ("bonus", task.bonus(s)),
         ("measure", task.measure(s)),
     ):
         out |= {f"{method}/{key}": value for key, value in values.items()}
@@ -67,7 +70,7 @@ def test_shapes(name):
     assert start["qpos"].shape == (B, mjm.nq) and start["qvel"].shape == (B, mjm.nv)
     assert all(
         v.shape == (B,)
-        for v in (*task.reward(s).values(), *task.measure(s).values(), task.terminated(s))
+        for v in (*reward_terms(task, s).values(), *task.measure(s).values(), task.terminated(s))
     )
     assert all(v.ndim == 2 for v in (*task.observe(s).values(), *task.privileged(s).values()))
 
@@ -91,7 +94,7 @@ def test_names_are_those_of_the_yaml(name):
     and drop-out name the readings that the task uses, its history the observed terms."""
     env = make_env(name, B)
     s = env.current_state()
-    assert set(env.task.reward(s)) == set(numbers(name)["weights"])
+    assert set(reward_terms(env.task, s)) == set(numbers(name)["weights"])
     yaml = numbers(name)
     for names in (yaml["noise"], yaml["randomise"]["bias"], yaml["dropout"]):
         assert set(names) == set(env.readings) | (set(env.task.hide) & set(env.task.measured))
@@ -182,7 +185,8 @@ def test_the_command_is_declared_once(name):
         return
     drawn, count = env.memory["command"], env.memory["command"].shape[1]
     assert len(command.names) == len(command.units) == len(command.largest) == count
-    assert (drawn.abs().amax(0) <= torch.tensor(command.largest)).all() and drawn.any()
+    assert (drawn >= torch.tensor(command.low)).all() and drawn.any()
+    assert (drawn <= torch.tensor(command.high)).all()
     assert {*command.mirrored} <= {*command.names}
 
 
@@ -205,6 +209,11 @@ def test_score(name):
 
 
 def test_docstring_is_the_maths(name):
-    """A task's docstring says what it is, its reward r = …, and its symbols in a table."""
-    text = type(make_task(name)).__doc__ or ""
+    """A task's docstring says what it is, its reward r = …, and its symbols and terms in tables."""
+    env = make_env(name, B)
+    text = type(env.task).__doc__ or ""
     assert "r = " in text and "| symbol |" in text
+    inherited = "".join(kind.__doc__ or "" for kind in type(env.task).__mro__[1:])
+    named = set(re.findall(r"`(\w+)`", text + inherited))
+    missing = set(reward_terms(env.task, env.current_state())) - named
+    assert not missing, f"the docstring names no reward term {missing}"

@@ -1,0 +1,113 @@
+"""Commands about a center and of rotations, bonuses, and targets that actions move."""
+
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+
+from gpusim_rl.core.maths import leaning_rotation, rotate
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.actions import integrated, relative
+from gpusim_rl.envs.declarations import Command
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.rewards import reward_terms
+from gpusim_rl.envs.task import Task
+from tests.worlds import make_env, make_sim_of, make_task
+
+DOWN = (0.0, 1.0, 0.0, 0.0)  # turned upside down about x
+POSE = Command(
+    names=("x", "y", "z", "qw", "qx", "qy", "qz"),
+    units=("m", "m", "m", "1", "1", "1", "1"),
+    largest=(0.1, 0.2, 0.3, 1.0, 1.0, 1.0, 1.0),
+    center=(0.5, 0.0, 0.4, *DOWN),
+    lean=0.5,
+)
+
+
+def altered(**members) -> Task:
+    """The cartpole with other methods or properties."""
+    task = make_task("cartpole")
+    arguments = {f.name: getattr(task, f.name) for f in fields(task)}
+    return type("Altered", (type(task),), members)(**arguments)
+
+
+def drawn(command: Command, n: int = 4096) -> torch.Tensor:
+    """(n, …) commands as a task draws them."""
+    return altered(command=command).draw_command(Rng(3, torch.arange(n)))
+
+
+def test_a_center_moves_the_ranges():
+    """Positions are uniform about the center, and its ranges are those that are described."""
+    position = drawn(POSE)[:, :3]
+    low, high = (torch.tensor(ends[:3]) for ends in (POSE.low, POSE.high))
+    assert low.tolist() == pytest.approx([0.4, -0.2, 0.1])
+    assert high.tolist() == pytest.approx([0.6, 0.2, 0.7])
+    share = (position - low) / (high - low)
+    assert ((share >= 0) & (share <= 1)).all()
+    torch.testing.assert_close(share.mean(0), torch.full((3,), 0.5), atol=0.02, rtol=0)
+    torch.testing.assert_close(share.var(0), torch.full((3,), 1 / 12), atol=0.004, rtol=0)
+
+
+def test_rotations_lean_uniformly():
+    """They are unit quaternions whose z is uniform on the cap about the center's z."""
+    turn = drawn(POSE)[:, 3:]
+    torch.testing.assert_close(turn.norm(dim=1), torch.ones(len(turn)))
+    z = rotate(turn, torch.tensor([0.0, 0.0, 1.0]).expand(len(turn), 3))
+    lean = torch.acos((-z[:, 2]).clamp(-1, 1))  # of the center, z points down
+    assert 0.49 < lean.max() <= 0.5 + 1e-5
+    height = (1 + z[:, 2]) / (1 - math.cos(0.5))  # uniform in [0, 1] on a sphere's cap
+    assert height.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert height.var().item() == pytest.approx(1 / 12, abs=0.004)
+
+
+def test_the_widest_cap_is_all_rotations():
+    """With a lean of π the scalar part of q has the distribution of a uniform rotation.
+
+    The angle's density is (1 - cos θ)/π, so E cos θ = -1/2 and E cos² θ = 1/2.
+    """
+    unit = torch.rand(20_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    angle = 2 * torch.acos(leaning_rotation(unit, math.pi)[:, 0].abs().clamp(max=1))
+    assert angle.cos().mean().item() == pytest.approx(-0.5, abs=0.015)
+    assert (angle.cos() ** 2).mean().item() == pytest.approx(0.5, abs=0.015)
+
+
+def test_a_bonus_is_an_amount_of_one_step():
+    """The reward of a step is dt times the rates plus the bonuses, whatever dt is."""
+    plain = make_env("cartpole", 64)
+    task = altered(bonus=lambda self, s: dict(right=(s.qpos[:, 0] > 0).float()))
+    weights = {name: 0.0 for name in reward_terms(plain.task, plain.current_state())}
+    env = Env(task, make_sim_of(task, 64), seed=1, weights=weights | {"right": 3.0}, noise={})
+    step = env.step(torch.zeros(64, 1))
+    right = env.sim.qpos[:, 0] > 0
+    assert right.any() and not right.all() and not step.truncated.any()
+    torch.testing.assert_close(step.reward, 3.0 * right.float())
+
+
+def test_reward_and_bonus_do_not_share_a_name():
+    """A term of both is refused by its name."""
+    task = altered(bonus=lambda self, s: dict(upright=s.qpos[:, 0]))
+    with pytest.raises(ValueError, match="reward and bonus both have a term 'upright'"):
+        reward_terms(task, make_env("cartpole", 2).current_state())
+
+
+def test_relative_targets():
+    """They are a step from the joints, within the limits."""
+    limits = torch.tensor([[-1.0, -1.0], [1.0, torch.inf]])
+    target = relative(torch.tensor([[0.9, 5.0]]), torch.tensor([[0.3, 0.3]]), limits)
+    torch.testing.assert_close(target, torch.tensor([[1.0, 5.3]]))
+
+
+def test_integrated_targets():
+    """They move step by step, within the limits and no further ahead of the joint than allowed."""
+    limits = torch.tensor([[-1.0] * 3, [1.0] * 3])
+    target, step = torch.tensor([[0.0, 0.95, 0.0]]), torch.tensor([[0.1, 0.1, -0.1]])
+    joint = torch.tensor([[0.0, 0.9, 0.5]])
+    want = torch.tensor([[0.1, 1.0, 0.3]])  # free; at its limit; 0.2 behind the joint at most
+    torch.testing.assert_close(integrated(target, step, limits, joint, 0.2), want)
+
+
+def test_joint_limits_are_those_of_the_actuated_joints():
+    """In the order of ctrl, infinite where a joint has none."""
+    task = make_task("cartpole")
+    torch.testing.assert_close(task.joint_limits, torch.tensor([[-1.8], [1.8]]))
