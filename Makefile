@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 # Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
 READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
 
-.PHONY: train play test gpu-test gpu-check cuda-test bench docs wheel check clean
+.PHONY: train play test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py task=quadruped $(ARGS)
@@ -37,6 +37,11 @@ cuda-test: $(CUDA_VENV)/simulated/libcudart_simulated.so
 
 $(CUDA_VENV)/simulated/libcudart_simulated.so: pyproject.toml tests/cuda/setup.sh tests/cuda/cudart.cpp tests/cuda/driver.c
 	PYTHON=$(PYTHON) bash tests/cuda/setup.sh $(CUDA_VENV)
+
+# a short film of each run: make gallery ARGS="runs/drone/… runs/reach/…"
+gallery: $(READY)
+	for run in $(ARGS); do $(BIN)/python play.py run=$$run seconds=6 \
+	  video=docs/gallery/$$(basename $$(dirname $$run)).gif || exit 1; done
 
 bench: $(READY)
 	$(BIN)/python -m gpusim_rl.bench task=quadruped $(ARGS)

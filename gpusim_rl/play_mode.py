@@ -10,7 +10,7 @@ from gpusim_rl.viewer.offscreen import has_display
 
 MODES = ("auto", "viewer", "video", "evaluate", "grid", "export", "robot", "new-task")
 EXPORTS = ("controller", "network")
-FILMS = (".mp4", ".mov", ".mkv", ".avi")
+FILMS = (".mp4", ".mov", ".mkv", ".avi", ".gif")
 ONLY = {  # modes that a key is for
     "report": ("robot", "grid"),
     "name": ("new-task",),

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import check_words, compose, resume
@@ -133,6 +134,14 @@ def test_a_film_runs_at_the_speed_of_the_robot(here):
     film(task.mjm, frames(), here / "pole.mp4", 2)
     assert shown == 20
     check_film(here / "pole.mp4", 2)
+
+
+def test_a_gif(here, trained):
+    """A .gif plays for ever, with half the size and half the frames of a video."""
+    succeed("play.py", f"run={trained}", "video=walk.gif", "seconds=1", cwd=here)
+    with Image.open(here / "walk.gif") as gif:
+        assert gif.size == (360, 240) and gif.n_frames in (12, 13)
+        assert gif.info["loop"] == 0 and gif.info["duration"] == 80
 
 
 def test_commands_stay_in_their_range():

@@ -93,6 +93,44 @@ def drift_speed(path: Tensor, dt: float) -> Tensor:
     return (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * dt)
 
 
+HOVER = 0.1  # m: largest distance from the commanded point of a success
+
+
+def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
+    """How well B drones flew to points and hovered there.
+
+    Args:
+        record: (T, B) of each measure: `distance` from the point [m], `speed` [m/s], `spin`
+            [rad/s], `jerk` and `saturated` of the action, `power`, and `terminated`.
+        dt: control period [s].
+        redraw: control steps between two points.
+
+    Returns:
+        `success` is the share of episodes without a crash that stay within 0.1 m for the last
+        second. `points` is the share of all points at which that is so for their last second.
+        `distance` [m], `spin` [rad/s] and `jerk` are root mean squares in these seconds.
+        `saturated` is the share of rotors at the limit of their action, and `power` that of
+        hovering without wind, over the whole episode.
+    """
+    second, falls = round(1.0 / dt), record["terminated"].float().sum(0)
+    ends = range(redraw - 1, len(record["distance"]), redraw)  # the state before the next point
+    last = {
+        name: torch.stack([x[max(0, end - second) : end] for end in ends])
+        for name, x in record.items()
+    }  # (points, steps, B)
+    within = (last["distance"] < HOVER).all(1)
+    return dict(
+        success=(within[-1] & (falls == 0)).float().mean().item(),
+        points=within.float().mean().item(),
+        crashes_per_episode=falls.mean().item(),
+        distance=(last["distance"] ** 2).mean().sqrt().item(),
+        spin=(last["spin"] ** 2).mean().sqrt().item(),
+        jerk=last["jerk"].mean().sqrt().item(),
+        saturated=record["saturated"].mean().item(),
+        power=record["power"].mean().item(),
+    )
+
+
 def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
     """How well B poles were swung up and balanced.
 

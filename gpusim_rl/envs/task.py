@@ -54,10 +54,15 @@ class Task(TaskModel):
         turned = product(middle[-4:].expand_as(turn), turn)
         return torch.cat([drawn[:, :-4] + middle[:-4], turned], 1)
 
+    @property
+    def steps_of_command(self) -> int:
+        """Control steps between two draws of the command."""
+        assert self.command
+        return max(1, round(self.command.redraw / self.dt))
+
     def steps_since_command(self, s: State) -> Tensor:
         """(B,) int64 control steps since the command was to be drawn."""
-        assert self.command
-        return s.time % max(1, round(self.command.redraw / self.dt))
+        return s.time % self.steps_of_command
 
     # -- what a task overrides ---------------------------------------------------------------------
 

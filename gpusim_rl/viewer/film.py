@@ -13,6 +13,7 @@ from gpusim_rl.core.files import part_of
 from gpusim_rl.viewer.offscreen import Camera
 
 FPS = 25  # frames per second
+VIDEO: dict[str, Any] = dict(fps=FPS, macro_block_size=8)
 HEIGHT, WIDTH = 480, 720  # pixels
 WALL = 1280  # pixels of each side of a film of several worlds
 
@@ -26,7 +27,8 @@ def film(
 ) -> None:
     """Write a video of the frames, rendered off screen, with 25 frames per second.
 
-    Several worlds are shown side by side in a square, each from above.
+    Several worlds are shown side by side in a square, each from above. A .gif is half as large, and
+    has half as many frames.
 
     Args:
         model: a mujoco.MjModel.
@@ -43,18 +45,21 @@ def film(
     t, qpos = next(frames)
     part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
     side = math.ceil(math.sqrt(len(qpos))) if qpos.ndim > 1 else 1
+    small = 2 if path.suffix.lower() == ".gif" else 1
     height, width = (HEIGHT, WIDTH) if qpos.ndim == 1 else [WALL // side // 8 * 8] * 2
+    height, width, rate = height // small, width // small, FPS / small
+    gif: dict[str, Any] = dict(mode="I", loop=0, duration=1000 / rate)  # ms
     try:
         with (
             contextlib.closing(Camera(model, height, width, above=qpos.ndim > 1)) as camera,
-            imageio.get_writer(part, fps=FPS, macro_block_size=8) as video,
+            imageio.get_writer(part, **(gif if small > 1 else VIDEO)) as video,
         ):
             for i in track(
-                range(round(seconds * FPS)),
+                range(round(seconds * rate)),
                 description=f"filming {path}",
                 disable=not sys.stdout.isatty(),
             ):
-                while t < (i + 1) / FPS - 1e-9:
+                while t < (i + 1) / rate - 1e-9:
                     t, qpos = next(frames)
                 one = camera(qpos) if qpos.ndim == 1 else wall(camera, qpos, side, show_world)
                 video.append_data(one)
