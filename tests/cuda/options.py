@@ -25,7 +25,7 @@ emulate.run_warp()
 
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402 the simulation is set up first
 from tests import graphs  # noqa: E402 the simulation is set up first
-from tests.worlds import everything  # noqa: E402
+from tests.worlds import TASKS, everything  # noqa: E402
 
 ONE_BY_ONE = ("bias", "mass", "inertia", "payload", "centre")  # fields with a case of their own
 RAMP = "by:iteration,start:0,stop:9"
@@ -37,10 +37,7 @@ BIAS = {
     "gyro": {"kind": "normal", "low": -0.02, "high": 0.02},
     "joint_pos": {"kind": "uniform", "low": -0.02, "high": 0.02},
 }
-CASES = {
-    "cartpole": ("cartpole", []),
-    "quadruped": ("quadruped", []),
-    "rough": ("quadruped_rough", []),
+CASES = {name: (name, []) for name in TASKS} | {
     "seeing": ("quadruped_rough", ["task.hide=[]"]),
     "whole": ("quadruped", ["graph=whole"]),
     "history": ("quadruped", ["task.history.joints=3", "task.observation_delay=[0,2]"]),

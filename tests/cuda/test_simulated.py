@@ -17,12 +17,11 @@ import torch
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.test_gpu import PLAN
-from tests.worlds import ROOT
+from tests.worlds import ROOT, TASKS
 
 pytestmark = pytest.mark.simulated
 HERE = Path(__file__).parent
-CASES = "cartpole quadruped whole history dropout augment loss net bf16 unfused plan pd dc"
-CASES += " rough seeing"
+CASES = "whole history dropout augment loss net bf16 unfused plan pd dc seeing everything masses"
 DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation host_counter"
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
 TRAIN = ("train.py", "task=cartpole", "device=cuda", "log=none", "export=none", *SMALL)
@@ -58,7 +57,7 @@ def last_state(run: Path) -> dict[str, torch.Tensor]:
     return load(Run(run).checkpoints.latest())[0]
 
 
-@pytest.mark.parametrize("case", [*CASES.split(), "everything", "masses"])
+@pytest.mark.parametrize("case", [*TASKS, *CASES.split()])
 def test_an_option_is_captured(case):
     """Captured equals eager, a steady iteration only launches graphs, and no rule is broken."""
     simulated("options.py", case)
