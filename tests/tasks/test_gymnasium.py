@@ -1,4 +1,4 @@
-"""Tasks of Gymnasium's package: the same model, observation, reward and ends, and what they earn."""
+"""Tasks of Gymnasium: the package's model, observation, reward and ends, and what they earn."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
