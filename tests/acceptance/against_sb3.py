@@ -1,12 +1,13 @@
 """Acceptance: time to the return that Stable-Baselines3's PPO has after 1 M steps.
 
     python -m tests.acceptance.against_sb3 [--task hopper] [--seeds 1 2 3] [--steps 1000000]
-        [--vec subproc] [--every 10] [--episodes 20] [--out FILE] [words …]
+        [--limit SECONDS] [--vec subproc] [--every 10] [--episodes 20] [--out FILE] [words …]
 
 For every seed in turn, each in a process of its own on the same cores:
 
 1. Stable-Baselines3's PPO learns `--steps` steps in eight processes of Gymnasium's package, with
-   the settings of RL Zoo. Its return is that of the last policy.
+   the settings of RL Zoo. Its return is that of the last policy. After `--limit` seconds it stops
+   early; `env_steps` says how far it came.
 2. `train.py task=… seed=…` learns; the words go to it, too. Every n-th actor is kept, and judged
    after the training in order, until one has at least that return. Its time is that of training
    until then.
@@ -19,6 +20,7 @@ everything as JSON, after each seed. The cores are those that the process may us
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -135,7 +137,7 @@ def learn_sb3(args: argparse.Namespace) -> dict[str, Any]:
             with clock.paused():
                 rows.append(row | judged(PACKAGE[args.task], act, args.episodes))
             print(f"  SB3: {rows[-1]}", flush=True)
-        return True
+        return clock.read()[0] < args.limit
 
     model.learn(args.steps, callback=judge)
     wall, own = clock.read()
@@ -222,6 +224,7 @@ def parsed() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--task", default="hopper", choices=[*PACKAGE])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--limit", type=float, default=math.inf)
     parser.add_argument("--vec", default="subproc", choices=["subproc", "dummy"])
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--episodes", type=int, default=20)
