@@ -10,6 +10,8 @@ from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
 
 EXACT = "exact"  # of task.training: the model's own physics
+# MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
+INTEGRATORS = (None, "euler", "implicit", "implicitfast")
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -106,14 +108,20 @@ def check_physics(task: dict[str, Any]) -> None:
     training = task["training"]
     if training == EXACT:
         return
-    if not isinstance(training, dict) or set(training) != {"timestep", "joint_friction"}:
-        expected = "expected exact, or the keys timestep and joint_friction"
+    keys = {"timestep", "integrator", "joint_friction"}
+    if not isinstance(training, dict) or {*training, "integrator"} != keys:
+        expected = "expected exact, or the keys timestep, integrator and joint_friction"
         raise ValueError(f"task.training={training!r}: {expected}")
     timestep, friction = training["timestep"], training["joint_friction"]
     if timestep is not None and not (type(timestep) in (int, float) and timestep > 0):
         raise ValueError(f"task.training.timestep={timestep!r}: expected seconds, or null")
     if type(friction) is not bool:
         raise ValueError(f"task.training.joint_friction={friction!r}: expected true or false")
+    integrator = training.get("integrator")  # runs of before have no such key
+    if integrator not in INTEGRATORS:
+        choices = ", ".join(map(str, INTEGRATORS[1:]))
+        expected = f"expected one of {choices}, or null"
+        raise ValueError(f"task.training.integrator={integrator!r}: {expected}")
 
 
 def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
+"""The scores of an evaluation: how well a robot walked, ran or balanced."""
 
 import math
 
@@ -153,4 +153,37 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
         cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
         furthest=record["x"].abs().amax().item(),
         effort=record["control"][-last:].mean().sqrt().item(),
+    )
+
+
+def return_scores(record: dict[str, Tensor], dt: float, solved: float) -> Scores:
+    """What B episodes of a task of Gymnasium earned, and what they would cost a robot.
+
+    Only the first episode of each world counts, with its last step.
+
+    Args:
+        record: (T, B): `reward` of each step, `terminated`, and of each measure: `speed` forward
+            [m/s], `power` [W], `jerk` (square of the action's change), `limit` (1 where a joint is
+            beyond its range).
+        dt: control period [s].
+        solved: the return of a success.
+
+    Returns:
+        `success` is the share of episodes with a return of at least `solved`. `return_std` is the
+        returns' standard deviation, `steps` the mean length of an episode, `falls` the share that
+        ended early. `speed` [m/s], `jerk` and `limit` are means over all steps.
+        `energy_per_metre` [J/m] is None if nothing moved forward.
+    """
+    ended = record["terminated"].float()
+    counts = (ended.cumsum(0) - ended == 0).float()  # (T, B) 1 until the first end
+    total, steps = (record["reward"] * counts).sum(0), counts.sum()
+    mean = {x: ((record[x] * counts).sum() / steps).item() for x in ("speed", "jerk", "limit")}
+    energy, meters = ((record[x] * counts).sum().item() * dt for x in ("power", "speed"))
+    return dict(
+        success=(total >= solved).float().mean().item(),
+        return_std=total.std(correction=0).item(),
+        steps=counts.sum(0).mean().item(),
+        falls=ended.amax(0).mean().item(),
+        energy_per_metre=energy / meters if meters > 1e-6 else None,
+        **mean,
     )

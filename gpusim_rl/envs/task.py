@@ -139,7 +139,7 @@ class Task(TaskModel):
     def score(self, record: dict[str, Tensor]) -> dict[str, float | None]:
         """The numbers of an evaluation, `success` among them; None for what no episode tells.
 
-        record: (T, B) of each measure, and of `terminated`.
+        record: (T, B) of each measure, of `terminated`, and of `reward`, that of a control step.
         """
         raise NotImplementedError  # contract
 

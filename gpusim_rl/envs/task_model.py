@@ -40,8 +40,8 @@ class TaskModel:
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
         actuator: what makes torques of `control`'s targets.
-        training: how the physics differs while learning: `timestep` [s], and `joint_friction`,
-            whether joints have the model's dry friction. "exact": not at all.
+        training: how the physics differs while learning: `timestep` [s], `integrator`, and
+            `joint_friction`, whether joints have the model's dry friction. "exact": not at all.
     """
 
     # Whether robot= may give the task another robot, which then has legs like a quadruped's.

@@ -9,6 +9,11 @@ from gpusim_rl.envs.randomization.entries import active_entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
 LONGEST = 10**6  # control steps of an episode
+PREFIX = "mjINT_"
+INTEGRATOR = {
+    name.removeprefix(PREFIX).lower(): int(kind)
+    for name, kind in mujoco.mjtIntegrator.__members__.items()
+}
 FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
 
 
@@ -18,9 +23,10 @@ def coarse(
     randomise: dict[str, Any],
     *,
     timestep: float | None,
+    integrator: str | None = None,
     joint_friction: bool,
 ) -> mujoco.MjModel:
-    """A model with another timestep [s], and perhaps without dry friction of joints.
+    """A model with another timestep [s] or integrator, perhaps without dry friction of joints.
 
     It is mjm itself where nothing differs.
 
@@ -30,6 +36,8 @@ def coarse(
     model = copy.copy(mjm)
     if timestep is not None and actuator.direct:
         model.opt.timestep = timestep
+    if integrator is not None:
+        model.opt.integrator = INTEGRATOR[integrator]
     wanted = actuator.friction is not None or "joint_friction" in active_entries(randomise)
     if not (joint_friction or wanted):
         model.opt.disableflags |= FRICTION
@@ -42,6 +50,9 @@ def description(exact: mujoco.MjModel, stepped: mujoco.MjModel) -> str:
     if stepped.opt.timestep != exact.opt.timestep:
         of, own = (f"{1e3 * m.opt.timestep:g} ms" for m in (stepped, exact))
         words.append(f"timesteps of {of}, not {own}")
+    if stepped.opt.integrator != exact.opt.integrator:
+        of, own = (mujoco.mjtIntegrator(m.opt.integrator).name for m in (stepped, exact))
+        words.append(f"{of.removeprefix(PREFIX)}, not {own.removeprefix(PREFIX)}")
     if stepped.opt.disableflags != exact.opt.disableflags:
         words.append("no dry joint friction")
     return f"physics while learning: {', and '.join(words)}" if words else ""

@@ -11,7 +11,8 @@ class Sim(Protocol):
     The tensors are allocated once and written in place only, in the backend's own precision:
     native float64, warp and mjx float32.
 
-    After `step`, `sensordata` is as mj_step leaves it: one timestep older than `qpos`. After
+    After `step`, `sensordata` is as mj_step leaves it: one timestep older than `qpos`. A `user`
+    sensor that is named as a field of MjData holds that field (`sim/data_sensors.py`). After
     `reset`, position and velocity sensors are current in the worlds that restarted. Acceleration
     sensors are zero there.
     """

@@ -12,6 +12,7 @@ from mujoco.batch import Batch, SimulationError
 from torch import Tensor
 
 from gpusim_rl.core.errors import silence_mujoco
+from gpusim_rl.sim import data_sensors
 from gpusim_rl.sim.base import LIMIT
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
@@ -55,7 +56,10 @@ class Native:
         mjm = fast(mjm)
         if "geom_pos" in fields:  # the tree of a body's geoms is made for the model's own poses
             mjm.opt.disableflags |= MIDPHASE
-        self.batch = Batch(mjm, num_envs, threads)
+        self._fields = data_sensors.data_sensors(mjm)
+        # Where a step does not compute the forces, each world keeps what it needs for them.
+        self._forces = not data_sensors.computed_by_step(mjm, self._fields)
+        self.batch = Batch(mjm, num_envs, threads, persistent=self._forces)
         self.qpos = torch.from_numpy(self.batch.bind("qpos"))
         self.qvel = torch.from_numpy(self.batch.bind("qvel"))
         self.ctrl = torch.from_numpy(self.batch.bind("ctrl"))
@@ -63,6 +67,10 @@ class Native:
         # Read-only: every call on a world refreshes it.
         self._sensors = self.batch.bind("sensordata")
         self.sensordata = torch.zeros(self._sensors.shape, dtype=self.qpos.dtype)
+        self._data = {x.field: self.batch.bind(x.field) for x in self._fields}
+        if self._forces:
+            self._scratch = mujoco.MjData(mjm)
+            self._data["cfrc_ext"] = np.zeros((num_envs, mjm.nbody, 6))
         stale = mjm.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC
         self._late = np.repeat(stale, mjm.sensor_dim)  # (ns,) columns that only a step computes
         self._model = {f: torch.from_numpy(self.batch.expand(f)) for f in fields}
@@ -74,6 +82,9 @@ class Native:
     def step(self, n: int) -> None:
         failed = self._call(self.batch.step, None, n)
         self.sensordata.numpy()[:] = self._sensors
+        if self._forces:
+            self._compute_forces()
+        data_sensors.write(self._fields, self._data.__getitem__, self.sensordata.numpy())
         # NaN fails every comparison, and amax passes it on: one pass over the state
         worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
         torch.logical_not(worst <= LIMIT, out=self._fault)
@@ -95,10 +106,20 @@ class Native:
         self.qvel.numpy()[ids] = qvel.numpy()[ids]
         self._call(self.batch.forward, ids, VELOCITY)
         # acceleration sensors hold another world's value after a partial forward
-        self.sensordata.numpy()[ids] = np.where(self._late, 0.0, self._sensors[ids])
+        sensors = np.where(self._late, 0.0, self._sensors[ids])
+        early = [x for x in self._fields if not x.late]
+        data_sensors.write(early, lambda name: self._data[name][ids], sensors)
+        self.sensordata.numpy()[ids] = sensors
         self._warned[:] = self.batch.warning
         self.overflow.numpy()[ids] = False
         self._fault.numpy()[ids] = False
+
+    def _compute_forces(self) -> None:
+        """Write the external forces of the last stage to `cfrc_ext`, as Gymnasium does."""
+        for i, forces in enumerate(self._data["cfrc_ext"]):
+            self.batch.get_data(i, self._scratch)
+            mujoco.mj_rnePostConstraint(self.batch.model, self._scratch)
+            forces[:] = self._scratch.cfrc_ext
 
     def model(self, field: str) -> Tensor:
         return self._model[field]

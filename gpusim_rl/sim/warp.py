@@ -11,6 +11,7 @@ from torch import Tensor
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.maths import to_matrix
 from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.sim import data_sensors
 from gpusim_rl.sim.base import LIMIT
 from gpusim_rl.sim.warp_model import (
     STATE,
@@ -84,6 +85,7 @@ class Warp:
         self.m.opt.warn_overflow = 0  # a printf on the device serializes it
         self._ground = slice(int(mjm.body_geomnum[0]))  # geoms of the world body
         self._kinematic = only_kinematic_sensors(mjm)
+        self._fields = data_sensors.data_sensors(mjm)
         self._allocate(num_envs, fields)
         self._advance, self._sense = (
             capture(fn, self._torch_device, kernels=True, on=graph)
@@ -97,6 +99,7 @@ class Warp:
         self._active = self._state["eq_active"].clone()
         self._model = {name: wp.to_torch(attrgetter(name)(self.m)) for name in fields}
         poses = wp.to_torch(self.d.geom_xpos), wp.to_torch(self.d.geom_xmat)
+        self._data = {x.field: wp.to_torch(getattr(self.d, x.field)) for x in self._fields}
         self._poses = tuple(x[:, self._ground] for x in poses)
         self._bits = wp.to_torch(self.d.overflow)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
@@ -113,6 +116,7 @@ class Warp:
         self._exceeded |= self._exceeded_last()
         self._bits.zero_()  # the kernels only ever set bits
         self._advance(n)
+        data_sensors.write(self._fields, self._data.__getitem__, self.sensordata)
         # Nothing is allocated from here on: a conditional node in the solver takes torch's capture
         # from its memory pool.
         self._bits &= CAPACITY
@@ -139,6 +143,8 @@ class Warp:
         # sensors, and the delay lines behind them.
         sensors, history = self.sensordata.clone(), self._state["history"].clone()
         self._sense()
+        early = [x for x in self._fields if not x.late]
+        data_sensors.write(early, self._data.__getitem__, self.sensordata)
         torch.where(rows, self.sensordata, sensors, out=self.sensordata)
         self._state["history"].copy_(history)
         self.overflow.masked_fill_(mask, False)
@@ -186,6 +192,8 @@ class Warp:
         with self._scope():
             for _ in range(n):
                 mjw.step(self.m, self.d)
+            if "cfrc_ext" in self._data:
+                mjw.rne_postconstraint(self.m, self.d)
 
     def _sense_kernels(self) -> None:
         """Position and velocity sensors of the state as it is, in every world."""

@@ -32,7 +32,7 @@ class Played:
 
     Args:
         task: as it was evaluated.
-        record: measure → (T, B), and `terminated`: where a world failed.
+        record: measure → (T, B), `terminated`: where a world failed, and `reward`.
         returns: (B,) sum of rewards of the first episode.
         begun: the state in which the worlds began.
     """
@@ -88,7 +88,7 @@ def play(
         act.restart(ended(step))
         returns += first * step.reward
         first *= (~(failed := step.terminated | step.fault)).float()
-        measures.add({"terminated": failed})
+        measures.add({"terminated": failed, "reward": step.reward})
     return Played(task, measures.stacked(), returns, begun)
 
 

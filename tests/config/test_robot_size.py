@@ -69,7 +69,7 @@ def test_timesteps_follow_the_size(monkeypatch, size, wanted):
     monkeypatch.setattr(robot_size, "leg_length", lambda *_: size * robot_size.LEG)
     cfg = compose_plain("config", ["robot.mjcf=tasks/assets/quadruped.xml"])
     scaled = robot_size.scale_to_legs(cfg, ["task"])["task"]["training"]
-    assert scaled == {"timestep": wanted, "joint_friction": False}
+    assert scaled == {"timestep": wanted, "integrator": None, "joint_friction": False}
     exact = compose_plain(
         "config", ["robot.mjcf=tasks/assets/quadruped.xml", "task.training=exact"]
     )

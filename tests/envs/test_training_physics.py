@@ -77,10 +77,16 @@ def test_a_user_is_told():
         "physics while learning: timesteps of 10 ms, not 5 ms, and no dry joint friction"
     )
     assert make_task().difference == ""
+    euler = make_task(training=COARSE | {"timestep": None, "integrator": "euler"})
+    assert euler.physics.opt.integrator == mujoco.mjtIntegrator.mjINT_EULER
+    assert euler.difference == (
+        "physics while learning: EULER, not IMPLICITFAST, and no dry joint friction"
+    )
     for word, says in (
         ("task.training=fast", "expected keys with values"),
         ("task.training.timestep=-1", r"expected a number above 0, or null"),
         ("task.training.timestep=soon", r"expected"),
+        ("task.training.integrator=RK4", r"expected one of euler, implicit, implicitfast, or null"),
         ("task.training.joint_friction=1", r"expected true or false"),
         ("task.training.friction=1", r"unknown key"),
     ):

@@ -1,0 +1,265 @@
+"""Acceptance: time to the return that Stable-Baselines3's PPO has after 1 M steps.
+
+    python -m tests.acceptance.against_sb3 [--task hopper] [--seeds 1 2 3] [--steps 1000000]
+        [--limit SECONDS] [--vec subproc] [--every 10] [--episodes 20] [--out FILE] [words …]
+
+For every seed in turn, each in a process of its own on the same cores:
+
+1. Stable-Baselines3's PPO learns `--steps` steps in eight processes of Gymnasium's package, with
+   the settings of RL Zoo. Its return is that of the last policy. After `--limit` seconds it stops
+   early; `env_steps` says how far it came.
+2. `train.py task=… seed=…` learns; the words go to it, too. Every n-th actor is kept, and judged
+   after the training in order, until one has at least that return. Its time is that of training
+   until then.
+
+Both are judged alike: `--episodes` episodes of the package's environment with the mean action.
+Times are wall times of training alone; start-up is listed beside them, and judging is in neither.
+Processor times of all processes stand beside them, for a machine that others use as well. FILE gets
+everything as JSON, after each seed. The cores are those that the process may use. Linux only.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# What is imported here, each of the eight processes imports, too.
+ROOT = Path(__file__).parents[2]
+PROCESSES = 8
+JUDGED = 10_000  # seed of the first episode that judges
+PACKAGE = {"hopper": "Hopper-v5", "ant": "Ant-v5"}
+# RL Zoo's hyperparams/ppo.yml of commit 208b6fd (github.com/DLR-RM/rl-baselines3-zoo), Hopper-v4
+# and Ant-v4, but for n_envs, which is 1 there. `normalize: true` is VecNormalize for both. Ant's
+# are Stable-Baselines3's own defaults.
+ZOO: dict[str, dict[str, Any]] = {
+    "hopper": dict(
+        batch_size=32,
+        n_steps=512,
+        gamma=0.999,
+        learning_rate=9.80828e-05,
+        ent_coef=0.00229519,
+        clip_range=0.2,
+        n_epochs=5,
+        gae_lambda=0.99,
+        max_grad_norm=0.7,
+        vf_coef=0.835671,
+        policy_kwargs=dict(
+            log_std_init=-2,
+            ortho_init=False,
+            activation_fn="ReLU",
+            net_arch=dict(pi=[256, 256], vf=[256, 256]),
+        ),
+    ),
+    "ant": {},
+}
+
+Act = Callable[[np.ndarray], np.ndarray]  # observations (B, no) → actions (B, nu)
+
+
+def returns(name: str, act: Act, episodes: int) -> np.ndarray:
+    """(episodes,) what a policy earns in the package's environment, each until its episode ends."""
+    import gymnasium
+
+    worlds = [gymnasium.make(name) for _ in range(episodes)]
+    seen = np.array([world.reset(seed=JUDGED + i)[0] for i, world in enumerate(worlds)])
+    total, runs = np.zeros(episodes), list(range(episodes))
+    while runs:
+        actions = act(seen[runs])
+        for i, action in zip(tuple(runs), actions, strict=True):
+            seen[i], reward, terminated, truncated, _ = worlds[i].step(action)
+            total[i] += float(reward)
+            if terminated or truncated:
+                runs.remove(i)
+    return total
+
+
+def judged(name: str, act: Act, episodes: int) -> dict[str, float]:
+    """Mean and standard deviation of `returns`."""
+    total = returns(name, act, episodes)
+    return {"return": total.mean().item(), "return_std": total.std().item()}
+
+
+def processor_seconds(processes: list[Any]) -> float:
+    """Processor time so far [s] of other processes, with all threads."""
+    ticks = 0
+    for process in processes:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])  # utime and stime of proc(5)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def make_sb3(args: argparse.Namespace) -> Any:
+    """Stable-Baselines3's PPO with the settings of RL Zoo, whose processes have started."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+    settings = dict(ZOO[args.task])
+    kind = {"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[args.vec]
+    inner = make_vec_env(PACKAGE[args.task], PROCESSES, seed=args.seed, vec_env_cls=kind)
+    worlds = VecNormalize(inner, gamma=settings.get("gamma", 0.99))
+    if net := settings.pop("policy_kwargs", None):
+        net = net | {"activation_fn": getattr(torch.nn, net["activation_fn"])}
+    worlds.reset()
+    return PPO("MlpPolicy", worlds, seed=args.seed, device="cpu", policy_kwargs=net, **settings)
+
+
+def learn_sb3(args: argparse.Namespace) -> dict[str, Any]:
+    """Stable-Baselines3's training, judged ten times; the last is what counts."""
+    from gpusim_rl.trial import Clock
+
+    begun = time.perf_counter()
+    model = make_sb3(args)
+    worlds = model.get_env()
+    others = getattr(worlds.venv, "processes", [])
+    start_s, cpu, clock = time.perf_counter() - begun, processor_seconds(others), Clock()
+    rows: list[dict[str, Any]] = []
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        return model.predict(worlds.normalize_obs(obs), deterministic=True)[0]
+
+    def judge(*_: Any) -> bool:
+        if model.num_timesteps >= args.steps * (len(rows) + 1) / 10:
+            wall, own = clock.read()
+            row = {"env_steps": model.num_timesteps, "train_s": wall}
+            row["cpu_s"] = own + processor_seconds(others) - cpu
+            with clock.paused():
+                rows.append(row | judged(PACKAGE[args.task], act, args.episodes))
+            print(f"  SB3: {rows[-1]}", flush=True)
+        return clock.read()[0] < args.limit
+
+    model.learn(args.steps, callback=judge)
+    wall, own = clock.read()
+    done = {"env_steps": model.num_timesteps, "train_s": wall}
+    done["cpu_s"] = own + processor_seconds(others) - cpu
+    done |= judged(PACKAGE[args.task], act, args.episodes)
+    worlds.close()
+    return {"seed": args.seed, "vec": args.vec, "start_s": start_s, **done, "curve": rows}
+
+
+def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
+    """Our training, and its actors until one has the return `args.target`."""
+    begun = time.perf_counter()
+    import torch
+
+    from gpusim_rl import trainer as program
+    from gpusim_rl.trial import Clock, keep_actors, warm_up
+
+    own = [f"task={args.task}", f"seed={args.seed}", "log=none", "export=none", "episodes=1"]
+    folder = Path(tempfile.mkdtemp(prefix="against-sb3-"))
+    trainer = program.Trainer(program.configure(*own, *words, f"run_dir={folder}/run"))
+    learner = trainer.loop.learner
+    warm_up(learner)
+    start_s, clock = time.perf_counter() - begun, Clock()
+    actors = keep_actors(trainer.loop, clock, args.every)
+    trainer.train()
+
+    @torch.no_grad()
+    def act(obs: np.ndarray) -> np.ndarray:
+        seen = torch.as_tensor(obs, dtype=torch.float32)
+        action = learner.policy.act(seen, learner.policy.blank_memory(len(seen)))[0]
+        return action.clamp(-learner.env.task.clip, learner.env.task.clip).numpy()
+
+    rows: list[dict[str, Any]] = []
+    reached = None
+    for i, actor in enumerate(actors):
+        if reached and i < len(actors) - 1:
+            continue
+        learner.policy.load_state_dict(actor.weights)
+        row = {key: x for key, x in actor._asdict().items() if key != "weights"}
+        rows.append(row | judged(PACKAGE[args.task], act, args.episodes))
+        reached = reached or (rows[-1] if rows[-1]["return"] >= args.target else None)
+    when = {"seed": args.seed, "start_s": start_s, "train_s": actors[-1].time_s}
+    return when | {"reached": reached, "actors": rows}
+
+
+def worker(args: argparse.Namespace, words: list[str], **more: Any) -> dict[str, Any]:
+    """What a training in a process of its own came to; SystemExit if it fails."""
+    asked = vars(args) | more
+    with tempfile.TemporaryDirectory() as folder:
+        asked["out"] = str(Path(folder) / "result.json")
+        line = [sys.executable, "-m", "tests.acceptance.against_sb3", "--job", json.dumps(asked)]
+        if subprocess.run([*line, *words], cwd=ROOT, check=False).returncode:
+            raise SystemExit(f"{asked['who']} failed")
+        return json.loads(Path(asked["out"]).read_text())
+
+
+def middle(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
+    """Medians over seeds of a time of both, and their ratio; None for a time never reached."""
+    theirs = statistics.median(row["sb3"]["train_s" if key == "time_s" else key] for row in rows)
+    first = [row["ours"]["reached"] for row in rows]
+    ours = statistics.median(row[key] if row else float("inf") for row in first)
+    never = ours == float("inf")
+    return {
+        "sb3": theirs,
+        "ours": None if never else ours,
+        "ratio": None if never else ours / theirs,
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over seeds; a time that was never reached is longer than any."""
+    reached = sum(row["ours"]["reached"] is not None for row in rows)
+    sb3_return = statistics.median(row["sb3"]["return"] for row in rows)
+    own = {key: middle(rows, key) for key in ("time_s", "cpu_s", "env_steps")}
+    return {"sb3_return": sb3_return, "reached": reached, "seeds": len(rows)} | own
+
+
+def parsed() -> tuple[argparse.Namespace, list[str]]:
+    """The command line; words that are not ours go to train.py."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", default="hopper", choices=[*PACKAGE])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--limit", type=float, default=math.inf)
+    parser.add_argument("--vec", default="subproc", choices=["subproc", "dummy"])
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--out")
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # of a process that this program starts
+    return parser.parse_known_args()
+
+
+def main() -> None:
+    from gpusim_rl.core.files import write_whole
+    from gpusim_rl.core.provenance import processor, versions
+
+    args, words = parsed()
+    if args.job:
+        job = argparse.Namespace(**json.loads(args.job))
+        done = learn_sb3(job) if job.who == "sb3" else learn_ours(job, words)
+        Path(job.out).write_text(json.dumps(done))
+        return
+    command = " ".join(["python -m tests.acceptance.against_sb3", *sys.argv[1:]])
+    machine = {"cpu": processor(), "cores": len(os.sched_getaffinity(0))}
+    rows: list[dict[str, Any]] = []
+    for seed in args.seeds:
+        theirs = worker(args, [], who="sb3", seed=seed)
+        print(f"seed {seed}: SB3 {theirs['return']:.0f} in {theirs['train_s']:.0f} s", flush=True)
+        ours = worker(args, words, who="ours", seed=seed, target=theirs["return"])
+        first = ours["reached"]
+        when = f"{first['return']:.0f} in {first['time_s']:.0f} s" if first else "not reached"
+        print(f"seed {seed}: ours {when}, in all {ours['train_s']:.0f} s", flush=True)
+        rows.append({"sb3": theirs, "ours": ours})
+        report = {"command": command, "machine": machine, "versions": versions()}
+        report |= {"zoo": ZOO[args.task], "summary": summary(rows), "trials": rows}
+        if args.out:
+            write_whole(Path(args.out), (json.dumps(report, indent=1) + "\n").encode())
+    print(json.dumps(summary(rows)))
+
+
+if __name__ == "__main__":
+    main()
