@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from gpusim_rl.core.maths import squared
-from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
+from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE, Range
 from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
 from gpusim_rl.envs.task import Task
@@ -37,11 +37,11 @@ class Reach(Task):
     the ranges of the joints, less `margin`, and within `ahead` of the measured angles. The arm
     computes p(q) of its joints' angles.
 
-    Goals are drawn and drawn again as in Isaac Lab's reach task (arXiv:2511.04831).
+    Goals are drawn and drawn again as in Isaac Lab's reach task (Mittal et al., arXiv:2301.04195).
     """
 
     ranges: ClassVar = dict(
-        center=AT_LEAST_0,
+        center=Range(),
         largest=POSITIVE,
         redraw=POSITIVE,
         fastest=POSITIVE,

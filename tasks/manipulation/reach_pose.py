@@ -7,7 +7,7 @@ import torch
 
 from gpusim_rl.core.maths import conjugate, log, product, squared, to_6d, to_matrix
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
-from gpusim_rl.envs.declarations import Command
+from gpusim_rl.envs.declarations import Command, Scheduled
 from gpusim_rl.tasks.manipulation.reach import Reach
 
 DOWN = (0.0, 1.0, 0.0, 0.0)  # the rotation with the tool's z straight down, and its x forward
