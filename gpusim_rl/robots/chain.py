@@ -57,7 +57,8 @@ class Chain:
         angles: (B, n) of `joints` [rad]. Column k of the axes is the site's axis k.
         """
         cos, sin = angles.cos(), angles.sin()
-        axes, position = list(self.unit), 0 * self.unit[0]
+        unit = self.unit.to(angles.dtype)
+        axes, position = list(unit), 0 * unit[0]
         for i, constant in enumerate(self.constants):
             position = position + combination(axes, constant[:, 3])
             x, y, z = (combination(axes, constant[:, k]) for k in range(3))

@@ -33,9 +33,10 @@ class Reach(Task):
     | a, a' | action, and the one before: joint speeds as shares of q̇_max | 1 |
     | σ, σ_f | lengths, `sigma` and `sigma_fine` | m |
 
-    The action moves the targets of the servos: θ ← θ + dt q̇_max a, for |a| ≤ 1. They stay within
-    the ranges of the joints, less `margin`, and within `ahead` of the measured angles. The arm
-    computes p(q) of its joints' angles.
+    The action is the speed of the servos' targets, as a share of q̇_max. It changes by at most
+    `sharpest` in time: v ← v + clip(q̇_max a - v), θ ← θ + dt v. The targets stay within the ranges
+    of the joints, less `margin`, and within `ahead` of the measured angles. So the arm is asked for
+    nothing that it cannot do. It computes p(q) of its joints' angles.
 
     Goals are drawn and drawn again as in Isaac Lab's reach task (Mittal et al., arXiv:2301.04195).
     """
@@ -45,6 +46,7 @@ class Reach(Task):
         largest=POSITIVE,
         redraw=POSITIVE,
         fastest=POSITIVE,
+        sharpest=POSITIVE,
         margin=AT_LEAST_0,
         ahead=POSITIVE,
         spread=AT_LEAST_0,
@@ -55,7 +57,8 @@ class Reach(Task):
     center: tuple[float, ...]  # m: middle of the box of goals
     largest: tuple[float, ...]  # m: half-widths of the box
     redraw: float  # s: time between two goals
-    fastest: tuple[float, ...]  # rad/s: of each joint's target
+    fastest: tuple[float, ...]  # rad/s: largest speed of each joint's target
+    sharpest: tuple[float, ...]  # rad/s²: its largest acceleration
     margin: float  # rad: how far targets keep from the ends of the joints' ranges
     ahead: float  # rad: how far targets may be from the measured angles
     spread: Scheduled[float]  # rad: half-width of the first angles about the keyframe's
@@ -69,8 +72,9 @@ class Reach(Task):
         self.chain = Chain(self.mjm, "tool", self.device)
         self.home = self.nominal("key_qpos")[0]
         inwards = self.tensor([[self.margin], [-self.margin]])
-        self.limits = self.nominal("jnt_range").T + inwards  # (2, 7)
+        self.limits = self.joint_limits + inwards  # (2, 7)
         self.speed_limit = self.tensor(self.fastest)
+        self.acceleration_limit = self.tensor(self.sharpest)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
         self.unit = self.tensor([-1.0] * 7), self.tensor([1.0] * 7)
         # in the mirror: joints whose axis lies in the mirror's plane turn the other way
@@ -90,25 +94,36 @@ class Reach(Task):
 
     @property
     def mirror(self):
-        return Reflection(axis=1, images=lambda s: dict(target=self.signs * s.target))
+        def images(s):
+            return dict(target=self.signs * s.target, rate=self.signs * s.rate)
+
+        return Reflection(axis=1, images=images)
 
     def start(self, n, rng):
         angles = self.home + self.spread * rng.uniform("start", *self.unit)
         angles = angles.clamp(*self.limits)
-        return dict(qpos=angles, qvel=0 * angles, command=self.draw_command(rng), target=angles)
-
-    def targets(self, s):
-        """(B, 7) the targets of the servos after the action [rad]."""
-        step = self.dt * self.speed_limit * s.action
-        return integrated(s.target, step, self.limits, s.joint_pos, self.ahead)
+        return dict(
+            qpos=angles,
+            qvel=0 * angles,
+            command=self.draw_command(rng),
+            target=angles,
+            rate=0 * angles,
+        )
 
     def control(self, s):
-        return self.targets(s)
+        most = self.dt * self.acceleration_limit
+        change = (self.speed_limit * s.action - s.rate).clamp(-most, most)
+        step = self.dt * (s.rate + change)
+        return integrated(s.target, step, self.limits, s.joint_pos, self.ahead)
 
     def update(self, s, rng):
         again = (self.steps_since_command(s) == 0)[:, None]
-        fresh = torch.where(again, self.draw_command(rng), s.command)
-        return dict(command=fresh, target=self.targets(s))
+        target = self.control(s)
+        return dict(
+            command=torch.where(again, self.draw_command(rng), s.command),
+            target=target,
+            rate=(target - s.target) / self.dt,
+        )
 
     def observe(self, s):
         position, _ = self.chain.pose(s.joint_pos)
@@ -118,7 +133,7 @@ class Reach(Task):
             lag=s.target - s.joint_pos,
             command=s.command[:, :3],
             error=s.command[:, :3] - position,
-            action=s.action,
+            rate=s.rate / self.speed_limit,
         )
 
     def privileged(self, s):
@@ -147,7 +162,7 @@ class Reach(Task):
 
     def measure(self, s):
         again, second = round(self.redraw / self.dt), round(SECOND / self.dt)
-        torques, (low, high) = self.torques(s), self.nominal("jnt_range").T
+        torques, (low, high) = self.torques(s), self.joint_limits
         room = torch.minimum(s.joint_pos - low, high - s.joint_pos)
         return dict(
             judged=(self.steps_since_command(s) >= again - second).float(),

@@ -61,8 +61,8 @@ class ReachPose(Reach):
             lag=s.target - s.joint_pos,
             command=torch.cat([s.command[:, :3], to_6d(s.command[:, 3:])], 1),
             error=s.command[:, :3] - position,
+            rate=s.rate / self.speed_limit,
             turn=turn[..., :2].transpose(1, 2).flatten(1),
-            action=s.action,
         )
 
     def angle(self, s):
