@@ -19,7 +19,9 @@ SECOND = 1.0  # s: at the end of each goal's time, in which the tool must stay w
 class Reach(Task):
     """Move the tool to the point c and hold it there; c changes every few seconds.
 
-        r = w₁ exp(-d/σ) + w₂ exp(-d/σ_f) - w₃ Σ(q̇/q̇_max)² - w₄ |a - a'|²,   d = |p(q) - c|
+        r = w₁ exp(-d/σ) + w₂ exp(-d/σ_f) - w₃ Σ(q̇/q̇_max)² - w₄ |a - a'|² - w₅ Σ((q - q̄)/h)²
+
+    with d = |p(q) - c|.
 
     | symbol | meaning | unit, frame |
     |---|---|---|
@@ -27,9 +29,11 @@ class Reach(Task):
     | `fine` | exp(-d/σ_f): felt close to the goal | 1 |
     | `speed` | -Σ(q̇/q̇_max)² | 1 |
     | `jerk` | -abs(a - a')² | 1 |
+    | `middle` | -Σ((q - q̄)/h)²: 1 for each joint at an end of its range | 1 |
     | p(q), c | the tool's position, and the command | m; world |
     | d | distance of the tool from the goal | m |
     | q, q̇, q̇_max | joint angles, speeds, and the largest speeds, `fastest` | rad, rad/s |
+    | q̄, h | middles and half-widths of the joints' ranges | rad |
     | a, a' | action, and the one before: joint speeds as shares of q̇_max | 1 |
     | σ, σ_f | lengths, `sigma` and `sigma_fine` | m |
 
@@ -73,6 +77,7 @@ class Reach(Task):
         self.home = self.nominal("key_qpos")[0]
         inwards = self.tensor([[self.margin], [-self.margin]])
         self.limits = self.joint_limits + inwards  # (2, 7)
+        self.middle, self.half = self.joint_limits.mean(0), self.joint_limits.diff(dim=0)[0] / 2
         self.speed_limit = self.tensor(self.fastest)
         self.acceleration_limit = self.tensor(self.sharpest)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
@@ -137,7 +142,8 @@ class Reach(Task):
         )
 
     def privileged(self, s):
-        return dict(torques=self.torques(s) / self.torque_limit)
+        since = self.steps_since_command(s)[:, None] * (self.dt / self.redraw)
+        return dict(torques=self.torques(s) / self.torque_limit, since=since)
 
     def torques(self, s):
         """(B, 7) the servos' torques [N m]."""
@@ -158,6 +164,7 @@ class Reach(Task):
             fine=torch.exp(-error / self.sigma_fine),
             speed=-squared(s.joint_vel / self.speed_limit),
             jerk=-squared(s.action - s.previous),
+            middle=-squared((s.joint_pos - self.middle) / self.half),
         )
 
     def measure(self, s):

@@ -29,17 +29,21 @@ def test_terms_by_hand():
     near = exp(-0.05/0.4) = exp(-1/8) = 0.882497, fine = exp(-1) = 0.367879.
     Joint 1 turns at 1.0875 rad/s, half of 2.175; joint 7 at 2.61, all of it:
     speed = -(0.25 + 1) = -1.25. The action changes by 0.3 and 0.4: jerk = -(0.09 + 0.16) = -0.25.
+    Joint 1 is half of the way from the middle to the end of ±2.8973, joint 4 in the middle of
+    -3.0718 to -0.0698, joint 6 in that of -0.0175 to 3.7525, and joint 7 at its end:
+    middle = -(0.25 + 1) = -1.25.
     """
     s = state(
         "reach",
         command=[0.5, 0.0, 0.3],
         tool_position=[0.53, 0.0, 0.34],
+        joint_pos=[1.44865, 0, 0, -1.5708, 0, 1.8675, 2.8973],
         joint_vel=[1.0875, 0, 0, 0, 0, 0, 2.61],
         action=[0.5, 0.4, 0, 0, 0, 0, 0],
         previous=[0.2, 0, 0, 0, 0, 0, 0],
     )
     terms = make_task("reach", sigma=0.4, sigma_fine=0.05).reward(s)
-    want = dict(near=0.882497, fine=0.367879, speed=-1.25, jerk=-0.25)
+    want = dict(near=0.882497, fine=0.367879, speed=-1.25, jerk=-0.25, middle=-1.25)
     assert {k: v[0].item() for k, v in terms.items()} == pytest.approx(want, abs=1e-6)
 
 
