@@ -1,0 +1,209 @@
+"""An arm of 7 joints moves its tool to commanded points and holds it there."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gpusim_rl.core.maths import squared
+from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE, Range
+from gpusim_rl.envs.actions import integrated
+from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
+from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.chain import Chain
+
+SECOND = 1.0  # s: at the end of each goal's time, in which the tool must stay within the tolerance
+
+
+@dataclass(kw_only=True)
+class Reach(Task):
+    """Move the tool to the point c and hold it there; c changes every few seconds.
+
+        r = w₁ exp(-d/σ) + w₂ exp(-d/σ_f) - w₃ Σ(q̇/q̇_max)² - w₄ |a - a'|² - w₅ Σ((q - q̄)/h)²
+
+    with d = |p(q) - c|.
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | `near` | exp(-d/σ): felt from everywhere | 1 |
+    | `fine` | exp(-d/σ_f): felt close to the goal | 1 |
+    | `speed` | -Σ(q̇/q̇_max)² | 1 |
+    | `jerk` | -abs(a - a')² | 1 |
+    | `middle` | -Σ((q - q̄)/h)²: 1 for each joint at an end of its range | 1 |
+    | p(q), c | the tool's position, and the command | m; world |
+    | d | distance of the tool from the goal | m |
+    | q, q̇, q̇_max | joint angles, speeds, and the largest speeds, `fastest` | rad, rad/s |
+    | q̄, h | middles and half-widths of the joints' ranges | rad |
+    | a, a' | action, and the one before: joint speeds as shares of q̇_max | 1 |
+    | σ, σ_f | lengths, `sigma` and `sigma_fine` | m |
+
+    The action is the speed of the servos' targets, as a share of q̇_max. It changes by at most
+    `sharpest` in time: v ← v + clip(q̇_max a - v), θ ← θ + dt v. The targets stay within the ranges
+    of the joints, less `margin`, and within `ahead` of the measured angles. So the arm is asked for
+    nothing that it cannot do. It computes p(q) of its joints' angles.
+
+    Goals are drawn and drawn again as in Isaac Lab's reach task (Mittal et al., arXiv:2301.04195).
+    """
+
+    ranges: ClassVar = dict(
+        center=Range(),
+        largest=POSITIVE,
+        redraw=POSITIVE,
+        fastest=POSITIVE,
+        sharpest=POSITIVE,
+        margin=AT_LEAST_0,
+        ahead=POSITIVE,
+        spread=AT_LEAST_0,
+        sigma=POSITIVE,
+        sigma_fine=POSITIVE,
+        tolerance=POSITIVE,
+    )
+    center: tuple[float, ...]  # m: middle of the box of goals
+    largest: tuple[float, ...]  # m: half-widths of the box
+    redraw: float  # s: time between two goals
+    fastest: tuple[float, ...]  # rad/s: largest speed of each joint's target
+    sharpest: tuple[float, ...]  # rad/s²: its largest acceleration
+    margin: float  # rad: how far targets keep from the ends of the joints' ranges
+    ahead: float  # rad: how far targets may be from the measured angles
+    spread: Scheduled[float]  # rad: half-width of the first angles about the keyframe's
+    sigma: Scheduled[float]  # m
+    sigma_fine: Scheduled[float]  # m
+    tolerance: float  # m: largest distance of a success
+    shown_by: ClassVar[str] = "goal_point"  # body of the model that shows the goal
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.chain = Chain(self.mjm, "tool", self.device)
+        self.home = self.nominal("key_qpos")[0]
+        inwards = self.tensor([[self.margin], [-self.margin]])
+        self.limits = self.joint_limits + inwards  # (2, 7)
+        self.middle, self.half = self.joint_limits.mean(0), self.joint_limits.diff(dim=0)[0] / 2
+        self.speed_limit = self.tensor(self.fastest)
+        self.acceleration_limit = self.tensor(self.sharpest)
+        self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
+        self.unit = self.tensor([-1.0] * 7), self.tensor([1.0] * 7)
+        # in the mirror: joints whose axis lies in the mirror's plane turn the other way
+        self.signs = self.tensor([-1.0, 1.0] * 3 + [-1.0])
+
+    @property
+    def command(self):
+        return Command(
+            names=("x", "y", "z"),
+            units=("m", "m", "m"),
+            center=self.center,
+            largest=self.largest,
+            redraw=self.redraw,
+            mirrored=("y",),
+            shown_by=self.shown_by,
+        )
+
+    @property
+    def mirror(self):
+        def images(s):
+            return dict(target=self.signs * s.target, rate=self.signs * s.rate)
+
+        return Reflection(axis=1, images=images)
+
+    def start(self, n, rng):
+        angles = self.home + self.spread * rng.uniform("start", *self.unit)
+        angles = angles.clamp(*self.limits)
+        return dict(
+            qpos=angles,
+            qvel=0 * angles,
+            command=self.draw_command(rng),
+            target=angles,
+            rate=0 * angles,
+        )
+
+    def control(self, s):
+        most = self.dt * self.acceleration_limit
+        change = (self.speed_limit * s.action - s.rate).clamp(-most, most)
+        step = self.dt * (s.rate + change)
+        return integrated(s.target, step, self.limits, s.joint_pos, self.ahead)
+
+    def update(self, s, rng):
+        again = (self.steps_since_command(s) == 0)[:, None]
+        target = self.control(s)
+        return dict(
+            command=torch.where(again, self.draw_command(rng), s.command),
+            target=target,
+            rate=(target - s.target) / self.dt,
+        )
+
+    def observe(self, s):
+        position, _ = self.chain.pose(s.joint_pos)
+        return dict(
+            joints=s.joint_pos - self.home,
+            speeds=s.joint_vel,
+            lag=s.target - s.joint_pos,
+            command=s.command[:, :3],
+            error=s.command[:, :3] - position,
+            rate=s.rate / self.speed_limit,
+        )
+
+    def privileged(self, s):
+        since = self.steps_since_command(s)[:, None] * (self.dt / self.redraw)
+        return dict(torques=self.torques(s) / self.torque_limit, since=since)
+
+    def torques(self, s):
+        """(B, 7) the servos' torques [N m]."""
+        return s.span("joint1_torque", "joint7_torque")
+
+    def distance(self, s):
+        """(B,) distance of the tool from the goal [m]."""
+        return squared(s.command[:, :3] - s.tool_position).sqrt()
+
+    def error(self, s):
+        """(B,) d of the reward [m]."""
+        return self.distance(s)
+
+    def reward(self, s):
+        error = self.error(s)
+        return dict(
+            near=torch.exp(-error / self.sigma),
+            fine=torch.exp(-error / self.sigma_fine),
+            speed=-squared(s.joint_vel / self.speed_limit),
+            jerk=-squared(s.action - s.previous),
+            middle=-squared((s.joint_pos - self.middle) / self.half),
+        )
+
+    def measure(self, s):
+        again, second = round(self.redraw / self.dt), round(SECOND / self.dt)
+        torques, (low, high) = self.torques(s), self.joint_limits
+        room = torch.minimum(s.joint_pos - low, high - s.joint_pos)
+        return dict(
+            judged=(self.steps_since_command(s) >= again - second).float(),
+            distance=self.distance(s),
+            power=(torques * s.joint_vel).abs().sum(1),
+            torque=(torques.abs() / self.torque_limit).amax(1),
+            room=room.amin(1),
+            **{f"speed_{i + 1}": s.joint_vel[:, i] for i in range(7)},
+        )
+
+    def within(self, record):
+        """(T, B) bool: the tool is where it should be."""
+        return record["distance"] <= self.tolerance
+
+    def score(self, record):
+        """`success` is the share of episodes within the tolerance, the last second of each goal.
+
+        `error` [m] is the mean distance then. The rest is of the whole episodes: `energy` [J] spent
+        for a goal, `torque` and `speed` as the largest shares of what the joints bear, root mean
+        squares of `acceleration` [rad/s²] and `jerk` [rad/s³], and `room` [rad], the least distance
+        of a joint from the ends of its range.
+        """
+        judged = record["judged"] > 0.5
+        good = (self.within(record) | ~judged).all(0)
+        speeds = torch.stack([record[f"speed_{i + 1}"] for i in range(7)], -1)  # (T, B, 7)
+        acceleration = speeds.diff(dim=0) / self.dt
+        jerk = acceleration.diff(dim=0) / self.dt
+        return dict(
+            success=good.float().mean().item(),
+            error=record["distance"][judged].mean().item(),
+            energy=record["power"].mean().item() * self.redraw,
+            torque=record["torque"].amax().item(),
+            speed=(speeds.abs() / self.speed_limit).amax().item(),
+            acceleration=(acceleration**2).mean().sqrt().item(),
+            jerk=(jerk**2).mean().sqrt().item(),
+            room=record["room"].amin().item(),
+        )

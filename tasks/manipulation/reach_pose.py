@@ -1,0 +1,84 @@
+"""An arm of 7 joints moves its tool to commanded poses: to a point, and turned as told."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gpusim_rl.core.maths import conjugate, log, product, squared, to_6d, to_matrix
+from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
+from gpusim_rl.envs.declarations import Command, Scheduled
+from gpusim_rl.tasks.manipulation.reach import Reach
+
+DOWN = (0.0, 1.0, 0.0, 0.0)  # the rotation with the tool's z straight down, and its x forward
+
+
+@dataclass(kw_only=True)
+class ReachPose(Reach):
+    """Move the tool to the point c_p, turn it to the rotation c_r, and hold it so.
+
+        r = as of `Reach`, with d = √(|p(q) - c_p|² + ℓ² θ²)
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | `near`, `fine`, `speed`, `jerk` | as in `Reach`, with this d | 1 |
+    | θ | angle of the rotation from the tool's to the commanded one | rad |
+    | ℓ | `lever`: how much of a distance a radian is | m/rad |
+    | c_p | commanded position | m; world |
+    | c_r | commanded rotation: a unit quaternion (w, x, y, z) | 1; world |
+
+    The commanded rotation is uniform over all rotations whose tool axis leans at most `lean` from
+    straight down. The arm observes it as the first two columns of its matrix, and in the same way
+    the rotation from the tool's to the commanded one (Zhou et al., arXiv:1812.07035).
+    """
+
+    ranges = Reach.ranges | dict(lean=AT_LEAST_0, lever=POSITIVE, tolerance_angle=POSITIVE)
+    lean: float  # rad: how far the commanded tool axis is from straight down, at most
+    lever: Scheduled[float]  # m/rad
+    tolerance_angle: float  # rad: largest angle of a success
+    shown_by: ClassVar[str] = "goal_pose"
+
+    @property
+    def command(self):
+        return Command(
+            names=("x", "y", "z", "qw", "qx", "qy", "qz"),
+            units=("m",) * 3 + ("1",) * 4,
+            center=(*self.center, *DOWN),
+            largest=(*self.largest, 1.0, 1.0, 1.0, 1.0),
+            redraw=self.redraw,
+            mirrored=("y", "qx", "qz"),
+            lean=self.lean,
+            shown_by=self.shown_by,
+        )
+
+    def observe(self, s):
+        position, axes = self.chain.pose(s.joint_pos)
+        goal = to_matrix(s.command[:, 3:])
+        turn = (goal[:, :, None] * axes[:, None]).sum(-1)  # goal · axesᵀ: from the tool's rotation
+        return dict(
+            joints=s.joint_pos - self.home,
+            speeds=s.joint_vel,
+            lag=s.target - s.joint_pos,
+            command=torch.cat([s.command[:, :3], to_6d(s.command[:, 3:])], 1),
+            error=s.command[:, :3] - position,
+            rate=s.rate / self.speed_limit,
+            turn=turn[..., :2].transpose(1, 2).flatten(1),
+        )
+
+    def angle(self, s):
+        """(B,) angle θ of the rotation from the tool's to the commanded one [rad]."""
+        return squared(log(product(s.command[:, 3:], conjugate(s.tool_rotation)))).sqrt()
+
+    def error(self, s):
+        return (self.distance(s) ** 2 + (self.lever * self.angle(s)) ** 2).sqrt()
+
+    def measure(self, s):
+        return super().measure(s) | dict(angle=self.angle(s))
+
+    def within(self, record):
+        return super().within(record) & (record["angle"] <= self.tolerance_angle)
+
+    def score(self, record):
+        """As of `Reach`, with `angle`, the mean angle in the last second of each goal [rad]."""
+        judged = record["judged"] > 0.5
+        return super().score(record) | dict(angle=record["angle"][judged].mean().item())

@@ -1,0 +1,159 @@
+"""The arm's tasks: reward terms by hand, the poses that are commanded, what chance reaches."""
+
+import math
+from typing import Any
+
+import mujoco
+import pytest
+import torch
+
+from gpusim_rl.core.maths import from_axis_angle, log, product, rotate
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.state import State
+from gpusim_rl.training.evaluation import evaluate
+from tests.worlds import Stateless, make_env, make_task, numbers
+
+THRESHOLDS = {"reach": 0.95, "reach_pose": 0.90}  # of success, trained
+
+
+def state(name: str, **values: list[float]) -> State:
+    """The state of two worlds, with these rows in both."""
+    s = make_env(name, 2).current_state()
+    return s.with_(**{key: torch.tensor([row, row]) for key, row in values.items()})
+
+
+def test_terms_by_hand():
+    """Every term of the reward in a state whose numbers make it simple.
+
+    The tool is (0.03, 0, 0.04) m from the goal: d = 0.05 m. With σ = 0.4 m and σ_f = 0.05 m,
+    near = exp(-0.05/0.4) = exp(-1/8) = 0.882497, fine = exp(-1) = 0.367879.
+    Joint 1 turns at 1.0875 rad/s, half of 2.175; joint 7 at 2.61, all of it:
+    speed = -(0.25 + 1) = -1.25. The action changes by 0.3 and 0.4: jerk = -(0.09 + 0.16) = -0.25.
+    Joint 1 is half of the way from the middle to the end of ±2.8973, joint 4 in the middle of
+    -3.0718 to -0.0698, joint 6 in that of -0.0175 to 3.7525, and joint 7 at its end:
+    middle = -(0.25 + 1) = -1.25.
+    """
+    s = state(
+        "reach",
+        command=[0.5, 0.0, 0.3],
+        tool_position=[0.53, 0.0, 0.34],
+        joint_pos=[1.44865, 0, 0, -1.5708, 0, 1.8675, 2.8973],
+        joint_vel=[1.0875, 0, 0, 0, 0, 0, 2.61],
+        action=[0.5, 0.4, 0, 0, 0, 0, 0],
+        previous=[0.2, 0, 0, 0, 0, 0, 0],
+    )
+    terms = make_task("reach", sigma=0.4, sigma_fine=0.05).reward(s)
+    want = dict(near=0.882497, fine=0.367879, speed=-1.25, jerk=-0.25, middle=-1.25)
+    assert {k: v[0].item() for k, v in terms.items()} == pytest.approx(want, abs=1e-6)
+
+
+def test_terms_of_a_pose_by_hand():
+    """The distance of a pose is √(|p - c_p|² + ℓ² θ²).
+
+    The tool is 0.03 m from the goal and turned by θ = 0.4 rad from it, about its own z. With
+    ℓ = 0.1 m/rad that is d = √(0.03² + 0.04²) = 0.05 m, and both terms are as above.
+    """
+    turned = from_axis_angle(torch.tensor([0.0, 0.0, 1.0]), torch.tensor(0.4))
+    down = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    s = state(
+        "reach_pose",
+        command=[0.5, 0.0, 0.3, *down.tolist()],
+        tool_position=[0.5, 0.03, 0.3],
+        tool_rotation=product(down, turned).tolist(),
+    )
+    task = make_task("reach_pose", sigma=0.4, sigma_fine=0.05, lever=0.1)
+    terms = task.reward(s)
+    assert terms["near"][0].item() == pytest.approx(0.882497, abs=1e-5)
+    assert terms["fine"][0].item() == pytest.approx(0.367879, abs=1e-5)
+    assert task.measure(s)["angle"][0].item() == pytest.approx(0.4, abs=1e-5)
+
+
+def test_observed_errors_are_true():
+    """What the arm computes of its joints' angles is what the sensors of the tool say."""
+    env = make_env("reach_pose", 16, spread=1.0)
+    s = env.current_state()  # at a start: later the sensors are a timestep older than qpos
+    seen = env.task.observe(s)
+    torch.testing.assert_close(seen["error"], s.command[:, :3] - s.tool_position, atol=1e-5, rtol=0)
+    # the turn from the tool's rotation brings the tool's x axis to the goal's
+    first, second = seen["turn"][:, :3], seen["turn"][:, 3:]
+    turn = torch.stack([first, second, torch.linalg.cross(first, second)], -1)
+    x = torch.eye(3)[0].expand(16, 3)
+    brought = (turn @ rotate(s.tool_rotation, x)[..., None])[..., 0]
+    torch.testing.assert_close(brought, rotate(s.command[:, 3:], x), atol=1e-5, rtol=0)
+
+
+def test_commanded_rotations_are_uniform_in_the_cap():
+    """The tool's axis is uniform on the cap, and the tool is turned about it uniformly.
+
+    On a cap the height is uniform between cos 0.5 and 1, so its mean is in the middle. The x axis
+    of a tool that points down is (cos ψ, -sin ψ, 0) for a turn ψ, whose mean is 0.
+    """
+    task = make_task("reach_pose", lean=0.5)
+    command = task.draw_command(Rng(0, torch.arange(20_000)))
+    z = rotate(command[:, 3:], torch.eye(3)[2].expand(len(command), 3))
+    x = rotate(command[:, 3:], torch.eye(3)[0].expand(len(command), 3))
+    assert (z[:, 2] <= -math.cos(0.5) + 1e-6).all()
+    assert z[:, 2].mean().item() == pytest.approx(-(1 + math.cos(0.5)) / 2, abs=1e-3)
+    assert x[:, :2].mean(0).abs().max() < 0.02 and z[:, :2].mean(0).abs().max() < 0.01
+    torch.testing.assert_close(command[:, 3:].norm(dim=1), torch.ones(len(command)))
+
+
+def test_goals_can_be_reached():
+    """Inverse kinematics of MuJoCo's Jacobian reaches commanded poses within the joints' limits."""
+    task = make_task("reach_pose")
+    m, d = task.mjm, mujoco.MjData(task.mjm)
+    command = task.draw_command(Rng(3, torch.arange(20)))
+    low, high = task.limits.double()
+    generator, jacobian = torch.Generator().manual_seed(0), torch.zeros(6, 7, dtype=torch.float64)
+    for goal in command.double():
+        for _ in range(30):  # starts
+            q = task.home + 0.6 * torch.randn(7, generator=generator)
+            q = q.double().clamp(low, high)
+            for _ in range(100):
+                d.qpos = q.numpy()
+                mujoco.mj_kinematics(m, d)
+                mujoco.mj_comPos(m, d)
+                own = torch.zeros(4, dtype=torch.float64)
+                mujoco.mju_mat2Quat(own.numpy(), d.site("tool").xmat)
+                turn = log(product(goal[3:], own * torch.tensor([1.0, -1, -1, -1])))
+                error = torch.cat([goal[:3] - torch.from_numpy(d.site("tool").xpos), turn])
+                numpy = jacobian.numpy()
+                mujoco.mj_jacSite(m, d, numpy[:3], numpy[3:], m.site("tool").id)
+                damped = jacobian @ jacobian.T + 1e-3 * torch.eye(6)
+                step = jacobian.T @ torch.linalg.solve(damped, error)
+                q = (q + step.clamp(-0.2, 0.2)).clamp(low, high)
+                if error.norm() < 1e-3:
+                    break
+            if error.norm() < 1e-3:
+                break
+        assert error.norm() < 1e-3, goal
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_chance_reaches_a_tenth_at_most(name, scale):
+    """Actions of zero, and random ones, reach at most a tenth of the threshold of success."""
+    task, generator = make_task(name), torch.Generator().manual_seed(0)
+
+    def act(obs: torch.Tensor) -> torch.Tensor:
+        return scale * (2 * torch.rand(len(obs), 7, generator=generator) - 1)
+
+    how = {key: numbers(name)[key] for key in ("weights", "noise")}
+    policy: Any = Stateless(act)
+    success = evaluate(policy, task, episodes=128, **how)["success"]
+    assert success is not None and success <= THRESHOLDS[name] / 10
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_success_is_of_the_last_second_of_each_goal(name):
+    """One step outside the tolerance in a goal's last second fails the episode; before it, none."""
+    task = make_task(name)
+    steps, again = task.horizon, round(task.redraw / task.dt)
+    time = torch.arange(1, steps + 1) % again
+    record = {key: torch.zeros(steps, 3) for key in (*(f"speed_{i + 1}" for i in range(7)),)}
+    record |= {key: torch.zeros(steps, 3) for key in ("power", "torque", "room", "distance")}
+    record |= dict(angle=torch.zeros(steps, 3))
+    record |= dict(judged=(time >= again - 25).float()[:, None].expand(-1, 3))
+    record["distance"][73, 0] = record["distance"][74, 1] = record["distance"][199, 2] = 1.0
+    assert record["judged"][:, 0].sum() == 50  # 25 control steps of each of two goals
+    assert task.score(record)["success"] == pytest.approx(2 / 3)
