@@ -1,4 +1,4 @@
-"""A quadruped that fell gets up: from any rotation and any angles of its joints.
+"""A quadruped that fell gets up: from any rotation, and from any angles of its joints.
 
 The actor observes only what a robot measures.
 """
@@ -12,23 +12,50 @@ import torch
 
 from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
+from gpusim_rl.envs.actions import relative
 from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
 
 FEET = ("FL", "FR", "RL", "RR")
-LEGS = ("motor", "thigh", "calf")  # classes of the geoms of legs that touch the ground here
-THICKEST = 0.045  # m: radius of the motors, the thickest geoms of a leg
+LAST = 1.0  # s at the end of an episode in which the robot must stand
+UPRIGHT = math.cos(math.radians(15))  # least u_z of a robot that stands
+TALL = 0.8  # least height of its trunk, of the wanted one
+NEAR = 0.5  # rad: largest distance of a joint from the stance
+# m/s, rad/s, rad/s: largest root mean squares of its velocity, angular velocity and joint speeds
+STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
 
 
 @dataclass(kw_only=True)
 class Getup(Task):
     """Get up from a fall, and stand still in the stance q̄.
 
-        r = w₁ (1 + u_z)/2 + h (w₂ min(z/ẑ, 1) + w₃ exp(-|q - q̄|²/σ²)
-            + w₄ min(z/ẑ, 1) exp(-(|q̇|² + |v|² + |ω|²)/σ_v²))
-            - w₅ |a - a'|² - w₆ Σ|τ q̇| - w₇ Σ max(0, |q̇| - q̇_max)² - w₈ Σ max(0, |q - q_m| - ρ)²
+        r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p + w₄ (h p)² exp(-(|v|² + |ω|² + |q̇|²)/σ²))
+            - w₅ |a - a'|² - w₆ Σ|τ q̇| - w₇ Σ max(0, |q̇| - q̇_max)² - w₈ Σ_i b_i²
 
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
+    | g | how far upright: max(0, u_z)² | 1 |
+    | h | how tall: min(z/ẑ, 1) of the trunk's height z | 1; world |
+    | p | how near the stance: mean of 1 - abs(q_i - q̄_i)/(largest possible) over the joints | 1 |
+    | v, ω | velocity and angular velocity of the trunk | m/s, rad/s |
+    | q, q̇, q̄, τ | joint angle, speed, stance, torque | rad, rad/s, N m |
+    | a, a' | action, and the one before | 1 |
+    | b_i | how far joint i is within a margin of a limit, or beyond it | rad |
+
+    | term | of the reward |
+    |---|---|
+    | `upright` | w₁: half of 1 + u_z, so a robot on its back has a way to go, too |
+    | `height`, `pose` | w₂, w₃: only where the trunk is upright |
+    | `still` | w₄: stands, and nothing moves |
+    | `jerk`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
+    | `fast`, `limits` | w₇, w₈: costs of joint speeds beyond q̇_max, and of angles near a limit |
+
+    An action moves a joint's target from its measured angle, as in Lee et al. 2019
+    (arXiv:1901.07517): with zero actions the robot lies limp. Servos that hold the stance get up
+    from one start in seven by themselves; here they cannot. Terms follow the same paper and Go1's
+    getup in MuJoCo Playground (arXiv:2502.08844).
     """
 
     ranges: ClassVar = dict(
@@ -36,42 +63,45 @@ class Getup(Task):
         drop=AT_LEAST_0,
         height=POSITIVE,
         sigma=POSITIVE,
-        sigma_speed=POSITIVE,
-        fastest=POSITIVE,
+        fastest=AT_LEAST_0,
         margin=AT_LEAST_0,
     )
     reach: float  # rad between a joint's target and its measured angle, per unit of action
-    drop: Scheduled[float]  # m: height of the lowest point at the start
-    height: Scheduled[float]  # m: height of the trunk that stands
-    sigma: Scheduled[float]  # rad: tolerance of the stance
-    sigma_speed: Scheduled[float]  # rad/s, m/s: tolerance of speeds
-    fastest: Scheduled[float]  # rad/s: joint speeds beyond it cost
-    margin: Scheduled[float]  # rad: distance from a joint's limits within which angles cost
+    drop: Scheduled[float]  # m: height of the robot's lowest point at the start
+    height: Scheduled[float]  # m: height of a trunk that stands
+    sigma: Scheduled[float]  # m/s, rad/s: tolerance of a robot that stands still
+    fastest: Scheduled[float]  # rad/s: faster joints cost
+    margin: Scheduled[float]  # rad: from a joint's limits, within which its angle costs
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.stance = self.nominal("key_qpos")[0][self.joint_columns.qpos]
         joints = self.mjm.actuator_trnid[:, 0]
-        self.low, self.high = self.nominal("jnt_range")[joints].unbind(1)
-        self.span = torch.maximum(self.stance - self.low, self.high - self.stance)
+        self.limits = self.nominal("jnt_range")[joints].T  # (2, 12)
+        low, high = self.limits
+        self.span = torch.maximum(self.stance - low, high - self.stance)
         self.unit = self.tensor([-1.0] * 21), self.tensor([1.0] * 21)
         bodies = self.mjm.jnt_bodyid[joints]
-        self.links = self.nominal("body_pos")[bodies].view(4, 3, 3)  # leg, hip thigh knee, xyz
+        # hip, thigh and calf of each leg: where each is on the one before, its joint's axis
+        self.links = self.nominal("body_pos")[bodies].view(4, 3, 3)
         self.axes = self.nominal("jnt_axis")[joints].view(4, 3, 3)
         self.foot = self.tensor(self.mjm.geom("FL").pos)
         corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 3)
-        self.corners = self.tensor(corners) * self.tensor(self.mjm.geom("trunk").size)  # (8, 3)
+        self.corners = self.tensor(corners) * self.tensor(self.mjm.geom("trunk").size)
+        motors = self.mjm.geom_type == int(mujoco.mjtGeom.mjGEOM_CYLINDER)
+        self.thickest = float(self.mjm.geom_size[motors, 0].max())  # m: radius of a leg
 
     def change_spec(self, spec):
-        """The legs collide with the ground, and with the trunk and each other's."""
+        """Head, deck and all geoms of the legs touch the ground, legs the trunk and one another."""
+        trunk = next(geom for geom in spec.geoms if geom.name == "trunk")
+        trunk.conaffinity = 2
         for geom in spec.geoms:
-            if geom.classname.name in LEGS:
-                geom.contype, geom.conaffinity, geom.condim, geom.priority = 1, 0, 3, 1
-                geom.friction = [0.8, 0.005, 0.0001]
-            if geom.classname.name in ("thigh", "calf", "foot"):
+            kind = geom.classname.name
+            if kind in ("motor", "thigh", "calf") or geom.name in ("head", "deck"):
+                geom.contype, geom.conaffinity = 1, 0
+                geom.condim, geom.priority, geom.friction = 3, 1, trunk.friction
+            if kind in ("thigh", "calf", "foot"):  # a motor cannot reach anything else
                 geom.contype, geom.conaffinity = 3, 2
-            if geom.name == "trunk":
-                geom.conaffinity = 2
         return spec
 
     def mjcf_text(self):
@@ -86,30 +116,28 @@ class Getup(Task):
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)  # (n, 21), each in ±1
         turned = uniform_rotation((1 + unit[:, :3]) / 2)
-        joints = (self.low + self.high) / 2 + (self.high - self.low) / 2 * unit[:, 3:15]
-        up = to_matrix(turned)[:, 2]  # world's up in the trunk's frame
-        z = self.drop - (self.points(joints) * up[:, None]).sum(2).amin(1, keepdim=True)
-        qpos = torch.cat([0 * unit[:, :2], z, turned, joints], 1)
-        speeds = torch.cat([0.3 * unit[:, 15:], 0 * joints], 1)
-        return dict(qpos=qpos, qvel=speeds)
+        low, high = self.limits
+        joints = (low + high) / 2 + (high - low) / 2 * unit[:, 3:15]
+        up = to_matrix(turned)[:, 2]  # world's up, seen from the trunk
+        lowest = (self.points(joints) * up[:, None]).sum(2).amin(1) - self.thickest
+        height = (self.drop - lowest)[:, None]
+        return dict(
+            qpos=torch.cat([0 * unit[:, :2], height, turned, joints], 1),
+            qvel=torch.cat([0.3 * unit[:, 15:], 0 * joints], 1),
+        )
 
     def points(self, joints):
-        """(B, 20, 3) corners of the trunk, knees, hips and feet, in the trunk's frame."""
-        n = len(joints)
-        q = joints.view(n, 4, 3)
-        half = q / 2
-        turns = torch.cat([half.cos()[..., None], half.sin()[..., None] * self.axes], -1)
-        foot = self.foot.expand(n, 4, 3)
-        knee = self.links[:, 2] + rotate(turns[:, :, 2], foot)
-        out = []
-        for p in (0 * knee, self.links[:, 2].expand(n, 4, 3), knee):
-            p = self.links[:, 1] + rotate(turns[:, :, 1], p)
-            out.append(self.links[:, 0] + rotate(turns[:, :, 0], p))
-        legs = torch.cat(out, 1)
-        return torch.cat([self.corners.expand(n, -1, 3), legs], 1)
+        """(B, 20, 3) corners of the trunk, hips, knees and feet [m], in the trunk's frame."""
+        half = joints.view(-1, 4, 3, 1) / 2
+        hip, thigh, knee = torch.cat([half.cos(), half.sin() * self.axes], -1).unbind(2)
+        foot = self.links[:, 2] + rotate(knee, self.foot.expand_as(knee[..., 1:]))
+        legs = [0 * foot, self.links[:, 2].expand_as(foot), foot]  # of the thigh
+        legs = [self.links[:, 1] + rotate(thigh, x) for x in legs]
+        legs = [self.links[:, 0] + rotate(hip, x) for x in legs]
+        return torch.cat([self.corners.expand(len(joints), -1, 3), *legs], 1)
 
     def control(self, s):
-        return (s.joint_pos + self.reach * s.action).clamp(self.low, self.high)
+        return relative(s.joint_pos, self.reach * s.action, self.limits)
 
     def observe(self, s):
         return dict(
@@ -121,65 +149,77 @@ class Getup(Task):
         )
 
     def privileged(self, s):
-        feet = s.span("FL_position", "RR_position")[:, 2::3]
-        torques = s.span("FL_abduction_torque", "RR_knee_torque")
-        return dict(velocity=s.velocity, height=s.qpos[:, 2:3], feet=feet, torques=torques / 20)
+        feet = s.span("FL_position", "RR_position")[:, 2::3]  # m: their heights
+        return dict(velocity=s.velocity, height=s.qpos[:, 2:3], feet=feet, torques=self.torques(s))
+
+    def torques(self, s):
+        """(B, 12) of the joints [N m]."""
+        return s.span("FL_abduction_torque", "RR_knee_torque")
 
     def power(self, s):
         """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (s.span("FL_abduction_torque", "RR_knee_torque") * s.joint_vel).abs().sum(1)
+        return (self.torques(s) * s.joint_vel).abs().sum(1)
 
     def reward(self, s):
-        upright = (1 + s.up[:, 2]) / 2
-        gate = s.up[:, 2].clamp(min=0) ** 2
+        off, (low, high) = (s.joint_pos - self.stance).abs(), self.limits
+        upright = s.up[:, 2].clamp(min=0) ** 2
         tall = (s.qpos[:, 2] / self.height).clamp(max=1)
-        posture = 1 - ((s.joint_pos - self.stance).abs() / self.span).mean(1).clamp(max=1)
-        beyond = (s.joint_vel.abs() - self.fastest).clamp(min=0)
-        near = torch.maximum(self.low + self.margin - s.joint_pos, s.joint_pos - self.high + self.margin)
+        posture = (1 - off / self.span).mean(1)
+        beyond = torch.maximum(low - s.joint_pos, s.joint_pos - high) + self.margin
         return dict(
-            upright=upright,
-            height=gate * tall,
-            pose=gate * posture,
-            still=gate * (tall * posture) ** 2 * gauss(s.qvel, self.sigma_speed),
+            upright=(1 + s.up[:, 2]) / 2,
+            height=upright * tall,
+            pose=upright * posture,
+            still=upright * (tall * posture) ** 2 * gauss(s.qvel, self.sigma),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
-            fast=-squared(beyond),
-            limits=-squared(near.clamp(min=0)),
+            fast=-squared((s.joint_vel.abs() - self.fastest).clamp(min=0)),
+            limits=-squared(beyond.clamp(min=0)),
         )
 
     def measure(self, s):
-        torque = s.span("FL_abduction_torque", "RR_knee_torque").abs()
         return dict(
             up=s.up[:, 2],
-            z=s.qpos[:, 2],
-            pose=(s.joint_pos - self.stance).abs().amax(1),
-            base=squared(s.velocity),
+            height=s.qpos[:, 2],
+            furthest=(s.joint_pos - self.stance).abs().amax(1),
+            velocity=squared(s.velocity),
             spin=squared(s.gyro),
-            joints=squared(s.joint_vel) / 12,
+            joints=(s.joint_vel**2).mean(1),
             power=self.power(s),
             fastest=s.joint_vel.abs().amax(1),
-            torque=torque.amax(1),
+            torque=self.torques(s).abs().amax(1),
             jerk=squared(s.action - s.previous),
         )
 
     def score(self, record):
-        last = round(1.0 / self.dt)
-        stands = (record["up"] > math.cos(math.radians(15))) & (record["z"] > 0.8 * self.height)
-        stands = stands & (record["pose"] < 0.5)
-        rms = {x: record[x][-last:].mean(0).sqrt() for x in ("base", "spin", "joints")}
-        still = (rms["base"] < 0.1) & (rms["spin"] < 0.3) & (rms["joints"] < 0.5)
+        """`success` is the share of episodes that stand still throughout the last second."""
+        last, height = round(LAST / self.dt), TALL * self.height
+        upright, tall, near = (
+            record["up"] > UPRIGHT,
+            record["height"] > height,
+            record["furthest"] < NEAR,
+        )
+        stands = upright & tall & near
+        still = torch.stack(
+            [record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()]
+        ).all(0)
         good = stands[-last:].all(0) & still
-        held = stands.flip(0).long().cumprod(0).sum(0)
-        return dict(
-            success=good.float().mean().item(),
-            up_share=(record["up"][-last:] > math.cos(math.radians(15))).all(0).float().mean().item(),
-            tall_share=(record["z"][-last:] > 0.8 * self.height).all(0).float().mean().item(),
-            pose_share=(record["pose"][-last:] < 0.5).all(0).float().mean().item(),
-            still_share=still.float().mean().item(),
-            up_s=(self.dt * (len(stands) - held).float()).mean().item(),
-            energy=(self.dt * record["power"].sum(0)).mean().item(),
-            rms_base=rms["base"].median().item(), rms_spin=rms["spin"].median().item(), rms_joints=rms["joints"].median().item(),
+        held = stands.flip(0).long().cumprod(0).sum(0)  # control steps from the end
+        fell = record["up"][round(0.5 / self.dt)] < 0  # upside down, half a second after the start
+        when = self.dt * (len(stands) - held).float()
+        shares = dict(upright=upright, tall=tall, near=near)
+        scores = dict(success=good.float().mean().item(), success_upside_down=mean(good, fell))
+        scores |= {x: of[-last:].all(0).float().mean().item() for x, of in shares.items()}
+        return scores | dict(
+            still=still.float().mean().item(),
+            stands_after=mean(when, good),
+            energy=self.dt * record["power"].sum(0).mean().item(),
             fastest=record["fastest"].amax(0).mean().item(),
             torque=record["torque"].amax(0).mean().item(),
             jerk=record["jerk"].mean().item(),
         )
+
+
+def mean(x, which):
+    """The mean of x (B,) over the episodes of which (B,) bool; None if there are none."""
+    return x[which].float().mean().item() if which.any() else None
