@@ -4,14 +4,14 @@ The actor observes only what a robot measures.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import mujoco
 import torch
 
-from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation
-from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
+from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation, yaw_frame
+from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
 from gpusim_rl.envs.actions import relative
 from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.task import Task
@@ -30,7 +30,8 @@ STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
 class Getup(Task):
     """Get up from a fall, and stand still in the stance q̄.
 
-        r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p + w₄ (h p)² exp(-(|v|² + |ω|² + |q̇|²)/σ²))
+        r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p
+            + w₄ h exp(-|q - q̄|²/σ_q²) exp(-(|v|² + |ω|² + |q̇|²)/σ²))
             - w₅ |a - a'|² - w₆ Σ|τ q̇| - w₇ Σ max(0, |q̇| - q̇_max)² - w₈ Σ_i b_i²
 
     | symbol | meaning | unit, frame |
@@ -38,7 +39,7 @@ class Getup(Task):
     | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
     | g | how far upright: max(0, u_z)² | 1 |
     | h | how tall: min(z/ẑ, 1) of the trunk's height z | 1; world |
-    | p | how near the stance: mean of 1 - abs(q_i - q̄_i)/(largest possible) over the joints | 1 |
+    | p | how near the stance: mean over joints of 1 - ((q_i - q̄_i)/(the most possible))² | 1 |
     | v, ω | velocity and angular velocity of the trunk | m/s, rad/s |
     | q, q̇, q̄, τ | joint angle, speed, stance, torque | rad, rad/s, N m |
     | a, a' | action, and the one before | 1 |
@@ -61,15 +62,19 @@ class Getup(Task):
     ranges: ClassVar = dict(
         reach=POSITIVE,
         drop=AT_LEAST_0,
+        easy=CHANCE,
         height=POSITIVE,
         sigma=POSITIVE,
+        sigma_pose=POSITIVE,
         fastest=AT_LEAST_0,
         margin=AT_LEAST_0,
     )
     reach: float  # rad between a joint's target and its measured angle, per unit of action
     drop: Scheduled[float]  # m: height of the robot's lowest point at the start
+    easy: float  # share of the episodes, while learning, that start level and near the stance
     height: Scheduled[float]  # m: height of a trunk that stands
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of a robot that stands still
+    sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together
     fastest: Scheduled[float]  # rad/s: faster joints cost
     margin: Scheduled[float]  # rad: from a joint's limits, within which its angle costs
 
@@ -80,7 +85,7 @@ class Getup(Task):
         self.limits = self.nominal("jnt_range")[joints].T  # (2, 12)
         low, high = self.limits
         self.span = torch.maximum(self.stance - low, high - self.stance)
-        self.unit = self.tensor([-1.0] * 21), self.tensor([1.0] * 21)
+        self.unit = self.tensor([-1.0] * 23), self.tensor([1.0] * 23)
         bodies = self.mjm.jnt_bodyid[joints]
         # hip, thigh and calf of each leg: where each is on the one before, its joint's axis
         self.links = self.nominal("body_pos")[bodies].view(4, 3, 3)
@@ -114,17 +119,24 @@ class Getup(Task):
         return Reflection(axis=1, joints=leg_mirror(self.mjm, FEET, (), self.actuator))
 
     def start(self, n, rng):
-        unit = rng.uniform("start", *self.unit)  # (n, 21), each in ±1
-        turned = uniform_rotation((1 + unit[:, :3]) / 2)
+        unit = rng.uniform("start", *self.unit)  # (n, 23), each in ±1
+        easy = unit[:, 21:22] < 2 * self.easy - 1
+        level = yaw_frame(turned := uniform_rotation((1 + unit[:, :3]) / 2))
         low, high = self.limits
         joints = (low + high) / 2 + (high - low) / 2 * unit[:, 3:15]
+        share = torch.where(easy, (1 + unit[:, 22:]) / 2, 1.0)  # of the way from the stance
+        joints, turned = torch.lerp(self.stance, joints, share), torch.where(easy, level, turned)
         up = to_matrix(turned)[:, 2]  # world's up, seen from the trunk
         lowest = (self.points(joints) * up[:, None]).sum(2).amin(1) - self.thickest
         height = (self.drop - lowest)[:, None]
         return dict(
             qpos=torch.cat([0 * unit[:, :2], height, turned, joints], 1),
-            qvel=torch.cat([0.3 * unit[:, 15:], 0 * joints], 1),
+            qvel=torch.cat([0.3 * unit[:, 15:21], 0 * joints], 1),
         )
+
+    def evaluation(self):
+        """No start is easy."""
+        return replace(super().evaluation(), easy=0.0)
 
     def points(self, joints):
         """(B, 20, 3) corners of the trunk, hips, knees and feet [m], in the trunk's frame."""
@@ -161,16 +173,15 @@ class Getup(Task):
         return (self.torques(s) * s.joint_vel).abs().sum(1)
 
     def reward(self, s):
-        off, (low, high) = (s.joint_pos - self.stance).abs(), self.limits
+        off, (low, high) = s.joint_pos - self.stance, self.limits
         upright = s.up[:, 2].clamp(min=0) ** 2
         tall = (s.qpos[:, 2] / self.height).clamp(max=1)
-        posture = (1 - off / self.span).mean(1)
         beyond = torch.maximum(low - s.joint_pos, s.joint_pos - high) + self.margin
         return dict(
             upright=(1 + s.up[:, 2]) / 2,
             height=upright * tall,
-            pose=upright * posture,
-            still=upright * (tall * posture) ** 2 * gauss(s.qvel, self.sigma),
+            pose=upright * (1 - ((off / self.span) ** 2).mean(1)),
+            still=upright * tall * gauss(off, self.sigma_pose) * gauss(s.qvel, self.sigma),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
             fast=-squared((s.joint_vel.abs() - self.fastest).clamp(min=0)),

@@ -32,18 +32,17 @@ def test_golden_rewards():
 
     u_z = 0.8, so `upright` is 1.8/2, and g = 0.8². z = 0.21 m of ẑ = 0.28 m, so h = 0.75. FL's
     abduction is 0.525 rad off of at most 1.05, its knee 0.76 of at most 2.72 - 1.6 = 1.12:
-    p = 1 - (0.5 + 0.678571)/12 = 0.901786. |q̇|² = 2² + 2² + 1² = 9 = σ², so `still` has exp(-1).
-    Two actions change by 1. The power is 10·2 + 5·2 + 4·1 W. The knee is at its limit, so the
-    margin of 0.1 rad is used up. A joint of 20 rad/s is 5 rad/s beyond the 15 that are free.
+    p = 1 - (0.25 + 0.460459)/12. |q - q̄|² = 0.853225 and σ_q² = 2.25; |q̇|² = 2² + 2² + 1² = 9 and
+    σ² = 25. Two actions change by 1. The power is 10·2 + 5·2 + 4·1 W. The knee is at its limit, so
+    the margin of 0.1 rad is used up. A joint of 20 rad/s is 5 rad/s beyond the 15 that are free.
     """
     task = make_task("getup")
     terms = {name: x.item() for name, x in task.reward(state(task)).items()}
-    posture = 1 - (0.525 / 1.05 + 0.76 / 1.12) / 12
     want = dict(
         upright=0.9,
         height=0.64 * 0.75,
-        pose=0.64 * posture,
-        still=0.64 * (0.75 * posture) ** 2 * math.exp(-1),
+        pose=0.64 * (1 - (0.25 + 0.460459) / 12),
+        still=0.64 * 0.75 * math.exp(-0.853225 / 2.25) * math.exp(-9 / 25),
         jerk=-2.0,
         power=-34.0,
         fast=0.0,
@@ -77,7 +76,7 @@ def test_a_fallen_robot_lies_on_its_legs():
 def test_starts_are_uniform_and_in_the_air():
     """Rotations are Haar's: each component of world's up has the mean square 1/3. The lowest point
     of the robot is 0.3 m above the ground, at most 5 cm more."""
-    env = make_env("getup", 4096, stagger=False)
+    env = make_env("getup", 4096, stagger=False, easy=0.0)
     m, up = env.task.mjm, env.current_state().up
     torch.testing.assert_close((up**2).mean(0), torch.full((3,), 1 / 3), rtol=0, atol=0.02)
     data, floor = mujoco.MjData(m), m.geom("floor").id
