@@ -1,0 +1,236 @@
+"""A quadruped that fell gets up: from any rotation, and from any angles of its joints.
+
+The actor observes only what a robot measures.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import mujoco
+import torch
+
+from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation, yaw_frame
+from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
+from gpusim_rl.envs.actions import relative
+from gpusim_rl.envs.declarations import Reflection, Scheduled
+from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.quadruped.symmetry import leg_mirror
+
+FEET = ("FL", "FR", "RL", "RR")
+LAST = 1.0  # s at the end of an episode in which the robot must stand
+UPRIGHT = math.cos(math.radians(15))  # least u_z of a robot that stands
+TALL = 0.8  # least height of its trunk, of the wanted one
+NEAR = 0.5  # rad: largest distance of a joint from the stance
+# m/s, rad/s, rad/s: largest root mean squares of its velocity, angular velocity and joint speeds
+STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
+
+
+@dataclass(kw_only=True)
+class Getup(Task):
+    """Get up from a fall, and stand still in the stance q̄.
+
+        r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p
+            + w₄ h exp(-|q - q̄|²/σ_q²) exp(-(|v|² + |ω|² + |q̇|²)/σ²))
+            - w₅ |a - a'|² - w₆ Σ|τ q̇| - w₇ Σ max(0, |q̇| - q̇_max)² - w₈ Σ_i b_i²
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
+    | g | how far upright: max(0, u_z)² | 1 |
+    | h | how tall: min(z/ẑ, 1) of the trunk's height z | 1; world |
+    | p | how near the stance: mean over joints of 1 - ((q_i - q̄_i)/(the most possible))² | 1 |
+    | v, ω | velocity and angular velocity of the trunk | m/s, rad/s |
+    | q, q̇, q̄, τ | joint angle, speed, stance, torque | rad, rad/s, N m |
+    | a, a' | action, and the one before | 1 |
+    | b_i | how far joint i is within a margin of a limit, or beyond it | rad |
+
+    | term | of the reward |
+    |---|---|
+    | `upright` | w₁: half of 1 + u_z, so a robot on its back has a way to go, too |
+    | `height`, `pose` | w₂, w₃: only where the trunk is upright |
+    | `still` | w₄: stands, and nothing moves |
+    | `jerk`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
+    | `fast`, `limits` | w₇, w₈: costs of joint speeds beyond q̇_max, and of angles near a limit |
+
+    An action moves a joint's target from its measured angle, as in Lee et al. 2019
+    (arXiv:1901.07517): with zero actions the robot lies limp. Servos that hold the stance get up
+    from one start in seven by themselves; here they cannot. Terms follow the same paper and Go1's
+    getup in MuJoCo Playground (arXiv:2502.08844).
+    """
+
+    ranges: ClassVar = dict(
+        reach=POSITIVE,
+        drop=AT_LEAST_0,
+        easy=CHANCE,
+        height=POSITIVE,
+        sigma=POSITIVE,
+        sigma_pose=POSITIVE,
+        fastest=AT_LEAST_0,
+        margin=AT_LEAST_0,
+    )
+    reach: float  # rad between a joint's target and its measured angle, per unit of action
+    drop: Scheduled[float]  # m: height of the robot's lowest point at the start
+    easy: float  # share of the episodes, while learning, that start level and near the stance
+    height: Scheduled[float]  # m: height of a trunk that stands
+    sigma: Scheduled[float]  # m/s, rad/s: tolerance of a robot that stands still
+    sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together
+    fastest: Scheduled[float]  # rad/s: faster joints cost
+    margin: Scheduled[float]  # rad: from a joint's limits, within which its angle costs
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.stance = self.nominal("key_qpos")[0][self.joint_columns.qpos]
+        joints = self.mjm.actuator_trnid[:, 0]
+        self.limits = self.nominal("jnt_range")[joints].T  # (2, 12)
+        low, high = self.limits
+        self.span = torch.maximum(self.stance - low, high - self.stance)
+        self.unit = self.tensor([-1.0] * 23), self.tensor([1.0] * 23)
+        bodies = self.mjm.jnt_bodyid[joints]
+        # hip, thigh and calf of each leg: where each is on the one before, its joint's axis
+        self.links = self.nominal("body_pos")[bodies].view(4, 3, 3)
+        self.axes = self.nominal("jnt_axis")[joints].view(4, 3, 3)
+        self.foot = self.tensor(self.mjm.geom("FL").pos)
+        corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 3)
+        self.corners = self.tensor(corners) * self.tensor(self.mjm.geom("trunk").size)
+        motors = self.mjm.geom_type == int(mujoco.mjtGeom.mjGEOM_CYLINDER)
+        self.thickest = float(self.mjm.geom_size[motors, 0].max())  # m: radius of a leg
+
+    def change_spec(self, spec):
+        """Head, deck and all geoms of the legs touch the ground, legs the trunk and one another."""
+        trunk = next(geom for geom in spec.geoms if geom.name == "trunk")
+        trunk.conaffinity = 2
+        for geom in spec.geoms:
+            kind = geom.classname.name
+            if kind in ("motor", "thigh", "calf") or geom.name in ("head", "deck"):
+                geom.contype, geom.conaffinity = 1, 0
+                geom.condim, geom.priority, geom.friction = 3, 1, trunk.friction
+            if kind in ("thigh", "calf", "foot"):  # a motor cannot reach anything else
+                geom.contype, geom.conaffinity = 3, 2
+        return spec
+
+    def mjcf_text(self):
+        spec = self.change_spec(mujoco.MjSpec.from_string(super().mjcf_text()))
+        spec.compile()
+        return spec.to_xml()
+
+    @property
+    def mirror(self):
+        return Reflection(axis=1, joints=leg_mirror(self.mjm, FEET, (), self.actuator))
+
+    def start(self, n, rng):
+        unit = rng.uniform("start", *self.unit)  # (n, 23), each in ±1
+        easy = unit[:, 21:22] < 2 * self.easy - 1
+        level = yaw_frame(turned := uniform_rotation((1 + unit[:, :3]) / 2))
+        low, high = self.limits
+        joints = (low + high) / 2 + (high - low) / 2 * unit[:, 3:15]
+        share = torch.where(easy, (1 + unit[:, 22:]) / 2, 1.0)  # of the way from the stance
+        joints, turned = torch.lerp(self.stance, joints, share), torch.where(easy, level, turned)
+        up = to_matrix(turned)[:, 2]  # world's up, seen from the trunk
+        lowest = (self.points(joints) * up[:, None]).sum(2).amin(1) - self.thickest
+        height = (self.drop - lowest)[:, None]
+        return dict(
+            qpos=torch.cat([0 * unit[:, :2], height, turned, joints], 1),
+            qvel=torch.cat([0.3 * unit[:, 15:21], 0 * joints], 1),
+        )
+
+    def evaluation(self):
+        """No start is easy."""
+        return replace(super().evaluation(), easy=0.0)
+
+    def points(self, joints):
+        """(B, 20, 3) corners of the trunk, hips, knees and feet [m], in the trunk's frame."""
+        half = joints.view(-1, 4, 3, 1) / 2
+        hip, thigh, knee = torch.cat([half.cos(), half.sin() * self.axes], -1).unbind(2)
+        foot = self.links[:, 2] + rotate(knee, self.foot.expand_as(knee[..., 1:]))
+        legs = [0 * foot, self.links[:, 2].expand_as(foot), foot]  # of the thigh
+        legs = [self.links[:, 1] + rotate(thigh, x) for x in legs]
+        legs = [self.links[:, 0] + rotate(hip, x) for x in legs]
+        return torch.cat([self.corners.expand(len(joints), -1, 3), *legs], 1)
+
+    def control(self, s):
+        return relative(s.joint_pos, self.reach * s.action, self.limits)
+
+    def observe(self, s):
+        return dict(
+            gyro=s.gyro,
+            up=s.up,
+            joints=s.joint_pos - self.stance,
+            speeds=s.joint_vel,
+            action=s.action,
+        )
+
+    def privileged(self, s):
+        feet = s.span("FL_position", "RR_position")[:, 2::3]  # m: their heights
+        return dict(velocity=s.velocity, height=s.qpos[:, 2:3], feet=feet, torques=self.torques(s))
+
+    def torques(self, s):
+        """(B, 12) of the joints [N m]."""
+        return s.span("FL_abduction_torque", "RR_knee_torque")
+
+    def power(self, s):
+        """(B,) mechanical power, Σ|τ q̇| [W]."""
+        return (self.torques(s) * s.joint_vel).abs().sum(1)
+
+    def reward(self, s):
+        off, (low, high) = s.joint_pos - self.stance, self.limits
+        upright = s.up[:, 2].clamp(min=0) ** 2
+        tall = (s.qpos[:, 2] / self.height).clamp(max=1)
+        beyond = torch.maximum(low - s.joint_pos, s.joint_pos - high) + self.margin
+        return dict(
+            upright=(1 + s.up[:, 2]) / 2,
+            height=upright * tall,
+            pose=upright * (1 - ((off / self.span) ** 2).mean(1)),
+            still=upright * tall * gauss(off, self.sigma_pose) * gauss(s.qvel, self.sigma),
+            jerk=-squared(s.action - s.previous),
+            power=-self.power(s),
+            fast=-squared((s.joint_vel.abs() - self.fastest).clamp(min=0)),
+            limits=-squared(beyond.clamp(min=0)),
+        )
+
+    def measure(self, s):
+        return dict(
+            up=s.up[:, 2],
+            height=s.qpos[:, 2],
+            furthest=(s.joint_pos - self.stance).abs().amax(1),
+            velocity=squared(s.velocity),
+            spin=squared(s.gyro),
+            joints=(s.joint_vel**2).mean(1),
+            power=self.power(s),
+            fastest=s.joint_vel.abs().amax(1),
+            torque=self.torques(s).abs().amax(1),
+            jerk=squared(s.action - s.previous),
+        )
+
+    def score(self, record):
+        """`success` is the share of episodes that stand still throughout the last second."""
+        last, height = round(LAST / self.dt), TALL * self.height
+        upright, tall, near = (
+            record["up"] > UPRIGHT,
+            record["height"] > height,
+            record["furthest"] < NEAR,
+        )
+        stands = upright & tall & near
+        still = torch.stack(
+            [record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()]
+        ).all(0)
+        good = stands[-last:].all(0) & still
+        held = stands.flip(0).long().cumprod(0).sum(0)  # control steps from the end
+        fell = record["up"][round(0.5 / self.dt)] < 0  # upside down, half a second after the start
+        when = self.dt * (len(stands) - held).float()
+        shares = dict(upright=upright, tall=tall, near=near)
+        scores = dict(success=good.float().mean().item(), success_upside_down=mean(good, fell))
+        scores |= {x: of[-last:].all(0).float().mean().item() for x, of in shares.items()}
+        return scores | dict(
+            still=still.float().mean().item(),
+            stands_after=mean(when, good),
+            energy=self.dt * record["power"].sum(0).mean().item(),
+            fastest=record["fastest"].amax(0).mean().item(),
+            torque=record["torque"].amax(0).mean().item(),
+            jerk=record["jerk"].mean().item(),
+        )
+
+
+def mean(x, which):
+    """The mean of x (B,) over the episodes of which (B,) bool; None if there are none."""
+    return x[which].float().mean().item() if which.any() else None
