@@ -52,6 +52,7 @@ class Humanoid(Walking):
     (arXiv:2011.01387).
     """
 
+    takes_robot: ClassVar = "humanoid"
     feet_names: ClassVar = LEGS
     offsets: ClassVar = (0.0, 0.5)
     spread: ClassVar = Spread(height=0.01, tilt=0.05, speed=0.2)

@@ -42,7 +42,7 @@ class Quadruped(Walking):
     (arXiv:2011.01387).
     """
 
-    takes_robot: ClassVar = True
+    takes_robot: ClassVar = "quadruped"
     feet_names: ClassVar = FEET
     offsets: ClassVar = (0.0, 0.5, 0.5, 0.0)  # FL and RR move together
     foot_geoms: tuple[str, ...] = FEET  # the feet's geoms, spheres
