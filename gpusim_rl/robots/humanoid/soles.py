@@ -56,7 +56,8 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     corners = []
     for side in product((-1, 1), repeat=2):
         toward = ((flat[:, :2] - middle) / half) @ side
-        x, y = flat[toward.argmax(), :2] - radius * np.array(side)
+        inside = flat[toward.argmax(), :2] - radius * np.array(side) / np.sqrt(2)
+        x, y = np.clip(inside, middle - half + radius, middle + half - radius)
         corners.append([x, y, low + radius])
     body = m.body(foot).id
     turn = d.xmat[body].reshape(3, 3).T
@@ -70,7 +71,7 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
 def surface(m: mujoco.MjModel, d: mujoco.MjData, geom: int) -> Array:
     """(n, 3) points on the surface of a geom [m], or the corners of its bounding box."""
     size, kind = m.geom_size[geom], m.geom_type[geom]
-    if kind in (SPHERE, CAPSULE):
+    if kind == SPHERE or kind == CAPSULE:
         ends = [[0, 0, -1], [0, 0, 1]] if kind == CAPSULE else [[0, 0, 0]]
         local = size[1] * np.repeat(ends, len(BALL), 0) + size[0] * np.tile(BALL, (len(ends), 1))
     elif kind == MESH:
