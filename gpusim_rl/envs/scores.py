@@ -22,18 +22,16 @@ def walking_scores(
         record: (T, B) of each measure, one row for each control step. `settled` is 1 where errors
             count, else 0. `velocity_error` [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where
             `settled` is. `moving` is 1 where a motion is commanded. `power` [W], `speed` [m/s], `x`
-            and `y` [m] are of the robot. `foot_<name>` [m] is the height of a foot. `terminated` is
-            true where it fell.
+            and `y` [m] are of the robot, `foot_<name>` [m] heights of feet. `terminated`: it fell.
         dt: control period [s].
         gait: steps of each foot in a second [Hz].
         tolerance: largest errors of a success [m/s, rad/s].
 
     Returns:
         `success` is the share of episodes without a fall whose root mean square errors are at most
-        the tolerance. `foot_lift` [m] is the mean height of a step's highest point, of
-        the foot that lifts least. `drift_still` [m/s] is of those that were told to stand.
-        `energy_per_metre` [J/m] is of those that were told to walk. A score of which no episode
-        tells is None: errors, if all fell at once.
+        the tolerance. `foot_lift` [m] is the mean height of a step's highest point, of the foot
+        that lifts least. `drift_still` [m/s] is of those that were told to stand, and
+        `energy_per_metre` [J/m] of those told to walk. A score of which no episode tells is None.
     """
     counted = record["settled"].sum(0)
     settled = counted.clamp(min=1)

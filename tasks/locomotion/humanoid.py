@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import mujoco
+import numpy as np
 import torch
 
 from gpusim_rl.core.maths import squared
@@ -17,6 +18,7 @@ from gpusim_rl.envs.walking import Spread, Walking
 LEGS = ("left", "right")
 TOLERANCE = 0.3  # m/s, rad/s: largest errors of velocity and yaw rate of a success
 UPRIGHT = 0.5  # least cosine of the base's tilt: beyond 60° it has fallen
+FULL = 0.99  # of its largest torque: a joint with more is saturated
 LOW = 0.6  # of the wanted height: a base that is lower has fallen
 
 
@@ -62,10 +64,15 @@ class Humanoid(Walking):
         m = self.mjm
         full = m.actuator_forcerange[:, 1] / m.actuator_gainprm[:, 0]  # rad, to the largest torque
         self.reaches = self.tensor(self.scale or self.reach * full)
+        self.most = self.nominal("actuator_forcerange")[:, 1]  # N m
+        joints = m.actuator_trnid[:, 0]
+        limited = m.jnt_limited[joints].astype(bool)[:, None]
+        ends = np.where(limited, m.jnt_range[joints], [-np.inf, np.inf])
+        self.low, self.high = self.tensor(ends.T)  # rad, (nu,) each
         d = mujoco.MjData(m)
         mujoco.mj_resetDataKeyframe(m, d, 0)
         mujoco.mj_kinematics(m, d)
-        self.sideways = self.tensor(1 - d.xaxis[m.actuator_trnid[:, 0], 1] ** 2)
+        self.sideways = self.tensor(1 - d.xaxis[joints, 1] ** 2)
 
     @property
     def mirror(self):
@@ -93,5 +100,17 @@ class Humanoid(Walking):
     def terminated(self, s):
         return (s.up[:, 2] < UPRIGHT) | (self.tall(s) < LOW * self.height)
 
+    def measure(self, s):
+        """Beside those of walking, what wears a robot down, each a mean over its joints."""
+        torque, change = s.span(*self.torques).abs(), s.action - s.previous
+        beyond = torch.relu(self.low - s.joint_pos) + torch.relu(s.joint_pos - self.high)
+        return super().measure(s) | dict(
+            jerk=squared(change) / change.shape[1],
+            saturated=(torque > FULL * self.most).float().mean(1),
+            beyond=(beyond > 0).float().mean(1),
+        )
+
     def score(self, record):
-        return walking_scores(record, self.dt, self.gait, TOLERANCE)
+        """Those of walking, and the means of jerk and of joints at full torque or beyond limits."""
+        wear = {name: record[name].mean().item() for name in ("jerk", "saturated", "beyond")}
+        return walking_scores(record, self.dt, self.gait, TOLERANCE) | wear

@@ -86,7 +86,9 @@ def test_what_is_guessed(mensch):
     """Legs are found by places, the left one first; the knees bend whichever way they turn, and
     the soles stay level."""
     robot = mensch.robot
-    order = [[f"{leg}_{j}" for j in ("quer", "hoch", "knie", "sprung")] for leg in ("links", "rechts")]
+    order = [
+        [f"{leg}_{j}" for j in ("quer", "hoch", "knie", "sprung")] for leg in ("links", "rechts")
+    ]
     assert robot.joints == order and robot.base == "rumpf"
     assert robot.feet == ["links_fuss", "rechts_fuss"]
     left, right = np.array(robot.stance).reshape(2, 4)
@@ -190,8 +192,11 @@ def test_a_ball_is_a_small_sole(tmp_path):
         (mjcf(foot="0.1 0.002 0.01"), "robot.feet: the sole of 'links_fuss' is 200 by 4 mm"),
         (mjcf(trunk="2 0 0.2"), "robot.stance: the robot cannot stand: its center of mass is"),
         (
-            mjcf().replace('joint name="links_knie" axis="0 1 0"', 'joint name="links_knie" axis="1 0 0"')
-            .replace('joint name="links_sprung" axis="0 1 0"', 'joint name="links_sprung" axis="1 0 0"'),
+            mjcf()
+            .replace('joint name="links_knie" axis="0 1 0"', 'joint name="links_knie" axis="1 0 0"')
+            .replace(
+                'joint name="links_sprung" axis="0 1 0"', 'joint name="links_sprung" axis="1 0 0"'
+            ),
             "expected two or three to turn about the base's y",
         ),
     ],

@@ -53,12 +53,7 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
         size = f"{2e3 * half[0]:.0f} by {2e3 * half[1]:.0f} mm"
         raise RobotError(f"robot.feet: the sole of {foot!r} is {size}: it cannot stand on it")
     radius = min(RADIUS, float(half.min()) / 2)
-    corners = []
-    for side in product((-1, 1), repeat=2):
-        toward = ((flat[:, :2] - middle) / half) @ side
-        inside = flat[toward.argmax(), :2] - radius * np.array(side) / np.sqrt(2)
-        x, y = np.clip(inside, middle - half + radius, middle + half - radius)
-        corners.append([x, y, low + radius])
+    corners = [[*place, low + radius] for place in corner_places(flat[:, :2], radius)]
     body = m.body(foot).id
     turn = d.xmat[body].reshape(3, 3).T
     quat = np.zeros(4)
@@ -66,6 +61,21 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     place = d.xpos[body] @ frame
     local = [turn @ frame @ (np.array(p) - place) for p in (*corners, [*middle, low])]
     return Sole(foot, np.array(local[:4]), radius, local[4], quat)
+
+
+def corner_places(flat: Array, radius: float) -> list[Array]:
+    """Four places (2,) of spheres [m] that touch the corners of an area from inside.
+
+    flat: (n, 2) points of the area.
+    """
+    low, high = flat.min(0), flat.max(0)
+    relative = (2 * flat - high - low) / (high - low)
+    places = []
+    for side in product((-1, 1), repeat=2):
+        corner = flat[(relative @ side).argmax()]
+        inside = corner - radius * np.array(side) / np.sqrt(2)
+        places.append(np.clip(inside, low + radius, high - radius))
+    return places
 
 
 def surface(m: mujoco.MjModel, d: mujoco.MjData, geom: int) -> Array:
