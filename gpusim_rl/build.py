@@ -64,23 +64,22 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
     given = [key for key, value in robot.items() if value is not None and key not in free]
     if given and not kind.takes_robot:
         raise ValueError(
-            f"robot.{given[0]}: this task has a robot of its own, only task=quadruped takes another"
+            f"robot.{given[0]}: this task has a robot of its own, only quadrupeds and "
+            "humanoids that walk take another"
         )
     if robot["mjcf"] is None:
         if given:
             raise ValueError(f"robot.{given[0]} describes a robot: set robot.mjcf=FILE as well")
         return {}
-    prepared = robot_size.load(robot)
+    prepared = robot_size.load(robot, kind.takes_robot)
     description = prepared.robot
     return dict(
         mjcf=description.mjcf,
         mjm=add_boxes(prepared.spec).compile() if kind.takes_terrain else prepared.mjm,
         text=prepared.text,
         height=description.height,
-        foot_geoms=prepared.foot_geoms,
-        lift_direction=prepared.lift_direction,
         scale=tuple(description.scale or ()),
-        signs=tuple(description.mirror or ()),
+        **prepared.arguments,
     )
 
 

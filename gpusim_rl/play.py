@@ -105,12 +105,12 @@ def describe_robot(cfg: dict[str, Any]) -> None:
     """mode=robot: print what is given and guessed of a robot, as a file for conf/robot/."""
     with errors.one_line_errors():
         from gpusim_rl.robots.description import as_yaml, legs_of
-        from gpusim_rl.robots.importer import load_robot
+        from gpusim_rl.robots.shapes import load_any
 
         values = dict(cfg["robot"])
         name, actuator = values.pop("name"), values.pop("actuator")
         name = Path(values["mjcf"].rpartition(":")[2]).stem if name == "own" else name
-        loaded = load_robot(**values)
+        loaded = load_any(**values)
         print(text := as_yaml(loaded, values, name, actuator))
         if cfg["out"]:
             Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The quadruped's numbers for a smaller robot: what it is asked for follows the length of its legs.
+"""A legged task's numbers for a smaller robot: what it is asked for follows the length of its legs.
 
 A robot with legs of 14 cm that is to walk at 1 m/s, two steps a second, never learns it. Speeds of
 the same Froude number v² / (g · leg) are dynamically similar (Alexander and Jayes, 1983,
@@ -19,9 +19,15 @@ from gpusim_rl.core.errors import warn_once
 from gpusim_rl.sim.actuator_spec import Actuator
 
 if TYPE_CHECKING:
-    from gpusim_rl.robots.importer import LoadedRobot
+    from gpusim_rl.robots.shapes import Loaded
 
 LEG = 0.426  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
+# Task → the shape of its robots, and the length of the legs [m] for which its YAML has its numbers
+OWN = {
+    "quadruped": ("quadruped", LEG),
+    "quadruped_rough": ("quadruped", LEG),
+    "humanoid": ("humanoid", 0.695),
+}
 SHORTEST = 0.005  # s, the timestep that robots/quadruped/prepare.py gives each robot
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
@@ -46,15 +52,16 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
     ValueError or OSError in one line if the robot cannot be loaded.
     """
     task = cfg["task"]["name"]
-    if task not in ("quadruped", "quadruped_rough") or not cfg["robot"]["mjcf"]:
+    if task not in OWN or not cfg["robot"]["mjcf"]:
         return cfg
     if "task" in user_choices("config", (f"task={task}",)):
         return cfg
     from gpusim_rl.robots.models import find_robot_file  # it loads MuJoCo
 
     mtime = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
-    leg = leg_length(json.dumps(cfg["robot"]), mtime)
-    size = leg / LEG
+    shape, own = OWN[task]
+    leg = leg_length(json.dumps(cfg["robot"]), mtime, shape)
+    size = leg / own
     if size > 0.999:
         return cfg
     fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
@@ -111,19 +118,21 @@ def describe(key: str, value: Any) -> str:
 
 
 @cache
-def leg_length(robot: str, mtime: int) -> float:
+def leg_length(robot: str, mtime: int, shape: str) -> float:
     """The mean length of a robot's legs [m], kept for the other runs of a multirun.
 
     Args:
         robot: a configuration's section as JSON.
         mtime: when its file changed [ns].
+        shape: of the robot.
     """
-    return load(json.loads(robot)).leg
+    return load(json.loads(robot), shape).leg
 
 
-def load(robot: dict[str, Any]) -> "LoadedRobot":
+def load(robot: dict[str, Any], shape: str = "quadruped") -> "Loaded":
     """The robot of a configuration's section, which names a file; ValueError or OSError if not."""
-    from gpusim_rl.robots.importer import Robot, load_robot  # they load torch
+    from gpusim_rl.robots.given import Robot
+    from gpusim_rl.robots.shapes import load_as  # it loads torch
 
     keys = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
-    return load_robot(**arguments(Robot, keys, "robot", f"robot/{robot['name']}"))
+    return load_as(shape, **arguments(Robot, keys, "robot", f"robot/{robot['name']}"))

@@ -13,31 +13,32 @@ BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
 Scores = dict[str, float | None]  # None: no episode says anything about it
 
 
-def walking_scores(record: dict[str, Tensor], dt: float, gait: float) -> Scores:
+def walking_scores(
+    record: dict[str, Tensor], dt: float, gait: float, tolerance: float = TOLERANCE
+) -> Scores:
     """`success`, errors, falls, lift of the feet, drift and energy of B episodes.
 
     Args:
         record: (T, B) of each measure, one row for each control step. `settled` is 1 where errors
             count, else 0. `velocity_error` [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where
             `settled` is. `moving` is 1 where a motion is commanded. `power` [W], `speed` [m/s], `x`
-            and `y` [m] are of the robot. `foot_<name>` [m] is the height of a foot. `terminated` is
-            true where it fell.
+            and `y` [m] are of the robot, `foot_<name>` [m] heights of feet. `terminated`: it fell.
         dt: control period [s].
         gait: steps of each foot in a second [Hz].
+        tolerance: largest errors of a success [m/s, rad/s].
 
     Returns:
         `success` is the share of episodes without a fall whose root mean square errors are at most
-        0.25 m/s and 0.25 rad/s. `foot_lift` [m] is the mean height of a step's highest point, of
-        the foot that lifts least. `drift_still` [m/s] is of those that were told to stand.
-        `energy_per_metre` [J/m] is of those that were told to walk. A score of which no episode
-        tells is None: errors, if all fell at once.
+        the tolerance. `foot_lift` [m] is the mean height of a step's highest point, of the foot
+        that lifts least. `drift_still` [m/s] is of those that were told to stand, and
+        `energy_per_metre` [J/m] of those told to walk. A score of which no episode tells is None.
     """
     counted = record["settled"].sum(0)
     settled = counted.clamp(min=1)
     velocity = (record["velocity_error"].sum(0) / settled).sqrt()
     yaw = (record["yaw_error"].sum(0) / settled).sqrt()
     falls = record["terminated"].float().sum(0)
-    good = (falls == 0) & (velocity <= TOLERANCE) & (yaw <= TOLERANCE)
+    good = (falls == 0) & (velocity <= tolerance) & (yaw <= tolerance)
     moving = record["moving"].mean(0) > 0.5
     walking, still = moving & (falls == 0), ~moving & (falls == 0)
     drift = drift_speed(torch.stack([record["x"], record["y"]]), dt)

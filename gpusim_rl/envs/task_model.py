@@ -44,8 +44,8 @@ class TaskModel:
             `joint_friction`, whether joints have the model's dry friction. "exact": not at all.
     """
 
-    # Whether robot= may give the task another robot, which then has legs like a quadruped's.
-    takes_robot: ClassVar[bool] = False
+    # The shape of robots that robot= may give the task, one of `robots.shapes.SHAPES`; "": none.
+    takes_robot: ClassVar[str] = ""
     # Whether terrain= may give its worlds rough ground: tasks with `OnTerrain`.
     takes_terrain: ClassVar[bool] = False
     # What the numbers that a task adds may be; `core.ranges` has those of all tasks.

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.robots.humanoid.description import humanoid_reasons
+from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
 from gpusim_rl.robots.importer import GUESSES, LoadedRobot
 from gpusim_rl.robots.quadruped.topology import FREE, LEGS
 from gpusim_rl.robots.servos import joint_parameters
@@ -48,8 +50,10 @@ def reasons(given: dict[str, Any], loaded: LoadedRobot) -> dict[str, str]:
     return {key: text for key, text in why.items() if given.get(key) is None}
 
 
-def legs_of(loaded: LoadedRobot) -> dict[str, str]:
-    """Leg → the geom of its foot in the model."""
+def legs_of(loaded: LoadedRobot | LoadedHumanoid) -> dict[str, str]:
+    """Leg → a geom of its foot in the model."""
+    if isinstance(loaded, LoadedHumanoid):
+        return loaded.feet
     return dict(zip(LEGS, loaded.foot_geoms, strict=True))
 
 
@@ -100,15 +104,21 @@ def guess_of(loaded: LoadedRobot, key: str) -> tuple[str, list[str]]:
     return GUESS[key], []
 
 
-def as_yaml(loaded: LoadedRobot, given: dict[str, Any], name: str, actuator: dict[str, Any]) -> str:
+def as_yaml(
+    loaded: LoadedRobot | LoadedHumanoid, given: dict[str, Any], name: str, actuator: dict[str, Any]
+) -> str:
     """The text of a file in conf/robot/ that describes a robot, with these actuators.
 
     A comment above each value that was not given says where it comes from.
     """
-    lines, why = [f"# conf/robot/{name}.yaml", f"name: {name}"], reasons(given, loaded)
+    humanoid = isinstance(loaded, LoadedHumanoid)
+    why = humanoid_reasons(given, loaded) if humanoid else reasons(given, loaded)
+    lines, legs = [f"# conf/robot/{name}.yaml", f"name: {name}"], loaded.robot.joints
     for key, value in asdict(loaded.robot).items():
-        if isinstance(value, list) and len(value) == 12 and (value == value[:3] * 4):
-            value = value[0] if value == value[:1] * 12 else value[:3]
+        if isinstance(value, list) and len(value) == sum(map(len, legs)):
+            leg = value[: len(legs[0])]
+            repeated = value == leg * len(legs)
+            value = leg[0] if value == leg[:1] * len(value) else leg if repeated else value
         lines += [f"# {why[key]}"] if key in why else []
         lines.append(f"{key}: {json.dumps(value)}")  # JSON is YAML
     lines.append(f"actuator: {json.dumps(actuator)}")

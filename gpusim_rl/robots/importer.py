@@ -1,6 +1,7 @@
 """Load a robot: turn the unmodified MJCF or URDF file of a 12-joint quadruped into a model for
-`tasks/locomotion/quadruped.py`."""
+`tasks/locomotion/quadruped.py`. `robots/shapes.py` also loads robots of other shapes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
+from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import prepare, topology
@@ -37,39 +39,6 @@ GUESSES = (Guess(1.0, 0.2), Guess(1.0, 1.0), Guess(2.0, 0.2), Guess(2.0, 1.0))
 
 
 @dataclass(kw_only=True)
-class Robot:
-    """The description of a quadruped in `conf/robot/<name>.yaml`.
-
-    `load_robot` guesses the values that are None, from the sources named below. A value for the
-    joints is one number, three (abduction, thigh, knee) or twelve. The legs are in the order FL,
-    FR, RL, RR.
-    """
-
-    mjcf: str  # a path, package:path within an installed package, or menagerie:robot
-    base: str | None = None  # body; guess: the one with the free joint, else the root
-    feet: Any = None  # four geoms, sites or bodies; guess: the spheres at the ends of the legs
-    joints: Any = None  # four lists of abduction, thigh, knee; guess: the hinges above each foot
-    # [rad]; guess: the first keyframe in which the robot stands, else legs bent with the feet below
-    # the hips
-    stance: Any = None
-    # [N m/rad]; guess: the gains of the file's servos if the robot stands with them, else weight
-    # times height, or twice that if it stands only then
-    kp: Any = None
-    # [N m s/rad]; guess: as kp, else √(kp · inertia of the leg about its hip)
-    kd: Any = None
-    torque: Any = None  # [N m]; guess: the limits in the file, else weight times height
-    # [kg m²]; guess: the value in the file, else a fifth of the inertia of the leg about its hip,
-    # or all of it if the robot stands still only then
-    armature: Any = None
-    scale: Any = None  # [rad] of joint target per unit of action; None: the task's `reach`
-    height: float | None = None  # [m] of the base; guess: measured in simulation
-    # ±1: the sign of each joint in a mirrored pose; guess: from the joints' axes, None if the robot
-    # is not symmetric
-    mirror: Any = None
-    collide: str  # what touches the ground: feet | all (as in the file, with boxes for meshes)
-
-
-@dataclass(kw_only=True)
 class LoadedRobot:
     """A robot that is ready for the task."""
 
@@ -84,13 +53,23 @@ class LoadedRobot:
     # (12,) the direction of the joints that lifts each foot straight up; a knee has ±1
     lift_direction: tuple[float, ...]
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the task is told of the robot, beside its model."""
+        signs = tuple(self.robot.mirror or ())
+        return dict(foot_geoms=self.foot_geoms, lift_direction=self.lift_direction, signs=signs)
 
-def load_robot(**keys: Any) -> LoadedRobot:
+
+def load_robot(build: Callable[..., Any] | None = None, **keys: Any) -> Any:
     """The robot of a description, whose keys are those of `Robot`.
+
+    Args:
+        build: makes it of the description, the file's spec and its model; unless given
+            `build_robot`, which makes a quadruped.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a quadruped, or a key does not fit it. One line names the key
+        ValueError: the file is not such a robot, or a key does not fit it. One line names the key
             and the choices.
     """
     robot = Robot(**keys)
@@ -102,7 +81,7 @@ def load_robot(**keys: Any) -> LoadedRobot:
     try:
         spec = read_spec(file)
         original = compile_mended(spec, lambda line: warn_once(f"warning: {file}: {line}"))
-        return build_robot(robot, spec, original)
+        return (build or build_robot)(robot, spec, original)
     except (RobotError, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
     except ValueError as error:

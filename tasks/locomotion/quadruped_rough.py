@@ -57,17 +57,13 @@ class RoughQuadruped(OnTerrain, Quadruped):
 
         return replace(flat, images=images)
 
-    def places(self, s):
-        """(B, 4, 2) where the feet are in the plane [m]."""
-        return s.span("FL_position", "RR_position").unflatten(1, (4, 3))[..., :2]
-
     def ground_below(self, s):
         """(B, 4) height of the ground below each foot [m]."""
-        return self.patches.height(s.patch, self.places(s))
+        return self.patches.height(s.patch, self.places(s)[..., :2])
 
     def ground_beside(self, s):
         """(B, 4) the highest ground about each foot [m]."""
-        points = (self.places(s)[:, :, None] + self.around).flatten(1, 2)
+        points = (self.places(s)[:, :, None, :2] + self.around).flatten(1, 2)
         return self.patches.height(s.patch, points).unflatten(1, (4, 4)).amax(2)
 
     def feet(self, s):

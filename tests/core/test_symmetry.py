@@ -159,6 +159,8 @@ def test_the_mirrored_cartpole_does_the_mirrored_thing():
 
 SWAPPED = Flip((3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8), (-1.0, 1.0, 1.0) * 4)
 # Written by hand, before the images of terms were derived.
+# Pitch, roll, yaw of the hip, knee, pitch and roll of the ankle: the legs change sides
+LEGS = Flip((*range(6, 12), *range(6)), (1, -1, -1, 1, 1, -1) * 2)
 GOLDEN = {
     "quadruped": dict(
         gyro=keep(-1, 1, -1),  # a pseudovector
@@ -171,6 +173,18 @@ GOLDEN = {
         velocity=keep(1, -1, 1),
         height=keep(1),
         feet=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
+    ),
+    "humanoid": dict(
+        gyro=keep(-1, 1, -1),
+        up=keep(1, -1, 1),
+        joints=LEGS,
+        speeds=LEGS,
+        action=LEGS,
+        command=keep(1, -1, -1),
+        clock=keep(-1, -1),
+        velocity=keep(1, -1, 1),
+        height=keep(1),
+        feet=Flip((1, 0), (1, 1)),
     ),
     "cartpole": dict(cart=keep(-1), pole=keep(1, -1), speeds=keep(-1, -1), action=keep(-1)),
 }

@@ -1,0 +1,211 @@
+"""`Walking`: what tasks of legged robots share that walk at commanded velocities by a clock."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import mujoco
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.maths import from_euler, gauss, squared
+from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE, Range
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.declarations import Command, Scheduled
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
+
+GATE = 0.1  # a command of a smaller norm asks to stand
+
+
+class Spread(NamedTuple):
+    """How far first states are from the stance: half-widths of uniform draws."""
+
+    height: float = 0.02  # m, all of it upwards
+    tilt: float = 0.1  # rad, of roll and of pitch
+    speed: float = 0.3  # m/s and rad/s, of the base
+    joints: float = 0.1  # rad
+
+
+@dataclass(kw_only=True)
+class Walking(Task):
+    """A base on legs walks at a commanded velocity, its feet lifted in turn by a clock.
+
+    A subclass names its feet and when each is lifted, and says what else counts in `reward`. The
+    model has the sensors `gyro`, `up`, `velocity`, for each foot `<foot>_position` and
+    `<foot>_velocity`, and a torque sensor of each joint, each kind one after another. Its first
+    keyframe is the stance.
+    """
+
+    feet_names: ClassVar[tuple[str, ...]]  # in the order of the legs' joints in ctrl
+    offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
+    spread: ClassVar[Spread] = Spread()
+    ranges: ClassVar = dict(
+        fastest=AT_LEAST_0,
+        redraw=POSITIVE,
+        still=CHANCE,
+        sigma=POSITIVE,
+        sigma_feet=POSITIVE,
+        height=POSITIVE,
+        lift=AT_LEAST_0,
+        gait=POSITIVE,
+        step=Range(-3.1416, 3.1416),
+        reach=POSITIVE,
+    )
+    reach: float  # how far a unit of action moves a joint's target; each task says in which unit
+    fastest: Scheduled[tuple[float, float, float]]  # m/s, m/s, rad/s: commands are uniform within ±
+    redraw: float  # s: time between two commands
+    still: Scheduled[float]  # share of episodes whose command stays zero
+    sigma: Scheduled[float]  # m/s, rad/s: tolerance of the tracking terms
+    sigma_feet: Scheduled[float]  # m: tolerance of the height of the feet
+    height: Scheduled[float]  # m: height of the base
+    lift: Scheduled[float]  # m: highest point of a swinging foot
+    gait: Scheduled[float]  # Hz: frequency of the clock
+    step: tuple[float, ...]  # rad: how far the clock bends each joint of a swinging leg
+    # rad of each joint's target per unit of action; from `reach` unless given
+    scale: tuple[float, ...] = ()
+    # (nu,) direction of the joints that lifts each foot, times the knee's step; `step` unless given
+    lift_direction: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gait > 0.5 / self.dt:
+            expected = "expected two control steps a turn at least"
+            raise ValueError(f"task.gait={self.gait} Hz: {expected}")
+        key = self.nominal("key_qpos")[0]
+        self.rest, self.stance = key, key[self.joint_columns.qpos]
+        self.lateness = self.tensor(self.offsets)
+        legs, nu = len(self.feet_names), self.mjm.nu
+        if not self.lift_direction and len(self.step) * legs != nu:
+            expected = f"expected {nu // legs} numbers, one for each joint of a leg"
+            raise ValueError(f"task.step={list(self.step)}: {expected}")
+        lifts = self.tensor(self.lift_direction or self.step * legs).view(legs, -1)
+        bent = max(map(abs, self.step))  # the knee's
+        self.bend = bent * lifts if self.lift_direction else lifts
+        self.torques = torque_sensors(self.mjm)
+        # bounds of the numbers that `start` draws
+        self.unit = self.tensor([-1.0] * (nu + 8)), self.tensor([1.0] * (nu + 8))
+
+    @property
+    def command(self) -> Command:
+        return Command(
+            names=("forward", "left", "turn"),
+            units=("m/s", "m/s", "rad/s"),
+            mirrored=("left", "turn"),
+            largest=self.fastest,
+            redraw=self.redraw,
+        )
+
+    def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
+        unit, joints, most = rng.uniform("start", *self.unit), slice(6, -2), self.spread
+        still = (unit[:, -2] < 2 * self.still - 1).float()
+        tilt = most.tilt
+        turned = from_euler(tilt * unit[:, 3], tilt * unit[:, 4], math.pi * unit[:, 5])
+        height = self.rest[2] + most.height * (1 + unit[:, 2:3])
+        qpos = torch.cat([0 * unit[:, :2], height, turned, self.rest[7:].expand(n, -1)], 1)
+        return dict(
+            qpos=self.joint_columns.put(qpos, self.stance + most.joints * unit[:, joints]),
+            qvel=torch.cat([most.speed * unit[:, :6], 0 * unit[:, joints]], 1),
+            command=self.draw_command(rng) * (1 - still)[:, None],
+            still=still,
+            phase=0.5 + 0.5 * unit[:, -1],
+        )
+
+    def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
+        again = (self.steps_since_command(s) == 0)[:, None]
+        fresh = self.draw_command(rng) * (1 - s.still)[:, None]
+        return dict(
+            command=torch.where(again, fresh, s.command),
+            phase=(s.phase + self.dt * self.gait) % 1.0,
+        )
+
+    def moving(self, s: State) -> Tensor:
+        """(B,) 1 where a motion is commanded, else 0."""
+        return (squared(s.command) > GATE**2).float()
+
+    def observe(self, s: State) -> dict[str, Tensor]:
+        angle = 2 * math.pi * s.phase[:, None]
+        return dict(
+            gyro=s.gyro,
+            up=s.up,
+            joints=s.joint_pos - self.stance,
+            speeds=s.joint_vel,
+            action=s.action,
+            command=s.command,
+            clock=self.moving(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
+        )
+
+    def privileged(self, s: State) -> dict[str, Tensor]:
+        return dict(velocity=s.velocity, height=self.tall(s)[:, None], feet=self.feet(s))
+
+    def places(self, s: State) -> Tensor:
+        """(B, F, 3) where the feet are [m]."""
+        first, last = self.feet_names[0], self.feet_names[-1]
+        return s.span(f"{first}_position", f"{last}_position").unflatten(1, (-1, 3))
+
+    def feet(self, s: State) -> Tensor:
+        """(B, F) height of each foot's lowest point above the ground [m]."""
+        raise NotImplementedError  # contract
+
+    def tall(self, s: State) -> Tensor:
+        """(B,) height of the base above the ground [m]."""
+        return s.qpos[:, 2]
+
+    def swing(self, s: State) -> Tensor:
+        """(B, F) how far the clock lifts each foot, in [0, 1]: 0 stands, 1 is a swing's top."""
+        turned = 2 * math.pi * (s.phase[:, None] + self.lateness)
+        return self.moving(s)[:, None] * turned.sin().clamp(min=0)
+
+    def bends(self, s: State) -> Tensor:
+        """(B, nu) how far the clock bends the joints of swinging legs [rad]."""
+        return (self.swing(s)[:, :, None] * self.bend).flatten(1)
+
+    def power(self, s: State) -> Tensor:
+        """(B,) mechanical power, Σ|τ q̇| [W]."""
+        return (s.span(*self.torques) * s.joint_vel).abs().sum(1)
+
+    def slide(self, s: State) -> Tensor:
+        """(B,) Σ |ṗ|² in the plane [m²/s²] of the feet that the clock has stand."""
+        first, last = self.feet_names[0], self.feet_names[-1]
+        velocities = s.span(f"{first}_velocity", f"{last}_velocity").unflatten(1, (-1, 3))
+        return (squared(velocities[..., :2]) * (self.swing(s) == 0)).sum(1)
+
+    def reward(self, s: State) -> dict[str, Tensor]:
+        return dict(
+            velocity=gauss(s.velocity[:, :2] - s.command[:, :2], self.sigma),
+            yaw=gauss(s.gyro[:, 2:] - s.command[:, 2:], self.sigma),
+            feet=gauss(self.feet(s) - self.lift * self.swing(s), self.sigma_feet),
+            vertical=-(s.velocity[:, 2] ** 2),
+            tumble=-squared(s.gyro[:, :2]),
+            tilt=-squared(s.up[:, :2]),
+            height=-((self.tall(s) - self.height) ** 2),
+            jerk=-squared(s.action - s.previous),
+            power=-self.power(s),
+        )
+
+    def measure(self, s: State) -> dict[str, Tensor]:
+        # The first second after a draw is ignored.
+        settled = (self.steps_since_command(s) >= round(1.0 / self.dt)).float()
+        error = squared(s.velocity[:, :2] - s.command[:, :2])
+        feet = self.feet(s)
+        return dict(
+            settled=settled,
+            velocity_error=settled * error,
+            yaw_error=settled * (s.gyro[:, 2] - s.command[:, 2]) ** 2,
+            moving=self.moving(s),
+            power=self.power(s),
+            speed=squared(s.velocity[:, :2]).sqrt(),
+            x=s.qpos[:, 0],
+            y=s.qpos[:, 1],
+            **{f"foot_{foot}": feet[:, i] for i, foot in enumerate(self.feet_names)},
+        )
+
+
+def torque_sensors(m: Any) -> tuple[str, str]:
+    """The first and the last sensor of a joint's torque, which are one for each joint of ctrl."""
+    kind = mujoco.mjtSensor.mjSENS_JOINTACTFRC
+    names = [m.sensor(i).name for i in range(m.nsensor) if m.sensor_type[i] == kind]
+    if len(names) != m.nu:
+        expected = f"expected {m.nu}, one for each actuator"
+        raise ValueError(f"task.mjcf: {len(names)} sensors of type jointactuatorfrc: {expected}")
+    return names[0], names[-1]

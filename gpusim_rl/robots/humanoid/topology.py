@@ -1,0 +1,140 @@
+"""The legs of a humanoid in a MuJoCo model: two chains of hinges, left and right of its base."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots.quadruped.topology import (
+    FREE,
+    HINGE,
+    Array,
+    RobotError,
+    check_name,
+    hinges_between,
+    locate,
+    subtree,
+)
+
+SIDES = ("left", "right")
+EVEN = 0.1  # of the robot's size: how far an end may be from the image of the other one
+ALONG = 0.9  # least component of an axis that lies along another one
+
+
+def check_base(m: mujoco.MjModel, base: str) -> None:
+    """RobotError if the base moves by other joints than a free one."""
+    body = m.body(base)
+    joints = range(body.jntadr[0], body.jntadr[0] + body.jntnum[0])
+    others = [m.joint(j).name for j in joints if m.jnt_type[j] != FREE]
+    if others:
+        raise RobotError(
+            f"robot.base: {base!r} moves along {', '.join(others)}: expected a free joint or none, "
+            "as a robot in a plane cannot turn"
+        )
+
+
+def find_legs(
+    m: mujoco.MjModel, base: str, joints: Any, feet: Any
+) -> tuple[list[list[str]], list[str]]:
+    """The joints of the left and the right leg from the hip down, and the bodies of the feet.
+
+    Args:
+        m: the model of the file.
+        base: body.
+        joints: two lists of names, or None.
+        feet: two geoms, sites or bodies, or None.
+    """
+    for key, value in (("feet", feet), ("joints", joints)):
+        if value is not None and (not isinstance(value, list) or len(value) != 2):
+            raise RobotError(f"robot.{key}={value}: expected two, left and right")
+    if joints is not None:
+        legs = legs_of_names(m, joints)
+    else:
+        root = m.body(base).id
+        ends = [locate(m, foot)[0] for foot in feet] if feet else guess_ends(m, base)
+        legs = [hinges_between(m, root, end) for end in ends]
+        legs = [[j for j in leg if j not in other] for leg, other in (legs, legs[::-1])]
+    check_legs(m, legs)
+    bodies = [m.jnt_bodyid[leg[-1]] for leg in legs]
+    if feet is not None:
+        bodies = [locate(m, foot)[0] for foot in feet]
+    names = [[m.joint(j).name for j in leg] for leg in legs]
+    return names, [m.body(body).name for body in bodies]
+
+
+def legs_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[list[int]]:
+    """The joints of two legs, from their names."""
+    if not all(isinstance(leg, list) for leg in joints):
+        raise RobotError(f"robot.joints={joints}: expected two lists of names, left and right")
+    names = [m.joint(j).name for j in range(m.njnt)]
+    return [
+        [names.index(check_name("joints", "joint", name, names)) for name in leg] for leg in joints
+    ]
+
+
+def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
+    """The last bodies of the two legs: the lowest pair of chains, left and right of the base."""
+    root, d = m.body(base).id, mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    moved = [b for b in range(m.nbody) if HINGE in joint_types(m, b)]
+    ends = [b for b in moved if not (subtree(m, b) - {b}) & {*moved}]
+    chains = {b: hinges_between(m, root, b) for b in ends}
+    ends = [b for b in ends if chains[b]]
+    places = (d.xpos[ends] - d.xpos[root]) @ d.xmat[root].reshape(3, 3)
+    size = float(np.abs(places).max(initial=0))
+    image = places * [1, -1, 1]
+    pairs = [
+        (float(places[i, 2]), ends[i], ends[j])
+        for i in range(len(ends))
+        for j in range(len(ends))
+        if places[i, 1] > places[j, 1] and len(chains[ends[i]]) == len(chains[ends[j]])
+        if np.linalg.norm(places[i] - image[j]) < EVEN * size
+    ]
+    low = min(pairs, default=None)
+    if low is None or low[0] > places[:, 2].min() + EVEN * size:
+        listed = ", ".join(f"{len(chains[b])} to {m.body(b).name!r}" for b in ends)
+        raise RobotError(
+            f"robot.joints: expected two legs, the lowest chains of hinges left and right of "
+            f"{base!r}; hinges from there: {listed or 'none'}"
+        )
+    return [*low[1:]]
+
+
+def joint_types(m: mujoco.MjModel, body: int) -> list[int]:
+    """The types of a body's joints."""
+    first = m.body_jntadr[body]
+    return m.jnt_type[first : first + m.body_jntnum[body]].tolist() if first >= 0 else []
+
+
+def check_legs(m: mujoco.MjModel, legs: list[list[int]]) -> None:
+    """RobotError unless both legs have as many hinges, of which two or three bend it forward."""
+    listed = [[m.joint(j).name for j in leg] for leg in legs]
+    if len(legs[0]) != len(legs[1]) or len(legs[0]) < 3:
+        raise RobotError(
+            f"robot.joints: expected two legs of as many hinges, three at least: {listed}"
+        )
+    for leg, names in zip(legs, listed, strict=True):
+        if len(pitches(m, leg)) not in (2, 3):
+            raise RobotError(
+                f"robot.joints: of {names}, expected two or three to turn about the base's y: hip, "
+                f"knee and perhaps ankle; {len(pitches(m, leg))} do"
+            )
+
+
+def pitches(m: mujoco.MjModel, leg: list[int]) -> list[int]:
+    """The places in a leg of the hinges that bend it forward: hip, knee and perhaps ankle."""
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    return np.flatnonzero(np.abs(d.xaxis[leg, 1]) > ALONG).tolist()
+
+
+def leg_values(key: str, value: Any, count: int) -> Array:
+    """(count,) from one number, those of a leg (count / 2), or all."""
+    try:
+        numbers = np.asarray(value, dtype=float).ravel()
+    except (TypeError, ValueError):
+        numbers = np.zeros(0)
+    if len(numbers) not in (1, count // 2, count) or not np.isfinite(numbers).all():
+        expected = f"expected a number, {count // 2} of a leg, or {count}"
+        raise RobotError(f"robot.{key}={value}: {expected}")
+    return np.resize(numbers, count)

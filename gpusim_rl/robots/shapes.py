@@ -1,0 +1,48 @@
+"""The shapes of robots that a file can be loaded as: quadruped and humanoid."""
+
+from typing import Any
+
+import mujoco
+
+from gpusim_rl.robots.given import Robot
+from gpusim_rl.robots.humanoid import topology as two_legs
+from gpusim_rl.robots.humanoid.loading import LoadedHumanoid, build_humanoid
+from gpusim_rl.robots.importer import LoadedRobot, build_robot, load_robot
+from gpusim_rl.robots.quadruped import topology as four_legs
+from gpusim_rl.robots.quadruped.topology import RobotError
+
+Loaded = LoadedRobot | LoadedHumanoid
+SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid}
+
+
+def load_as(shape: str, **keys: Any) -> Loaded:
+    """The robot of a description, as `load_robot` loads it, of one of `SHAPES`."""
+    return load_robot(SHAPES[shape], **keys)
+
+
+def load_any(**keys: Any) -> Loaded:
+    """The robot of a description, of the shape that its file has."""
+    return load_robot(build_any, **keys)
+
+
+def build_any(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Loaded:
+    """The robot in the shape that it has."""
+    return SHAPES[find_shape(robot, spec, original)](robot, spec, original)
+
+
+def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> str:
+    """The shape of a robot: that of its given legs, else the first whose legs are there.
+
+    A robot without legs counts as a quadruped, which is then refused in one line.
+    """
+    for legs in (robot.feet, robot.joints):
+        if isinstance(legs, list):
+            return "humanoid" if len(legs) == 2 else "quadruped"
+    base = four_legs.find_base(spec, robot.base).name
+    for shape, legs in (("quadruped", four_legs), ("humanoid", two_legs)):
+        try:
+            legs.find_legs(original, base, None, None)
+        except RobotError:
+            continue
+        return shape
+    return "quadruped"

@@ -1,0 +1,116 @@
+"""A humanoid walks on flat ground at commanded velocities, with all joints of its two legs.
+
+The actor observes only what a robot measures.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import mujoco
+import numpy as np
+import torch
+
+from gpusim_rl.core.maths import squared
+from gpusim_rl.envs.declarations import Reflection
+from gpusim_rl.envs.scores import walking_scores
+from gpusim_rl.envs.walking import Spread, Walking
+
+LEGS = ("left", "right")
+TOLERANCE = 0.3  # m/s, rad/s: largest errors of velocity and yaw rate of a success
+UPRIGHT = 0.5  # least cosine of the base's tilt: beyond 60° it has fallen
+FULL = 0.99  # of its largest torque: a joint with more is saturated
+LOW = 0.6  # of the wanted height: a base that is lower has fallen
+
+
+@dataclass(kw_only=True)
+class Humanoid(Walking):
+    """Walk at a commanded planar velocity and yaw rate c = (c_x, c_y, c_ω); stand still at c = 0.
+
+        r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²)
+            + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²) - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)²
+            - w₈ |a - a'|² - w₉ Σ|τ q̇| + w₁₀ - w₁₁ Σ_j s_j (q_j - q̄_j)² - w₁₂ Σ_f |n_xy,f|²
+            - w₁₃ Σ_f n_f |ṗ_f|²
+
+    The terms are, in this order, `velocity`, `yaw`, `feet`, `vertical`, `tumble`, `tilt`, `height`,
+    `jerk`, `power`, `alive`, `pose`, `level` and `slip`.
+
+    | symbol | meaning | unit, frame |
+    |---|---|---|
+    | v, ω | velocity and angular velocity of the base | m/s, rad/s; body |
+    | c | command | m/s, m/s, rad/s; body |
+    | z_f, ẑ_f | height of a sole, and that of the gait clock: lift · max(0, sin 2πφ_f) | m; world |
+    | u | world's up, seen from the base (minus projected gravity) | 1; body |
+    | z, ẑ | height of the base, and the wanted one | m; world |
+    | a, a' | action, and the one before | 1 |
+    | τ, q, q̇, q̄ | joint torque, angle, speed, stance | N m, rad, rad/s |
+    | s_j | 1 - (e_j · y)² of a joint's axis e_j: 1 if it bends no leg forward | 1 |
+    | n_xy,f | horizontal part of a sole's normal | 1; world |
+    | n_f, ṗ_f | 1 where the clock has the foot stand; foot velocity in the plane | 1, m/s; world |
+
+    The clock moves the two feet in antiphase. A unit of action moves the target of a joint by as
+    much as makes `reach` of its largest torque, as in mjlab: reach · τ_max / kp.
+
+    Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al.
+    (arXiv:2011.01387).
+    """
+
+    takes_robot: ClassVar = "humanoid"
+    feet_names: ClassVar = LEGS
+    offsets: ClassVar = (0.0, 0.5)
+    spread: ClassVar = Spread(height=0.01, tilt=0.05, speed=0.2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        m = self.mjm
+        full = m.actuator_forcerange[:, 1] / m.actuator_gainprm[:, 0]  # rad, to the largest torque
+        self.reaches = self.tensor(self.scale or self.reach * full)
+        self.most = self.nominal("actuator_forcerange")[:, 1]  # N m
+        joints = m.actuator_trnid[:, 0]
+        limited = m.jnt_limited[joints].astype(bool)[:, None]
+        ends = np.where(limited, m.jnt_range[joints], [-np.inf, np.inf])
+        self.low, self.high = self.tensor(ends.T)  # rad, (nu,) each
+        d = mujoco.MjData(m)
+        mujoco.mj_resetDataKeyframe(m, d, 0)
+        mujoco.mj_kinematics(m, d)
+        self.sideways = self.tensor(1 - d.xaxis[joints, 1] ** 2)
+
+    @property
+    def mirror(self):
+        # The legs change sides, so the clock is half a turn on.
+        return Reflection(axis=1, images=lambda s: dict(phase=s.phase + 0.5))
+
+    def control(self, s):
+        return self.stance + self.reaches * s.action + self.bends(s)
+
+    def feet(self, s):
+        return self.places(s)[..., 2]
+
+    def level(self, s):
+        """(B,) Σ sin² of the angles between the soles and the ground."""
+        return squared(s.span("left_up", "right_up").unflatten(1, (2, 3))[..., :2]).sum(1)
+
+    def reward(self, s):
+        return super().reward(s) | dict(
+            alive=torch.ones_like(s.phase),
+            pose=-((s.joint_pos - self.stance) ** 2 * self.sideways).sum(1),
+            level=-self.level(s),
+            slip=-self.slide(s),
+        )
+
+    def terminated(self, s):
+        return (s.up[:, 2] < UPRIGHT) | (self.tall(s) < LOW * self.height)
+
+    def measure(self, s):
+        """Beside those of walking, what wears a robot down, each a mean over its joints."""
+        torque, change = s.span(*self.torques).abs(), s.action - s.previous
+        beyond = torch.relu(self.low - s.joint_pos) + torch.relu(s.joint_pos - self.high)
+        return super().measure(s) | dict(
+            jerk=squared(change) / change.shape[1],
+            saturated=(torque > FULL * self.most).float().mean(1),
+            beyond=(beyond > 0).float().mean(1),
+        )
+
+    def score(self, record):
+        """Those of walking, and the means of jerk and of joints at full torque or beyond limits."""
+        wear = {name: record[name].mean().item() for name in ("jerk", "saturated", "beyond")}
+        return walking_scores(record, self.dt, self.gait, TOLERANCE) | wear
