@@ -13,7 +13,6 @@ from gpusim_rl.core.files import part_of
 from gpusim_rl.viewer.offscreen import Camera
 
 FPS = 25  # frames per second
-VIDEO: dict[str, Any] = dict(fps=FPS, macro_block_size=8)
 HEIGHT, WIDTH = 480, 720  # pixels
 WALL = 1280  # pixels of each side of a film of several worlds
 
@@ -39,7 +38,6 @@ def film(
 
     Raises ValueError where there is no off-screen OpenGL.
     """
-    import imageio
     from rich.progress import track
 
     t, qpos = next(frames)
@@ -48,11 +46,10 @@ def film(
     small = 2 if path.suffix.lower() == ".gif" else 1
     height, width = (HEIGHT, WIDTH) if qpos.ndim == 1 else [WALL // side // 8 * 8] * 2
     height, width, rate = height // small, width // small, FPS / small
-    gif: dict[str, Any] = dict(mode="I", loop=0, duration=1000 / rate)  # ms
     try:
         with (
             contextlib.closing(Camera(model, height, width, above=qpos.ndim > 1)) as camera,
-            imageio.get_writer(part, **(gif if small > 1 else VIDEO)) as video,
+            open_video(part, rate) as video,
         ):
             for i in track(
                 range(round(seconds * rate)),
@@ -66,6 +63,15 @@ def film(
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def open_video(path: Path, rate: float) -> Any:
+    """A writer of pictures to a video with `rate` frames per second; a .gif plays for ever."""
+    import imageio
+
+    if path.suffix.lower() == ".gif":
+        return imageio.get_writer(path, mode="I", loop=0, duration=1000 / rate)  # ms
+    return imageio.get_writer(path, fps=rate, macro_block_size=8)
 
 
 def wall(camera: Camera, qpos: np.ndarray, side: int, show_world: ShowWorld | None) -> np.ndarray:
