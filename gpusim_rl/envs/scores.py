@@ -114,7 +114,9 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
         hovering without wind, over the whole episode.
     """
     second, falls = round(1.0 / dt), record["terminated"].float().sum(0)
-    ends = range(redraw - 1, len(record["distance"]), redraw)  # the state before the next point
+    steps = len(record["distance"])
+    # the state before each next point; of a shorter episode, the last one
+    ends = range(redraw - 1, steps, redraw) or range(steps, steps + 1)
     last = {
         name: torch.stack([x[max(0, end - second) : end] for end in ends])
         for name, x in record.items()

@@ -186,6 +186,13 @@ GOLDEN = {
         height=keep(1),
         feet=Flip((1, 0), (1, 1)),
     ),
+    "drone": dict(
+        **{name: keep(1, -1, 1) for name in ("up", "velocity", "goal", "drift")},
+        gyro=keep(-1, 1, -1),
+        action=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
+        distance=keep(1),
+        thrusts=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
+    ),
     "cartpole": dict(cart=keep(-1), pole=keep(1, -1), speeds=keep(-1, -1), action=keep(-1)),
 }
 

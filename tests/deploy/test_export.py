@@ -20,7 +20,7 @@ from gpusim_rl.deploy.record import percentiles
 from gpusim_rl.deploy.to_onnx import KEY, to_onnx
 from gpusim_rl.networks.actor_critic import Actor
 from gpusim_rl.robots.models import compile_mjcf
-from gpusim_rl.robots.servos import actuators
+from gpusim_rl.robots.servos import actuators, driven_joints
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.deploy.test_controller import task_of
 from tests.exported import (
@@ -263,7 +263,8 @@ def test_the_description_is_complete(exported):
     limits = actuators(task.mjm)
     assert targets["safe_pose"] == limits.pop("default_pose")
     assert {key: targets[key] for key in limits} == limits
-    assert targets["joints"] == [task.mjm.joint(int(j)).name for j in task.mjm.actuator_trnid[:, 0]]
+    joints = driven_joints(task.mjm)
+    assert targets["joints"] == [task.mjm.joint(j).name if j >= 0 else None for j in joints]
     assert notes["dt"] == task.dt and notes["format"] == 3
     assert notes["lineage"]["versions"] == versions()
 

@@ -27,14 +27,14 @@ def test_golden_rewards():
     task = make_task("drone")
     s = state(
         task,
-        command=[0.3, 0.4, 1.0],  # d² = 0.09 + 0.16, so d = 0.5 m
+        command=[0.06, 0.08, 1.0],  # d² = 0.0036 + 0.0064, so d = 0.1 m
         qvel=[1.0, 2.0, 2.0, 0.1, 0.2, 0.2],
         action=[0.1, 0.2, 0.3, 0.4],
     )
     terms = {name: x.item() for name, x in reward_terms(task, s).items()}
     assert terms == {
-        "near": pytest.approx(0.445400, abs=1e-6),  # 1 - tanh(0.5/0.8) = 1 - tanh 0.625
-        "fine": pytest.approx(1.494534e-5, rel=1e-4),  # exp(-0.25/0.0225) = exp(-11.1111)
+        "near": pytest.approx(0.875647, abs=1e-6),  # 1 - tanh(0.1/0.8) = 1 - tanh 0.125
+        "fine": pytest.approx(0.209611, abs=1e-6),  # exp(-0.01/0.0064) = exp(-1.5625)
         "slow": pytest.approx(-9.0),  # -(1 + 4 + 4)
         "spin": pytest.approx(-0.09),  # -(0.01 + 0.04 + 0.04)
         "tilt": 0.0,  # upright
