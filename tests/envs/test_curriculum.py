@@ -141,7 +141,13 @@ MOVING = [
 def test_each_number_is_heeded(task, key):
     """Two runs with one configuration, whose schedules of one number begin apart, differ after some
     iterations."""
-    words = ["algo.symmetry=loss", "task.episode=0.04", "algo.num_minibatches=2", "algo.learning_rate=0.01", f"task={task}"]
+    words = [
+        "algo.symmetry=loss",
+        "task.episode=0.04",
+        "algo.num_minibatches=2",
+        "algo.learning_rate=0.01",
+        f"task={task}",
+    ]
     last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
     finals = []

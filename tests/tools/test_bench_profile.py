@@ -86,12 +86,14 @@ def test_the_command(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["speed"], "unknown mode 'speed': choose one of levels, time, profile"),
+        (["speed"], "unknown mode 'speed': choose one of levels, time, profile, tasks"),
         (["profile", "seconds=0"], "seconds=0"),
         (["profile", "resume=runs/a"], "does not take it"),
         (["profile", "repeats=3"], "unknown key 'repeats'"),
         (["profile", "task=bicycle"], "unknown task 'bicycle'"),
         (["levels", "repeats=0"], "from 1 to"),
+        (["tasks", "tasks=[flying]"], "tasks: 'flying': choose among ant, cartpole"),
+        (["tasks", "sims=[c]"], "sims: 'c': choose among native, warp"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, words, says):

@@ -3,14 +3,15 @@
     python -m gpusim_rl.bench task=quadruped            speed from the bare engine to the training
     python -m gpusim_rl.bench time 'seeds=[1,2,3]'      time and samples until a policy is good
     python -m gpusim_rl.bench profile task=quadruped    what bounds a training
-    python -m gpusim_rl.bench MODE --help               more about levels, time or profile
+    python -m gpusim_rl.bench tasks                     speed and memory of every task, in a table
+    python -m gpusim_rl.bench MODE --help               more about levels, time, profile or tasks
 
 The keys are those of train.py, and those of the mode's own file in conf/.
 """
 
 from gpusim_rl.core.errors import exit_with_error
 
-MODES = ("levels", "time", "profile")
+MODES = ("levels", "time", "profile", "tasks")
 
 
 def main(words: list[str]) -> None:
@@ -28,6 +29,8 @@ def main(words: list[str]) -> None:
         from gpusim_rl.tools.bench import time_to_success as tool
     elif mode == "profile":
         from gpusim_rl.tools.bench import shares as tool
+    elif mode == "tasks":
+        from gpusim_rl.tools.bench import tasks as tool
     else:
         from gpusim_rl.tools.bench import main as tool
     try:
