@@ -157,6 +157,29 @@ def test_the_mirrored_cartpole_does_the_mirrored_thing():
     assert step.end[:, 0].abs().max() > 0.1
 
 
+def test_the_mirrored_ant_does_the_mirrored_thing():
+    """20 control steps of the ant, which falls onto its feet: the image of each view, contact
+    forces among them, and the same reward."""
+    env = make_env("ant", 16, stagger=False)
+    qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
+    joints, speed = GOLDEN["ant"]["joints"], torch.tensor([1, -1, 1, -1, 1, -1.0])
+    qpos[8:, 7:], qvel[8:, 6:] = (Mirror(joints).double()(x[:8, -8:]) for x in (qpos, qvel))
+    qpos[8:, :7] = qpos[:8, :7] * torch.tensor([1, -1, 1, 1, -1, 1, -1])
+    qvel[8:, :6] = qvel[:8, :6] * speed
+    env.sim.reset(torch.ones(16, dtype=torch.bool), qpos, qvel)
+    env.memory["x"][8:] = env.memory["x"][:8]
+    _, wide, out = map(Mirror, images_of(env))
+    g, touched = torch.Generator().manual_seed(0), 0.0
+    for _ in range(20):
+        action = 0.2 * torch.randn(8, 8, generator=g)
+        step = env.step(torch.cat([action, out(action)]))
+        assert not step.terminated.any()
+        torch.testing.assert_close(wide(step.end[:8]), step.end[8:], rtol=0, atol=1e-3)
+        torch.testing.assert_close(step.reward[:8], step.reward[8:], rtol=0, atol=1e-4)
+        touched += step.end[:, 27:105].abs().sum().item()
+    assert touched > 100
+
+
 SWAPPED = Flip((3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8), (-1.0, 1.0, 1.0) * 4)
 # Written by hand, before the images of terms were derived.
 # Pitch, roll, yaw of the hip, knee, pitch and roll of the ankle: the legs change sides
@@ -203,6 +226,21 @@ WALKING = ("command", "clock")  # what a robot that gets up does not have
 GOLDEN["getup"] = {k: x for k, x in GOLDEN["quadruped"].items() if k not in WALKING}
 GOLDEN["getup"] |= dict(torques=SWAPPED)
 GOLDEN["quadruped_rough"] = GOLDEN["quadruped"] | dict(scan=SCAN)
+# Hips turn about the vertical. Legs 1 and 4 change places, and legs 2 and 3.
+HIPS = (-1.0, 1.0) * 4
+BODIES = (0, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3)  # the torso, then three of each leg
+GOLDEN["ant"] = dict(
+    base=keep(1, 1, -1, 1, -1),  # height and quaternion
+    velocity=keep(1, -1, 1, -1, 1, -1),
+    joints=Flip((6, 7, 4, 5, 2, 3, 0, 1), HIPS),
+    speeds=Flip((6, 7, 4, 5, 2, 3, 0, 1), HIPS),
+    action=Flip((2, 3, 0, 1, 6, 7, 4, 5), HIPS),  # the motors of leg 4 come first
+    contact=Flip(  # a torque, then a force
+        tuple(6 * body + i for body in BODIES for i in range(6)),
+        (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0) * 13,
+    ),
+    progress=keep(1),
+)
 
 
 @pytest.mark.parametrize("name", MIRRORED)
