@@ -24,6 +24,7 @@ class Recorded(NamedTuple):
     restart: Array  # (T, B) bool: an episode begins
     memory: dict[str, Array]  # (T, B, …) the task's memory, which an episode begins with
     targets: Array  # (T, B, nu)
+    after: dict[str, Array]  # (T, B, …) what the Env remembers when the targets are set
 
 
 @torch.no_grad()
@@ -39,7 +40,7 @@ def record(
         steps: T.
     """
     restart = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array]] = []
+    rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []
     for _ in range(steps):
         shown = env.memory | env.readings
         given = {name: shown[name].numpy().copy() for name in controller.given}
@@ -48,12 +49,15 @@ def record(
         ctrl = env.sim.ctrl.float()
         if "encoder" in env.memory:  # Env has moved the targets by the encoders' offsets
             ctrl = env.task.randomization.servo(ctrl, -env.memory["encoder"])
-        rows.append((given, restart.numpy(), memory, ctrl.numpy().copy()))
+        kept = {"action": env.action, "previous": env.previous, "time": env.time}
+        after = memory | {n: x.numpy().copy() for n, x in kept.items() if n in controller.start}
+        rows.append((given, restart.numpy(), memory, ctrl.numpy().copy(), after))
         env.advance()
         end = env.settle()
         restart = end.terminated | end.truncated | end.fault
-    given, restarts, memory, targets = zip(*rows, strict=True)
-    return Recorded(stacked(given), np.stack(restarts), stacked(memory), np.stack(targets))
+    given, restarts, memory, targets, after = zip(*rows, strict=True)
+    told, kept = stacked(given), stacked(memory)
+    return Recorded(told, np.stack(restarts), kept, np.stack(targets), stacked(after))
 
 
 def stacked(rows: tuple[dict[str, Array], ...]) -> dict[str, Array]:

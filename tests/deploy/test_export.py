@@ -123,9 +123,20 @@ def test_a_file_that_differs_from_env_is_not_written(quadruped, tmp_path):
     for old in (None, b"the one before"):
         if old:
             path.write_bytes(old)
-        with pytest.raises(ValueError, match=r"targets of ONNX and Env differ by .*e-04 over 1280"):
+        with pytest.raises(ValueError, match=r"of ONNX and Env differ by 1\.00e-03 over 1280"):
             again(quadruped, path, controller=split)
         assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
+
+
+def test_a_file_that_remembers_something_else_is_not_written(quadruped, tmp_path):
+    """Memory that differs from the Env's fails, even in the last step, where no target shows it."""
+    after = {name: x.copy() for name, x in quadruped.recorded.after.items()}
+    assert {*after} == {"action", "phase"}
+    after["phase"][-1, 3] += 1e-3
+    other = quadruped._replace(recorded=quadruped.recorded._replace(after=after))
+    with pytest.raises(ValueError, match="memory of ONNX and Env differ by 1"):
+        again(other, tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_order_of_terms_is_not_written(quadruped, tmp_path):

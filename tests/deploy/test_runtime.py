@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gpusim_rl.deploy import runtime
+from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.training.evaluation import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.exported import Exported, export_task
@@ -24,7 +25,7 @@ B = 8
 @pytest.fixture(scope="module", params=TASKS)
 def exported(request, tmp_path_factory) -> Exported:
     """An exported policy of each task, with a history."""
-    term = {"cartpole": "pole"}.get(request.param, "gyro")
+    term = next(iter(numbers(request.param)["history"]))  # the first that it observes
     path = tmp_path_factory.mktemp(request.param) / "policy.onnx"
     return export_task(request.param, path, history={term: 3})
 
@@ -41,7 +42,7 @@ def sample_readings(policy: runtime.Policy) -> dict[str, np.ndarray]:
 
 
 def sample_command(policy: runtime.Policy) -> np.ndarray | None:
-    return np.array([0.5, 0.0, 0.2]) if policy.command else None
+    return np.linspace(0.5, 0.2, len(policy.command["names"])) if policy.command else None
 
 
 @torch.no_grad()
@@ -84,7 +85,9 @@ def test_batch_is_each_robot_alone(exported):
     batch.reset(3)
     for t in range(6):
         readings = {name: rng.normal(size=(3, width)) for name, width in batch.needs.items()}
-        command = rng.normal(size=(3, 3)) if batch.command else None
+        command = None
+        if batch.command:
+            command = rng.normal(size=(3, len(batch.command["names"])))
         if t == 3:  # one of them begins again
             batch.restart(np.array([False, True, False]))
             alone[1].reset()
@@ -101,7 +104,7 @@ def test_reset_forgets(exported):
     policy = runtime.Policy(exported.path)
     readings, command = sample_readings(policy), sample_command(policy)
     first = policy.act(readings, command)
-    policy.act({name: 2 * x for name, x in readings.items()}, command)
+    policy.act({name: -x for name, x in readings.items()}, command)
     assert not np.array_equal(policy.act(readings, command), first)
     policy.reset()
     np.testing.assert_array_equal(policy.act(readings, command), first)
@@ -114,6 +117,12 @@ def test_readings_of_mujoco(exported):
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = exported.task.mjm.qpos0, np.linspace(-1, 1, model.nv)
     mujoco.mj_forward(model, data)
+    missing = {*policy.needs} - {model.sensor(i).name for i in range(model.nsensor)} - {*JOINTS}
+    if missing:  # an estimator's readings, which the model has no sensor for
+        assert missing <= {*exported.task.estimated}
+        with pytest.raises(KeyError, match=next(name for name in policy.needs if name in missing)):
+            runtime.readings(policy, data)
+        return
     values = runtime.readings(policy, data)
     assert {k: len(v) for k, v in values.items()} == policy.needs
     for i, joint in enumerate(policy.joints if "joint_vel" in values else []):
