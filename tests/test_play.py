@@ -2,12 +2,14 @@
 continues exactly."""
 
 import json
+import math
 import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import onnx
 import pytest
@@ -166,12 +168,19 @@ def test_commands_stay_in_their_range():
 
 
 def test_commands_about_a_center():
-    """A tour begins at the center, and leaves a rotation as it is there; so does the space bar."""
+    """A tour begins at the center, and so does the space bar. A rotation leans 0.8 of what it may,
+    another way at each stop."""
     center = [0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
     ranges = {"low": [0.0, 0.5, -1, -1, -1, -1], "high": [1.0, 1.5, 1, 1, 1, 1]}
     asked = tour({"trained": ranges, "center": center, "lean": 0.3}, 10.0)
     places = [asked(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
-    assert [row[2:] for row in places] == [center[2:]] * 5
+    assert places[0][2:] == center[2:]
+    z, axes = np.zeros(3), set()
+    for row in places[1:]:  # the center turns z downwards
+        mujoco.mju_rotVecQuat(z, np.array([0.0, 0.0, 1.0]), np.array(row[2:]))
+        assert z[2] == pytest.approx(-math.cos(0.8 * 0.3))
+        axes.add(tuple(z.round(3)))
+    assert len(axes) == 4
     assert [row[:2] for row in places] == [
         pytest.approx(x) for x in ([0.5, 1.0], [0.9, 1.0], [0.1, 1.0], [0.5, 1.4], [0.5, 0.6])
     ]

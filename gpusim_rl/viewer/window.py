@@ -90,8 +90,8 @@ def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> Non
 def tour(about: Mapping[str, Any], seconds: float) -> Command:
     """The center of the ranges, then 0.8 of the way to each number's ends, equally long each.
 
-    A rotation, which are the last four numbers where there is a `lean`, stays as it is at the
-    center. That is 0 unless it is given.
+    A rotation, which are the last four numbers where there is a `lean`, turns from stop to stop:
+    it leans 0.8 of what it may. The center is 0 unless it is given.
     """
     low, high = about["trained"]["low"], about["trained"]["high"]
     center = np.array(about.get("center") or np.zeros(len(low)))
@@ -101,8 +101,26 @@ def tour(about: Mapping[str, Any], seconds: float) -> Command:
         for i, row in enumerate(moved)
         for end in (high, low)
     ]
+    if "lean" in about:
+        for i, end in enumerate(ends):
+            end[-4:] = turned(center[-4:], 0.8 * about["lean"], i)
     stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]
+
+
+def turned(rotation: np.ndarray, lean: float, i: int) -> np.ndarray:
+    """(4,) a rotation (4,) after a turn of 1 rad about its z, which then leans [rad].
+
+    Both directions differ from one i to the next.
+    """
+    import mujoco
+
+    spin, tilt, turn, result = np.zeros((4, 4))
+    mujoco.mju_axisAngle2Quat(spin, np.array([0.0, 0.0, 1.0]), (-1.0) ** i)
+    mujoco.mju_axisAngle2Quat(tilt, np.array([np.cos(2.0 * i), np.sin(2.0 * i), 0.0]), lean)
+    mujoco.mju_mulQuat(turn, tilt, spin)
+    mujoco.mju_mulQuat(result, rotation, turn)
+    return result
 
 
 def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:

@@ -12,7 +12,8 @@ import torch
 
 from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation, yaw_frame
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
-from gpusim_rl.envs.actions import relative
+from gpusim_rl.core.symmetry import Mirror
+from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
@@ -39,7 +40,8 @@ class Getup(Task):
     | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
     | g | how far upright: max(0, u_z)² | 1 |
     | h | how tall: min(z/ẑ, 1) of the trunk's height z | 1; world |
-    | p | how near the stance: mean over joints of 1 - ((q_i - q̄_i)/(the most possible))² | 1 |
+    | p | how near the stance: mean over joints of 1 - ln(1 + d_i²)/ln(1 + (π/q₀)²) | 1 |
+    | d_i | how far joint i is off the stance, (q_i - q̄_i)/q₀ | 1 |
     | v, ω | velocity and angular velocity of the trunk | m/s, rad/s |
     | q, q̇, q̄, τ | joint angle, speed, stance, torque | rad, rad/s, N m |
     | a, a' | action, and the one before | 1 |
@@ -61,20 +63,24 @@ class Getup(Task):
 
     ranges: ClassVar = dict(
         reach=POSITIVE,
+        ahead=POSITIVE,
         drop=AT_LEAST_0,
         easy=CHANCE,
         height=POSITIVE,
         sigma=POSITIVE,
         sigma_pose=POSITIVE,
+        near=POSITIVE,
         fastest=AT_LEAST_0,
         margin=AT_LEAST_0,
     )
-    reach: float  # rad between a joint's target and its measured angle, per unit of action
+    reach: float  # rad that a joint's target moves in a control step, per unit of action
+    ahead: float  # rad: largest distance of a target from the measured angle
     drop: Scheduled[float]  # m: height of the robot's lowest point at the start
     easy: float  # share of the episodes, while learning, that start level and near the stance
     height: Scheduled[float]  # m: height of a trunk that stands
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of a robot that stands still
     sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together
+    near: float  # rad: a joint that is nearer to the stance counts as there
     fastest: Scheduled[float]  # rad/s: faster joints cost
     margin: Scheduled[float]  # rad: from a joint's limits, within which its angle costs
 
@@ -83,8 +89,6 @@ class Getup(Task):
         self.stance = self.nominal("key_qpos")[0][self.joint_columns.qpos]
         joints = self.mjm.actuator_trnid[:, 0]
         self.limits = self.nominal("jnt_range")[joints].T  # (2, 12)
-        low, high = self.limits
-        self.span = torch.maximum(self.stance - low, high - self.stance)
         self.unit = self.tensor([-1.0] * 23), self.tensor([1.0] * 23)
         bodies = self.mjm.jnt_bodyid[joints]
         # hip, thigh and calf of each leg: where each is on the one before, its joint's axis
@@ -116,7 +120,10 @@ class Getup(Task):
 
     @property
     def mirror(self):
-        return Reflection(axis=1, joints=leg_mirror(self.mjm, FEET, (), self.actuator))
+        flip = leg_mirror(self.mjm, FEET, (), self.actuator)
+        swap = Mirror(flip).to(self.device)
+        images = lambda s: dict(target=swap(s.target), begun=s.begun)  # noqa: E731
+        return Reflection(axis=1, joints=flip, images=images)
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)  # (n, 23), each in ±1
@@ -132,6 +139,8 @@ class Getup(Task):
         return dict(
             qpos=torch.cat([0 * unit[:, :2], height, turned, joints], 1),
             qvel=torch.cat([0.3 * unit[:, 15:21], 0 * joints], 1),
+            target=0 * joints,
+            begun=0 * height,  # 0 until there is a target; the joints are held until then
         )
 
     def evaluation(self):
@@ -149,7 +158,11 @@ class Getup(Task):
         return torch.cat([self.corners.expand(len(joints), -1, 3), *legs], 1)
 
     def control(self, s):
-        return relative(s.joint_pos, self.reach * s.action, self.limits)
+        held = torch.where(s.begun > 0, s.target, s.joint_pos)
+        return integrated(held, self.reach * s.action, self.limits, s.joint_pos, self.ahead)
+
+    def update(self, s, rng):
+        return dict(target=self.control(s), begun=torch.ones_like(s.begun))
 
     def observe(self, s):
         return dict(
@@ -161,8 +174,13 @@ class Getup(Task):
         )
 
     def privileged(self, s):
-        feet = s.span("FL_position", "RR_position")[:, 2::3]  # m: their heights
-        return dict(velocity=s.velocity, height=s.qpos[:, 2:3], feet=feet, torques=self.torques(s))
+        return dict(
+            velocity=s.velocity,
+            height=s.qpos[:, 2:3],
+            feet=s.span("FL_position", "RR_position")[:, 2::3],  # m: their heights
+            torques=self.torques(s),
+            lag=s.begun * (s.target - s.joint_pos),
+        )
 
     def torques(self, s):
         """(B, 12) of the joints [N m]."""
@@ -176,11 +194,12 @@ class Getup(Task):
         off, (low, high) = s.joint_pos - self.stance, self.limits
         upright = s.up[:, 2].clamp(min=0) ** 2
         tall = (s.qpos[:, 2] / self.height).clamp(max=1)
+        away = torch.log1p((off / self.near) ** 2) / math.log1p((math.pi / self.near) ** 2)
         beyond = torch.maximum(low - s.joint_pos, s.joint_pos - high) + self.margin
         return dict(
             upright=(1 + s.up[:, 2]) / 2,
             height=upright * tall,
-            pose=upright * (1 - ((off / self.span) ** 2).mean(1)),
+            pose=upright * (1 - away.mean(1)),
             still=upright * tall * gauss(off, self.sigma_pose) * gauss(s.qvel, self.sigma),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),

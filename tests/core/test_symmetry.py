@@ -224,7 +224,7 @@ GOLDEN = {
 SCAN = Flip(tuple(4 * i + j for i in range(6) for j in (3, 2, 1, 0)), (1.0,) * 24)
 WALKING = ("command", "clock")  # what a robot that gets up does not have
 GOLDEN["getup"] = {k: x for k, x in GOLDEN["quadruped"].items() if k not in WALKING}
-GOLDEN["getup"] |= dict(torques=SWAPPED)
+GOLDEN["getup"] |= dict(torques=SWAPPED, lag=SWAPPED)
 GOLDEN["quadruped_rough"] = GOLDEN["quadruped"] | dict(scan=SCAN)
 # Hips turn about the vertical. Legs 1 and 4 change places, and legs 2 and 3.
 HIPS = (-1.0, 1.0) * 4
