@@ -1,0 +1,96 @@
+"""Golden numbers of the rewards of cartpole and quadrupeds, each worked out by hand.
+
+The other tasks have theirs in files of their own.
+"""
+
+import math
+
+import pytest
+import torch
+
+from gpusim_rl.envs.rewards import reward_terms
+from gpusim_rl.envs.state import State
+from tests.worlds import make_env
+
+# A quadruped whose clock stands at a quarter: sin 2π/4 = 1 lifts FL and RR; FR and RL stand.
+PHASE = 0.25  # turns
+BASE = dict(velocity=[0.5, 0.1, -0.2], gyro=[0.3, -0.4, 0.6], up=[0.3, -0.1, 0.95])
+COMMAND = [0.8, -0.3, 0.2]  # m/s, m/s, rad/s
+RADIUS = 0.022  # m, of a foot
+HEIGHTS = [0.09, 0.03, 0.0, 0.08]  # m, of the feet's lowest points: FL, FR, RL, RR
+SLIDES = [[1.0, 2.0], [0.6, -0.8], [0.0, 0.5], [0.3, 0.4]]  # m/s
+FLAT = {
+    "velocity": math.exp(-1),  # exp(-((0.5 - 0.8)² + (0.1 + 0.3)²)/0.5²) = exp(-0.25/0.25)
+    "yaw": math.exp(-0.64),  # exp(-(0.6 - 0.2)²/0.5²) = exp(-0.16/0.25)
+    # wanted are 0.08, 0, 0 and 0.08 m: exp(-(0.01² + 0.03²)/0.1²) = exp(-0.001/0.01)
+    "feet": math.exp(-0.1),
+    "vertical": -0.04,  # -(-0.2)²
+    "tumble": -0.25,  # -(0.3² + 0.4²)
+    "tilt": -0.1,  # -(0.3² + 0.1²)
+    "height": -0.0009,  # -(0.25 - 0.28)²
+    "jerk": -3.0,  # twelve joints, each 0.5 from the action before: -12 · 0.25
+    "power": -12.0,  # twelve joints of 2 N m at 0.5 rad/s
+    "pose": -0.12,  # twelve joints, each 0.1 rad from the stance: -12 · 0.01
+    "slip": -1.25,  # of FR and RL, which stand: -(0.6² + 0.8² + 0.5²)
+}
+
+
+def row(*values) -> torch.Tensor:
+    """One world's numbers."""
+    return torch.tensor(values, dtype=torch.float32).reshape(1, -1)
+
+
+def quadruped(name: str, **others: torch.Tensor) -> tuple[dict[str, float], State]:
+    """The terms of the state above, and the state."""
+    env = make_env(name, 1)
+    task, qpos = env.scheduled_task, env.sim.qpos.clone().float()
+    qpos[:, 2], qpos[:, 7:] = 0.25, task.stance + 0.1
+    values = {key: row(*x) for key, x in BASE.items()}
+    for foot, height, slide in zip(("FL", "FR", "RL", "RR"), HEIGHTS, SLIDES, strict=True):
+        values[f"{foot}_position"] = row(0.0, 0.0, height + RADIUS)
+        values[f"{foot}_velocity"] = row(*slide, 3.0)
+    values |= {x: row(-2.0) for x in task.sensor_columns if x.endswith("_torque")}
+    values |= dict(qpos=qpos, qvel=torch.full((1, task.mjm.nv), 0.5), command=row(*COMMAND))
+    values |= dict(phase=torch.tensor([PHASE]), action=torch.ones(1, 12))
+    values |= dict(previous=torch.full((1, 12), 0.5)) | others
+    s = env.current_state().with_(**values)
+    return {key: x.item() for key, x in reward_terms(task, s).items()}, s
+
+
+def test_quadruped():
+    """Each term on flat ground."""
+    terms, _ = quadruped("quadruped")
+    assert terms == {key: pytest.approx(x, rel=1e-4) for key, x in FLAT.items()}
+
+
+@pytest.mark.parametrize("velocity, stuck", [(0.5, 0.0), (-0.1, -1.0)])
+def test_rough_ground(velocity, stuck):
+    """What rough ground adds: the ground below is flat, and higher beside two of the feet.
+
+    FL swings 0.09 - 0.06 = 0.03 m above what is beside it, 0.01 m less than the margin of 0.04 m.
+    RR is 0.08 - 0.10 = -0.02 m, so 0.06 m less. clearance = -(0.01² + 0.06²). RR stumbles at
+    |(0.3, 0.4)| = 0.5 m/s. A tenth of |c|² = 0.8² + 0.3² is 0.073; v · c is 0.37 at 0.5 m/s
+    forward, and below 0 backward, where the robot is stuck.
+    """
+    ground = dict(below=torch.zeros(1, 4), beside=row(0.06, 0.0, 0.0, 0.10))
+    ground |= dict(velocity=row(velocity, 0.1, -0.2))
+    terms, _ = quadruped("quadruped_rough", **ground)
+    own = {"clearance": -0.0037, "stumble": -0.5, "stuck": stuck}
+    assert {key: terms[key] for key in own} == {
+        key: pytest.approx(x, rel=1e-3) for key, x in own.items()
+    }
+    same = [key for key in FLAT if key != "velocity"]
+    assert [terms[key] for key in same] == [pytest.approx(FLAT[key], rel=1e-4) for key in same]
+
+
+def test_cartpole():
+    """A cart 0.3 m from the middle, its pole at 0.5 rad and 2.5 rad/s, pushed at 0.4."""
+    env = make_env("cartpole", 1)
+    s = env.current_state().with_(qpos=row(0.3, 0.5), qvel=row(1.0, 2.5), action=row(0.4))
+    terms = {key: x.item() for key, x in reward_terms(env.scheduled_task, s).items()}
+    assert terms == {
+        "upright": pytest.approx(0.938791, abs=1e-5),  # (1 + cos 0.5)/2
+        "centred": pytest.approx(0.654973, abs=1e-5),  # 0.938791 · exp(-0.09/0.25)
+        "calm": pytest.approx(0.731132, abs=1e-5),  # 0.938791 · exp(-6.25/25)
+        "control": pytest.approx(-0.16),  # -(0.4²)
+    }
