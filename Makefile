@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 # Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
 READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
 
-.PHONY: train play test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
+.PHONY: train play test matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py task=quadruped $(ARGS)
@@ -23,6 +23,10 @@ play: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# every task on MuJoCo C and on MuJoCo Warp: contract, five iterations, the same bits again
+matrix-test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m matrix $(ARGS)
 
 gpu-test: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import pytest
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -28,6 +29,12 @@ from gpusim_rl.sim.factory import make
 ROOT = Path(__file__).parent.parent
 TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*/*.py") if path.stem != "__init__")
 SIMS = ("native", "warp")
+# every task on both engines; all but MuJoCo C is for `make matrix-test`
+MATRIX = [
+    pytest.param(task, sim, marks=[pytest.mark.matrix] * (sim != "native"))
+    for sim in SIMS
+    for task in TASKS
+]
 ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 
 

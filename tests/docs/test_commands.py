@@ -40,6 +40,8 @@ LISTED = {
     "python train.py task=quadruped device=cuda": GPU,
     "python -m gpusim_rl.bench compare=mjlab": GPU,
     "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
+    "python -m gpusim_rl.bench tasks device=cpu out=tasks.json": LONG,
+    "python -m tests.acceptance.chance": LONG,
     "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
     "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
     'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
@@ -51,7 +53,7 @@ LISTED = {
     "python train.py log=wandb": NETWORK,
 }
 CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
-MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
+MODES = {"time": "bench_time", "profile": "bench_profile", "tasks": "bench"}  # of gpusim_rl.bench
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 

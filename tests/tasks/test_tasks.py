@@ -17,17 +17,17 @@ from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import needs
-from tests.worlds import TASKS, make_env, make_task, numbers
+from tests.worlds import MATRIX, make_env, make_task, numbers
 
 B = 8
 BEYOND = ("hopper", "ant")  # Gymnasium's, whose episodes begin beyond the limits of joints
 
-pytestmark = pytest.mark.parametrize("name", TASKS)
+pytestmark = pytest.mark.parametrize("name, sim", MATRIX)
 
 
-def lived(name: str) -> Env:
+def lived(name: str, sim: str) -> Env:
     """An Env some steps into its episodes, so that no reading is at rest."""
-    env = make_env(name, B)
+    env = make_env(name, B, sim=sim)
     g = torch.Generator().manual_seed(0)
     for _ in range(12):
         env.step(torch.randn(B, env.task.mjm.nu, generator=g))
@@ -55,10 +55,10 @@ def tensors(s: State) -> dict[str, Tensor]:
     return s._tensors
 
 
-def test_shapes(name):
+def test_shapes(name, sim):
     """Every method returns tensors of B rows and of the model's widths, float32; flags are bool,
     and counts int64."""
-    env = lived(name)
+    env = lived(name, sim)
     task, s, mjm = env.task, env.current_state(), env.task.mjm
     for key, value in outputs(task, s, env.rng).items():
         assert value.shape[0] == B, key
@@ -76,10 +76,10 @@ def test_shapes(name):
     assert all(v.ndim == 2 for v in (*task.observe(s).values(), *task.privileged(s).values()))
 
 
-def test_finite(name):
+def test_finite(name, sim):
     """Everything is finite, along an episode of large random actions and of none."""
     for scale in (0.0, 3.0):
-        env, g = make_env(name, B), torch.Generator().manual_seed(1)
+        env, g = make_env(name, B, sim=sim), torch.Generator().manual_seed(1)
         for _ in range(30):
             step = env.step(scale * torch.randn(B, env.task.mjm.nu, generator=g))
             assert (
@@ -90,10 +90,10 @@ def test_finite(name):
                 assert torch.isfinite(value).all(), key
 
 
-def test_names_are_those_of_the_yaml(name):
+def test_names_are_those_of_the_yaml(name, sim):
     """Reward terms are the weights of conf/task/<name>.yaml, in both directions; its noise, biases
     and drop-out name the readings that the task uses, its history the observed terms."""
-    env = make_env(name, B)
+    env = make_env(name, B, sim=sim)
     s = env.current_state()
     assert set(reward_terms(env.task, s)) == set(numbers(name)["weights"])
     yaml = numbers(name)
@@ -103,7 +103,7 @@ def test_names_are_those_of_the_yaml(name):
     assert not set(env.task.observe(s)) & set(env.task.privileged(s))
 
 
-def test_yaml_holds_every_setting(name):
+def test_yaml_holds_every_setting(name, sim):
     """Every key of the YAML is a setting of the task or known to Env, so that no number in it is
     dead."""
     known = {f.name for f in fields(make_task(name))} | {"name", "weights", "noise"}
@@ -111,10 +111,10 @@ def test_yaml_holds_every_setting(name):
     assert numbers(name)["name"] == name
 
 
-def test_start_is_a_valid_state(name):
+def test_start_is_a_valid_state(name, sim):
     """Start states have unit quaternions, keep within joint limits, differ between worlds and are
     not terminated."""
-    env = make_env(name, 64)
+    env = make_env(name, 64, sim=sim)
     mjm, start = env.task.mjm, env.task.start(64, env.rng)
     qpos = start["qpos"]
     for joint in range(mjm.njnt):
@@ -129,10 +129,10 @@ def test_start_is_a_valid_state(name):
     assert not env.task.terminated(env.current_state()).any()
 
 
-def test_methods_are_pure(name):
+def test_methods_are_pure(name, sim):
     """No method changes the state, the random numbers or the task, and asking again gives the
     same."""
-    env = lived(name)
+    env = lived(name, sim)
     task, s = env.task, env.current_state()
     before = s.clone()
 
@@ -153,9 +153,9 @@ def test_methods_are_pure(name):
         assert torch.equal(value, kept[key]) and torch.equal(value, first[key]), key
 
 
-def test_each_world_for_itself(name):
+def test_each_world_for_itself(name, sim):
     """Rubbish in the other worlds changes no bit of what a task says of this one."""
-    env = lived(name)
+    env = lived(name, sim)
     s = env.current_state()
     want = outputs(env.task, s, env.rng)
     for rubbish in (math.nan, 1e9):
@@ -166,10 +166,10 @@ def test_each_world_for_itself(name):
             assert torch.equal(value[: B // 2], want[key][: B // 2]), key
 
 
-def test_observation_is_measurable(name):
+def test_observation_is_measurable(name, sim):
     """What the actor observes and the controls follow from readings of the robot, from memory that
     its computer keeps, and from the command."""
-    env = make_env(name, B)
+    env = make_env(name, B, sim=sim)
     need = needs(env.task)
     assert {*need.readings} == {*env.readings} <= {*env.task.measured}
     assert need.command == (env.task.command is not None) == ("command" in env.memory)
@@ -177,10 +177,10 @@ def test_observation_is_measurable(name):
     assert widths == {reading: env.task.measured[reading] for reading in env.readings}
 
 
-def test_the_command_is_declared_once(name):
+def test_the_command_is_declared_once(name, sim):
     """The command has as many names, units and ranges as numbers; it stays in its ranges, and only
     its own names change sign in a mirror."""
-    env = make_env(name, 64)
+    env = make_env(name, 64, sim=sim)
     command = env.task.command
     if command is None:
         return
@@ -191,12 +191,12 @@ def test_the_command_is_declared_once(name):
     assert {*command.mirrored} <= {*command.names}
 
 
-def test_score(name):
+def test_score(name, sim):
     """score makes numbers of a record, success among them, in [0, 1]; evaluation runs a converged
     solver on the CPU."""
     task = make_task(name).evaluation()
     assert (task.mjm.opt.iterations, task.mjm.opt.ls_iterations, task.device) == (100, 50, "cpu")
-    env, record = make_env(name, B, stagger=False), {}
+    env, record = make_env(name, B, sim=sim, stagger=False), {}
     for _ in range(120):
         seen: list[dict[str, Tensor]] = []
         step = env.step(
@@ -210,9 +210,9 @@ def test_score(name):
     assert 0 <= scores["success"] <= 1
 
 
-def test_docstring_is_the_maths(name):
+def test_docstring_is_the_maths(name, sim):
     """A task's docstring says what it is, its reward r = …, and its symbols and terms in tables."""
-    env = make_env(name, B)
+    env = make_env(name, B, sim=sim)
     text = type(env.task).__doc__ or ""
     assert "r = " in text and "| symbol |" in text
     inherited = "".join(kind.__doc__ or "" for kind in type(env.task).__mro__[1:])
