@@ -55,10 +55,11 @@ class Getup(Task):
     | `jerk`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
     | `fast`, `limits` | w₇, w₈: costs of joint speeds beyond q̇_max, and of angles near a limit |
 
-    An action moves a joint's target from its measured angle, as in Lee et al. 2019
-    (arXiv:1901.07517): with zero actions the robot lies limp. Servos that hold the stance get up
-    from one start in seven by themselves; here they cannot. Terms follow the same paper and Go1's
-    getup in MuJoCo Playground (arXiv:2502.08844).
+    An action moves the target of each servo, at most a little ahead of the joint's measured angle;
+    the first target is that angle. So with zero actions the robot stays as it fell, while servos
+    that hold the stance would get up from one start in seven by themselves. Righting and standing
+    up follow Lee et al. 2019 (arXiv:1901.07517), the terms also Go1's getup in MuJoCo Playground
+    (arXiv:2502.08844).
     """
 
     ranges: ClassVar = dict(

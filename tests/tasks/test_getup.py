@@ -31,18 +31,19 @@ def test_golden_rewards():
     """Each reward term, worked out by hand.
 
     u_z = 0.8, so `upright` is 1.8/2, and g = 0.8². z = 0.21 m of ẑ = 0.28 m, so h = 0.75. FL's
-    abduction is 0.525 rad off of at most 1.05, its knee 0.76 of at most 2.72 - 1.6 = 1.12:
-    p = 1 - (0.25 + 0.460459)/12. |q - q̄|² = 0.853225 and σ_q² = 2.25; |q̇|² = 2² + 2² + 1² = 9 and
-    σ² = 25. Two actions change by 1. The power is 10·2 + 5·2 + 4·1 W. The knee is at its limit, so
-    the margin of 0.1 rad is used up. A joint of 20 rad/s is 5 rad/s beyond the 15 that are free.
+    abduction is 0.525 rad off, its knee 0.76 rad, and q₀ = 0.5 rad:
+    p = 1 - (ln(1 + 1.05²) + ln(1 + 1.52²))/(12 ln(1 + 39.4784)) = 1 - 1.940196/44.409.
+    |q - q̄|² = 0.853225 and σ_q² = 2.25; |q̇|² = 2² + 2² + 1² = 9 and σ² = 100. Two actions change by
+    1. The power is 10·2 + 5·2 + 4·1 W. The knee is at its limit, so the margin of 0.1 rad is used
+    up. A joint of 20 rad/s is 5 rad/s beyond the 15 that are free.
     """
     task = make_task("getup")
     terms = {name: x.item() for name, x in task.reward(state(task)).items()}
     want = dict(
         upright=0.9,
         height=0.64 * 0.75,
-        pose=0.64 * (1 - (0.25 + 0.460459) / 12),
-        still=0.64 * 0.75 * math.exp(-0.853225 / 2.25) * math.exp(-9 / 25),
+        pose=0.64 * (1 - 1.940196 / 44.409),
+        still=0.64 * 0.75 * math.exp(-0.853225 / 2.25) * math.exp(-9 / 100),
         jerk=-2.0,
         power=-34.0,
         fast=0.0,
