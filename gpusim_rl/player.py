@@ -1,6 +1,6 @@
 """Policies as play.py shows them: the policy of a run, or an exported file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
@@ -13,7 +13,8 @@ from gpusim_rl.config import resume
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
 from gpusim_rl.viewer.film import Frames, ShowWorld
-from gpusim_rl.viewer.window import Choose, place_target
+from gpusim_rl.viewer.target import check_command, place_target
+from gpusim_rl.viewer.window import Choose
 
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
 MAX_STEPS = 1000  # timesteps of a control step
@@ -101,11 +102,8 @@ def play_run(
     from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
     task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    weights, noise, about = (
-        config["task"]["weights"],
-        config["task"]["noise"],
-        describe_command(task),
-    )
+    weights, noise = config["task"]["weights"], config["task"]["noise"]
+    about = describe_command(task)
     command = choose(about) if about else None
     env = evaluation_env(task, n, weights=weights, noise=noise, seed=cfg["seed"])
 
@@ -129,8 +127,11 @@ def play_run(
 
 
 def show_fields(model: Any, sim: Any, fields: tuple[str, ...], world: int) -> None:
-    """Give a model the fields that a world has of its own, for a picture of it. In place."""
-    for name in fields:
+    """Give a model the fields that a world has of its own, for a picture of it. In place.
+
+    Gains of an actuator that is no MuJoCo servo are no fields of the model.
+    """
+    for name in (name for name in fields if hasattr(model, name.partition(".")[0])):
         field = attrgetter(name)(model)
         field[:] = sim.model(name)[world].numpy().reshape(field.shape)
 
@@ -171,6 +172,10 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
         else:
             known = name in names["sensor"] and name not in policy.reads
             fits = known and model.sensor(name).dim[0] == width
+        source = [x.get("source") for x in policy.about["inputs"] if x.get("name") == name]
+        if not fits and source == ["estimator"]:
+            where = "play its run instead, or give it a sensor of this name"
+            raise ValueError(f"{path}: {name!r} is a state estimator's, not its model's: {where}")
         if not fits:
             raise ValueError(f"{path}: its model has no reading {name!r} as the policy needs it")
     if model.nu != len(policy.joints):
@@ -178,20 +183,6 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
     timestep = model.opt.timestep
     if not SHORTEST <= timestep <= 1.01 * policy.dt <= MAX_STEPS * timestep:
         raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
-
-
-def check_command(about: Mapping[str, Any], model: Any, path: Path) -> None:
-    """ValueError unless the command in a stranger's file is one that its model can show."""
-    count, trained, body = len(about["names"]), about["trained"], about.get("shown_by")
-    rows = (trained["low"], trained["high"], about.get("center", trained["low"]))
-    numbers = np.array([x for row in rows for x in row], dtype=float)
-    if {len(row) for row in rows} != {count} or not np.isfinite(numbers).all():
-        raise ValueError(f"{path}: ranges and center of its command are not {count} numbers each")
-    if "lean" in about and count <= 4:
-        raise ValueError(f"{path}: its command has {count} numbers, and no rotation among them")
-    bodies = [model.body(i).name for i in range(1, model.nbody) if not model.body_jntnum[i]]
-    if body is not None and (body not in bodies or count < 3):
-        raise ValueError(f"{path}: its model has no body {body!r} that shows the command")
 
 
 @contextmanager
@@ -222,8 +213,7 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
         model = mujoco.MjModel.from_xml_string(policy.mjcf)
         data = mujoco.MjData(model)
     check_model(model, policy, path)
-    if policy.command:
-        check_command(policy.command, model, path)
+    check_command(policy.command, model, path)
     command = choose(policy.command) if policy.command else None
 
     def frames() -> Frames:

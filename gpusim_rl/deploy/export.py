@@ -157,6 +157,7 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
         memory = dict(zip(memory, after, strict=True))
         pairs = [(targets, recorded.targets[t]), *((memory[name], x) for name, x in own.items())]
         for got, expected in pairs:
+            got, expected = (x.astype(np.float64) for x in (got, expected))  # also of bool memory
             error = np.abs(got - expected) / np.maximum(1, np.abs(expected))
             worst = np.maximum(worst, error.max())  # keeps NaN
         memory |= own

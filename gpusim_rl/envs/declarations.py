@@ -1,5 +1,6 @@
 """What a task declares: its command, its mirror, and the numbers that a curriculum may change."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -46,6 +47,24 @@ class Command:
     lean: float | None = None
     shown_by: str = ""
 
+    def __post_init__(self) -> None:
+        """ValueError unless all have as many numbers, and a rotation is one."""
+        count = len(self.names)
+        for key in ("units", "largest", "middle"):
+            if len(getattr(self, key)) != count:
+                of = {"middle": "center"}.get(key, key)
+                raise ValueError(f"the command has {count} names, but not as many of `{of}`")
+        if self.lean is None:
+            return
+        turn = sum(x * x for x in self.middle[-4:])
+        if count <= 4 or any(x != 1 for x in self.largest[-4:]) or abs(turn - 1) > 1e-6:
+            raise ValueError(
+                "the last four of more than four numbers of the command are a rotation: "
+                "`largest` is 1 there, and `center` a unit quaternion"
+            )
+        if not 0 <= self.lean <= math.pi:
+            raise ValueError(f"the command's lean={self.lean}: expected 0 to pi rad")
+
     @property
     def middle(self) -> tuple[float, ...]:
         """(n,) `center`, with its default value."""
@@ -64,6 +83,14 @@ class Command:
     def _ends(self, sign: int) -> tuple[float, ...]:
         middle = self.middle if self.lean is None else (*self.middle[:-4], 0.0, 0.0, 0.0, 0.0)
         return tuple(x + sign * half for x, half in zip(middle, self.largest, strict=True))
+
+
+def check_shown_by(command: Command | None, mjm: Any) -> None:
+    """ValueError unless the body that shows a command is in the model."""
+    bodies = [mjm.body(i).name for i in range(1, mjm.nbody)]
+    if command and command.shown_by and command.shown_by not in bodies:
+        known = ", ".join(filter(None, bodies))
+        raise ValueError(f"the command is shown by the body {command.shown_by!r}: {known}")
 
 
 def check_scheduled(kind: type, name: str) -> None:

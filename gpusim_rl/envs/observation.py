@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.declarations import check_shown_by
 from gpusim_rl.envs.history import History
 from gpusim_rl.envs.measurement import Measurement
 from gpusim_rl.envs.state import State
@@ -55,8 +56,9 @@ class Observer:
         )
 
     def _check_terms(self) -> None:
-        """ValueError if `hide` or `history` names no term, or every term is hidden."""
+        """ValueError if a key names no term or body, or every term is hidden."""
         task = self.task
+        check_shown_by(task.command, task.mjm)
         for key, terms in (("hide", task.hide), ("history", task.history)):
             unknown = sorted(set(terms) - set(self.term_widths))
             if unknown:

@@ -108,8 +108,9 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
 
     Returns:
         `success` is the share of episodes without a crash that stay within 0.1 m for the last
-        second. `points` is the share of all points at which that is so for their last second.
-        `distance` [m], `spin` [rad/s] and `jerk` are root mean squares in these seconds.
+        second. `points` is the share of all points at which that is so for their last second; after
+        a crash none counts as reached. `distance` [m], `spin` [rad/s] and `jerk` are root mean
+        squares in these seconds.
         `saturated` is the share of rotors at the limit of their action, and `power` that of
         hovering without wind, over the whole episode.
     """
@@ -122,6 +123,7 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
         for name, x in record.items()
     }  # (points, steps, B)
     within = (last["distance"] < HOVER).all(1)
+    within &= record["terminated"].cumsum(0)[[end - 1 for end in ends]] == 0
     return dict(
         success=(within[-1] & (falls == 0)).float().mean().item(),
         points=within.float().mean().item(),

@@ -44,18 +44,15 @@ def film(
     part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
     side = math.ceil(math.sqrt(len(qpos))) if qpos.ndim > 1 else 1
     small = 2 if path.suffix.lower() == ".gif" else 1
-    height, width = (HEIGHT, WIDTH) if qpos.ndim == 1 else [WALL // side // 8 * 8] * 2
-    height, width, rate = height // small, width // small, FPS / small
+    size = (HEIGHT, WIDTH) if qpos.ndim == 1 else [WALL // side // 8 * 8] * 2
+    (height, width), rate = (x // small for x in size), FPS / small
     try:
         with (
             contextlib.closing(Camera(model, height, width, above=qpos.ndim > 1)) as camera,
             open_video(part, rate) as video,
         ):
-            for i in track(
-                range(round(seconds * rate)),
-                description=f"filming {path}",
-                disable=not sys.stdout.isatty(),
-            ):
+            said = dict(description=f"filming {path}", disable=not sys.stdout.isatty())
+            for i in track(range(round(seconds * rate)), **said):  # pyright: ignore
                 while t < (i + 1) / rate - 1e-9:
                     t, qpos = next(frames)
                 one = camera(qpos) if qpos.ndim == 1 else wall(camera, qpos, side, show_world)

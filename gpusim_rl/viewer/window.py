@@ -121,15 +121,3 @@ def turned(rotation: np.ndarray, lean: float, i: int) -> np.ndarray:
     mujoco.mju_mulQuat(turn, tilt, spin)
     mujoco.mju_mulQuat(result, rotation, turn)
     return result
-
-
-def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:
-    """Move the body that shows a command (n,) to it, if the model has one. In place.
-
-    about: what a policy's description says of its command.
-    """
-    if "shown_by" in about:
-        body = model.body(about["shown_by"])
-        body.pos = command[:3]
-        if "lean" in about:
-            body.quat = command[-4:]

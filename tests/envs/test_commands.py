@@ -1,7 +1,7 @@
 """Commands about a center and of rotations, bonuses, and targets that actions move."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import torch
 from gpusim_rl.core.maths import leaning_rotation, rotate
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.actions import integrated, relative
-from gpusim_rl.envs.declarations import Command
+from gpusim_rl.envs.declarations import Command, check_shown_by
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.task import Task
@@ -111,3 +111,26 @@ def test_joint_limits_are_those_of_the_actuated_joints():
     """In the order of ctrl, infinite where a joint has none."""
     task = make_task("cartpole")
     torch.testing.assert_close(task.joint_limits, torch.tensor([[-1.8], [1.8]]))
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (dict(units=("m",)), "7 names, but not as many of `units`"),
+        (dict(center=(0.5,)), "not as many of `center`"),
+        (dict(largest=(0.1,) * 7), "the last four"),
+        (dict(center=(0.5, 0.0, 0.4, 0.0, 2.0, 0.0, 0.0)), "the last four"),
+        (dict(lean=6.0), "lean=6.0: expected 0 to pi rad"),
+    ],
+)
+def test_a_wrong_command_is_refused(wrong, says):
+    """Numbers that do not fit together, and rotations that are none, are one line."""
+    with pytest.raises(ValueError, match=says):
+        replace(POSE, **wrong)
+
+
+def test_an_unknown_target_is_refused():
+    """A body that the model does not have is named when the Env is made."""
+    command = Command(names=("x",), units=("m",), largest=(1.0,), shown_by="goal")
+    with pytest.raises(ValueError, match="the body 'goal': cart, pole"):
+        check_shown_by(command, make_task("cartpole").mjm)

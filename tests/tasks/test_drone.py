@@ -60,7 +60,7 @@ def test_a_crash_ends_the_episode_and_costs_once(qpos, command):
 
 
 def test_scores():
-    """Two points of 4 s: episode 0 holds both, 1 only the second one, 2 crashes, 3 is late."""
+    """Two points of 4 s: 0 holds both, 1 only the second, 2 crashes on the way, 3 drifts off."""
     steps, redraw = 400, 200
     record = {
         name: torch.zeros(steps, 4)
@@ -73,7 +73,7 @@ def test_scores():
     record["distance"][349, 3] = 0.11  # 1 s before the end
     scores = hover_scores(record, 0.02, redraw)
     assert scores["success"] == 0.5  # episodes 0 and 1
-    assert scores["points"] == pytest.approx(6 / 8)  # all but the first of 1 and the second of 3
+    assert scores["points"] == pytest.approx(4 / 8)  # both of 0, the second of 1, the first of 3
     assert scores["crashes_per_episode"] == 0.25
 
 

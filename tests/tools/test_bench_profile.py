@@ -93,6 +93,8 @@ def test_the_command(capsys, tmp_path):
         (["profile", "task=bicycle"], "unknown task 'bicycle'"),
         (["levels", "repeats=0"], "from 1 to"),
         (["tasks", "tasks=[flying]"], "tasks: 'flying': choose among ant, cartpole"),
+        (["tasks", "tasks=drone"], "tasks=drone: expected a list, such as tasks=[ant]"),
+        (["tasks", "tasks=[drone"], "take lists"),
         (["tasks", "sims=[c]"], "sims: 'c': choose among native, warp"),
     ],
 )

@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
+from yaml import YAMLError
 
 from gpusim_rl.config import validate
 from gpusim_rl.core import errors
@@ -59,11 +60,16 @@ def row(result: dict[str, Any]) -> list[str]:
 
 def settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
     """The words for each measurement, and our own keys; ValueError for an unknown task or sim."""
-    own = OmegaConf.from_dotlist([word for word in words if word.split("=")[0] in OWN])
+    try:
+        own = OmegaConf.from_dotlist([word for word in words if word.split("=")[0] in OWN])
+    except YAMLError:
+        raise ValueError("tasks= and sims= take lists, such as tasks=[drone,reach]") from None
     keys: Any = OmegaConf.to_container(own)
     known = {"tasks": task_names(), "sims": [*SIMS, "mjx"]}
     for key, names in known.items():
         keys[key] = keys.get(key) or (names if key == "tasks" else list(SIMS))
+        if not isinstance(keys[key], list):
+            raise ValueError(f"{key}={keys[key]}: expected a list, such as {key}=[{names[0]}]")
         for name in keys[key]:
             if name not in names:
                 raise ValueError(f"{key}: {name!r}: choose among {', '.join(names)}")
@@ -76,21 +82,34 @@ def main(words: list[str]) -> None:
         print(__doc__)
         return
     console = Console() if sys.stdout.isatty() else Console(width=110)
-    results = []
+    results, refused = [], []
     with errors.one_line_errors():
         words, keys = settings(words)
         validate.writable("out", keys.get("out"))
-        pairs = [(task, sim) for task in keys["tasks"] for sim in keys["sims"]]
-        for i, (task, sim) in enumerate(pairs, 1):
-            console.print(f"{i}/{len(pairs)}: task={task} sim={sim}", highlight=False)
+    pairs = [(task, sim) for task in keys["tasks"] for sim in keys["sims"]]
+    for i, (task, sim) in enumerate(pairs, 1):
+        console.print(f"{i}/{len(pairs)}: task={task} sim={sim}", highlight=False)
+        try:
             results.append(measured(task, sim, words))
+        except ValueError as error:  # the other pairs go on
+            refused.append(str(error))
+        if keys.get("out"):
+            write_whole(Path(keys["out"]), (json.dumps(results, indent=1) + "\n").encode())
+    show(results, console)
+    for line in refused:
+        print(f"error: {line}", file=sys.stderr)
+    if refused:
+        raise SystemExit(1)
+
+
+def show(results: list[dict[str, Any]], console: Console) -> None:
+    """Print a row for each measurement, and what they were made on."""
     table = Table(*HEADS, box=None, pad_edge=False)
     for column in table.columns[2:]:
         column.justify = "right"
     for result in results:
         table.add_row(*row(result))
     console.print(table)
-    made = results[0]["versions"]
-    console.print(f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}", highlight=False)
-    if keys.get("out"):
-        write_whole(Path(keys["out"]), (json.dumps(results, indent=1) + "\n").encode())
+    if results:
+        made = results[0]["versions"]
+        console.print(f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}", highlight=False)

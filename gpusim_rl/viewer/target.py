@@ -1,0 +1,72 @@
+"""The body of a model that shows a command, and what a stranger's file says of it."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
+
+
+def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:
+    """Move the body that shows a command (n,) to it, if the model has one. In place.
+
+    about: what a policy's description says of its command.
+    """
+    if "shown_by" in about:
+        body = model.body(about["shown_by"])
+        body.pos = command[:3]
+        if "lean" in about:
+            body.quat = command[-4:]
+
+
+def check_command(about: Mapping[str, Any] | None, model: Any, path: Path) -> None:
+    """ValueError, in one line, unless the command in a stranger's file can be shown by its model.
+
+    Args:
+        about: what the file says of its command; None if it has none.
+        model: a mujoco.MjModel.
+        path: of the file.
+    """
+    if about is None:
+        return
+    try:
+        fault = fault_of(about, model)
+    except BROKEN as error:
+        fault = f"what it says of its command is broken: {' '.join(str(error).split())}"
+    if fault:
+        raise ValueError(f"{path}: {fault}")
+
+
+def fault_of(about: Mapping[str, Any], model: Any) -> str:
+    """What is wrong with a command; empty if nothing is."""
+    count, trained = len(about["names"]), about["trained"]
+    for numbers in (trained["low"], trained["high"], about.get("center", trained["low"])):
+        if len(numbers) != count or not all(is_number(x) for x in numbers):
+            return f"ranges and center of its command are not {count} numbers each"
+    if "lean" in about:
+        if count <= 4 or not is_number(about["lean"]) or not 0 <= about["lean"] <= math.pi:
+            return f"its command has {count} numbers, and no rotation with a lean in [0, pi]"
+        if abs(sum(x * x for x in about["center"][-4:]) - 1) > 1e-3:
+            return "the center of its command has no unit quaternion"
+    if "shown_by" in about and (count < 3 or not can_show(model, about["shown_by"])):
+        return f"its model has no body {about['shown_by']!r} that shows the command"
+    return ""
+
+
+def is_number(x: Any) -> bool:
+    """Whether x is a finite number."""
+    return type(x) in (int, float) and math.isfinite(x)
+
+
+def can_show(model: Any, name: Any) -> bool:
+    """Whether a body may be moved: it is in the world, and nothing of it or on it has a joint."""
+    names = [model.body(i).name for i in range(model.nbody)]
+    if not isinstance(name, str) or not name or name not in names:
+        return False
+    body = names.index(name)
+    tree = model.body_rootid == body
+    moves = (model.body_jntnum[tree] > 0).any() or (model.body_mocapid[tree] >= 0).any()
+    return body > 0 and model.body_parentid[body] == 0 and not moves
