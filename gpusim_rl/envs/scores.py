@@ -1,4 +1,4 @@
-"""The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
+"""The scores of an evaluation: how well a robot walked or got up, or a pole was balanced."""
 
 import math
 
@@ -7,6 +7,11 @@ from torch import Tensor
 
 TOLERANCE = 0.25  # m/s, rad/s: largest errors of velocity and yaw rate of a success
 UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
+# A robot stands that leans by less than 15°, is higher than 0.8 of the wanted height, and has each
+# joint within 0.5 rad of the stance. It is still if root mean squares of the trunk's velocity [m/s],
+# of its angular velocity and of the joint speeds [rad/s] over a second are below these.
+LEVEL, TALL, NEAR = math.cos(math.radians(15)), 0.8, 0.5
+STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
 BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
 
 
@@ -115,4 +120,47 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
         cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
         furthest=record["x"].abs().amax().item(),
         effort=record["control"][-last:].mean().sqrt().item(),
+    )
+
+
+def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scores:
+    """How many of B robots got up, how soon, and at what cost.
+
+    Args:
+        record: (T, B) of each measure: `up`, the trunk's cos of its lean, its `height` [m], the
+            distance of the `furthest` joint from the stance [rad], squares of the trunk's
+            `velocity` [m²/s²], of its angular velocity `spin` and of the `joints`' speeds, their
+            mean [rad²/s²]. `power` [W]; `fastest` joint speed [rad/s] and largest `torque` [N m] of
+            a moment; `jerk`, the squared change of the action.
+        dt: control period [s].
+        height: of a trunk that stands [m].
+
+    Returns:
+        `success` is the share of episodes that stand and are still throughout the last second, and
+        `success_upside_down` that of those whose trunk was upside down after 0.5 s. `upright`,
+        `tall`, `near` and `still` are the shares that meet each condition. `stands_after` [s] is
+        the mean time from which successes stand. `energy` [J] is of an episode; `fastest` and `torque`
+        are means over episodes of their largest.
+    """
+    last = round(1.0 / dt)
+    met = dict(
+        upright=record["up"] > LEVEL,
+        tall=record["height"] > TALL * height,
+        near=record["furthest"] < NEAR,
+    )
+    stands = torch.stack(list(met.values())).all(0)
+    still = torch.stack([record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()])
+    good = stands[-last:].all(0) & still.all(0)
+    upside_down = record["up"][round(0.5 / dt)] < 0
+    held = stands.flip(0).long().cumprod(0).sum(0)  # control steps from the end
+    return dict(
+        success=good.float().mean().item(),
+        success_upside_down=mean_of(good.float(), upside_down),
+        **{name: x[-last:].all(0).float().mean().item() for name, x in met.items()},
+        still=still.all(0).float().mean().item(),
+        stands_after=mean_of(dt * (len(stands) - held).float(), good),
+        energy=dt * record["power"].sum(0).mean().item(),
+        fastest=record["fastest"].amax(0).mean().item(),
+        torque=record["torque"].amax(0).mean().item(),
+        jerk=record["jerk"].mean().item(),
     )
