@@ -8,8 +8,8 @@ from torch import Tensor
 TOLERANCE = 0.25  # m/s, rad/s: largest errors of velocity and yaw rate of a success
 UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
 # A robot stands that leans by less than 15°, is higher than 0.8 of the wanted height, and has each
-# joint within 0.5 rad of the stance. It is still if root mean squares of the trunk's velocity [m/s],
-# of its angular velocity and of the joint speeds [rad/s] over a second are below these.
+# joint within 0.5 rad of the stance. It is still if root mean squares over a second are
+# small: the trunk's velocity [m/s] and angular velocity [rad/s], and the joints' speeds [rad/s].
 LEVEL, TALL, NEAR = math.cos(math.radians(15)), 0.8, 0.5
 STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
 BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
@@ -139,8 +139,8 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
         `success` is the share of episodes that stand and are still throughout the last second, and
         `success_upside_down` that of those whose trunk was upside down after 0.5 s. `upright`,
         `tall`, `near` and `still` are the shares that meet each condition. `stands_after` [s] is
-        the mean time from which successes stand. `energy` [J] is of an episode; `fastest` and `torque`
-        are means over episodes of their largest.
+        the mean time from which successes stand. `energy` [J] is of an episode. `fastest` and
+        `torque` are means over episodes of their largest.
     """
     last = round(1.0 / dt)
     met = dict(

@@ -46,7 +46,7 @@ class Getup(Task):
     |---|---|
     | `upright` | w₁: half of 1 + u_z, so a robot on its back has a way to go, too |
     | `height`, `pose` | w₂, w₃: only where the trunk is upright |
-    | `still` | w₄: stands, and nothing moves |
+    | `still` | w₄: stands, and neither robot nor targets move |
     | `jerk`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
     | `fast`, `limits` | w₇, w₈: costs of joint speeds beyond q̇_max, and of angles near a limit |
 
