@@ -1,4 +1,4 @@
-"""The scores of an evaluation: how well a robot walked, ran or balanced."""
+"""The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
 
 import math
 
@@ -94,48 +94,6 @@ def drift_speed(path: Tensor, dt: float) -> Tensor:
     return (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * dt)
 
 
-HOVER = 0.1  # m: largest distance from the commanded point of a success
-
-
-def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
-    """How well B drones flew to points and hovered there.
-
-    Args:
-        record: (T, B) of each measure: `distance` from the point [m], `speed` [m/s], `spin`
-            [rad/s], `jerk` and `saturated` of the action, `power`, and `terminated`.
-        dt: control period [s].
-        redraw: control steps between two points.
-
-    Returns:
-        `success` is the share of episodes without a crash that stay within 0.1 m for the last
-        second. `points` is the share of all points at which that is so for their last second; after
-        a crash none counts as reached. `distance` [m], `spin` [rad/s] and `jerk` are root mean
-        squares in these seconds.
-        `saturated` is the share of rotors at the limit of their action, and `power` that of
-        hovering without wind, over the whole episode.
-    """
-    second, falls = round(1.0 / dt), record["terminated"].float().sum(0)
-    steps = len(record["distance"])
-    # the state before each next point; of a shorter episode, the last one
-    ends = range(redraw - 1, steps, redraw) or range(steps, steps + 1)
-    last = {
-        name: torch.stack([x[max(0, end - second) : end] for end in ends])
-        for name, x in record.items()
-    }  # (points, steps, B)
-    within = (last["distance"] < HOVER).all(1)
-    within &= record["terminated"].cumsum(0)[[end - 1 for end in ends]] == 0
-    return dict(
-        success=(within[-1] & (falls == 0)).float().mean().item(),
-        points=within.float().mean().item(),
-        crashes_per_episode=falls.mean().item(),
-        distance=(last["distance"] ** 2).mean().sqrt().item(),
-        spin=(last["spin"] ** 2).mean().sqrt().item(),
-        jerk=last["jerk"].mean().sqrt().item(),
-        saturated=record["saturated"].mean().item(),
-        power=record["power"].mean().item(),
-    )
-
-
 def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
     """How well B poles were swung up and balanced.
 
@@ -158,37 +116,4 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
         cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
         furthest=record["x"].abs().amax().item(),
         effort=record["control"][-last:].mean().sqrt().item(),
-    )
-
-
-def return_scores(record: dict[str, Tensor], dt: float, solved: float) -> Scores:
-    """What B episodes of a task of Gymnasium earned, and what they would cost a robot.
-
-    Only the first episode of each world counts, with its last step.
-
-    Args:
-        record: (T, B): `reward` of each step, `terminated`, and of each measure: `speed` forward
-            [m/s], `power` [W], `jerk` (square of the action's change), `limit` (1 where a joint is
-            beyond its range).
-        dt: control period [s].
-        solved: the return of a success.
-
-    Returns:
-        `success` is the share of episodes with a return of at least `solved`. `return_std` is the
-        returns' standard deviation, `steps` the mean length of an episode, `falls` the share that
-        ended early. `speed` [m/s], `jerk` and `limit` are means over all steps.
-        `energy_per_metre` [J/m] is None if nothing moved forward.
-    """
-    ended = record["terminated"].float()
-    counts = (ended.cumsum(0) - ended == 0).float()  # (T, B) 1 until the first end
-    total, steps = (record["reward"] * counts).sum(0), counts.sum()
-    mean = {x: ((record[x] * counts).sum() / steps).item() for x in ("speed", "jerk", "limit")}
-    energy, meters = ((record[x] * counts).sum().item() * dt for x in ("power", "speed"))
-    return dict(
-        success=(total >= solved).float().mean().item(),
-        return_std=total.std(correction=0).item(),
-        steps=counts.sum(0).mean().item(),
-        falls=ended.amax(0).mean().item(),
-        energy_per_metre=energy / meters if meters > 1e-6 else None,
-        **mean,
     )

@@ -9,7 +9,7 @@ import torch
 from gpusim_rl.core.maths import from_euler, gauss, squared, unrotate
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE, Range
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
-from gpusim_rl.envs.scores import hover_scores
+from gpusim_rl.envs.goal_scores import hover_scores
 from gpusim_rl.envs.task import Task
 
 LOWEST, FURTHEST = 0.1, 4.0  # m: a drone below this height, or further from its point, has crashed

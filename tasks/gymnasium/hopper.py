@@ -7,7 +7,7 @@ import torch
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
-from gpusim_rl.envs.scores import return_scores
+from gpusim_rl.envs.goal_scores import return_scores
 from gpusim_rl.envs.task import Task
 
 

@@ -15,16 +15,11 @@ from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
 from gpusim_rl.core.symmetry import Mirror
 from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Reflection, Scheduled
+from gpusim_rl.envs.goal_scores import standing_scores
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
 
 FEET = ("FL", "FR", "RL", "RR")
-LAST = 1.0  # s at the end of an episode in which the robot must stand
-UPRIGHT = math.cos(math.radians(15))  # least u_z of a robot that stands
-TALL = 0.8  # least height of its trunk, of the wanted one
-NEAR = 0.5  # rad: largest distance of a joint from the stance
-# m/s, rad/s, rad/s: largest root mean squares of its velocity, angular velocity and joint speeds
-STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
 
 
 @dataclass(kw_only=True)
@@ -32,7 +27,7 @@ class Getup(Task):
     """Get up from a fall, and stand still in the stance q̄.
 
         r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p
-            + w₄ h exp(-|q - q̄|²/σ_q²) exp(-(|v|² + |ω|² + |q̇|²)/σ²))
+            + w₄ h exp(-|q - q̄|²/σ_q² - (|v|² + |ω|² + |q̇|²)/σ² - |a|²/σ_a²))
             - w₅ |a - a'|² - w₆ Σ|τ q̇| - w₇ Σ max(0, |q̇| - q̇_max)² - w₈ Σ_i b_i²
 
     | symbol | meaning | unit, frame |
@@ -51,7 +46,7 @@ class Getup(Task):
     |---|---|
     | `upright` | w₁: half of 1 + u_z, so a robot on its back has a way to go, too |
     | `height`, `pose` | w₂, w₃: only where the trunk is upright |
-    | `still` | w₄: stands, and nothing moves |
+    | `still` | w₄: stands, and neither robot nor targets move |
     | `jerk`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
     | `fast`, `limits` | w₇, w₈: costs of joint speeds beyond q̇_max, and of angles near a limit |
 
@@ -70,6 +65,7 @@ class Getup(Task):
         height=POSITIVE,
         sigma=POSITIVE,
         sigma_pose=POSITIVE,
+        sigma_action=POSITIVE,
         near=POSITIVE,
         fastest=AT_LEAST_0,
         margin=AT_LEAST_0,
@@ -81,6 +77,7 @@ class Getup(Task):
     height: Scheduled[float]  # m: height of a trunk that stands
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of a robot that stands still
     sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together
+    sigma_action: Scheduled[float]  # tolerance of the actions of a robot that stands still
     near: float  # rad: a joint that is nearer to the stance counts as there
     fastest: Scheduled[float]  # rad/s: faster joints cost
     margin: Scheduled[float]  # rad: from a joint's limits, within which its angle costs
@@ -196,12 +193,13 @@ class Getup(Task):
         upright = s.up[:, 2].clamp(min=0) ** 2
         tall = (s.qpos[:, 2] / self.height).clamp(max=1)
         away = torch.log1p((off / self.near) ** 2) / math.log1p((math.pi / self.near) ** 2)
+        calm = gauss(s.qvel, self.sigma) * gauss(s.action, self.sigma_action)
         beyond = torch.maximum(low - s.joint_pos, s.joint_pos - high) + self.margin
         return dict(
             upright=(1 + s.up[:, 2]) / 2,
             height=upright * tall,
             pose=upright * (1 - away.mean(1)),
-            still=upright * tall * gauss(off, self.sigma_pose) * gauss(s.qvel, self.sigma),
+            still=upright * tall * gauss(off, self.sigma_pose) * calm,
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
             fast=-squared((s.joint_vel.abs() - self.fastest).clamp(min=0)),
@@ -223,34 +221,4 @@ class Getup(Task):
         )
 
     def score(self, record):
-        """`success` is the share of episodes that stand still throughout the last second."""
-        last, height = round(LAST / self.dt), TALL * self.height
-        upright, tall, near = (
-            record["up"] > UPRIGHT,
-            record["height"] > height,
-            record["furthest"] < NEAR,
-        )
-        stands = upright & tall & near
-        still = torch.stack(
-            [record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()]
-        ).all(0)
-        good = stands[-last:].all(0) & still
-        held = stands.flip(0).long().cumprod(0).sum(0)  # control steps from the end
-        fell = record["up"][round(0.5 / self.dt)] < 0  # upside down, half a second after the start
-        when = self.dt * (len(stands) - held).float()
-        shares = dict(upright=upright, tall=tall, near=near)
-        scores = dict(success=good.float().mean().item(), success_upside_down=mean(good, fell))
-        scores |= {x: of[-last:].all(0).float().mean().item() for x, of in shares.items()}
-        return scores | dict(
-            still=still.float().mean().item(),
-            stands_after=mean(when, good),
-            energy=self.dt * record["power"].sum(0).mean().item(),
-            fastest=record["fastest"].amax(0).mean().item(),
-            torque=record["torque"].amax(0).mean().item(),
-            jerk=record["jerk"].mean().item(),
-        )
-
-
-def mean(x, which):
-    """The mean of x (B,) over the episodes of which (B,) bool; None if there are none."""
-    return x[which].float().mean().item() if which.any() else None
+        return standing_scores(record, self.dt, self.height)

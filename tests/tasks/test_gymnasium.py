@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.scores import return_scores
+from gpusim_rl.envs.goal_scores import return_scores
 from gpusim_rl.envs.state import State
 from tests.worlds import make_env, make_task
 
