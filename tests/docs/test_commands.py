@@ -46,6 +46,7 @@ LISTED = {
     "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
     'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
     "python train.py robot=go1": NETWORK,
+    "python train.py task=humanoid robot=g1": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
         NETWORK
     ),
