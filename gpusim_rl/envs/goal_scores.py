@@ -8,8 +8,6 @@ from torch import Tensor
 from gpusim_rl.envs.scores import Scores, mean_of
 
 HOVER = 0.1  # m: largest distance from the commanded point of a success
-# small: the trunk's velocity [m/s] and angular velocity [rad/s], and the joints' speeds [rad/s].
-LEVEL, TALL, NEAR = math.cos(math.radians(15)), 0.8, 0.5
 # A robot stands that leans by less than 15°, is higher than 0.8 of the wanted height, and has each
 # joint within 0.5 rad of the stance. It is still if root mean squares over a second are
 # small: the trunk's velocity [m/s] and angular velocity [rad/s], and the joints' speeds [rad/s].
