@@ -27,7 +27,7 @@ class Getup(Task):
     """Get up from a fall, and stand still in the stance q̄.
 
         r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p
-            + w₄ h exp(-|q - q̄|²/σ_q² - (|v|² + |ω|² + |q̇|²)/σ² - |a|²/σ_a²))
+            + w₄ h exp(-|q - q̄|²/σ_q² - |v|²/σ_v² - (|ω|² + |q̇|²)/σ² - |a|²/σ_a²))
             - w₅ |a - a'|² - w₆ Σ|τ q̇| - w₇ Σ max(0, |q̇| - q̇_max)² - w₈ Σ_i b_i²
 
     | symbol | meaning | unit, frame |
@@ -65,6 +65,7 @@ class Getup(Task):
         height=POSITIVE,
         sigma=POSITIVE,
         sigma_pose=POSITIVE,
+        sigma_velocity=POSITIVE,
         sigma_action=POSITIVE,
         near=POSITIVE,
         fastest=AT_LEAST_0,
@@ -75,7 +76,8 @@ class Getup(Task):
     drop: Scheduled[float]  # m: height of the robot's lowest point at the start
     easy: float  # share of the episodes, while learning, that start level and near the stance
     height: Scheduled[float]  # m: height of a trunk that stands
-    sigma: Scheduled[float]  # m/s, rad/s: tolerance of a robot that stands still
+    sigma_velocity: Scheduled[float]  # m/s: of the trunk's velocity where it stands still
+    sigma: Scheduled[float]  # rad/s: of all angular velocities there
     sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together
     sigma_action: Scheduled[float]  # tolerance of the actions of a robot that stands still
     near: float  # rad: a joint that is nearer to the stance counts as there
@@ -193,7 +195,8 @@ class Getup(Task):
         upright = s.up[:, 2].clamp(min=0) ** 2
         tall = (s.qpos[:, 2] / self.height).clamp(max=1)
         away = torch.log1p((off / self.near) ** 2) / math.log1p((math.pi / self.near) ** 2)
-        calm = gauss(s.qvel, self.sigma) * gauss(s.action, self.sigma_action)
+        calm = gauss(s.qvel[:, :3], self.sigma_velocity) * gauss(s.qvel[:, 3:], self.sigma)
+        calm = calm * gauss(s.action, self.sigma_action)
         beyond = torch.maximum(low - s.joint_pos, s.joint_pos - high) + self.margin
         return dict(
             upright=(1 + s.up[:, 2]) / 2,

@@ -34,7 +34,7 @@ def test_golden_rewards():
     abduction is 0.525 rad off, its knee 0.76 rad, and q₀ = 0.5 rad:
     p = 1 - (ln(1 + 1.05²) + ln(1 + 1.52²))/(12 ln(1 + 39.4784)) = 1 - 1.940196/44.409.
     |q - q̄|² = 0.853225 and σ_q² = 2.25; |q̇|² = 2² + 2² + 1² = 9 and σ² = 64; |a|² = 2 · 0.5²
-    and σ_a² = 6.25. Two actions change by 1. The power is 10·2 + 5·2 + 4·1 W. The knee is at its
+    and σ_a² = 3.24. Two actions change by 1. The power is 10·2 + 5·2 + 4·1 W. The knee is at its
     limit, so the margin of 0.1 rad is used up. A joint of 20 rad/s is 5 rad/s beyond the 15 that
     are free.
     """
@@ -44,7 +44,7 @@ def test_golden_rewards():
         upright=0.9,
         height=0.64 * 0.75,
         pose=0.64 * (1 - 1.940196 / 44.409),
-        still=0.64 * 0.75 * math.exp(-0.853225 / 2.25) * math.exp(-9 / 64 - 0.5 / 6.25),
+        still=0.64 * 0.75 * math.exp(-0.853225 / 2.25) * math.exp(-9 / 64 - 0.5 / 3.24),
         jerk=-2.0,
         power=-34.0,
         fast=0.0,
