@@ -42,8 +42,8 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
     )
     stands = torch.stack(list(met.values())).all(0)
     still = torch.stack([record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()])
-    good = stands[-last:].all(0) & still.all(0)
-    upside_down = record["up"][round(0.5 / dt)] < 0
+    good = stands[-last:].all(0) & still.all(0) & ~record["terminated"].bool().any(0)
+    upside_down = record["up"][min(round(0.5 / dt), len(stands) - 1)] < 0
     held = stands.flip(0).long().cumprod(0).sum(0)  # control steps from the end
     return dict(
         success=good.float().mean().item(),

@@ -12,6 +12,7 @@ import numpy as np
 
 # Fields (nbody, …) of MjData: positions, and external forces in the order torque, force.
 FIELDS = ("xpos", "cfrc_ext")
+NEEDS = {"xpos": int(mujoco.mjtStage.mjSTAGE_POS), "cfrc_ext": int(mujoco.mjtStage.mjSTAGE_ACC)}
 # Sensors for which mj_step computes cfrc_ext, at the beginning of a timestep.
 COMPUTED_FOR = {
     getattr(mujoco.mjtSensor, f"mjSENS_{name}").value
@@ -31,14 +32,21 @@ class DataSensor(NamedTuple):
 def data_sensors(mjm: mujoco.MjModel) -> list[DataSensor]:
     """The sensors of a model that hold a field; other `user` sensors are left to who made them.
 
-    ValueError if one has a wrong number of values.
+    ValueError if one has a wrong number of values, is of something else than a body, or is computed
+    at another stage than its field.
     """
     sensors = []
     for i in np.flatnonzero(mjm.sensor_type == mujoco.mjtSensor.mjSENS_USER).tolist():
         name, first, width = mjm.sensor(i).name, int(mjm.sensor_adr[i]), int(mjm.sensor_dim[i])
         if name not in FIELDS:
             continue
-        body = int(mjm.sensor_objid[i])
+        body, kind = int(mjm.sensor_objid[i]), mujoco.mjtObj(int(mjm.sensor_objtype[i]))
+        if kind not in (mujoco.mjtObj.mjOBJ_UNKNOWN, mujoco.mjtObj.mjOBJ_BODY):
+            raise ValueError(f"the sensor {name!r} is of a {kind.name[6:].lower()}: name a body")
+        stage = int(mjm.sensor_needstage[i])
+        if stage != NEEDS[name]:
+            expected = mujoco.mjtStage(NEEDS[name]).name.removeprefix("mjSTAGE_").lower()
+            raise ValueError(f"the sensor {name!r} needs needstage={expected!r}")
         rows = slice(0, mjm.nbody) if body < 0 else slice(body, body + 1)
         size = (rows.stop - rows.start) * (3 if name == "xpos" else 6)
         if width != size:

@@ -102,10 +102,14 @@ class Getup(Task):
 
     def change_spec(self, spec):
         """Head, deck and all geoms of the legs touch the ground, legs the trunk and one another."""
-        trunk = next(geom for geom in spec.geoms if geom.name == "trunk")
+        geoms = {geom.name: geom for geom in spec.geoms}
+        if missing := {"trunk", *FEET} - geoms.keys():
+            expected = "expected those of tasks/assets/quadruped.xml"
+            raise ValueError(f"task.mjcf: task=getup finds no geom {min(missing)!r}: {expected}")
+        trunk = geoms["trunk"]
         trunk.conaffinity = 2
         for geom in spec.geoms:
-            kind = geom.classname.name
+            kind = geom.classname.name if geom.classname else ""
             if kind in ("motor", "thigh", "calf") or geom.name in ("head", "deck"):
                 geom.contype, geom.conaffinity = 1, 0
                 geom.condim, geom.priority, geom.friction = 3, 1, trunk.friction

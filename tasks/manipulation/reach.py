@@ -193,13 +193,14 @@ class Reach(Task):
         of a joint from the ends of its range.
         """
         judged = record["judged"] > 0.5
-        good = (self.within(record) | ~judged).all(0)
+        good = (self.within(record) | ~judged).all(0) & judged.any(0)
+        good &= ~record["terminated"].bool().any(0)
         speeds = torch.stack([record[f"speed_{i + 1}"] for i in range(7)], -1)  # (T, B, 7)
         acceleration = speeds.diff(dim=0) / self.dt
         jerk = acceleration.diff(dim=0) / self.dt
         return dict(
             success=good.float().mean().item(),
-            error=record["distance"][judged].mean().item(),
+            error=record["distance"][judged].mean().item() if judged.any() else None,
             energy=record["power"].mean().item() * self.redraw,
             torque=record["torque"].amax().item(),
             speed=(speeds.abs() / self.speed_limit).amax().item(),

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from gpusim_rl.core.maths import conjugate, log, product, squared, to_6d, to_matrix
-from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
+from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.envs.declarations import Command, Scheduled
 from gpusim_rl.tasks.manipulation.reach import Reach
 
@@ -32,7 +32,7 @@ class ReachPose(Reach):
     the rotation from the tool's to the commanded one (Zhou et al., arXiv:1812.07035).
     """
 
-    ranges = Reach.ranges | dict(lean=AT_LEAST_0, lever=POSITIVE, tolerance_angle=POSITIVE)
+    ranges = Reach.ranges | dict(lean=Range(0.0, 3.1416), lever=POSITIVE, tolerance_angle=POSITIVE)
     lean: float  # rad: how far the commanded tool axis is from straight down, at most
     lever: Scheduled[float]  # m/rad
     tolerance_angle: float  # rad: largest angle of a success

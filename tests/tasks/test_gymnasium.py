@@ -73,6 +73,7 @@ def transitions(name: str, scale: float) -> Iterator[tuple[Transition, Transitio
         states: list[State] = []
         step = env.step(torch.as_tensor(action)[None], on_step=states.append)
         assert not step.fault.any()
+        assert states[0].x.item() == pytest.approx(PLACE[name](data), rel=1e-6, abs=1e-6)
         ours = observed(env, states[0]), step.reward.item(), bool(step.terminated)
         yield Transition(observation, float(reward), terminated), Transition(*ours)
         if terminated or truncated or t % LONGEST == LONGEST - 1:
