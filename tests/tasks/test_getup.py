@@ -1,6 +1,7 @@
 """Getup: its rewards by hand, its model, its starts and scores, and what no policy reaches."""
 
 import math
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import torch
 
 from gpusim_rl.envs.state import State
-from gpusim_rl.training.evaluation import evaluation_env
-from tests.worlds import make_env, make_task, numbers
+from gpusim_rl.training.evaluation import evaluate
+from tests.worlds import Stateless, make_env, make_task, numbers
 
 
 def state(task, *, fast: bool = False) -> State:
@@ -92,11 +93,11 @@ def test_starts_are_uniform_and_in_the_air():
 
 
 def test_scores():
-    """Success needs all of the last second: upright, tall, near the stance, and still."""
+    """Success needs all of the last second: upright, tall, near the stance, still; and no fault."""
     task = make_task("getup")
     steps = task.horizon
     names = (*("up", "height", "furthest", "velocity", "spin", "joints"), "power", "fastest")
-    record = {name: torch.zeros(steps, 6) for name in (*names, "torque", "jerk")}
+    record = {name: torch.zeros(steps, 6) for name in (*names, "torque", "jerk", "terminated")}
     record["up"][:], record["height"][:] = 1.0, task.height
     record["up"][:100] = -1.0  # falls on its back, and stands after 2 s
     record["up"][:50, 1] = 1.0  # this one fell on its feet
@@ -112,19 +113,17 @@ def test_scores():
     assert scores["energy"] == pytest.approx(3.0 * 8.0)
     for name in ("upright", "tall", "near", "still"):
         assert scores[name] == pytest.approx(5 / 6), name
+    record["terminated"][20, 1] = 1.0
+    assert task.score(record)["success"] == pytest.approx(1 / 6)
+    short = task.score({name: x[:10] for name, x in record.items()})  # only one stands by then
+    assert short["success"] == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize("size", (0.0, 1.0))
 def test_nobody_gets_up_by_chance(size):
     """Zero actions and random actions reach no more than a tenth of the threshold of 0.95."""
-    yaml, record = numbers("getup"), {}
-    how = dict(weights=yaml["weights"], noise=yaml["noise"], seed=0)
-    env = evaluation_env(make_task("getup"), 64, **how)
-    g = torch.Generator().manual_seed(0)
-    for _ in range(env.task.horizon):
-        seen = []
-        env.step(size * torch.randn(64, 12, generator=g), on_step=seen.append)
-        for name, x in env.task.measure(seen[0]).items():
-            record.setdefault(name, []).append(x)
-    scores = env.task.score({name: torch.stack(x) for name, x in record.items()})
-    assert (scores["success"] or 0.0) <= 0.095
+    generator = torch.Generator().manual_seed(0)
+    how = {key: numbers("getup")[key] for key in ("weights", "noise")}
+    policy: Any = Stateless(lambda obs: size * torch.randn(len(obs), 12, generator=generator))
+    success = evaluate(policy, make_task("getup"), episodes=64, **how)["success"]
+    assert success is not None and success <= 0.095

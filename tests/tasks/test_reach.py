@@ -146,14 +146,22 @@ def test_chance_reaches_a_tenth_at_most(name, scale):
 
 @pytest.mark.parametrize("name", THRESHOLDS)
 def test_success_is_of_the_last_second_of_each_goal(name):
-    """One step outside the tolerance in a goal's last second fails the episode; before it, none."""
+    """One step outside the tolerance in a goal's last second fails the episode; before it, none.
+
+    A fault fails it, too; and where nothing is judged, nothing is a success.
+    """
     task = make_task(name)
     steps, again = task.horizon, round(task.redraw / task.dt)
     time = torch.arange(1, steps + 1) % again
     record = {key: torch.zeros(steps, 3) for key in (*(f"speed_{i + 1}" for i in range(7)),)}
     record |= {key: torch.zeros(steps, 3) for key in ("power", "torque", "room", "distance")}
+    record |= dict(terminated=torch.zeros(steps, 3))
     record |= dict(angle=torch.zeros(steps, 3))
     record |= dict(judged=(time >= again - 25).float()[:, None].expand(-1, 3))
     record["distance"][73, 0] = record["distance"][74, 1] = record["distance"][199, 2] = 1.0
     assert record["judged"][:, 0].sum() == 50  # 25 control steps of each of two goals
     assert task.score(record)["success"] == pytest.approx(2 / 3)
+    record["terminated"][10, 0] = 1.0
+    assert task.score(record)["success"] == pytest.approx(1 / 3)
+    nothing = task.score(record | dict(judged=torch.zeros(steps, 3)))
+    assert nothing["success"] == 0 and nothing["error"] is None
