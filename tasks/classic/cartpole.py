@@ -26,7 +26,10 @@ class Cartpole(Task):
     | a | action: share of the largest force on the cart, 10 N | 1 |
     | σ, σ_θ | tolerances | m, rad/s |
 
-    The terms are `upright`, `centred`, `calm` and `control`, in this order.
+    | term | part of r |
+    |---|---|
+    | `upright`, `centred`, `calm` | w₁, w₂, w₃ |
+    | `control` | w₄ |
 
     Episodes end by time alone; the ends of the rail are stops. The task is the cartpole swingup of
     dm_control's suite (Tassa et al., arXiv:1801.00690), whose reward is a product of the same four

@@ -34,8 +34,11 @@ class Drone(Task):
     | crash | 1 where it is lower than 0.1 m, 4 m from c, or tilted by more than 120° | 1 |
     | σ, σ_f | tolerances, wide and narrow | m |
 
-    The terms are `near`, `fine`, `slow`, `spin`, `tilt`, `jerk` and the bonus `crash`, in this
-    order.
+    | term | part of r |
+    |---|---|
+    | `near`, `fine` | w₁, w₂: felt from afar, and close to the point |
+    | `slow`, `spin`, `tilt`, `jerk` | w₃ to w₆: how it flies |
+    | `crash` | w₇: a bonus, so it counts once |
 
     The rotors follow their controls with a lag. A state estimator gives position and velocity, as
     that of a Crazyflie with a positioning system does. The robot's memory has the leaky integral of

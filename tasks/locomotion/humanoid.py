@@ -31,9 +31,6 @@ class Humanoid(Walking):
             - w₈ |a - a'|² - w₉ Σ|τ q̇| + w₁₀ - w₁₁ Σ_j s_j (q_j - q̄_j)² - w₁₂ Σ_f |n_xy,f|²
             - w₁₃ Σ_f n_f |ṗ_f|²
 
-    The terms are, in this order, `velocity`, `yaw`, `feet`, `vertical`, `tumble`, `tilt`, `height`,
-    `jerk`, `power`, `alive`, `pose`, `level` and `slip`.
-
     | symbol | meaning | unit, frame |
     |---|---|---|
     | v, ω | velocity and angular velocity of the base | m/s, rad/s; body |
@@ -46,6 +43,14 @@ class Humanoid(Walking):
     | s_j | 1 - (e_j · y)² of a joint's axis e_j: 1 if it bends no leg forward | 1 |
     | n_xy,f | horizontal part of a sole's normal | 1; world |
     | n_f, ṗ_f | 1 where the clock has the foot stand; foot velocity in the plane | 1, m/s; world |
+
+    | term | part of r |
+    |---|---|
+    | `velocity`, `yaw`, `feet` | w₁ to w₃: what is commanded, and what the clock asks for |
+    | `vertical`, `tumble`, `tilt`, `height` | w₄ to w₇: how the base moves |
+    | `jerk`, `power` | w₈, w₉: what wears a robot |
+    | `alive` | w₁₀: paid until it falls |
+    | `pose`, `level`, `slip` | w₁₁ to w₁₃: legs, soles and feet that stand |
 
     The clock moves the two feet in antiphase. A unit of action moves the target of a joint by as
     much as makes `reach` of its largest torque, as in mjlab: reach · τ_max / kp.

@@ -34,9 +34,13 @@ class Quadruped(Walking):
     | τ, q, q̇, q̄ | joint torque, angle, speed, stance | N m, rad, rad/s |
     | n_f, ṗ_f | 1 where the clock has the foot stand; foot velocity in the plane | 1, m/s; world |
 
-    The terms are `velocity`, `yaw`, `feet`, `vertical`, `tumble`, `tilt`, `height`, `jerk`,
-    `power`, `pose` and `slip`, in this order. The clock moves diagonal pairs of legs in antiphase:
-    a trot.
+    | term | part of r |
+    |---|---|
+    | `velocity`, `yaw`, `feet` | w₁ to w₃: what is commanded, and what the clock asks for |
+    | `vertical`, `tumble`, `tilt`, `height` | w₄ to w₇: how the trunk moves |
+    | `jerk`, `power`, `pose`, `slip` | w₈ to w₁₁: what wears a robot, and how it stands |
+
+    The clock moves diagonal pairs of legs in antiphase: a trot.
 
     Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al.
     (arXiv:2011.01387).

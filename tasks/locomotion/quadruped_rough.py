@@ -28,8 +28,11 @@ class RoughQuadruped(OnTerrain, Quadruped):
     | m | `margin` | m |
     | b | 1 where a motion is commanded and the robot makes less than a tenth of it | 1 |
 
-    The terms are `clearance`, `stumble` and `stuck`, in this order. The clock of `Quadruped` says
-    how long a foot is in the air.
+    | term | part of r |
+    |---|---|
+    | `clearance`, `stumble`, `stuck` | w₁₂ to w₁₄ |
+
+    The clock of `Quadruped` says how long a foot is in the air.
 
     An observed term, `scan`, is the height scan minus the wanted height, within ±1 m. The actor is
     blind where `task.hide` names it; the critic always sees it.
