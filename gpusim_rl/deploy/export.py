@@ -156,7 +156,8 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
             what = "an action, a target or memory is not finite"
             raise ValueError(f"export: in control step {t} of {steps} {what}")
         memory = dict(zip(memory, after, strict=True))
-        memory |= {name: without_rounding(memory[name], x[t]) for name, x in recorded.memory.items()}
+        same = recorded.memory | {"action": recorded.action}  # what the Env has now
+        memory |= {n: without_rounding(memory[n], x[t]) for n, x in same.items() if n in memory}
         expected = recorded.targets[t]
         error = np.abs(targets - expected) / np.maximum(1, np.abs(expected))
         worst = np.maximum(worst, error.max())  # keeps NaN

@@ -24,6 +24,7 @@ class Recorded(NamedTuple):
     restart: Array  # (T, B) bool: an episode begins
     memory: dict[str, Array]  # (T, B, …) the task's memory, which an episode begins with
     targets: Array  # (T, B, nu)
+    action: Array  # (T, B, nu)
 
 
 @torch.no_grad()
@@ -39,7 +40,7 @@ def record(
         steps: T.
     """
     restart = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array]] = []
+    rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, Array]] = []
     for _ in range(steps):
         shown = env.memory | env.readings
         given = {name: shown[name].numpy().copy() for name in controller.given}
@@ -48,12 +49,15 @@ def record(
         ctrl = env.sim.ctrl.float()
         if "encoder" in env.memory:  # Env has moved the targets by the encoders' offsets
             ctrl = env.task.randomization.servo(ctrl, -env.memory["encoder"])
-        rows.append((given, restart.numpy(), memory, ctrl.numpy().copy()))
+        action = env.action.numpy().copy()
+        rows.append((given, restart.numpy(), memory, ctrl.numpy().copy(), action))
         env.advance()
         end = env.settle()
         restart = end.terminated | end.truncated | end.fault
-    given, restarts, memory, targets = zip(*rows, strict=True)
-    return Recorded(stacked(given), np.stack(restarts), stacked(memory), np.stack(targets))
+    given, restarts, memory, *did = zip(*rows, strict=True)
+    return Recorded(
+        stacked(given), np.stack(restarts), stacked(memory), *(np.stack(x) for x in did)
+    )
 
 
 def stacked(rows: tuple[dict[str, Array], ...]) -> dict[str, Array]:
