@@ -446,3 +446,30 @@ def test_the_network_alone(tmp_path):
     with pytest.raises(ValueError, match="999, of which 999"):
         arguments: dict[str, Any] = dict(name="", terms={}, history={}, mjcf="", lineage={})
         export_network(actor, path, observations=observations[:999], **arguments)
+
+
+class RunsAhead(torch.nn.Module):
+    """An actor that moves an arm's targets the further, the further they are ahead of the joints.
+
+    The servos bring the joints after them. Without that, a difference would grow with each step.
+    """
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        joints, ahead = obs[:, :7], obs[:, 14:21]
+        return 4.0 * ahead - 0.3 * joints
+
+
+def test_rounding_does_not_grow_in_a_memory(tmp_path):
+    """A file is compared with the Env's readings, which do not answer to its own targets. Its
+    memory of them still stays with the Env's for a whole episode."""
+    actor: Any = RunsAhead()
+    exported = export_task("reach", tmp_path / "policy.onnx", steps=200, actor=actor)
+    assert exported.error <= TOLERANCE
+
+
+def test_another_clock_is_noticed(tmp_path, quadruped):
+    """Memory that a controller advances otherwise than the Env is refused."""
+    slow = copy.deepcopy(quadruped.controller)
+    slow.task.gait = 0.9 * slow.task.gait
+    with pytest.raises(ValueError, match="memory of ONNX and Env differ"):
+        again(quadruped, tmp_path / "policy.onnx", controller=slow)
