@@ -35,11 +35,8 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
         `torque` are means over episodes of their largest.
     """
     last = round(1.0 / dt)
-    met = dict(
-        upright=record["up"] > LEVEL,
-        tall=record["height"] > TALL * height,
-        near=record["furthest"] < NEAR,
-    )
+    met = dict(upright=record["up"] > LEVEL, tall=record["height"] > TALL * height)
+    met |= dict(near=record["furthest"] < NEAR)
     stands = torch.stack(list(met.values())).all(0)
     still = torch.stack([record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()])
     good = stands[-last:].all(0) & still.all(0) & ~record["terminated"].bool().any(0)
