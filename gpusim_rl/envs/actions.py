@@ -17,7 +17,8 @@ def integrated(
     """(B, nu) the targets of the step before, moved by a step (B, nu), within limits (2, nu).
 
     They stay within `ahead` [rad, m] of the measured positions, so that they do not run away from a
-    joint that cannot follow. A task keeps them as memory: `control` returns the same as `update`.
+    joint that cannot follow. A task keeps them as memory: `control` returns them, and `update`
+    computes them again, of the positions that are measured a control step later.
     """
     target = target + step
     target = target.clamp(joint_pos - ahead, joint_pos + ahead)

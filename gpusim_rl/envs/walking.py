@@ -38,6 +38,7 @@ class Walking(Task):
     """
 
     feet_names: ClassVar[tuple[str, ...]]  # in the order of the legs' joints in ctrl
+    knee: ClassVar[int]  # which number of `step` bends the knee
     offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
     spread: ClassVar[Spread] = Spread()
     ranges: ClassVar = dict(
@@ -80,7 +81,7 @@ class Walking(Task):
             expected = f"expected {nu // legs} numbers, one for each joint of a leg"
             raise ValueError(f"task.step={list(self.step)}: {expected}")
         lifts = self.tensor(self.lift_direction or self.step * legs).view(legs, -1)
-        bent = max(map(abs, self.step))  # the knee's
+        bent = abs(self.step[self.knee])
         self.bend = bent * lifts if self.lift_direction else lifts
         self.torques = torque_sensors(self.mjm)
         # bounds of the numbers that `start` draws

@@ -16,7 +16,12 @@ SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid}
 
 
 def load_as(shape: str, **keys: Any) -> Loaded:
-    """The robot of a description, as `load_robot` loads it, of one of `SHAPES`."""
+    """The robot of a description, as `load_robot` loads it, of one of `SHAPES`.
+
+    ValueError if the shape, which a task has as `takes_robot`, is none of these.
+    """
+    if shape not in SHAPES:
+        raise ValueError(f"takes_robot of the task is {shape!r}: choose one of {', '.join(SHAPES)}")
     return load_robot(SHAPES[shape], **keys)
 
 

@@ -53,8 +53,7 @@ class Ant(Task):
         self.rest = self.nominal("qpos0")
         self.unit = self.tensor([-1.0] * 15), self.tensor([1.0] * 15)
         self.gear = self.nominal("actuator_gear")[:, 0]  # N m: torque of action 1
-        order = self.mjm.actuator_trnid[:, 0]  # the joint of each motor
-        self.low, self.high = self.nominal("jnt_range")[order.tolist()].unbind(1)
+        self.low, self.high = self.joint_limits
 
     @property
     def mirror(self):

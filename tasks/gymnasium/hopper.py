@@ -53,8 +53,7 @@ class Hopper(Task):
         self.rest = self.nominal("qpos0")
         self.unit = self.tensor([-1.0] * 12), self.tensor([1.0] * 12)
         self.gear = self.nominal("actuator_gear")[:, 0]  # N m: torque of action 1
-        limits = self.nominal("jnt_range")[3:]  # (3, 2) of thigh, leg and foot
-        self.low, self.high = limits.unbind(1)
+        self.low, self.high = self.joint_limits
 
     @property
     def estimated(self):

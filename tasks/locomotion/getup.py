@@ -88,7 +88,7 @@ class Getup(Task):
         super().__post_init__()
         self.stance = self.nominal("key_qpos")[0][self.joint_columns.qpos]
         joints = self.mjm.actuator_trnid[:, 0]
-        self.limits = self.nominal("jnt_range")[joints].T  # (2, 12)
+        self.limits = self.joint_limits
         self.unit = self.tensor([-1.0] * 23), self.tensor([1.0] * 23)
         bodies = self.mjm.jnt_bodyid[joints]
         # hip, thigh and calf of each leg: where each is on the one before, its joint's axis

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import mujoco
-import numpy as np
 import torch
 
 from gpusim_rl.core.maths import squared
@@ -61,6 +60,7 @@ class Humanoid(Walking):
 
     takes_robot: ClassVar = "humanoid"
     feet_names: ClassVar = LEGS
+    knee: ClassVar = 3
     offsets: ClassVar = (0.0, 0.5)
     spread: ClassVar = Spread(height=0.01, tilt=0.05, speed=0.2)
 
@@ -71,9 +71,7 @@ class Humanoid(Walking):
         self.reaches = self.tensor(self.scale or self.reach * full)
         self.most = self.nominal("actuator_forcerange")[:, 1]  # N m
         joints = m.actuator_trnid[:, 0]
-        limited = m.jnt_limited[joints].astype(bool)[:, None]
-        ends = np.where(limited, m.jnt_range[joints], [-np.inf, np.inf])
-        self.low, self.high = self.tensor(ends.T)  # rad, (nu,) each
+        self.low, self.high = self.joint_limits
         d = mujoco.MjData(m)
         mujoco.mj_resetDataKeyframe(m, d, 0)
         mujoco.mj_kinematics(m, d)

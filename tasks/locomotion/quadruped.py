@@ -48,6 +48,7 @@ class Quadruped(Walking):
 
     takes_robot: ClassVar = "quadruped"
     feet_names: ClassVar = FEET
+    knee: ClassVar = 2
     offsets: ClassVar = (0.0, 0.5, 0.5, 0.0)  # FL and RR move together
     foot_geoms: tuple[str, ...] = FEET  # the feet's geoms, spheres
     # signs of the joints in a mirror, in the order of ctrl; from the model unless given

@@ -43,8 +43,13 @@ def chance(name: str, episodes: int) -> dict[str, dict[str, float | None]]:
 
 def main(words: list[str]) -> None:
     """Print a table, and write all scores to out=."""
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        return
     keys = dict(word.split("=", 1) for word in words if "=" in word)
     names = [word for word in words if "=" not in word] or TASKS
+    if unknown := sorted({*names} - {*TASKS}):
+        raise SystemExit(f"error: unknown task {unknown[0]!r}: choose one of {', '.join(TASKS)}")
     rows = {}
     for name in names:
         rows[name] = chance(name, int(keys.get("episodes", 512)))

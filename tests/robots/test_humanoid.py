@@ -195,3 +195,10 @@ def test_smaller_humanoids_are_asked_for_less(tmp_path, capsys):
     leg = load_any(**robot_keys(mjcf=file)).leg / robot_size.OWN["humanoid"][1]
     assert cfg["task"]["lift"] == pytest.approx(0.1 * leg, rel=1e-2)
     assert "has legs of" in capsys.readouterr().err
+
+
+def test_a_quadruped_is_no_humanoid(tmp_path):
+    """Four legs on the ground are not two: the line says which task takes them."""
+    file = robot_files.write(tmp_path, robot_files.mjcf())
+    with pytest.raises(ValueError, match="expected two legs, found four: say task=quadruped"):
+        load_as("humanoid", **robot_keys(mjcf=file))
