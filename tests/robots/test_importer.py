@@ -615,7 +615,7 @@ def test_a_model_that_is_no_quadruped(tmp_path, text, says):
 @pytest.mark.parametrize(
     "line, says",
     [
-        ("train.py robot=go3", "unknown robot 'go3': choose one of go1, own"),
+        ("train.py robot=go3", "unknown robot 'go3': choose one of g1, go1, own"),
         ("train.py robot.feat=[a]", "unknown key 'robot.feat': did you mean robot.feet"),
         ("train.py robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
         (
