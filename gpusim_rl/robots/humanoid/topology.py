@@ -90,8 +90,9 @@ def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
         if places[i, 1] > places[j, 1] and len(chains[ends[i]]) == len(chains[ends[j]])
         if np.linalg.norm(places[i] - image[j]) < EVEN * size
     ]
-    low, *others = sorted(pairs) or [None]
-    if low and others and others[0][0] < low[0] + EVEN * size:
+    pairs.sort()
+    low = pairs[0] if pairs else None
+    if low and len(pairs) > 1 and pairs[1][0] < low[0] + EVEN * size:
         raise RobotError("robot.joints: expected two legs, found four: say task=quadruped")
     if low is None or low[0] > places[:, 2].min() + EVEN * size:
         listed = ", ".join(f"{len(chains[b])} to {m.body(b).name!r}" for b in ends)
