@@ -38,9 +38,9 @@ class Reach(Task):
     | σ, σ_f | lengths, `sigma` and `sigma_fine` | m |
 
     The action is the speed of the servos' targets, as a share of q̇_max. It changes by at most
-    `sharpest` in time: v ← v + clip(q̇_max a - v), θ ← θ + dt v. The targets stay within the ranges
-    of the joints, less `margin`, and within `ahead` of the measured angles. So the arm is asked for
-    nothing that it cannot do. It computes p(q) of its joints' angles.
+    `largest_acceleration` in time: v ← v + clip(q̇_max a - v), θ ← θ + dt v. The targets stay
+    within the ranges of the joints, less `margin`, and within `ahead` of the measured angles. So
+    the arm is asked for nothing that it cannot do. It computes p(q) of its joints' angles.
 
     Goals are drawn and drawn again as in Isaac Lab's reach task (Mittal et al., arXiv:2301.04195).
     """
@@ -50,7 +50,7 @@ class Reach(Task):
         largest=POSITIVE,
         redraw=POSITIVE,
         fastest=POSITIVE,
-        sharpest=POSITIVE,
+        largest_acceleration=POSITIVE,
         margin=AT_LEAST_0,
         ahead=POSITIVE,
         spread=AT_LEAST_0,
@@ -62,7 +62,7 @@ class Reach(Task):
     largest: tuple[float, ...]  # m: half-widths of the box
     redraw: float  # s: time between two goals
     fastest: tuple[float, ...]  # rad/s: largest speed of each joint's target
-    sharpest: tuple[float, ...]  # rad/s²: its largest acceleration
+    largest_acceleration: tuple[float, ...]  # rad/s²: its largest acceleration
     margin: float  # rad: how far targets keep from the ends of the joints' ranges
     ahead: float  # rad: how far targets may be from the measured angles
     spread: Scheduled[float]  # rad: half-width of the first angles about the keyframe's
@@ -79,7 +79,7 @@ class Reach(Task):
         self.limits = self.joint_limits + inwards  # (2, 7)
         self.middle, self.half = self.joint_limits.mean(0), self.joint_limits.diff(dim=0)[0] / 2
         self.speed_limit = self.tensor(self.fastest)
-        self.acceleration_limit = self.tensor(self.sharpest)
+        self.acceleration_limit = self.tensor(self.largest_acceleration)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
         self.unit = self.tensor([-1.0] * 7), self.tensor([1.0] * 7)
         # in the mirror: joints whose axis lies in the mirror's plane turn the other way
