@@ -79,6 +79,8 @@ def play(
     env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
     task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
     begun = env.current_state()
+    for name in {"terminated", "reward"} & {*task.measure(begun)}:
+        raise ValueError(f"{type(task).__name__}: rename the measure {name!r}: it is taken")
     first, returns = torch.ones(episodes), torch.zeros(episodes)
     for t in shown(task.horizon, progress) if progress else range(task.horizon):
         if before_step:

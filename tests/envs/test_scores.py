@@ -1,9 +1,12 @@
 """The scores of an evaluation, against what its record says by hand."""
 
+import pytest
 import torch
 from torch import Tensor
 
 from gpusim_rl.envs.scores import walking_scores
+from gpusim_rl.training.evaluation import play
+from tests.worlds import Stateless, make_task, numbers
 
 STEPS, DT, GAIT = 100, 0.02, 2.0
 
@@ -56,3 +59,13 @@ def test_who_stands_drifts():
     scores = walking_scores(walked([1], [False], [0]), DT, GAIT)
     assert scores["foot_lift"] is scores["energy_per_metre"] is None
     torch.testing.assert_close(scores["drift_still"], 0.5, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", ["reward", "terminated"])
+def test_a_measure_has_a_name_of_its_own(name):
+    """A measure with the name of what every evaluation records is refused before it begins."""
+    task = make_task("cartpole")
+    task.__class__ = type("Named", (type(task),), {"measure": lambda self, s: {name: s.qpos[:, 0]}})
+    policy = Stateless(lambda obs: torch.zeros(len(obs), 1))
+    with pytest.raises(ValueError, match=f"Named: rename the measure '{name}'"):
+        play(policy, task, weights=numbers("cartpole")["weights"], noise={}, episodes=2)  # type: ignore
