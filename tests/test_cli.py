@@ -28,7 +28,7 @@ from tests.worlds import ROOT, make_env, make_ppo
 
 TRAIN = {
     "sim=warp sim.conditional=true graph=whole": "use graph=parts",
-    "task=walk": "unknown task 'walk': choose one of cartpole, quadruped",
+    "task=walk": "unknown task 'walk': choose one of ant, cartpole, drone",
     "log=wandbb": "unknown log 'wandbb': choose one of auto, none, tensorboard, wandb",
     "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
     "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean "
@@ -74,7 +74,7 @@ TRAIN = {
     "task.fastest=[1,0.5]": "task.fastest=[1, 0.5]: expected 3 numbers, such as [1.0, 0.5, 1.0]",
     "task.clip=nan": "task.clip=nan: expected a finite number",
     "task.episode=inf": "task.episode=inf: expected a finite number",
-    "task.name=cartpole": "task.name=cartpole: choose with task=, one of cartpole, quadruped",
+    "task.name=cartpole": "task.name=cartpole: choose with task=, one of ant, cartpole, drone",
     "-m seed=1,2 run_dir=x": "run_dir=x: each run of a multirun needs one of its own",
     "-m task=glob(*)": "task=glob(*): list the values, as in task=a,b",
     "fast": "'fast' is not KEY=VALUE",
@@ -230,7 +230,7 @@ def without(*parts: str) -> str:
 @pytest.mark.parametrize(
     "text, says",
     [
-        (None, "task.mjcf: no file 'robot.xml', here or among cartpole.xml, quadruped.xml"),
+        (None, "task.mjcf: no file 'robot.xml', here or among ant.xml, arm.xml, cartpole.xml"),
         ("<mujoco><worldbody>", "task.mjcf: robot.xml: XML parse error"),
         (
             "<mujoco><worldbody><body><joint/></body></worldbody></mujoco>",
@@ -372,7 +372,7 @@ def test_checkpoint_that_is_missing(here, copy):
         (
             ("task", "name"),
             "os",
-            "unknown task 'os': choose one of cartpole, quadruped",
+            "unknown task 'os': choose one of ant, cartpole, drone",
         ),
         (("task", "name"), "../evil", "unknown task '../evil'"),
         (("algo",), 3, "config.yaml: algo=3: expected keys with values"),

@@ -73,6 +73,7 @@ class Walking(Task):
         if self.gait > 0.5 / self.dt:
             expected = "expected two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")
+        self.torques = torque_sensors(self.mjm)
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         self.lateness = self.tensor(self.offsets)
@@ -83,7 +84,6 @@ class Walking(Task):
         lifts = self.tensor(self.lift_direction or self.step * legs).view(legs, -1)
         bent = abs(self.step[self.knee])
         self.bend = bent * lifts if self.lift_direction else lifts
-        self.torques = torque_sensors(self.mjm)
         # bounds of the numbers that `start` draws
         self.unit = self.tensor([-1.0] * (nu + 8)), self.tensor([1.0] * (nu + 8))
 
@@ -208,5 +208,5 @@ def torque_sensors(m: Any) -> tuple[str, str]:
     names = [m.sensor(i).name for i in range(m.nsensor) if m.sensor_type[i] == kind]
     if len(names) != m.nu:
         expected = f"expected {m.nu}, one for each actuator"
-        raise ValueError(f"task.mjcf: {len(names)} sensors of type jointactuatorfrc: {expected}")
+        raise KeyError(f"{len(names)} sensors of type jointactuatorfrc: {expected}")
     return names[0], names[-1]

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from gpusim_rl.core.maths import from_euler, gauss, squared, unrotate
-from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE, Range
+from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
 from gpusim_rl.envs.goal_scores import hover_scores
 from gpusim_rl.envs.task import Task
@@ -48,7 +48,7 @@ class Drone(Task):
 
     ranges: ClassVar = dict(
         authority=Range(0.0, 1.0, above=True),
-        largest=AT_LEAST_0,
+        largest=POSITIVE,
         height=POSITIVE,
         redraw=POSITIVE,
         sigma=POSITIVE,

@@ -35,14 +35,14 @@ class Hopper(Task):
 
     ranges: ClassVar = dict(
         spread=AT_LEAST_0,
-        fastest=POSITIVE,
+        largest_speed=POSITIVE,
         lowest=POSITIVE,
         steepest=POSITIVE,
         largest=POSITIVE,
         solved=POSITIVE,
     )
     spread: float  # m, rad, m/s, rad/s: half-width of the noise of the first state
-    fastest: float  # m/s, rad/s: observed speeds are clamped to ± this
+    largest_speed: float  # m/s, rad/s: observed speeds are clamped to ± this
     lowest: float  # m: the torso of a healthy hopper is higher
     steepest: float  # rad: and its angle is smaller
     largest: float  # rad, m/s, rad/s: and all other numbers of its state are smaller
@@ -83,8 +83,8 @@ class Hopper(Task):
         return dict(
             base=s.base,
             joints=s.joint_pos,
-            velocity=s.base_velocity.clamp(-self.fastest, self.fastest),
-            speeds=s.joint_vel.clamp(-self.fastest, self.fastest),
+            velocity=s.base_velocity.clamp(-self.largest_speed, self.largest_speed),
+            speeds=s.joint_vel.clamp(-self.largest_speed, self.largest_speed),
         )
 
     def privileged(self, s):

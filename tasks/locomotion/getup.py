@@ -75,7 +75,7 @@ class Getup(Task):
     ahead: float  # rad: largest distance of a target from the measured angle
     drop: Scheduled[float]  # m: height of the robot's lowest point at the start
     easy: float  # share of the episodes, while learning, that start level and near the stance
-    height: Scheduled[float]  # m: height of a trunk that stands
+    height: float  # m: height of a trunk that stands
     sigma_velocity: Scheduled[float]  # m/s: of the trunk's velocity where it stands still
     sigma: Scheduled[float]  # rad/s: of all angular velocities there
     sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together

@@ -32,7 +32,7 @@ class Reach(Task):
     | `middle` | -Σ((q - q̄)/h)²: 1 for each joint at an end of its range | 1 |
     | p(q), c | the tool's position, and the command | m; world |
     | d | distance of the tool from the goal | m |
-    | q, q̇, q̇_max | joint angles, speeds, and the largest speeds, `fastest` | rad, rad/s |
+    | q, q̇, q̇_max | joint angles, speeds, and the largest speeds, `largest_speed` | rad, rad/s |
     | q̄, h | middles and half-widths of the joints' ranges | rad |
     | a, a' | action, and the one before: joint speeds as shares of q̇_max | 1 |
     | σ, σ_f | lengths, `sigma` and `sigma_fine` | m |
@@ -49,7 +49,7 @@ class Reach(Task):
         center=Range(),
         largest=POSITIVE,
         redraw=POSITIVE,
-        fastest=POSITIVE,
+        largest_speed=POSITIVE,
         largest_acceleration=POSITIVE,
         margin=AT_LEAST_0,
         ahead=POSITIVE,
@@ -61,7 +61,7 @@ class Reach(Task):
     center: tuple[float, ...]  # m: middle of the box of goals
     largest: tuple[float, ...]  # m: half-widths of the box
     redraw: float  # s: time between two goals
-    fastest: tuple[float, ...]  # rad/s: largest speed of each joint's target
+    largest_speed: tuple[float, ...]  # rad/s: largest speed of each joint's target
     largest_acceleration: tuple[float, ...]  # rad/s²: its largest acceleration
     margin: float  # rad: how far targets keep from the ends of the joints' ranges
     ahead: float  # rad: how far targets may be from the measured angles
@@ -78,7 +78,7 @@ class Reach(Task):
         inwards = self.tensor([[self.margin], [-self.margin]])
         self.limits = self.joint_limits + inwards  # (2, 7)
         self.middle, self.half = self.joint_limits.mean(0), self.joint_limits.diff(dim=0)[0] / 2
-        self.speed_limit = self.tensor(self.fastest)
+        self.speed_limit = self.tensor(self.largest_speed)
         self.acceleration_limit = self.tensor(self.largest_acceleration)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
         self.unit = self.tensor([-1.0] * 7), self.tensor([1.0] * 7)

@@ -45,7 +45,7 @@ def main(words: list[str]) -> None:
     """Print a table, and write all scores to out=."""
     if {"-h", "--help"} & {*words}:
         print(__doc__)
-        return
+        raise SystemExit
     keys = dict(word.split("=", 1) for word in words if "=" in word)
     names = [word for word in words if "=" not in word] or TASKS
     if unknown := sorted({*names} - {*TASKS}):

@@ -269,7 +269,7 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
     [
         (
             dict(task="nope"),
-            "unknown task 'nope': choose one of cartpole, quadruped",
+            "unknown task 'nope': choose one of ant, cartpole, drone",
         ),
         (dict(task="cartpole", sim="nope"), "unknown sim 'nope': choose one of"),
         (dict(task="cartpole", num_env=3), "unknown key 'num_env': did you mean num_envs"),

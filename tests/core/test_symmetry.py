@@ -220,6 +220,13 @@ GOLDEN = {
 }
 
 
+ARM = keep(-1, 1, -1, 1, -1, 1, -1)  # what turns about the vertical, or along the arm, turns round
+POINT, COLUMN = (1, -1, 1), (-1, 1, -1)  # R' = MRM: its second column also changes sign
+GOLDEN["reach"] = {x: ARM for x in ("joints", "speeds", "lag", "rate", "torques", "action")}
+GOLDEN["reach"] |= dict(command=keep(*POINT), error=keep(*POINT), since=keep(1))
+GOLDEN["reach_pose"] = GOLDEN["reach"] | dict(
+    command=keep(*POINT, *POINT, *COLUMN), turn=keep(*POINT, *COLUMN)
+)
 # Six rows of the height scan, each from right to left
 SCAN = Flip(tuple(4 * i + j for i in range(6) for j in (3, 2, 1, 0)), (1.0,) * 24)
 WALKING = ("command", "clock")  # what a robot that gets up does not have

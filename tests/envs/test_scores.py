@@ -1,5 +1,7 @@
 """The scores of an evaluation, against what its record says by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -66,6 +68,7 @@ def test_a_measure_has_a_name_of_its_own(name):
     """A measure with the name of what every evaluation records is refused before it begins."""
     task = make_task("cartpole")
     task.__class__ = type("Named", (type(task),), {"measure": lambda self, s: {name: s.qpos[:, 0]}})
-    policy = Stateless(lambda obs: torch.zeros(len(obs), 1))
+    policy: Any = Stateless(lambda obs: torch.zeros(len(obs), 1))
+    weights = numbers("cartpole")["weights"]
     with pytest.raises(ValueError, match=f"Named: rename the measure '{name}'"):
-        play(policy, task, weights=numbers("cartpole")["weights"], noise={}, episodes=2)  # type: ignore
+        play(policy, task, weights=weights, noise={}, episodes=2)
