@@ -40,6 +40,9 @@ def play(policy: Policy, seed: int) -> float:
 
 def main(runs: list[str]) -> int:
     """0 if each run's policy is at least as good as a success."""
+    if {"-h", "--help"} & {*runs}:
+        print(__doc__)
+        return 0
     worst = np.inf
     for run in runs:
         policy = Policy(Path(run) / "policy.onnx")
