@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.core.files import read_text
+from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export, export_network
 from gpusim_rl.deploy.record import Recorded, percentiles, record
@@ -50,15 +51,17 @@ def export_policy(
         return mean(obs)
 
     steps = STEPS if known else max(STEPS, env.task.horizon)
-    recorded: Recorded = record(env, act, controller, steps)
-    return export(
-        controller,
-        path or run / "policy.onnx",
-        name=name,
-        recorded=recorded,
-        ranges=known.get("ranges") or percentiles(recorded.given),
-        lineage=lineage(run, learner) | {"success": known.get("success")},
-    )
+    path = path or run / "policy.onnx"
+    with waiting(f"exporting {path}"):
+        recorded: Recorded = record(env, act, controller, steps)
+        return export(
+            controller,
+            path,
+            name=name,
+            recorded=recorded,
+            ranges=known.get("ranges") or percentiles(recorded.given),
+            lineage=lineage(run, learner) | {"success": known.get("success")},
+        )
 
 
 def lineage(run: Path, learner: Learner) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
 from gpusim_rl.play_mode import choose_mode
+from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
 from gpusim_rl.viewer.picture import picture
@@ -98,7 +99,8 @@ def replay(cfg: dict[str, Any], mode: str) -> None:
             view(again.model, again.frames(), None)
         elif mode == "video":
             out = Path(cfg["video"] or path.with_suffix(".mp4"))
-            film(again.model, again.frames(), out, min(cfg["seconds"], REPLAY_SECONDS))
+            seconds = min(cfg["seconds"], REPLAY_SECONDS)
+            film(again.model, again.frames(), out, seconds, size=cfg["size"], view=cfg["camera"])
 
 
 def describe_robot(cfg: dict[str, Any]) -> None:
@@ -141,7 +143,12 @@ def show(cfg: dict[str, Any], mode: str) -> None:
             validate.writable("video", str(out))
             load_backend()
     keys: list[Keys] = []
-    choose = command_source(cfg, keys if mode == "viewer" else None)
+    source, asked = command_source(cfg, keys if mode == "viewer" else None), []
+
+    def choose(about: Mapping[str, Any]) -> Command:
+        asked[:] = [about, source(about)]
+        return asked[1]
+
     with errors.one_line_errors():
         if run:
             ppo, config = player.load_run(run, cfg)
@@ -151,7 +158,8 @@ def show(cfg: dict[str, Any], mode: str) -> None:
         if mode == "viewer":
             view(model, frames, keys[0].press if keys else None)
         else:
-            film(model, frames, out, cfg["seconds"], show_world)
+            how = dict(size=cfg["size"], view=cfg["camera"], caption=Caption(model, *asked))
+            film(model, frames, out, cfg["seconds"], show_world, **how)
             print(f"wrote {out}")
 
 

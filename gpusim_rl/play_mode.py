@@ -15,6 +15,8 @@ ONLY = {  # modes that a key is for
     "report": ("robot", "grid"),
     "name": ("new-task",),
     "worlds": ("video",),
+    "size": ("video",),
+    "camera": ("video",),
     "kind": ("video", "viewer"),
     "level": ("video", "viewer"),
 }
@@ -81,9 +83,14 @@ def check_values(cfg: dict[str, Any]) -> None:
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):
         raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    if not isinstance(cfg["kind"], str | None):
-        raise ValueError(f"kind={cfg['kind']!r}: expected a kind of rough ground")
+    for key, what in (("kind", "a kind of rough ground"), ("camera", "the name of a camera")):
+        if not isinstance(cfg[key], str | None):
+            raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
     ranges.check(cfg, table=ranges.PLAY)
+    size = cfg["size"]
+    pair = size if isinstance(size, list) else [size]
+    if size is not None and (len(pair) != 2 or any(x % 2 for x in pair)):
+        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
     validate.check_task_code(cfg)
     command = cfg["command"]
     numbers = isinstance(command, list) and all(type(x) in (int, float) for x in command)

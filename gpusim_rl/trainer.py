@@ -9,6 +9,7 @@ The words are those of train.py's command line.
 """
 
 import gc
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,12 @@ from gpusim_rl.deploy.record import Seen
 from gpusim_rl.envs.scores import Scores
 from gpusim_rl.envs.task import Task
 from gpusim_rl.exporter import READINGS, evaluated, export_policy
+from gpusim_rl.films import Films
 from gpusim_rl.memory_plan import make_on_device
 from gpusim_rl.open_run import open_run
 from gpusim_rl.training import dashboard, evaluation, metric_writers
 from gpusim_rl.training.loop import Training
+from gpusim_rl.viewer.offscreen import choose_backend
 
 STOP_EPISODES = 128  # of an evaluation during training
 
@@ -80,6 +83,8 @@ class Trainer:
     """
 
     def __init__(self, cfg: dict[str, Any]):
+        if cfg["film_every"]:
+            choose_backend()  # a mistake now, not a line at each film
         self.group = ProcessGroup.from_environment()
         self.build = partial(make_ppo, group=self.group)
         cfg = cfg | {"threads": cfg["threads"] or torch.get_num_threads()}
@@ -92,6 +97,8 @@ class Trainer:
         self.table = dashboard.Dashboard(
             title, self.cfg["iterations"], learner.iterations, quiet=self.group.rank > 0
         )
+        every = self.cfg["film_every"] if self.group.rank == 0 else None
+        self.films = Films(self.run.path, every, self.cfg["task_code"], self.table.say)
         self.loop = Training(
             self.cfg,
             learner,
@@ -99,7 +106,7 @@ class Trainer:
             note=note,
             build=self.build,
             evaluate=partial(success, self.cfg),  # no cycle: the run is unlocked at once
-            write_metrics=self.write,
+            write_metrics=partial(call_all, (self.write, self.films)),
             table=self.table,
         )
 
@@ -113,6 +120,7 @@ class Trainer:
                 signal = self.loop()
         finally:
             if signal:  # else the evaluation's scores are still to be written
+                self.films.stop()
                 self.close()
         return self.result(signal=signal)
 
@@ -138,6 +146,7 @@ class Trainer:
         if self.group.rank > 0:
             self.group.leave()
             return self.result()
+        self.films.finish()
         self.run.repair()
         self.run.json("eval.json", scores)
         ranges, success = self.seen.ranges(), scores.get("success")
@@ -155,6 +164,12 @@ class Trainer:
         """What is known of the training now."""
         failure = self.loop.checkpoint_writer.failed
         return Result(self.run.path, self.loop.learner.iterations, failure=failure, **values)
+
+
+def call_all(functions: Iterable[Callable[[Any], None]], value: Any) -> None:
+    """Call each function with the value."""
+    for function in functions:
+        function(value)
 
 
 def evaluate(

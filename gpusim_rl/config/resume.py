@@ -26,7 +26,8 @@ from gpusim_rl.runs.run import Run
 
 # What resume= may change without a word
 CHANGEABLE = (
-    *("iterations", "stop_at", "eval_every", "save_every", "log_every", "episodes", "log"),
+    *("iterations", "stop_at", "eval_every", "save_every", "log_every", "film_every"),
+    *("episodes", "log"),
     *("export", "rollbacks", "resume", "run_dir", "auto_resume", "plan", "task_code", "hydra"),
 )
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training

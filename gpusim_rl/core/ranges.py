@@ -76,6 +76,7 @@ RANGES: dict[str, Range] = {
     "episodes": COUNT,
     "save_every": COUNT,
     "log_every": COUNT,
+    "film_every": Range(1, 2**31 - 1, whole=True, null=True),
     "rollbacks": Range(0, 1024, whole=True),
     "sim.threads": CORES,
     "sim.naconmax": CAPACITY,
@@ -131,6 +132,7 @@ PLAY = {
     "episodes": COUNT,
     "seconds": Range(1, 86400, whole=True),
     "worlds": Range(1, 64, whole=True, null=True),
+    "size": Range(16, 4096, whole=True, null=True),
     "level": Range(0, MAX_HISTORY, whole=True, null=True),
 }
 BENCH = {  # of all modes of gpusim_rl.bench

@@ -22,16 +22,15 @@ those of the best plain PD law. Exits with 0, or with 2 and one line for a mista
 """
 
 import math
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from gpusim_rl.config import validate
 from gpusim_rl.core import errors
+from gpusim_rl.core.waiting import counted
 from gpusim_rl.sim.actuator_models import DEEPEST, FARTHEST, WIDEST, Inputs, Net
 from gpusim_rl.tools.actuator_log import Samples, rate, read, window
 
@@ -57,7 +56,7 @@ def fit(
     net = Net(inputs, layers)
     optimizer = torch.optim.Adam([x for layer in layers for x in layer], lr=RATE)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in track(range(steps), "fitting", disable=not sys.stdout.isatty(), transient=True):
+    for _ in counted(steps, "fitting"):
         batch = train.rows(torch.randint(len(train.torque), (BATCH,), generator=draw))
         loss = ((net(batch.errors, batch.speeds) - batch.torque) / inputs.torque).square().mean()
         optimizer.zero_grad()

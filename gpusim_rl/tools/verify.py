@@ -20,6 +20,7 @@ from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.provenance import versions
+from gpusim_rl.core.waiting import waiting
 from gpusim_rl.runs.checkpoints import current_name
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, digests
@@ -55,7 +56,8 @@ def main(words: list[str]) -> None:
             f"up to iteration {count}"
         )
     for i in range(1, count + 1):
-        learner.iteration()
+        with waiting(f"iteration {i} of {count}"):
+            learner.iteration()
         if i in expected:
             compare(learner, i, expected[i])
 

@@ -1,24 +1,22 @@
 """The live table of a training, in a terminal."""
 
+from contextlib import ExitStack
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from gpusim_rl.core.errors import printable
+from gpusim_rl.core.waiting import clock, waiting
 from gpusim_rl.training.bottleneck import pages_read, verdict
 
+FIRST = "the first iteration, which compiles what is new"
 BARS = " ▁▂▃▄▅▆▇█"
 Row = dict[str, float]
-
-
-def clock(seconds: float) -> str:
-    """1:05:09 or 5:09."""
-    minutes, s = divmod(round(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
 
 
 class Dashboard:
@@ -40,13 +38,18 @@ class Dashboard:
         self.success: dict[str, float] = {}  # of the last evaluation
         self.quiet_until = 0.0  # s of training before the next plain line
         self.pages, self.bound = pages_read(), ""
+        self.first = ExitStack()  # ends with the first row
 
     def __enter__(self) -> "Dashboard":
         if self.live:
+            self.live.update(Group(Text(self.title, "bold"), Spinner("dots", FIRST)))
             self.live.start()
+        else:
+            self.first.enter_context(waiting(FIRST, self.say))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.first.close()
         if self.live:
             self.live.stop()
 
@@ -56,6 +59,7 @@ class Dashboard:
 
     def show(self, row: Row, spent: float) -> None:
         """A row of metrics; `spent` seconds were trained in this process."""
+        self.first.close()
         i = int(row["iteration"])
         self.success = {"success": row["success"]} if "success" in row else self.success
         row = self.success | row

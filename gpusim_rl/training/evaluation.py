@@ -1,17 +1,15 @@
 """Evaluation: how good a policy is, always measured in MuJoCo C with a converged solver."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.waiting import counted
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.scores import Scores
 from gpusim_rl.envs.state import State
@@ -19,11 +17,9 @@ from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy, restarted
 from gpusim_rl.sim.actuated import make_actuated
-from gpusim_rl.training.dashboard import clock
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
 STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
-EVERY = 10.0  # s between two lines about a long evaluation
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def play(
     for name in {"terminated", "reward"} & {*task.measure(begun)}:
         raise ValueError(f"{type(task).__name__}: rename the measure {name!r}: it is taken")
     first, returns = torch.ones(episodes), torch.zeros(episodes)
-    for t in shown(task.horizon, progress) if progress else range(task.horizon):
+    for t in counted(task.horizon, "evaluating", progress) if progress else range(task.horizon):
         if before_step:
             before_step(env, t)
         obs = env.observation.actor
@@ -92,20 +88,6 @@ def play(
         first *= (~(failed := step.terminated | step.fault)).float()
         measures.add({"terminated": failed, "reward": step.reward})
     return Played(task, measures.stacked(), returns, begun)
-
-
-def shown(steps: int, say: Callable[[str], None]) -> Iterator[int]:
-    """The numbers of the steps, while a bar or lines tell how many are done."""
-    if sys.stdout.isatty():
-        yield from track(range(steps), "evaluating", transient=True)
-        return
-    begun = last = time.monotonic()
-    for t in range(steps):
-        yield t
-        now, done = time.monotonic(), (t + 1) / steps
-        if now - last >= EVERY:
-            left, last = clock((now - begun) * (1 - done) / done), now
-            say(f"evaluating: {done:.0%}, {left} left")
 
 
 def line(scores: Scores) -> str:

@@ -50,8 +50,7 @@ class Training:
         table: Dashboard,
     ):
         self.cfg, self.learner, self.run, self.group = cfg, learner, run, learner.env.group
-        self.build, self.evaluate, self.table = build, evaluate, table
-        self.write_metrics = write_metrics
+        self.build, self.evaluate, self.write_metrics = build, evaluate, write_metrics
         self.seconds_before = number(note.get("time_s"))
         self.checkpoint_writer = CheckpointWriter(run, table.say)
         self.stopwatch = Stopwatch(self.seconds_before)
@@ -59,7 +58,7 @@ class Training:
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
         self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
         self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
-        self.progress = Progress(cfg, note)
+        self.progress, self.table = Progress(cfg, note), table
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def __call__(self) -> int:
@@ -100,7 +99,8 @@ class Training:
         row, success = self.success_if_due(i)
         last = i == cfg["iterations"] or bool(cfg["stop_at"] and (success or 0.0) >= cfg["stop_at"])
         caught = bool(self.group.max(signals.caught))
-        save = last or i % cfg["save_every"] == 0 or bool(row) or caught
+        due = any(n and i % n == 0 for n in (cfg["save_every"], cfg["film_every"]))
+        save = last or bool(row) or caught or due
         if i % cfg["log_every"] == 0 or save:
             worst = self.learner.env.worst_step
             self.pending.append((i, self.learner.report(), row, worst.worst()))

@@ -2,14 +2,16 @@
 
 import contextlib
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpusim_rl.core.files import part_of
+from gpusim_rl.core.waiting import counted
+from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.offscreen import Camera
 
 FPS = 25  # frames per second
@@ -22,12 +24,18 @@ ShowWorld = Callable[[int], None]  # gives the model what a world has of its own
 
 
 def film(
-    model: Any, frames: Frames, path: Path, seconds: float, show_world: ShowWorld | None = None
+    model: Any,
+    frames: Frames,
+    path: Path,
+    seconds: float,
+    show_world: ShowWorld | None = None,
+    *,
+    size: Sequence[int] | None = None,
+    view: str | None = None,
+    caption: Caption | None = None,
 ) -> None:
-    """Write a video of the frames, rendered off screen, with 25 frames per second.
-
-    Several worlds are shown side by side in a square, each from above. A .gif is half as large, and
-    has half as many frames.
+    """Write a video of the frames, rendered off screen, with 25 frames per second; a .gif has half
+    the size, and half as many frames. Several worlds are shown side by side.
 
     Args:
         model: a mujoco.MjModel.
@@ -35,45 +43,70 @@ def film(
         path: of the video, which appears only when it is whole.
         seconds: length of the video [s].
         show_world: called with its number before a picture of one world of several.
+        size: width and height in pixels, even numbers; of several worlds, of all together.
+        view: as of `Camera`; of several worlds, it is `above` unless given.
+        caption: writes into each picture.
 
-    Raises ValueError where there is no off-screen OpenGL.
+    Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
-    from rich.progress import track
-
-    t, qpos = next(frames)
-    part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
-    side = math.ceil(math.sqrt(len(qpos))) if qpos.ndim > 1 else 1
+    first = next(frames)
+    worlds = len(first[1]) if first[1].ndim > 1 else 1
     small = 2 if path.suffix.lower() == ".gif" else 1
-    size = (HEIGHT, WIDTH) if qpos.ndim == 1 else [WALL // side // 8 * 8] * 2
-    (height, width), rate = (x // small for x in size), FPS / small
+    own = (WALL, WALL) if worlds > 1 else (WIDTH, HEIGHT)
+    side, rate = math.ceil(math.sqrt(worlds)), FPS / small
+    width, height = (x // side // 2 * 2 for x in size or [x // small for x in own])
+    view = view or ("above" if worlds > 1 else None)
+    with (
+        contextlib.closing(Camera(model, height, width, view)) as camera,
+        open_video(path, rate) as video,
+    ):
+        shown = pictures(camera, sampled(chain([first], frames), rate), show_world, caption)
+        for _ in counted(round(seconds * rate), f"filming {path}"):
+            video.append_data(next(shown))
+
+
+def sampled(frames: Frames, rate: float) -> Frames:
+    """The frame that each picture shows, of `rate` pictures per second."""
+    t, qpos = next(frames)
+    for i in count(1):
+        while t < i / rate - 1e-9:
+            t, qpos = next(frames)
+        yield t, qpos
+
+
+def pictures(
+    camera: Camera, frames: Frames, show_world: ShowWorld | None, caption: Caption | None
+) -> Iterator[np.ndarray]:
+    """The picture of each frame, with its caption."""
+    for t, qpos in frames:
+        one = wall(camera, qpos, show_world) if qpos.ndim > 1 else camera(qpos)
+        place = camera.position(caption.body) if caption and qpos.ndim == 1 else None
+        yield caption.write(one, t, place) if caption else one
+
+
+@contextlib.contextmanager
+def open_video(path: Path, rate: float) -> Iterator[Any]:
+    """A writer of pictures to a video with `rate` frames per second; a .gif plays for ever.
+
+    The file appears only when it is whole.
+    """
+    import imageio
+
+    part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
+    how: dict[str, Any] = dict(fps=rate, macro_block_size=2)
+    if path.suffix.lower() == ".gif":
+        how = dict(mode="I", loop=0, duration=1000 / rate)  # ms
     try:
-        with (
-            contextlib.closing(Camera(model, height, width, above=qpos.ndim > 1)) as camera,
-            open_video(part, rate) as video,
-        ):
-            said = dict(description=f"filming {path}", disable=not sys.stdout.isatty())
-            for i in track(range(round(seconds * rate)), **said):  # pyright: ignore
-                while t < (i + 1) / rate - 1e-9:
-                    t, qpos = next(frames)
-                one = camera(qpos) if qpos.ndim == 1 else wall(camera, qpos, side, show_world)
-                video.append_data(one)
+        with imageio.get_writer(part, **how) as video:
+            yield video
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def open_video(path: Path, rate: float) -> Any:
-    """A writer of pictures to a video with `rate` frames per second; a .gif plays for ever."""
-    import imageio
-
-    if path.suffix.lower() == ".gif":
-        return imageio.get_writer(path, mode="I", loop=0, duration=1000 / rate)  # ms
-    return imageio.get_writer(path, fps=rate, macro_block_size=8)
-
-
-def wall(camera: Camera, qpos: np.ndarray, side: int, show_world: ShowWorld | None) -> np.ndarray:
-    """Pictures of worlds qpos (n, nq), `side` of them in a row; black where there is none."""
-    pictures = []
+def wall(camera: Camera, qpos: np.ndarray, show_world: ShowWorld | None) -> np.ndarray:
+    """Pictures of worlds qpos (n, nq), in rows; black where there is none."""
+    side, pictures = math.ceil(math.sqrt(len(qpos))), []
     for world, state in enumerate(qpos):
         if show_world:
             show_world(world)

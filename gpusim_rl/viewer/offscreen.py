@@ -147,25 +147,31 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
 
 
 class Camera:
-    """Pictures of a model: of its camera "track" if it has one, else of the free camera.
+    """Pictures of a model.
 
     Args:
         model: a mujoco.MjModel.
         height: of the pictures, in pixels.
         width: of the pictures, in pixels.
-        above: look down at what moves, wherever it is, instead.
+        view: a camera of the model; `free`, MuJoCo's free camera; or `above`, which looks down at
+            what moves, wherever it is. Unless given, it is the camera `track` if the model has one,
+            else `free`.
 
-    Raises ValueError where there is no off-screen OpenGL.
+    Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
 
-    def __init__(self, model: Any, height: int, width: int, above: bool = False):
+    def __init__(self, model: Any, height: int, width: int, view: str | None = None):
         import mujoco
 
-        self.renderer = make_renderer(model, height, width)
-        self.model, self.data, self.above = model, mujoco.MjData(model), above
         names = [model.camera(i).name for i in range(model.ncam)]
-        self.camera = names.index("track") if "track" in names else -1
-        if above:
+        view = view or ("track" if "track" in names else "free")
+        if view not in (*names, "free", "above"):
+            choices = ", ".join(filter(None, (*names, "free", "above")))
+            raise ValueError(f"camera={view}: choose one of {choices}")
+        self.renderer = make_renderer(model, height, width)
+        self.model, self.data, self.above = model, mujoco.MjData(model), view == "above"
+        self.camera = names.index(view) if view in names else -1
+        if self.above:
             mujoco.mj_kinematics(model, self.data)
             mujoco.mj_comPos(model, self.data)
             self.camera = whole(model, self.data)
@@ -181,6 +187,10 @@ class Camera:
             self.camera.lookat[:] = self.data.subtree_com[self.model.jnt_bodyid[0]]
         self.renderer.update_scene(self.data, self.camera)
         return self.renderer.render()
+
+    def position(self, body: int | None) -> np.ndarray | None:
+        """Where a body is in the last picture (3,) [m]; None of none."""
+        return None if body is None else self.data.xpos[body].copy()
 
     def close(self) -> None:
         """Free the OpenGL context."""

@@ -11,8 +11,9 @@ import time
 import pytest
 from rich.console import Console
 
-from gpusim_rl.training import evaluation, metric_writers
-from gpusim_rl.training.dashboard import Dashboard, clock
+from gpusim_rl.core.waiting import clock
+from gpusim_rl.training import metric_writers
+from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.metric_writers import logged_in, sink
 from tests.worlds import ROOT
 
@@ -220,18 +221,6 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     for _ in range(100):  # W&B's own process writes it
         time.sleep(0.1 * (file.stat().st_size < 500))
     assert file.stat().st_size > 500
-
-
-def test_a_long_evaluation_says_how_far_it_is(monkeypatch):
-    """Without a terminal there is a line each ten seconds, and all steps are done."""
-    seconds, lines = iter(range(0, 1000, 4)), []
-    monkeypatch.setattr("time.monotonic", lambda: float(next(seconds)))
-    assert list(evaluation.shown(10, lines.append)) == list(range(10))
-    assert lines == [
-        "evaluating: 30%, 0:28 left",
-        "evaluating: 60%, 0:16 left",
-        "evaluating: 90%, 0:04 left",
-    ]
 
 
 def test_scheduled_numbers_are_lines_of_the_table():

@@ -31,6 +31,7 @@ from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.core.provenance import processor, versions
+from gpusim_rl.core.waiting import waiting
 from gpusim_rl.envs import curriculum
 from gpusim_rl.sim.actuated import engine
 from gpusim_rl.sim.warp import Warp
@@ -95,10 +96,12 @@ def measure_rounds(
     steps, levels = tape.actions[..., 0].numel(), Levels(ppo, bare)
     rounds: list[dict[str, float]] = []
     for i in range(repeats + 1):
-        seconds = levels.measure(tape)
+        turn = f"repetition {i} of {repeats}" if i else "warm-up"
+        with waiting(turn):
+            seconds = levels.measure(tape)
         rounds += [seconds] if i else []
         speeds = "  ".join(f"{level} {steps / seconds[level]:,.0f}" for level in LEVELS)
-        say(f"{f'repetition {i}' if i else 'warm-up'}: {speeds} steps/s")
+        say(f"{turn}: {speeds} steps/s")
     return rounds
 
 
@@ -214,7 +217,8 @@ def main(words: list[str]) -> None:
         cfg, _ = recipe.choose_recipe(recipe.open_recipe(cfg, keys))
         cfg = scale_to_legs(cfg, keys)
         start = perf_counter()
-        ppo = make_ppo(cfg)
+        with waiting("building"):
+            ppo = make_ppo(cfg)
     results = bench(
         ppo,
         cfg,

@@ -24,6 +24,7 @@ from gpusim_rl.config import validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import TASKS
+from gpusim_rl.core.waiting import waiting
 
 SIMS = ("native", "warp")
 LEVELS = ("bare", "env", "training")
@@ -91,7 +92,8 @@ def main(words: list[str]) -> None:
     for i, (task, sim) in enumerate(pairs, 1):
         console.print(f"{i}/{len(pairs)}: task={task} sim={sim}", highlight=False)
         try:
-            results.append(measured(task, sim, words))
+            with waiting(f"task={task} sim={sim}"):
+                results.append(measured(task, sim, words))
         except ValueError as error:  # the other pairs go on
             refused.append(str(error))
         if keys.get("out"):

@@ -1,0 +1,69 @@
+"""Say how far long work is: a bar in a terminal, else a line every ten seconds."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Event, Thread
+
+EVERY = 10.0  # s between two lines
+
+Say = Callable[[str], None]
+print_now: Say = partial(print, flush=True)
+
+
+def clock(seconds: float) -> str:
+    """1:05:09 or 5:09."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
+
+
+def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
+    """The numbers of the steps, while a bar or lines tell how many are done.
+
+    Args:
+        steps: how many there are.
+        doing: what is done, such as "evaluating".
+        say: takes the lines where there is no terminal.
+    """
+    if sys.stdout.isatty():
+        from rich.progress import track
+
+        yield from track(range(steps), doing, transient=True)
+        return
+    begun = last = time.monotonic()
+    for i in range(steps):
+        yield i
+        now, done = time.monotonic(), (i + 1) / steps
+        if now - last >= EVERY:
+            left, last = clock((now - begun) * (1 - done) / done), now
+            say(f"{doing}: {done:.0%}, {left} left")
+
+
+@contextmanager
+def waiting(doing: str, say: Say = print_now) -> Iterator[None]:
+    """Say that work of unknown length goes on, and for how long by now.
+
+    The arguments are those of `counted`.
+    """
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        with Console().status(doing):
+            yield
+        return
+    over, begun = Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(EVERY):
+            say(f"{doing}: {clock(time.monotonic() - begun)} so far")
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,34 @@
+"""Long work says how far it is."""
+
+import time
+
+from gpusim_rl.core import waiting
+
+
+def test_counted_steps_say_how_far_they_are(monkeypatch):
+    """Without a terminal there is a line each ten seconds, and all steps are done."""
+    seconds, lines = iter(range(0, 1000, 4)), []
+    monkeypatch.setattr("time.monotonic", lambda: float(next(seconds)))
+    assert list(waiting.counted(10, "evaluating", lines.append)) == list(range(10))
+    assert lines == [
+        "evaluating: 30%, 0:28 left",
+        "evaluating: 60%, 0:16 left",
+        "evaluating: 90%, 0:04 left",
+    ]
+
+
+def test_work_of_unknown_length_says_that_it_goes_on(monkeypatch):
+    """There are lines while it goes on, none after it, and none of what is short."""
+    monkeypatch.setattr(waiting, "EVERY", 0.05)
+    lines: list[str] = []
+    with waiting.waiting("exporting", lines.append):
+        for _ in range(100):
+            time.sleep(0.01 * (len(lines) < 2))
+    said = len(lines)
+    assert said >= 2 and set(lines) == {"exporting: 0:00 so far"}
+    time.sleep(0.1)
+    assert len(lines) == said
+    monkeypatch.setattr(waiting, "EVERY", 60.0)
+    with waiting.waiting("exporting", lines.append):
+        pass
+    assert len(lines) == said

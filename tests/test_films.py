@@ -1,0 +1,93 @@
+"""Films during a training: made by another process, of the checkpoint of their iteration."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpusim_rl.films import Films
+from tests.commands import TINY, refused, succeed
+from tests.films import decoded
+
+
+def test_a_training_films_what_it_has_learned(tmp_path):
+    """film_every= leaves a film of five seconds for its iterations, and nothing else; the command
+    is written into the picture."""
+    words = ("task=cartpole", *TINY, "iterations=2", "film_every=2", "run_dir=run", "export=none")
+    said = succeed("train.py", *words, "save_every=50", cwd=tmp_path)
+    assert "no film" not in said
+    assert [p.name for p in (tmp_path / "run" / "films").iterdir()] == ["000002.mp4"]
+    assert len(decoded(tmp_path / "run" / "films" / "000002.mp4", 480, 720)) == 125
+
+
+@pytest.fixture
+def films(tmp_path):
+    """Films each two iterations of a run that cannot be filmed, and what they say."""
+    (tmp_path / "checkpoints").mkdir()
+    for i in (2, 4, 6):
+        (tmp_path / "checkpoints" / f"{i:06d}.safetensors").write_bytes(b"broken")
+    lines: list[str] = []
+    films = Films(tmp_path, 2, None, lines.append)
+    yield films, lines, tmp_path / "films"
+    films.stop()
+
+
+def test_a_film_that_fails_is_one_line(films):
+    """It says why, and leaves no copy of the checkpoint."""
+    films, lines, folder = films
+    films({"iteration": 1.0})
+    assert not folder.exists()
+    films({"iteration": 2.0})
+    assert films.process is not None and films.copied(2).exists()
+    films.finish()
+    why = f"{folder.parent} is not a run directory: it has no config.yaml"
+    assert lines[-1] == f"no film of iteration 2: {why}"
+    assert not [*folder.iterdir()]
+
+
+def test_only_the_newest_waits(films):
+    """While a film is made, a newer checkpoint takes the place of one that waits. A checkpoint that
+    is not written yet is filmed later. After `stop` nothing is left."""
+    films, lines, folder = films
+    films({"iteration": 2.0})
+    films.process.poll = lambda: None  # it takes long
+    films({"iteration": 4.0})
+    films({"iteration": 6.0})
+    assert lines == ["no film of iteration 4: that of 2 takes too long"] and films.queue == [6]
+    films({"iteration": 8.0})
+    assert (films.due, films.queue) == (8, [6])
+    del films.process.poll
+    films.stop()
+    assert films.process is None and not films.queue and not [*folder.iterdir()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ends with its parent on Linux alone")
+def test_its_process_ends_with_the_training(tmp_path):
+    """It is of lowest priority, and does not outlive a training that was killed."""
+    child = "from gpusim_rl.films import attend; import os, sys, time; attend({}, True); "
+    child += "print(os.getpid(), os.sched_getscheduler(0), flush=True); time.sleep(600)"
+    parent = (
+        "import os, subprocess, sys, time; "
+        f"subprocess.Popen([sys.executable, '-c', {child!r}.format(os.getpid())]); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout
+        number, scheduler = map(int, training.stdout.readline().split())
+        training.kill()
+    assert scheduler == os.SCHED_IDLE
+    for _ in range(100):
+        if not os.path.exists(f"/proc/{number}"):
+            return
+        time.sleep(0.1)
+    pytest.fail("the process of the film goes on")
+
+
+def test_without_opengl_no_training_begins(tmp_path):
+    """A training that could not be filmed is refused at once, and makes no run."""
+    words = ("task=cartpole", *TINY, "film_every=2", "run_dir=run")
+    assert "off-screen OpenGL" in refused("train.py", *words, cwd=tmp_path, hide="EGL OSMesa")
+    assert not (tmp_path / "run").exists()

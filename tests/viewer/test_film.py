@@ -1,0 +1,78 @@
+"""Films: what is written into the pictures, their size and their camera."""
+
+import mujoco
+import numpy as np
+import pytest
+
+from gpusim_rl.viewer.caption import FASTEST, Caption
+from gpusim_rl.viewer.film import film
+from tests.films import decoded
+
+BALL = """<mujoco><worldbody><light pos='0 0 3'/>
+<camera name='side' pos='0 -3 0' xyaxes='1 0 0 0 0 1'/>
+<body name='ball'><{joint}/><geom size='.3' rgba='1 0 0 1'/></body></worldbody></mujoco>"""
+WALK = {"names": ["forward", "turn"], "units": ["m/s", "rad/s"]}
+
+
+def model(joint: str = "freejoint") -> mujoco.MjModel:
+    """A ball on one joint, and a camera beside it."""
+    return mujoco.MjModel.from_xml_string(BALL.format(joint=joint))
+
+
+def frames(n: int | None = None):
+    """A ball, or n of them, that flies along x at 2 m/s."""
+    for i in range(1000):
+        qpos = np.array([0.02 * i, 0, 0, 1, 0, 0, 0])
+        yield i / 100, qpos if n is None else np.tile(qpos, (n, 1))
+
+
+def test_a_caption_says_command_and_speed():
+    """Each number of the command stands with its name and unit; the speed is the mean of 0.4 s."""
+    caption = Caption(model(), WALK, lambda t: np.array([0.5, -t]))
+    for i in range(100):
+        text = caption.text(0.01 * i, np.array([0.02 * i, 0.0, 0.0]))
+    assert text == "forward 0.50 m/s   turn -0.99 rad/s\nspeed 2.00 m/s"
+    far = np.array([100.0, 0.0, 0.0])  # it has begun again
+    assert 100.0 > FASTEST and caption.text(1.0, far).endswith("speed 0.00 m/s")
+    assert caption.text(1.0, None) == "forward 0.50 m/s   turn -1.00 rad/s"
+
+
+def test_a_caption_leaves_out_what_says_nothing():
+    """A base that only turns has no speed, a rotation has no numbers, and a policy may have no
+    command. Names from a stranger's file are short and printable."""
+    assert Caption(model("joint")).text(0.0, np.zeros(3)) == ""
+    pose = {"names": ["x", "qw", "qx", "qy", "qz"], "units": ["m", *"1111"], "lean": 0.1}
+    command = np.array([0.1, 1, 0, 0, 0])
+    assert Caption(model("joint"), pose, lambda t: command).text(0.0, None) == "x 0.10 m"
+    strange = {"names": ["\x1b[31m" + "a" * 99], "units": ["m"]}
+    text = Caption(model("joint"), strange, lambda t: command).text(0.0, None)
+    assert text.isprintable() and len(text) < 50
+
+
+def test_a_caption_is_in_the_picture():
+    """Its letters change the upper left corner alone."""
+    grey = np.full((480, 720, 3), 127, np.uint8)
+    written = Caption(model()).write(grey, 0.0, np.zeros(3)).astype(int)
+    corner = written[:32, :160]
+    assert corner.min() < 30 and corner.max() > 225
+    assert (written[32:] == 127).all() and (written[:, 160:] == 127).all()
+
+
+@pytest.mark.parametrize("worlds", [None, 4])
+def test_size_and_camera_of_a_film(tmp_path, worlds):
+    """A film has the size that was asked for, of one world and of several, and may be of any
+    camera of the model."""
+    path = tmp_path / "ball.mp4"
+    film(model(), frames(worlds), path, 1, size=[320, 200], view="side")
+    pictures = decoded(path, 200, 320).astype(int)
+    red = pictures[..., 0] - pictures[..., 1] > 80
+    assert len(pictures) == 25 and red[0].any()
+    flight = red[-1].any(0).argmax() - red[0].any(0).argmax()
+    assert flight > 10  # to the right, as seen from the side
+
+
+def test_an_unknown_camera_is_refused(tmp_path):
+    """The message names those that there are, and no file is left."""
+    with pytest.raises(ValueError, match="camera=back: choose one of side, free, above"):
+        film(model(), frames(), tmp_path / "ball.mp4", 1, view="back")
+    assert not [*tmp_path.iterdir()]
