@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.robots.bodies import FREE
 from gpusim_rl.robots.humanoid.description import humanoid_reasons
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
 from gpusim_rl.robots.importer import GUESSES, LoadedRobot
-from gpusim_rl.robots.quadruped.topology import FREE, LEGS
+from gpusim_rl.robots.quadruped.topology import LEGS
 from gpusim_rl.robots.servos import joint_parameters
 
 FROM_FILE = {  # where the file says it

@@ -12,16 +12,19 @@ import numpy as np
 
 from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
+from gpusim_rl.robots import prepare
+from gpusim_rl.robots.bodies import RobotError, find_base, raise_origin
 from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
-from gpusim_rl.robots.quadruped import prepare, topology
+from gpusim_rl.robots.quadruped import topology
 from gpusim_rl.robots.quadruped.feet import find_foot
 from gpusim_rl.robots.quadruped.forward import check_forward
 from gpusim_rl.robots.quadruped.kinematics import Legs
+from gpusim_rl.robots.quadruped.prepare import NAMES, prepare_quadruped
 from gpusim_rl.robots.quadruped.standing import stand
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
-from gpusim_rl.robots.quadruped.topology import LEGS, Foot, RobotError, joint_values
+from gpusim_rl.robots.quadruped.topology import LEGS, Foot, joint_values
 from gpusim_rl.robots.servos import joint_parameters, six_digits
 
 Array = np.ndarray
@@ -101,8 +104,8 @@ def read_spec(file: Path) -> mujoco.MjSpec:
 
 def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> LoadedRobot:
     """The robot in the first stance in which it stands. `original` is the compiled spec."""
-    base = topology.find_base(spec, robot.base).name
-    if topology.raise_origin(spec, original, base):
+    base = find_base(spec, robot.base).name
+    if raise_origin(spec, original, base):
         original = spec.compile()
     joints, foot_names = topology.find_legs(original, base, robot.joints, robot.feet)
     feet = [
@@ -156,17 +159,14 @@ def prepare_specs(
     meshless = spec.copy()
     prepare.remove_files(meshless, original)
     for each in (spec, meshless):
-        prepare.prepare(each, original, base, joints, feet, collide)
+        prepare_quadruped(each, original, base, joints, feet, collide)
     return meshless
 
 
 def add_servos(spec: mujoco.MjSpec, legs: Legs, robot: Robot) -> None:
-    """Add the servos and the stance of a description to a spec, in place.
-
-    The numbers are the rounded ones of the printed description, which so gives the same model.
-    """
-    gains = dict(kp=robot.kp, kd=robot.kd, torque=robot.torque, armature=robot.armature)
-    prepare.add_servos(spec, legs, np.array(robot.stance), **gains)
+    """Add the servos and the stance of a description to a spec, in place."""
+    joints = dict(zip(NAMES, legs.names, strict=True))
+    prepare.add_servos(spec, joints, robot, legs.qpos(np.array(robot.stance)))
 
 
 def finish(robot: Robot, mjm: mujoco.MjModel, legs: Legs, **others: Any) -> LoadedRobot:

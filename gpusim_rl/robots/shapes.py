@@ -4,12 +4,12 @@ from typing import Any
 
 import mujoco
 
+from gpusim_rl.robots.bodies import RobotError, find_base
 from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid, build_humanoid
 from gpusim_rl.robots.importer import LoadedRobot, build_robot, load_robot
 from gpusim_rl.robots.quadruped import topology as four_legs
-from gpusim_rl.robots.quadruped.topology import RobotError
 
 Loaded = LoadedRobot | LoadedHumanoid
 SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid}
@@ -43,7 +43,7 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
     for legs in (robot.feet, robot.joints):
         if isinstance(legs, list):
             return "humanoid" if len(legs) == 2 else "quadruped"
-    base = four_legs.find_base(spec, robot.base).name
+    base = find_base(spec, robot.base).name
     for shape, legs in (("quadruped", four_legs), ("humanoid", two_legs)):
         try:
             legs.find_legs(original, base, None, None)

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.robots.bodies import FREE
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
 from gpusim_rl.robots.inertias import shown
-from gpusim_rl.robots.quadruped.topology import FREE
 from gpusim_rl.robots.servos import joint_parameters
 
 FROM_FILE = {

@@ -9,13 +9,15 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.core.errors import warn_once
+from gpusim_rl.robots import prepare
+from gpusim_rl.robots.bodies import Array, RobotError, find_base, raise_origin
 from gpusim_rl.robots.given import Robot
-from gpusim_rl.robots.humanoid import prepare, topology
+from gpusim_rl.robots.humanoid import topology
 from gpusim_rl.robots.humanoid.posture import Posture
+from gpusim_rl.robots.humanoid.prepare import corner_names, prepare_specs
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, leg_values
 from gpusim_rl.robots.inertias import implausible
-from gpusim_rl.robots.quadruped.topology import Array, RobotError, find_base, raise_origin
 from gpusim_rl.robots.servos import joint_parameters, six_digits
 
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
@@ -49,7 +51,7 @@ class LoadedHumanoid:
     @property
     def feet(self) -> dict[str, str]:
         """Leg → a geom of its foot in the model."""
-        return {side: prepare.corner_names(side)[0] for side in SIDES}
+        return {side: corner_names(side)[0] for side in SIDES}
 
     @property
     def locked(self) -> list[str]:
@@ -73,7 +75,7 @@ def build_humanoid(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) 
     soles = [fit_sole(original, base, foot) for foot in feet]
     robot = replace(robot, base=base, joints=joints, feet=robot.feet or feet)
     names = [name for leg in joints for name in leg]
-    meshless = prepare.prepare_specs(spec, original, base, names, soles, robot.collide)
+    meshless = prepare_specs(spec, original, base, names, soles, robot.collide)
     posture = Posture(meshless.compile(), base, joints, soles)
     if line := implausible(original, base, 2 * posture.length):
         warn_once(f"warning: {robot.mjcf}: {line}")
@@ -144,8 +146,8 @@ def fill_gains(robot: Robot, original: mujoco.MjModel, posture: Posture, stance:
 
 def add_servos(spec: mujoco.MjSpec, posture: Posture, robot: Robot) -> None:
     """Add the servos and the stance of a description to a spec, in place."""
-    gains = dict(kp=robot.kp, kd=robot.kd, torque=robot.torque, armature=robot.armature)
-    prepare.add_servos(spec, posture, np.array(robot.stance), **gains)
+    joints = {joint: joint for joint in posture.names}
+    prepare.add_servos(spec, joints, robot, posture.qpos(np.array(robot.stance)))
 
 
 def diverges(m: mujoco.MjModel) -> str:

@@ -3,9 +3,9 @@
 import mujoco
 import numpy as np
 
+from gpusim_rl.robots.bodies import FREE, Array, RobotError
 from gpusim_rl.robots.humanoid.soles import Sole
 from gpusim_rl.robots.humanoid.topology import pitches
-from gpusim_rl.robots.quadruped.topology import FREE, Array, RobotError
 
 BEND = 0.64  # rad of the knees, as in the stance with bent knees of mjlab's G1
 LEVEL = 0.087  # rad, largest tilt of a sole in a stance

@@ -1,32 +1,29 @@
-"""Prepare a humanoid's MjSpec for the task: add ground, soles, sensors, servos and a keyframe, and
-lock the joints of arms and waist."""
-
-from typing import Any
+"""Prepare a humanoid's MjSpec for the task: add ground, soles and sensors, and lock the joints of
+arms and waist."""
 
 import mujoco
-import numpy as np
 
-from gpusim_rl.robots.humanoid.posture import Posture
+from gpusim_rl.robots.bodies import FREE
 from gpusim_rl.robots.humanoid.soles import Sole
 from gpusim_rl.robots.humanoid.topology import SIDES
-from gpusim_rl.robots.quadruped.prepare import (
+from gpusim_rl.robots.prepare import (
     HIDDEN,
-    LIMITED,
     OBJECT,
-    ORIENTATION,
-    PLANE,
     SENSOR,
     SPHERE,
+    add_camera,
+    add_ground,
+    add_torque_sensors,
     added_name,
+    clear,
     fix_inertias,
-    keep_ground,
     remove_files,
     replace_mesh,
-    set_collisions,
     set_options,
 )
-from gpusim_rl.robots.quadruped.topology import FREE
+from gpusim_rl.robots.quadruped.prepare import set_collisions
 
+CAMERA = [0.8, -2.3, 0.5], [0.94, 0.33, 0, -0.06, 0.17, 0.98]  # place [m], x and y
 CORNERS = ("heel_right", "heel_left", "toe_right", "toe_left")
 
 
@@ -50,11 +47,11 @@ def prepare_specs(
     meshless = spec.copy()
     remove_files(meshless, original)
     for each in (spec, meshless):
-        prepare(each, original, base, joints, soles, collide)
+        prepare_humanoid(each, original, base, joints, soles, collide)
     return meshless
 
 
-def prepare(
+def prepare_humanoid(
     spec: mujoco.MjSpec,
     original: mujoco.MjModel,
     base: str,
@@ -64,9 +61,8 @@ def prepare(
 ) -> None:
     """Replace keyframes, sensors, actuators and options of the file by what the task needs, in
     place. All joints but these are removed: what they moved is fixed where they are at 0."""
-    for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs, *spec.tendons):
-        spec.delete(element)
-    for element in spec.equalities:
+    clear(spec)
+    for element in (*spec.tendons, *spec.equalities):
         spec.delete(element)
     fix_inertias(spec, original)
     set_options(spec.option)
@@ -79,22 +75,11 @@ def prepare(
         if joint.type != FREE and joint.name not in joints:
             spec.delete(joint)
     add_soles(spec, soles)
-    if not keep_ground(spec, original):
-        look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1])
-        spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
+    add_ground(spec, original)
     set_collisions(spec, [name for side in SIDES for name in corner_names(side)], collide)
     body.add_site(name=added_name("imu"), group=HIDDEN)
-    if not any(camera.name == "track" for camera in spec.cameras):
-        add_camera(body)
+    add_camera(spec, body, *CAMERA)
     add_sensors(spec, joints)
-
-
-def add_camera(body: Any) -> None:
-    """Add a camera that follows the body, in place."""
-    mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-    camera = body.add_camera(name="track", pos=[0.8, -2.3, 0.5], mode=mode)
-    camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
-    camera.alt.xyaxes = [0.94, 0.33, 0, -0.06, 0.17, 0.98]
 
 
 def add_soles(spec: mujoco.MjSpec, soles: list[Sole]) -> None:
@@ -131,29 +116,4 @@ def add_sensors(spec: mujoco.MjSpec, joints: list[str]) -> None:
         for side in SIDES:
             sole = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name(side))
             spec.add_sensor(name=f"{side}_{what}", type=kind, **sole)
-    for joint in joints:
-        hinge = dict(objtype=OBJECT.mjOBJ_JOINT, objname=joint)
-        spec.add_sensor(name=f"{joint}_torque", type=SENSOR.mjSENS_JOINTACTFRC, **hinge)
-
-
-def add_servos(
-    spec: mujoco.MjSpec, posture: Posture, stance: np.ndarray, **gains: list[float]
-) -> None:
-    """Add a position servo for each joint, and a keyframe of the stance, in place.
-
-    Args:
-        spec: prepared.
-        posture: of the robot.
-        stance: (2n,) angles [rad].
-        gains: `kp` [N m/rad], `kd` [N m s/rad], `torque` [N m] and `armature` [kg m²], (2n,) each.
-    """
-    for i, joint in enumerate(posture.names):
-        servo = spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        servo.set_to_position(kp=gains["kp"][i], kv=gains["kd"][i])
-        # The defaults of the file could set these.
-        servo.gear, servo.ctrllimited = [1, 0, 0, 0, 0, 0], LIMITED.mjLIMITED_FALSE
-        limit = gains["torque"][i]
-        servo.forcelimited, servo.forcerange = LIMITED.mjLIMITED_TRUE, [-limit, limit]
-        spec.joint(joint).armature = gains["armature"][i]
-        spec.joint(joint).actfrclimited = LIMITED.mjLIMITED_FALSE  # the servo is limited
-    spec.add_key(name="stance", qpos=posture.qpos(stance), ctrl=stance)
+    add_torque_sensors(spec, {joint: joint for joint in joints})

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.quadruped.topology import CAPSULE, MESH, SPHERE, Array, RobotError, subtree
+from gpusim_rl.robots.bodies import CAPSULE, MESH, SPHERE, Array, RobotError, subtree
 
 RADIUS = 0.01  # m of the spheres, at most
 THICK = 0.015  # m above a foot's lowest point: what is lower belongs to its sole

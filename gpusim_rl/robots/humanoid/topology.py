@@ -5,7 +5,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.quadruped.topology import (
+from gpusim_rl.robots.bodies import (
     FREE,
     HINGE,
     Array,

@@ -5,16 +5,8 @@ from itertools import product
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.quadruped.topology import (
-    CAPSULE,
-    MESH,
-    SPHERE,
-    Array,
-    Foot,
-    RobotError,
-    locate,
-    subtree,
-)
+from gpusim_rl.robots.bodies import CAPSULE, MESH, SPHERE, Array, RobotError, locate, subtree
+from gpusim_rl.robots.quadruped.topology import Foot
 
 SITE_RADIUS = 0.02  # m of the sphere that is added at a site
 SITE_DISTANCE = 0.01  # m between a site and the sphere that it marks, at most

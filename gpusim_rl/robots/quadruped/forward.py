@@ -5,7 +5,8 @@ import re
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.quadruped.topology import LEGS, RobotError
+from gpusim_rl.robots.bodies import RobotError
+from gpusim_rl.robots.quadruped.topology import LEGS
 
 ALONG = 0.9  # least component of an axis that lies along another one
 # Words for a leg's end of the robot, and its usual initials: FL, LF; RL, HL, LR, LH.

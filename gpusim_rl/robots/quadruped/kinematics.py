@@ -5,7 +5,8 @@ from itertools import product
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.quadruped.topology import FREE, Foot, RobotError
+from gpusim_rl.robots.bodies import FREE, RobotError
+from gpusim_rl.robots.quadruped.topology import Foot
 
 # Height of the hip above the foot in lengths of the leg, where no stance is given: cos(0.8 rad).
 CROUCH = 0.7

@@ -1,79 +1,29 @@
-"""Prepare a robot's MjSpec for a task: add ground, feet, sensors, servos and a keyframe, and remove
-the files of meshes and textures."""
-
-from typing import Any
+"""Prepare a quadruped's MjSpec for the task: add ground, feet and sensors."""
 
 import mujoco
-import numpy as np
 
-from gpusim_rl.robots.quadruped.kinematics import Legs
-from gpusim_rl.robots.quadruped.topology import FREE, LEGS, MESH, ROLES, Foot
+from gpusim_rl.robots.bodies import FREE
+from gpusim_rl.robots.prepare import (
+    HIDDEN,
+    OBJECT,
+    SENSOR,
+    SPHERE,
+    add_camera,
+    add_ground,
+    add_torque_sensors,
+    added_name,
+    clear,
+    fix_inertias,
+    set_options,
+)
+from gpusim_rl.robots.quadruped.topology import LEGS, ROLES, Foot
 
 # Of the servos and, with _torque, of their sensors.
 NAMES = [f"{leg}_{role}" for leg in LEGS for role in ROLES]
-SPHERE, PLANE, BOX = (
-    mujoco.mjtGeom.mjGEOM_SPHERE,
-    mujoco.mjtGeom.mjGEOM_PLANE,
-    mujoco.mjtGeom.mjGEOM_BOX,
-)
-HIDDEN = 3  # the first group of geoms that a viewer does not show
-LIMITED, SENSOR, OBJECT, ORIENTATION = (
-    mujoco.mjtLimited,
-    mujoco.mjtSensor,
-    mujoco.mjtObj,
-    mujoco.mjtOrientation,
-)
+CAMERA = [0.4, -1.6, 0.6], [0.97, 0.24, 0, -0.08, 0.31, 0.95]  # place [m], x and y
 
 
-def added_name(name: str) -> str:
-    """The name of an element that we add. Its prefix keeps it apart from the names in the file."""
-    return f"gpusim_rl/{name}"
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def remove_files(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
-    """Replace meshes by boxes and remove the files of textures, in place.
-
-    The boxes are hidden where their body has another geom to show. The number of geoms stays, so
-    that values per geom fit both models. `original` is the compiled spec.
-    """
-    visible = {geom.parent.name for geom in spec.geoms if geom.type != MESH}
-    for i, geom in enumerate(spec.geoms):
-        hidden = geom.type == MESH and geom.parent.name in visible
-        geom.group = HIDDEN if hidden else min(geom.group, HIDDEN - 1)
-        replace_mesh(geom, original, i)
-    for asset in (*spec.meshes, *spec.skins):
-        spec.delete(asset)
-    for material in spec.materials:
-        material.textures = [""] * len(material.textures)
-    for texture in spec.textures:
-        if texture.file or any(texture.cubefiles):
-            spec.delete(texture)
-
-
-def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:
-    """Replace the mesh of a geom by its bounding box, in place.
-
-    A primitive that was fitted to a mesh becomes an ordinary one. `i` is the geom's id in the
-    compiled model.
-    """
-    if not geom.meshname:
-        return
-    frame, mesh = np.zeros(9), geom.type == MESH
-    mujoco.mju_quat2Mat(frame, original.geom_quat[i])
-    center = frame.reshape(3, 3) @ original.geom_aabb[i, :3] if mesh else 0
-    geom.pos, geom.quat = original.geom_pos[i] + center, original.geom_quat[i]
-    geom.size = original.geom_aabb[i, 3:] if mesh else original.geom_size[i]
-    geom.alt.type, geom.meshname = ORIENTATION.mjORIENTATION_QUAT, ""
-    geom.type = BOX if mesh else geom.type
-
-
-# -- what the task needs ---------------------------------------------------------------------------
-
-
-def prepare(
+def prepare_quadruped(
     spec: mujoco.MjSpec,
     original: mujoco.MjModel,
     base: str,
@@ -92,8 +42,7 @@ def prepare(
         feet: in the same order.
         collide: feet | all.
     """
-    for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs):
-        spec.delete(element)
+    clear(spec)
     fix_inertias(spec, original)
     set_options(spec.option)
     for element in spec.bodies:
@@ -105,61 +54,11 @@ def prepare(
     for element in (*spec.tendons, *spec.equalities, *others) if others else ():
         spec.delete(element)
     add_feet(spec, feet)
-    if not keep_ground(spec, original):
-        look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1])
-        spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
+    add_ground(spec, original)
     set_collisions(spec, [foot.geom_name for foot in feet], collide)
     body.add_site(name=added_name("imu"), group=HIDDEN)
-    if not any(camera.name == "track" for camera in spec.cameras):
-        add_camera(body)
+    add_camera(spec, body, *CAMERA)
     add_sensors(spec, joints)
-
-
-def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
-    """Whether the file has level ground at height 0. Other planes of the world are removed, in
-    place: a plane is endless."""
-    planes = {
-        i: geom
-        for i, geom in enumerate(spec.geoms)
-        if geom.type == PLANE and geom.parent.name == "world"
-    }
-    for i, geom in [*planes.items()]:
-        frame = np.zeros(9)
-        mujoco.mju_quat2Mat(frame, original.geom_quat[i])
-        level = frame[8] > 1 - 1e-6 and abs(original.geom_pos[i, 2]) < 1e-3
-        if not (level and (geom.contype or geom.conaffinity)):
-            spec.delete(planes.pop(i))
-    return bool(planes)
-
-
-def set_options(option: Any) -> None:
-    """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
-    option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
-    option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
-    option.density = option.viscosity = 0
-    option.timestep, option.integrator = 0.005, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
-    option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
-    option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # MuJoCo would hide NaN otherwise
-
-
-def add_camera(body: Any) -> None:
-    """Add a camera that follows the body, in place."""
-    mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-    camera = body.add_camera(name="track", pos=[0.4, -1.6, 0.6], mode=mode)
-    camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
-    camera.alt.xyaxes = [0.97, 0.24, 0, -0.08, 0.31, 0.95]
-
-
-def fix_inertias(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
-    """Give each body its compiled mass and inertia, in place. Changes of geoms then leave them."""
-    for i, body in enumerate(spec.bodies[1:], 1):
-        body.mass, body.ipos = original.body_mass[i], original.body_ipos[i]
-        body.inertia, body.iquat = original.body_inertia[i], original.body_iquat[i]
-        body.fullinertia, body.explicitinertial = [np.nan] + [0] * 5, True
-        body.ialt.type = ORIENTATION.mjORIENTATION_QUAT
-    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
-    spec.compiler.settotalmass, spec.compiler.balanceinertia = -1, False
 
 
 def add_feet(spec: mujoco.MjSpec, feet: list[Foot]) -> None:
@@ -208,27 +107,4 @@ def add_sensors(spec: mujoco.MjSpec, joints: list[str]) -> None:
         for leg in LEGS:
             foot = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name(leg))
             spec.add_sensor(name=f"{leg}_{what}", type=kind, **foot)
-    for name, joint in zip(NAMES, joints, strict=True):
-        hinge = dict(objtype=OBJECT.mjOBJ_JOINT, objname=joint)
-        spec.add_sensor(name=f"{name}_torque", type=SENSOR.mjSENS_JOINTACTFRC, **hinge)
-
-
-def add_servos(spec: mujoco.MjSpec, legs: Legs, stance: np.ndarray, **gains: list[float]) -> None:
-    """Add a position servo for each joint, and a keyframe of the stance, in place.
-
-    Args:
-        spec: prepared.
-        legs: of the robot.
-        stance: (12,) angles [rad].
-        gains: `kp` [N m/rad], `kd` [N m s/rad], `torque` [N m] and `armature` [kg m²], (12,) each.
-    """
-    for i, (name, joint) in enumerate(zip(NAMES, legs.names, strict=True)):
-        servo = spec.add_actuator(name=name, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        servo.set_to_position(kp=gains["kp"][i], kv=gains["kd"][i])
-        # The defaults of the file could set these.
-        servo.gear, servo.ctrllimited = [1, 0, 0, 0, 0, 0], LIMITED.mjLIMITED_FALSE
-        limit = gains["torque"][i]
-        servo.forcelimited, servo.forcerange = LIMITED.mjLIMITED_TRUE, [-limit, limit]
-        spec.joint(joint).armature = gains["armature"][i]
-        spec.joint(joint).actfrclimited = LIMITED.mjLIMITED_FALSE  # the servo is limited
-    spec.add_key(name="stance", qpos=legs.qpos(stance), ctrl=stance)
+    add_torque_sensors(spec, dict(zip(NAMES, joints, strict=True)))

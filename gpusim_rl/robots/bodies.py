@@ -1,0 +1,123 @@
+"""Bodies, joints and names of a robot's model: what robots of every shape need to be read."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+HINGE, FREE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_FREE
+SPHERE, CAPSULE, MESH = (
+    mujoco.mjtGeom.mjGEOM_SPHERE,
+    mujoco.mjtGeom.mjGEOM_CAPSULE,
+    mujoco.mjtGeom.mjGEOM_MESH,
+)
+Array = np.ndarray
+
+
+class RobotError(ValueError):
+    """The model is not a robot of the shape that was asked for."""
+
+
+def check_name(key: str, kind: str, name: Any, choices: list[str]) -> str:
+    """The name, if it is among the choices; RobotError if it is not."""
+    if name not in choices:
+        listed = ", ".join(choice for choice in choices if choice)
+        raise RobotError(f"robot.{key}: no {kind} {name!r}: choose among {listed}")
+    return name
+
+
+def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
+    """The body of the base: the named one, else the one with a free joint, else the only child of
+    the world with joints."""
+    if name is not None:
+        names = [body.name for body in spec.bodies[1:]]
+        return check_floats(spec.body(check_name("base", "body", name, names)))
+    free = [joint.parent for joint in spec.joints if joint.type == FREE]
+    if len(free) > 1:
+        raise RobotError(
+            f"robot.base: the bodies {', '.join(body.name for body in free)} have a free joint "
+            f"each: the model must hold one robot and nothing else"
+        )
+    roots = free or [body for body in spec.worldbody.bodies if body.find_all("joint")]
+    if len(roots) != 1:
+        choices = ", ".join(body.name for body in roots or spec.bodies[1:])
+        raise RobotError(
+            f"robot.base: {len(roots)} bodies could be the base, name one of {choices}"
+        )
+    return roots[0]
+
+
+def check_floats(base: Any) -> Any:
+    """The base, if it is a child of the world, as a body with a free joint must be; else
+    RobotError."""
+    root = base
+    while root.parent.name != "world":
+        root = root.parent
+    if root.name != base.name:
+        raise RobotError(
+            f"robot.base: {base.name!r} is inside of {root.name!r}, and only a child of the world "
+            f"can float: name {root.name!r}, or take {base.name!r} out of it in the file"
+        )
+    return base
+
+
+def raise_origin(spec: mujoco.MjSpec, m: mujoco.MjModel, base: str) -> bool:
+    """Move an empty base to the trunk that it holds, in place. Returns whether it was empty.
+
+    The root of many files, such as `base_footprint`, lies on the ground without mass or geoms. `m`
+    is the compiled spec.
+    """
+    chain, pos, quat = [spec.body(base)], np.zeros(3), np.array([1.0, 0, 0, 0])
+    while is_empty(m, b := chain[-1]) and len(b.bodies) == 1 and not b.bodies[0].joints:
+        chain.append(b.bodies[0])
+    for body in chain:
+        i = m.body(body.name).id
+        mujoco.mju_mulPose(pos, quat, pos.copy(), quat.copy(), m.body_pos[i], m.body_quat[i])
+    for body in chain if len(chain) > 1 else ():
+        body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+        body.pos, body.quat = pos, quat  # the first one's; those below it do not move against it
+        pos, quat = np.zeros(3), np.array([1.0, 0, 0, 0])
+    return len(chain) > 1
+
+
+def is_empty(m: mujoco.MjModel, body: Any) -> bool:
+    """Whether a body of a spec has no mass, geoms, sites or frames."""
+    bare = not (body.geoms or body.sites or body.frames)
+    return bare and not m.body_mass[m.body(body.name).id]
+
+
+def hinges_between(m: mujoco.MjModel, base: int, body: int) -> list[int]:
+    """The hinges on the way from the base to a body below it; none if it is not below."""
+    hinges: list[int] = []
+    while body not in (0, base):
+        first, count = m.body_jntadr[body], m.body_jntnum[body]
+        joints = range(first, first + count) if count else ()
+        hinges = [j for j in joints if m.jnt_type[j] == HINGE] + hinges
+        body = m.body_parentid[body]
+    return hinges if body == base else []
+
+
+def subtree(m: mujoco.MjModel, body: int) -> set[int]:
+    """The ids of a body and of all bodies below it."""
+    bodies = {body}
+    for b in range(body + 1, m.nbody):
+        if m.body_parentid[b] in bodies:
+            bodies.add(b)
+    return bodies
+
+
+def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
+    """The ids (body, geom, site) of the geom, site or body with a name.
+
+    Geom and site are -1 where the name is not theirs. The body is the one that they are part of.
+    """
+    geoms = [m.geom(i).name for i in range(m.ngeom)]
+    sites = [m.site(i).name for i in range(m.nsite)]
+    bodies = [m.body(i).name for i in range(m.nbody)]
+    if name in geoms:
+        return m.geom_bodyid[geoms.index(name)], geoms.index(name), -1
+    if name in sites:
+        return m.site_bodyid[sites.index(name)], -1, sites.index(name)
+    spheres = [geom for i, geom in enumerate(geoms) if m.geom_type[i] == SPHERE]
+    check_name("feet", "geom, site or body", name, spheres + sites + bodies[1:])
+    return bodies.index(name), -1, -1

@@ -1,0 +1,158 @@
+"""Prepare a robot's MjSpec for a task, whatever its shape: its files, ground, inertias, options."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots.bodies import MESH
+from gpusim_rl.robots.given import Robot
+
+SPHERE, PLANE, BOX = (
+    mujoco.mjtGeom.mjGEOM_SPHERE,
+    mujoco.mjtGeom.mjGEOM_PLANE,
+    mujoco.mjtGeom.mjGEOM_BOX,
+)
+HIDDEN = 3  # the first group of geoms that a viewer does not show
+LIMITED, SENSOR, OBJECT, ORIENTATION = (
+    mujoco.mjtLimited,
+    mujoco.mjtSensor,
+    mujoco.mjtObj,
+    mujoco.mjtOrientation,
+)
+
+
+def added_name(name: str) -> str:
+    """The name of an element that we add. Its prefix keeps it apart from the names in the file."""
+    return f"gpusim_rl/{name}"
+
+
+def remove_files(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Replace meshes by boxes and remove the files of textures, in place.
+
+    The boxes are hidden where their body has another geom to show. The number of geoms stays, so
+    that values per geom fit both models. `original` is the compiled spec.
+    """
+    visible = {geom.parent.name for geom in spec.geoms if geom.type != MESH}
+    for i, geom in enumerate(spec.geoms):
+        hidden = geom.type == MESH and geom.parent.name in visible
+        geom.group = HIDDEN if hidden else min(geom.group, HIDDEN - 1)
+        replace_mesh(geom, original, i)
+    for asset in (*spec.meshes, *spec.skins):
+        spec.delete(asset)
+    for material in spec.materials:
+        material.textures = [""] * len(material.textures)
+    for texture in spec.textures:
+        if texture.file or any(texture.cubefiles):
+            spec.delete(texture)
+
+
+def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:
+    """Replace the mesh of a geom by its bounding box, in place.
+
+    A primitive that was fitted to a mesh becomes an ordinary one. `i` is the geom's id in the
+    compiled model.
+    """
+    if not geom.meshname:
+        return
+    frame, mesh = np.zeros(9), geom.type == MESH
+    mujoco.mju_quat2Mat(frame, original.geom_quat[i])
+    center = frame.reshape(3, 3) @ original.geom_aabb[i, :3] if mesh else 0
+    geom.pos, geom.quat = original.geom_pos[i] + center, original.geom_quat[i]
+    geom.size = original.geom_aabb[i, 3:] if mesh else original.geom_size[i]
+    geom.alt.type, geom.meshname = ORIENTATION.mjORIENTATION_QUAT, ""
+    geom.type = BOX if mesh else geom.type
+
+
+def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
+    """Whether the file has level ground at height 0. Other planes of the world are removed, in
+    place: a plane is endless."""
+    planes = {
+        i: geom
+        for i, geom in enumerate(spec.geoms)
+        if geom.type == PLANE and geom.parent.name == "world"
+    }
+    for i, geom in [*planes.items()]:
+        frame = np.zeros(9)
+        mujoco.mju_quat2Mat(frame, original.geom_quat[i])
+        level = frame[8] > 1 - 1e-6 and abs(original.geom_pos[i, 2]) < 1e-3
+        if not (level and (geom.contype or geom.conaffinity)):
+            spec.delete(planes.pop(i))
+    return bool(planes)
+
+
+def set_options(option: Any) -> None:
+    """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
+    option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
+    option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
+    option.density = option.viscosity = 0
+    option.timestep, option.integrator = 0.005, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
+    option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
+    option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # MuJoCo would hide NaN otherwise
+
+
+def fix_inertias(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Give each body its compiled mass and inertia, in place. Changes of geoms then leave them."""
+    for i, body in enumerate(spec.bodies[1:], 1):
+        body.mass, body.ipos = original.body_mass[i], original.body_ipos[i]
+        body.inertia, body.iquat = original.body_inertia[i], original.body_iquat[i]
+        body.fullinertia, body.explicitinertial = [np.nan] + [0] * 5, True
+        body.ialt.type = ORIENTATION.mjORIENTATION_QUAT
+    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
+    spec.compiler.settotalmass, spec.compiler.balanceinertia = -1, False
+
+
+def clear(spec: mujoco.MjSpec) -> None:
+    """Remove the keyframes, sensors, actuators and contact pairs of the file, in place."""
+    for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs):
+        spec.delete(element)
+
+
+def add_ground(spec: mujoco.MjSpec, original: mujoco.MjModel, height: float = 0.0) -> None:
+    """Add level ground at a height [m] unless the file has some at 0, in place."""
+    if not keep_ground(spec, original):
+        look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1], pos=[0, 0, height])
+        spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
+
+
+def add_camera(spec: mujoco.MjSpec, body: Any, place: list[float], axes: list[float]) -> None:
+    """Add a camera `track` that follows a body, unless the file has one, in place.
+
+    place [m] and axes, the camera's x and y, are those of the body's frame.
+    """
+    if any(camera.name == "track" for camera in spec.cameras):
+        return
+    mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    camera = body.add_camera(name="track", pos=place, mode=mode)
+    camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
+    camera.alt.xyaxes = axes
+
+
+def add_torque_sensors(spec: mujoco.MjSpec, joints: dict[str, str]) -> None:
+    """Add a sensor `<name>_torque` for each name → joint, in place."""
+    for name, joint in joints.items():
+        hinge = dict(objtype=OBJECT.mjOBJ_JOINT, objname=joint)
+        spec.add_sensor(name=f"{name}_torque", type=SENSOR.mjSENS_JOINTACTFRC, **hinge)
+
+
+def add_servos(spec: mujoco.MjSpec, joints: dict[str, str], robot: Robot, qpos: np.ndarray) -> None:
+    """Add a position servo for each name → joint, and a keyframe of the stance, in place.
+
+    Args:
+        spec: prepared.
+        joints: name of the servo → its joint.
+        robot: has the stance, kp, kd, torque and armature of each joint. They are the rounded
+            numbers of the printed description, which so gives the same model.
+        qpos: (nq,) the stance in the model's order.
+    """
+    for i, (name, joint) in enumerate(joints.items()):
+        servo = spec.add_actuator(name=name, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        servo.set_to_position(kp=robot.kp[i], kv=robot.kd[i])
+        # The defaults of the file could set these.
+        servo.gear, servo.ctrllimited = [1, 0, 0, 0, 0, 0], LIMITED.mjLIMITED_FALSE
+        limit = robot.torque[i]
+        servo.forcelimited, servo.forcerange = LIMITED.mjLIMITED_TRUE, [-limit, limit]
+        spec.joint(joint).armature = robot.armature[i]
+        spec.joint(joint).actfrclimited = LIMITED.mjLIMITED_FALSE  # the servo is limited
+    spec.add_key(name="stance", qpos=qpos, ctrl=robot.stance)
