@@ -120,18 +120,20 @@ def uniform_rotation(unit: Tensor) -> Tensor:
     return torch.stack([far * b.cos(), near * a.sin(), near * a.cos(), far * b.sin()], -1)
 
 
-def leaning_rotation(unit: Tensor, lean: float) -> Tensor:
+def leaning_rotation(unit: Tensor, lean: float, spin: float = math.pi) -> Tensor:
     """Unit quaternions (…, 4), uniform over all rotations that tilt z by at most lean [rad].
 
     They are of numbers unit (…, 3), uniform in [0, 1). The image of z is uniform on a cap of the
-    sphere, so its height is uniform. The turn about it is uniform, too.
+    sphere, so its height is uniform. The turn about it is uniform, too: by at most spin [rad] in
+    each direction, where that is less than half a turn.
     """
     height, way, turn = unit.unbind(-1)
     half = torch.acos(1 - height * (1 - math.cos(lean))) / 2
-    way, spin = 2 * math.pi * way, math.pi * turn
+    way, turn = 2 * math.pi * way, spin * turn  # half of the angle of the turn
+    turn = turn - spin / 2 if spin < math.pi else turn
     zero = torch.zeros_like(half)
     tilt = torch.stack([half.cos(), half.sin() * way.cos(), half.sin() * way.sin(), zero], -1)
-    return product(tilt, torch.stack([spin.cos(), zero, zero, spin.sin()], -1))
+    return product(tilt, torch.stack([turn.cos(), zero, zero, turn.sin()], -1))
 
 
 def yaw(q: Tensor) -> Tensor:

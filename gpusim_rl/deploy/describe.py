@@ -103,7 +103,7 @@ def describe_command(task: Task) -> dict[str, Any]:
     trained = {"low": list(c.low), "high": list(c.high)}
     about = {"names": list(c.names), "units": list(c.units), "trained": trained}
     about |= {"center": list(c.center)} if c.center else {}
-    about |= {"lean": c.lean} if c.lean is not None else {}
+    about |= {"lean": c.lean, "spin": c.spin} if c.lean is not None else {}
     return about | ({"shown_by": c.shown_by} if c.shown_by else {})
 
 

@@ -34,6 +34,7 @@ class Command:
         lean: if given, the last four numbers are a rotation: a unit quaternion (w, x, y, z). It is
             uniform over all rotations whose z axis is within this angle [rad] of the center's.
             These four numbers have a unit of 1 and a `largest` of 1.
+        spin: how far this rotation turns about its z axis, at most [rad]; from pi on all of it.
         shown_by: body of the model that viewer and films move to the command: to its first three
             numbers, and turned by its rotation. It has no joint, and touches nothing.
     """
@@ -45,6 +46,7 @@ class Command:
     redraw: float = 0.0
     mirrored: tuple[str, ...] = ()
     lean: float | None = None
+    spin: float = math.pi
     shown_by: str = ""
 
     def __post_init__(self) -> None:
@@ -62,8 +64,9 @@ class Command:
                 "the last four of more than four numbers of the command are a rotation: "
                 "`largest` is 1 there, and `center` a unit quaternion"
             )
-        if not 0 <= self.lean <= math.pi:
-            raise ValueError(f"the command's lean={self.lean}: expected 0 to pi rad")
+        for key in ("lean", "spin"):
+            if not 0 <= getattr(self, key) <= 3.1416:
+                raise ValueError(f"the command's {key}={getattr(self, key)}: expected 0 to pi rad")
 
     @property
     def middle(self) -> tuple[float, ...]:

@@ -50,7 +50,7 @@ class Task(TaskModel):
         drawn, middle = rng.uniform("command", -limit, limit), self.constant(command.middle)
         if command.lean is None:
             return drawn + middle if command.center else drawn
-        turn = leaning_rotation((drawn[:, -4:-1] + 1) / 2, command.lean)
+        turn = leaning_rotation((drawn[:, -4:-1] + 1) / 2, command.lean, command.spin)
         turned = product(middle[-4:].expand_as(turn), turn)
         return torch.cat([drawn[:, :-4] + middle[:-4], turned], 1)
 

@@ -1,11 +1,13 @@
 """Bodies, joints and names of a robot's model: what robots of every shape need to be read."""
 
+from itertools import product
 from typing import Any
 
 import mujoco
 import numpy as np
 
 HINGE, FREE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_FREE
+SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
 SPHERE, CAPSULE, MESH = (
     mujoco.mjtGeom.mjGEOM_SPHERE,
     mujoco.mjtGeom.mjGEOM_CAPSULE,
@@ -121,3 +123,27 @@ def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
     spheres = [geom for i, geom in enumerate(geoms) if m.geom_type[i] == SPHERE]
     check_name("feet", "geom, site or body", name, spheres + sites + bodies[1:])
     return bodies.index(name), -1, -1
+
+
+def tip(m: mujoco.MjModel, d: mujoco.MjData, geom: int, anchor: Array) -> tuple[Array, float]:
+    """The point (3,) of a geom that is farthest from an anchor, and the geom's radius there.
+
+    Both are in meters. The radius is 0 for a geom that is neither a sphere nor a capsule.
+    """
+    frame, size = d.geom_xmat[geom].reshape(3, 3), m.geom_size[geom]
+    kind = int(m.geom_type[geom])  # an integer of NumPy is in no tuple of enums
+    if kind in (SPHERE, CAPSULE):
+        ends = np.array([[0, 0, -1], [0, 0, 1]])
+        local = ends * (size[1] if kind == CAPSULE else 0)
+    elif kind == MESH:
+        mesh = m.geom_dataid[geom]
+        first = m.mesh_vertadr[mesh]
+        local = m.mesh_vert[first : first + m.mesh_vertnum[mesh]]
+    else:
+        corners = np.array(list(product((-1, 1), repeat=3)))
+        local = m.geom_aabb[geom, :3] + corners * m.geom_aabb[geom, 3:]
+    points = d.geom_xpos[geom] + local @ frame.T
+    reach = np.linalg.norm(points - anchor, axis=1)
+    far = points[reach > 0.98 * reach.max()].mean(0)  # the middle of a flat end
+    radius = float(size[0]) if kind in (SPHERE, CAPSULE) else 0.0
+    return far + radius * (far - anchor) / max(float(np.linalg.norm(far - anchor)), 1e-9), radius

@@ -14,6 +14,9 @@ class Robot:
 
     A humanoid has two legs, left and right, and a value for its joints is one number, those of a
     leg from the hip down, or those of both. Its guesses are those of `humanoid/description.py`.
+
+    An arm has a fixed base, a list of joints from there to the tool, and a number or as many for
+    these. Its guesses are those of `arm/description.py`.
     """
 
     mjcf: str  # a path, package:path within an installed package, or menagerie:robot
@@ -37,4 +40,6 @@ class Robot:
     # ±1: the sign of each joint in a mirrored pose; guess: from the joints' axes, None if the robot
     # is not symmetric
     mirror: Any = None
+    # An arm's site or body; guess: a site with such a name, the fingertips' middle, the last body
+    tool: str | None = None
     collide: str  # what touches the ground: feet | all (as in the file, with boxes for meshes)

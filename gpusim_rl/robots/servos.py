@@ -5,6 +5,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
+SETTLED = 0.3  # s, after which no joint may be faster than SPEED
+SPEED = 30.0  # rad/s, m/s
 TRANSMISSION = mujoco.mjtTrn
 ON_JOINT = (int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT))
 DRIVEN = {  # the kind of object that an actuator without a joint drives
@@ -133,3 +135,14 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
 def six_digits(values: np.ndarray) -> list[float]:
     """The values with six significant digits, as MuJoCo writes them to a file."""
     return [float(f"{x:.6g}") for x in values]
+
+
+def diverges(m: mujoco.MjModel) -> str:
+    """A line if the servos shake the robot apart within 0.3 s, else ""."""
+    d = mujoco.MjData(m)
+    mujoco.mj_resetDataKeyframe(m, d, 0)
+    for _ in range(round(SETTLED / m.opt.timestep)):
+        mujoco.mj_step(m, d)
+    if np.isfinite(d.qvel).all() and np.abs(d.qvel).max() < SPEED:
+        return ""
+    return "its simulation diverges: try a smaller robot.kp or robot.kd"

@@ -47,7 +47,8 @@ def fault_of(about: Mapping[str, Any], model: Any) -> str:
         if len(numbers) != count or not all(is_number(x) for x in numbers):
             return f"ranges and center of its command are not {count} numbers each"
     if "lean" in about:
-        if count <= 4 or not is_number(about["lean"]) or not 0 <= about["lean"] <= math.pi:
+        angles = about["lean"], about.get("spin", math.pi)
+        if count <= 4 or not all(is_number(x) and 0 <= x <= 3.1416 for x in angles):
             return f"its command has {count} numbers, and no rotation with a lean in [0, pi]"
         if abs(sum(x * x for x in about["center"][-4:]) - 1) > 1e-3:
             return "the center of its command has no unit quaternion"

@@ -103,20 +103,21 @@ def tour(about: Mapping[str, Any], seconds: float) -> Command:
     ]
     if "lean" in about:
         for i, end in enumerate(ends):
-            end[-4:] = turned(center[-4:], 0.8 * about["lean"], i)
+            spin = min(1.0, 0.8 * about.get("spin", 1.0))  # rad
+            end[-4:] = turned(center[-4:], 0.8 * about["lean"], (-1) ** i * spin, i)
     stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]
 
 
-def turned(rotation: np.ndarray, lean: float, i: int) -> np.ndarray:
-    """(4,) a rotation (4,) after a turn of 1 rad about its z, which then leans [rad].
+def turned(rotation: np.ndarray, lean: float, angle: float, i: int) -> np.ndarray:
+    """(4,) a rotation (4,) after a turn by an angle [rad] about its z, which then leans [rad].
 
-    Both directions differ from one i to the next.
+    The direction of the lean differs from one i to the next.
     """
     import mujoco
 
     spin, tilt, turn, result = np.zeros((4, 4))
-    mujoco.mju_axisAngle2Quat(spin, np.array([0.0, 0.0, 1.0]), (-1.0) ** i)
+    mujoco.mju_axisAngle2Quat(spin, np.array([0.0, 0.0, 1.0]), angle)
     mujoco.mju_axisAngle2Quat(tilt, np.array([np.cos(2.0 * i), np.sin(2.0 * i), 0.0]), lean)
     mujoco.mju_mulQuat(turn, tilt, spin)
     mujoco.mju_mulQuat(result, rotation, turn)

@@ -1,4 +1,4 @@
-"""An arm of 7 joints moves its tool to commanded points and holds it there."""
+"""An arm moves its tool to commanded points and holds it there."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,10 +7,13 @@ import torch
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE, Range
+from gpusim_rl.core.symmetry import Flip
 from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
 from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.arm.posture import mirror_signs
 from gpusim_rl.robots.chain import Chain
+from gpusim_rl.robots.servos import driven_joints
 
 SECOND = 1.0  # s: at the end of each goal's time, in which the tool must stay within the tolerance
 
@@ -69,21 +72,29 @@ class Reach(Task):
     sigma: Scheduled[float]  # m
     sigma_fine: Scheduled[float]  # m
     tolerance: float  # m: largest distance of a success
+    # signs of the joints in the mirror image of a pose; from the model unless given
+    signs: tuple[float, ...] = ()
+    takes_robot: ClassVar = "arm"
     shown_by: ClassVar[str] = "goal_point"  # body of the model that shows the goal
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.chain = Chain(self.mjm, "tool", self.device)
+        m = self.mjm
+        tool = m.site(m.sensor("tool_position").objid[0]).name
+        self.chain = Chain(m, tool, self.device)
         self.home = self.nominal("key_qpos")[0]
+        names = [m.joint(joint).name for joint in self.chain.joints]
+        check_joints(self, names)
+        self.sensors = f"{names[0]}_torque", f"{names[-1]}_torque"
         inwards = self.tensor([[self.margin], [-self.margin]])
-        self.limits = self.joint_limits + inwards  # (2, 7)
+        self.limits = self.joint_limits + inwards  # (2, n)
         self.middle, self.half = self.joint_limits.mean(0), self.joint_limits.diff(dim=0)[0] / 2
+        self.middle = self.middle.nan_to_num()  # of a joint without limits
         self.speed_limit = self.tensor(self.largest_speed)
         self.acceleration_limit = self.tensor(self.largest_acceleration)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
-        self.unit = self.tensor([-1.0] * 7), self.tensor([1.0] * 7)
-        # in the mirror: joints whose axis lies in the mirror's plane turn the other way
-        self.signs = self.tensor([-1.0, 1.0] * 3 + [-1.0])
+        self.unit = self.tensor([-1.0] * m.nu), self.tensor([1.0] * m.nu)
+        self.even = mirror_signs(m, self.chain, m.key_qpos[0], self.signs)
 
     @property
     def command(self):
@@ -99,10 +110,15 @@ class Reach(Task):
 
     @property
     def mirror(self):
-        def images(s):
-            return dict(target=self.signs * s.target, rate=self.signs * s.rate)
+        if self.even is None:
+            return None
+        joints, signs = Flip(tuple(range(len(self.even))), self.even), self.tensor(self.even)
 
-        return Reflection(axis=1, images=images)
+        def images(s):
+            target = self.home + signs * (s.target - self.home)
+            return dict(target=target, rate=signs * s.rate)
+
+        return Reflection(axis=1, joints=joints, images=images)
 
     def start(self, n, rng):
         angles = self.home + self.spread * rng.uniform("start", *self.unit)
@@ -146,8 +162,8 @@ class Reach(Task):
         return dict(torques=self.torques(s) / self.torque_limit, since=since)
 
     def torques(self, s):
-        """(B, 7) the servos' torques [N m]."""
-        return s.span("joint1_torque", "joint7_torque")
+        """(B, n) the servos' torques [N m]."""
+        return s.span(*self.sensors)
 
     def distance(self, s):
         """(B,) distance of the tool from the goal [m]."""
@@ -177,7 +193,7 @@ class Reach(Task):
             power=(torques * s.joint_vel).abs().sum(1),
             torque=(torques.abs() / self.torque_limit).amax(1),
             room=room.amin(1),
-            **{f"speed_{i + 1}": s.joint_vel[:, i] for i in range(7)},
+            **{f"speed_{i + 1}": s.joint_vel[:, i] for i in range(self.mjm.nu)},
         )
 
     def within(self, record):
@@ -195,7 +211,8 @@ class Reach(Task):
         judged = record["judged"] > 0.5
         good = (self.within(record) | ~judged).all(0) & judged.any(0)
         good &= ~record["terminated"].bool().any(0)
-        speeds = torch.stack([record[f"speed_{i + 1}"] for i in range(7)], -1)  # (T, B, 7)
+        names = [f"speed_{i + 1}" for i in range(self.mjm.nu)]
+        speeds = torch.stack([record[name] for name in names], -1)  # (T, B, n)
         acceleration = speeds.diff(dim=0) / self.dt
         jerk = acceleration.diff(dim=0) / self.dt
         return dict(
@@ -208,3 +225,18 @@ class Reach(Task):
             jerk=(jerk**2).mean().sqrt().item(),
             room=record["room"].amin().item(),
         )
+
+
+def check_joints(task: Reach, names: list[str]) -> None:
+    """ValueError unless the model's servos drive the chain's joints, in order, and each joint has
+    its numbers."""
+    driven = [task.mjm.joint(joint).name for joint in driven_joints(task.mjm)]
+    if driven != names:
+        raise ValueError(
+            f"task.mjcf: expected servos of {', '.join(names)}, from the base to the tool; there "
+            f"are those of {', '.join(driven)}"
+        )
+    for key in ("largest_speed", "largest_acceleration"):
+        count = len(getattr(task, key))
+        if count != len(names):
+            raise ValueError(f"task.{key} has {count} numbers, and the arm {len(names)} joints")

@@ -28,12 +28,18 @@ class ReachPose(Reach):
     | c_r | commanded rotation: a unit quaternion (w, x, y, z) | 1; world |
 
     The commanded rotation is uniform over all rotations whose tool axis leans at most `lean` from
-    straight down. The arm observes it as the first two columns of its matrix, and in the same way
+    straight down. It is turned about this axis by at most `spin` from x forward. The arm observes it as the first two columns of its matrix, and in the same way
     the rotation from the tool's to the commanded one (Zhou et al., arXiv:1812.07035).
     """
 
-    ranges = Reach.ranges | dict(lean=Range(0.0, 3.1416), lever=POSITIVE, tolerance_angle=POSITIVE)
+    ranges = Reach.ranges | dict(
+        lean=Range(0.0, 3.1416),
+        spin=Range(0.0, 3.1416),
+        lever=POSITIVE,
+        tolerance_angle=POSITIVE,
+    )
     lean: float  # rad: how far the commanded tool axis is from straight down, at most
+    spin: float  # rad: how far the commanded tool is turned about its axis, at most
     lever: Scheduled[float]  # m/rad
     tolerance_angle: float  # rad: largest angle of a success
     shown_by: ClassVar[str] = "goal_pose"
@@ -48,6 +54,7 @@ class ReachPose(Reach):
             redraw=self.redraw,
             mirrored=("y", "qx", "qz"),
             lean=self.lean,
+            spin=self.spin,
             shown_by=self.shown_by,
         )
 

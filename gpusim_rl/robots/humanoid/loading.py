@@ -18,7 +18,7 @@ from gpusim_rl.robots.humanoid.prepare import corner_names, prepare_specs
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, leg_values
 from gpusim_rl.robots.inertias import implausible
-from gpusim_rl.robots.servos import joint_parameters, six_digits
+from gpusim_rl.robots.servos import diverges, joint_parameters, six_digits
 
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
 FREQUENCY, DAMPING = 2 * math.pi * 10.0, 2.0  # rad/s, 1
@@ -26,8 +26,6 @@ FREQUENCY, DAMPING = 2 * math.pi * 10.0, 2.0  # rad/s, 1
 ROTOR = 1.5e-4
 # Largest torque over weight times length of the leg, of the joints of ankles and of the others.
 ANKLE, JOINT = 0.25, 0.5
-SETTLED = 0.3  # s, after which no joint may be faster than SPEED
-SPEED = 30.0  # rad/s, m/s
 
 
 @dataclass(kw_only=True)
@@ -148,14 +146,3 @@ def add_servos(spec: mujoco.MjSpec, posture: Posture, robot: Robot) -> None:
     """Add the servos and the stance of a description to a spec, in place."""
     joints = {joint: joint for joint in posture.names}
     prepare.add_servos(spec, joints, robot, posture.qpos(np.array(robot.stance)))
-
-
-def diverges(m: mujoco.MjModel) -> str:
-    """A line if the servos shake the robot apart within 0.3 s, else ""."""
-    d = mujoco.MjData(m)
-    mujoco.mj_resetDataKeyframe(m, d, 0)
-    for _ in range(round(SETTLED / m.opt.timestep)):
-        mujoco.mj_step(m, d)
-    if np.isfinite(d.qvel).all() and np.abs(d.qvel).max() < SPEED:
-        return ""
-    return "its simulation diverges: try a smaller robot.kp or robot.kd"

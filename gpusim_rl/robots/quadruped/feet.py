@@ -1,11 +1,9 @@
 """The feet of a quadruped: where each leg touches the ground."""
 
-from itertools import product
-
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import CAPSULE, MESH, SPHERE, Array, RobotError, locate, subtree
+from gpusim_rl.robots.bodies import SPHERE, Array, RobotError, locate, subtree, tip
 from gpusim_rl.robots.quadruped.topology import Foot
 
 SITE_RADIUS = 0.02  # m of the sphere that is added at a site
@@ -110,26 +108,3 @@ def farthest_sphere(m: mujoco.MjModel, reach: dict[int, float]) -> int:
 def local_position(d: mujoco.MjData, body: int, point: Array) -> Array:
     """(3,) a point of the world in the frame of a body [m]."""
     return d.xmat[body].reshape(3, 3).T @ (point - d.xpos[body])
-
-
-def tip(m: mujoco.MjModel, d: mujoco.MjData, geom: int, anchor: Array) -> tuple[Array, float]:
-    """The point (3,) of a geom that is farthest from an anchor, and the geom's radius there.
-
-    Both are in meters. The radius is 0 for a geom that is neither a sphere nor a capsule.
-    """
-    frame, size, kind = d.geom_xmat[geom].reshape(3, 3), m.geom_size[geom], m.geom_type[geom]
-    if kind in (SPHERE, CAPSULE):
-        ends = np.array([[0, 0, -1], [0, 0, 1]])
-        local = ends * (size[1] if kind == CAPSULE else 0)
-    elif kind == MESH:
-        mesh = m.geom_dataid[geom]
-        first = m.mesh_vertadr[mesh]
-        local = m.mesh_vert[first : first + m.mesh_vertnum[mesh]]
-    else:
-        corners = np.array(list(product((-1, 1), repeat=3)))
-        local = m.geom_aabb[geom, :3] + corners * m.geom_aabb[geom, 3:]
-    points = d.geom_xpos[geom] + local @ frame.T
-    reach = np.linalg.norm(points - anchor, axis=1)
-    far = points[reach > 0.98 * reach.max()].mean(0)  # the middle of a flat end
-    radius = float(size[0]) if kind in (SPHERE, CAPSULE) else 0.0
-    return far + radius * (far - anchor) / max(float(np.linalg.norm(far - anchor)), 1e-9), radius

@@ -1,0 +1,100 @@
+"""How an arm waits for its first goal, and which of its poses mirror which."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+
+from gpusim_rl.robots.arm.kinematics import Kinematics
+from gpusim_rl.robots.bodies import Array
+from gpusim_rl.robots.chain import Chain
+
+ALONG = 0.999  # least component of an axis that lies along another one
+EVEN = 0.02  # of the width of the poses: how far a mirrored tool may be from its place
+TILT = 0.05  # largest difference of a mirrored tool's axes
+SPREAD = 0.5  # rad about the home pose, of the poses that are compared
+POSES = 64
+CANDIDATES = 100  # of the best poses that are tried for the home pose
+NEAR = 1e-3  # rad by which a keyframe may be beyond limits
+LEAN, MIDDLE = 0.1, 0.1  # weights of a lean [1/rad] and of angles far from the middle of the range
+SIDES = torch.tensor([1.0, -1.0, 1.0]).double()  # what a mirror across y does to places
+
+
+def fault(arm: Kinematics, angles: Array) -> str:
+    """Why an arm cannot wait like this, or ""."""
+    low, high = arm.low.numpy(), arm.high.numpy()
+    if ((angles < low - NEAR) | (angles > high + NEAR)).any():
+        return "a joint is beyond its limits"
+    touching = arm.touches(angles)
+    names = [f"{arm.m.body(a).name!r} and {arm.m.body(b).name!r}" for a, b in sorted(touching)]
+    return f"{names[0]} touch" if names else ""
+
+
+def find_home(arm: Kinematics) -> Array | None:
+    """(n,) angles with the tool in front of the shoulder and pointing down as far as it goes.
+
+    They are free of contact. Joints that turn an arm out of the plane y = 0 are at 0 where that is
+    its plane. None if each pose that is tried touches something.
+    """
+    angles = arm.samples.clone()
+    center = torch.zeros(1, angles.shape[1], dtype=torch.float64).clamp(arm.low, arm.high)
+    signs = mirror_signs(arm.m, arm.chain, center[0].numpy(), axes=False) or ()
+    turning = torch.tensor([sign < 0 for sign in signs])
+    if turning.any():
+        angles[:, turning] = center[:, turning]
+    position, axes = arm.chain.pose(angles)
+    front = torch.from_numpy(arm.shoulder + np.array([0.5 * arm.reach, 0, 0]))
+    middle, half = (arm.low + arm.high) / 2, (arm.high - arm.low) / 2
+    cost = (position - front).norm(dim=1) / arm.reach
+    cost += LEAN * (-axes[:, 2, 2]).clamp(-1, 1).arccos()
+    cost += MIDDLE * ((angles - middle) / half).square().mean(1)
+    for i in cost.topk(CANDIDATES, largest=False).indices.tolist():
+        if not arm.touches(angles[i]):
+            return angles[i].numpy()
+    return None
+
+
+def turn_signs(m: Any, joints: list[int], angles: Array) -> list[float] | None:
+    """The sign of each joint in a pose's mirror image, from its axis; None if one has none.
+
+    A mirror across y leaves turns about y as they are, and turns others round.
+    """
+    d = mujoco.MjData(m)
+    d.qpos[m.jnt_qposadr[joints]] = angles
+    mujoco.mj_kinematics(m, d)
+    sideways = np.abs(d.xaxis[joints, 1])
+    if ((sideways < ALONG) & (sideways > 1 - ALONG)).any():
+        return None
+    return np.where(sideways > 0.5, 1.0, -1.0).tolist()
+
+
+def mirror_signs(
+    m: Any, chain: Chain, home: Array, given: tuple[float, ...] = (), axes: bool = True
+) -> tuple[float, ...] | None:
+    """(n,) signs s: if home + δ is a pose, the tool of home + s δ is its mirror image across y = 0.
+
+    None if these are not mirror images of one another, as of many arms with joints side by side.
+    Without `axes`, only the tool's places have to be.
+    """
+    signs = given or turn_signs(m, chain.joints, home)
+    if signs is None:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    share = torch.rand(POSES, len(signs), generator=generator, dtype=torch.float64)
+    change, middle = SPREAD * (2 * share - 1), torch.tensor(np.array(home)).double()
+    position, own = chain.pose(middle + change)
+    image, turned = chain.pose(middle + change * torch.tensor(signs).double())
+    limit = EVEN * float((position.amax(0) - position.amin(0)).max())
+    tilted = (turned - SIDES[:, None] * own * SIDES).abs().max()
+    wrong = (image - position * SIDES).norm(dim=1).max()
+    even = wrong <= limit and (tilted <= TILT or not axes)
+    return tuple(signs) if even else None
+
+
+def forward_turn(chain: Chain, home: Array) -> float:
+    """The angle [rad] by which the tool has to turn about its z for its x to point forward, or up,
+    as far as it can in the home pose."""
+    _, axes = chain.pose(torch.tensor(np.array(home)).double()[None])
+    ahead = axes[0, 0] + axes[0, 2]  # (3,) components of each axis along (1, 0, 1)
+    return float(torch.atan2(ahead[1], ahead[0]))

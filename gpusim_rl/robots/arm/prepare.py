@@ -1,0 +1,180 @@
+"""Prepare an arm's MjSpec for the task: lock its fingers, add ground, goals, tool and sensors."""
+
+import math
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots.arm.kinematics import Kinematics
+from gpusim_rl.robots.arm.tool import Tool
+from gpusim_rl.robots.bodies import Array, RobotError
+from gpusim_rl.robots.prepare import (
+    BOX,
+    HIDDEN,
+    LIMITED,
+    OBJECT,
+    ORIENTATION,
+    SENSOR,
+    SPHERE,
+    add_ground,
+    add_torque_sensors,
+    added_name,
+    clear,
+    fix_inertias,
+    replace_mesh,
+    set_options,
+)
+
+TOOL = added_name("tool")
+# Place of the camera in reaches of the arm, and its x and y
+VIEW = np.array([1.45, -0.95, 0.85]), [0.65, 0.76, 0, -0.24, 0.2, 0.95]
+GREEN = [0.15, 0.75, 0.45, 0.45]
+EVERYTHING = 0x7FFFFFFF  # bits of contype and conaffinity
+# Of the hand that shows the pose of a goal: half sizes and places of boxes, in the tool's frame [m]
+HAND = (
+    ([0.018, 0.1, 0.03], [0, 0, -0.074]),
+    ([0.008, 0.007, 0.024], [0, 0.05, -0.02]),
+    ([0.008, 0.007, 0.024], [0, -0.05, -0.02]),
+)
+
+
+def prepare_arm(
+    spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], tool: Tool, rest: Array
+) -> None:
+    """Replace keyframes, sensors, actuators and options of the file by what the task needs, in
+    place. All joints but these are removed. What collides stays as in the file.
+
+    Args:
+        spec: as in the file, or without files.
+        original: the compiled spec.
+        joints: names, from the base to the tool.
+        tool: of the arm.
+        rest: (nq,) where the other joints are locked, in the file's order.
+    """
+    check_couplings(original, joints)
+    clear(spec)
+    for element in (*spec.tendons, *spec.equalities):
+        spec.delete(element)
+    fix_inertias(spec, original)
+    set_options(spec.option)
+    lock(spec, original, joints, rest)
+    for name in joints:
+        joint = spec.joint(name)
+        if not original.jnt_limited[original.joint(name).id]:
+            # a turn each way from the middle, as degrees in a file with angle="degree"
+            half = 180 if spec.compiler.degree else math.pi
+            joint.limited, joint.range = LIMITED.mjLIMITED_TRUE, [-half, half]
+    add_ground(spec, original, lowest(original))
+    body = spec.body(original.body(tool.body).name)
+    body.add_site(name=TOOL, pos=tool.pos, quat=tool.quat, group=HIDDEN)
+    add_goals(spec)
+    add_sensors(spec, joints)
+
+
+def turned(tool: Tool, angle: float) -> Array:
+    """(4,) the rotation of a tool after a turn about its z [rad]."""
+    quat, half = np.zeros(4), angle / 2
+    mujoco.mju_mulQuat(quat, tool.quat, np.array([math.cos(half), 0, 0, math.sin(half)]))
+    return quat
+
+
+def check_couplings(m: mujoco.MjModel, joints: list[str]) -> None:
+    """RobotError if the file couples joints of the arm with each other, or by a tendon."""
+    ids = {m.joint(name).id for name in joints}
+    for i in range(m.neq):
+        pair = {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])}
+        if m.eq_type[i] == mujoco.mjtEq.mjEQ_JOINT and pair & ids and pair <= ids | {-1}:
+            names = ", ".join(m.joint(j).name for j in sorted(pair) if j >= 0)
+            raise RobotError(f"robot.joints: an equality couples {names}: they do not move freely")
+
+
+def lock(spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], rest: Array) -> None:
+    """Remove the other joints, in place. What they moved stays as in `rest`."""
+    d = mujoco.MjData(original)
+    d.qpos[:] = rest
+    mujoco.mj_kinematics(original, d)
+    others = [joint for joint in spec.joints if joint.name not in joints]
+    away = not np.allclose(rest, original.qpos0)
+    for name in {joint.parent.name for joint in others} if away else ():
+        i = original.body(name).id
+        parent, pos, quat = original.body_parentid[i], np.zeros(3), np.zeros(4)
+        back_pos, back = np.zeros(3), np.zeros(4)
+        mujoco.mju_negPose(back_pos, back, d.xpos[parent], d.xquat[parent])
+        mujoco.mju_mulPose(pos, quat, back_pos, back, d.xpos[i], d.xquat[i])
+        body = spec.body(name)
+        body.alt.type = ORIENTATION.mjORIENTATION_QUAT
+        body.pos, body.quat = pos, quat
+    for joint in others:
+        spec.delete(joint)
+
+
+def lowest(m: mujoco.MjModel) -> float:
+    """Height of the ground [m]: 0, or that of the lowest point of what is fixed below it."""
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    fixed = [g for g in range(m.ngeom) if m.body_weldid[m.geom_bodyid[g]] == 0]
+    fixed = [g for g in fixed if m.geom_type[g] != mujoco.mjtGeom.mjGEOM_PLANE]
+    half = [np.abs(d.geom_xmat[g].reshape(3, 3)[2]) @ m.geom_aabb[g, 3:] for g in fixed]
+    center = [
+        d.geom_xpos[g, 2] + d.geom_xmat[g].reshape(3, 3)[2] @ m.geom_aabb[g, :3] for g in fixed
+    ]
+    return min([0.0, *(float(c - h) for c, h in zip(center, half, strict=True))])
+
+
+def add_goals(spec: mujoco.MjSpec) -> None:
+    """Add the bodies that show a goal, below the ground, unless the file has them. In place."""
+    look = dict(rgba=GREEN, contype=0, conaffinity=0, mass=0, group=1)
+    shapes = {
+        "goal_point": [(SPHERE, [0.03, 0, 0], [0, 0, 0])],
+        "goal_pose": [(BOX, size, place) for size, place in HAND],
+    }
+    for name, parts in shapes.items():
+        if spec.body(name) is None:
+            body = spec.worldbody.add_body(name=name, pos=[0, 0, -10])
+            for kind, size, place in parts:
+                body.add_geom(type=kind, size=size, pos=place, **look)
+
+
+def add_sensors(spec: mujoco.MjSpec, joints: list[str]) -> None:
+    """Add the sensors that the task reads, in place. It reads ranges of them in this order."""
+    site = dict(objtype=OBJECT.mjOBJ_SITE, objname=TOOL)
+    spec.add_sensor(name="tool_position", type=SENSOR.mjSENS_FRAMEPOS, **site)
+    spec.add_sensor(name="tool_rotation", type=SENSOR.mjSENS_FRAMEQUAT, **site)
+    add_torque_sensors(spec, {joint: joint for joint in joints})
+
+
+def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, int]]) -> None:
+    """Set what collides, in place.
+
+    With collide=feet, nothing does: an arm has no feet. With collide=all, all geoms that collide in
+    the file do, with the ground and with each other. Bodies that touch where they are joined, pairs
+    of ids, do not.
+    """
+    for geom in spec.geoms:
+        if collide == "feet":
+            geom.contype = geom.conaffinity = 0
+        elif geom.parent.name == "world" and (geom.contype or geom.conaffinity):
+            geom.contype = geom.conaffinity = EVERYTHING
+    names = [body.name for body in spec.bodies]
+    known = [{x.bodyname1, x.bodyname2} for x in spec.excludes]
+    for i, j in sorted(neighbors if collide == "all" else ()):
+        if {names[i], names[j]} not in known:
+            name = added_name(f"{names[i]}-{names[j]}")
+            spec.add_exclude(name=name, bodyname1=names[i], bodyname2=names[j])
+
+
+def add_view(spec: mujoco.MjSpec, arm: Kinematics) -> None:
+    """Add a camera that sees the arm whole, unless the file has `track`, in place."""
+    if any(camera.name == "track" for camera in spec.cameras):
+        return
+    place, size = VIEW[0] * np.array(arm.reach), arm.shoulder * [1, 1, 0]
+    camera = spec.worldbody.add_camera(name="track", pos=place + size, fovy=36)
+    camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
+    camera.alt.xyaxes = VIEW[1]
+
+
+def boxes_for_meshes(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Replace the meshes that collide by boxes, in place. `original` is the compiled spec."""
+    for i, geom in enumerate(spec.geoms):
+        if geom.contype or geom.conaffinity:
+            replace_mesh(geom, original, i)

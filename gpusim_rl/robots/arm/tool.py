@@ -1,0 +1,102 @@
+"""The tool of an arm: a site of its file, the middle of its fingertips, or its last body."""
+
+import re
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots.arm.topology import Links
+from gpusim_rl.robots.bodies import Array, check_name, subtree, tip
+
+# Words in the names of sites that mark a tool, the best first.
+WORDS = (
+    r"grasp|pinch",
+    r"tcp|tool",
+    r"(?<![a-z])eef?(?![a-z])|end.?eff",
+    r"grip",
+    r"attach|flange",
+    r"wrist|hand",
+)
+NEAR = 0.01  # m: the tool's axis is not taken from places that are nearer
+
+
+class Tool(NamedTuple):
+    """The tool's frame: z points out of the hand."""
+
+    name: str  # of a site or body of the file
+    body: int  # id: of the body that it is part of
+    pos: Array  # (3,) in the frame of that body [m]
+    quat: Array  # (4,)
+    why: str  # where it was found
+
+
+def named_tool(m: mujoco.MjModel, name: str) -> tuple[int, int]:
+    """The ids (body, site) of a given tool; site is -1 for a body."""
+    sites = [m.site(i).name for i in range(m.nsite)]
+    bodies = [m.body(i).name for i in range(m.nbody)]
+    if name in sites:
+        return int(m.site_bodyid[sites.index(name)]), sites.index(name)
+    check_name("tool", "site or body", name, sites + bodies[1:])
+    return bodies.index(name), -1
+
+
+def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
+    """The given tool; else a site with the name of one, the middle of the fingertips, or the origin
+    of the last body."""
+    if name is not None:
+        body, site = named_tool(m, name)
+        return site_tool(m, site, "") if site >= 0 else body_tool(m, links, body, None, "")
+    moved = set().union(*(subtree(m, b) for b in links.fingers))
+    rigid = subtree(m, links.last) - moved
+    sites = [i for i in range(m.nsite) if m.site_bodyid[i] in rigid]
+    for word in WORDS:
+        for i in sites:
+            if re.search(word, m.site(i).name, re.I):
+                return site_tool(m, i, f"the site {m.site(i).name!r} of the last link, by its name")
+    tips = fingertips(m, links)
+    if len(tips):
+        return body_tool(m, links, links.last, tips.mean(0), "the middle of the fingertips")
+    end = [b for b in sorted(rigid) if not any(m.body_parentid[c] == b for c in rigid)]
+    last = end[0] if len(end) == 1 else links.last
+    return body_tool(m, links, last, None, "the origin of the last body")
+
+
+def site_tool(m: mujoco.MjModel, site: int, why: str) -> Tool:
+    """The tool that is a site of the file, in that site's frame."""
+    body = int(m.site_bodyid[site])
+    return Tool(m.site(site).name, body, m.site_pos[site].copy(), m.site_quat[site].copy(), why)
+
+
+def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why: str) -> Tool:
+    """The tool at a point (3,) of the world, else at a body's origin.
+
+    Its z is the axis of the body that points away from the joints the most.
+    """
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    frame = d.xmat[body].reshape(3, 3)
+    at = d.xpos[body].copy() if at is None else at
+    away = [at - d.xanchor[j] for j in reversed(links.joints)]
+    out = next((v for v in away if np.linalg.norm(v) > NEAR), np.array([0.0, 0, 1]))
+    local = frame.T @ out
+    axis = np.zeros(3)
+    axis[np.abs(local).argmax()] = np.sign(local[np.abs(local).argmax()])
+    quat = np.zeros(4)
+    mujoco.mju_quatZ2Vec(quat, axis)
+    return Tool(m.body(body).name, body, frame.T @ (at - d.xpos[body]), quat, why)
+
+
+def fingertips(m: mujoco.MjModel, links: Links) -> Array:
+    """(n, 3) the farthest point [m] of each finger from the last hinge, where it is at rest."""
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    anchor = d.xanchor[links.joints[-1]]
+    inner = set().union(*(subtree(m, b) - {b} for b in links.fingers))
+    points = []
+    for finger in (b for b in links.fingers if b not in inner):
+        bodies = subtree(m, finger)
+        tips = [tip(m, d, g, anchor)[0] for g in range(m.ngeom) if m.geom_bodyid[g] in bodies]
+        if tips:
+            points.append(max(tips, key=lambda p: float(np.linalg.norm(p - anchor))))
+    return np.array(points)

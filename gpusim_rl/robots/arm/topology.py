@@ -1,0 +1,167 @@
+"""The chain of an arm in a MuJoCo model: its hinges from a fixed base to the tool, and what hangs
+on them."""
+
+import re
+from typing import Any, NamedTuple
+
+import mujoco
+
+from gpusim_rl.robots.bodies import FREE, HINGE, RobotError, check_name, hinges_between, subtree
+
+FEWEST = 3  # hinges that bring a tool to the points of a box
+LONGER = 2  # hinges that a branch must have more than the others, to be the arm
+# Joints with these words in their names move fingers.
+FINGER = re.compile(r"finger|grip|jaw|claw|knuckle|thumb", re.I)
+
+
+class Links(NamedTuple):
+    """The hinges of an arm, and the body that carries its tool. All are ids of the model."""
+
+    joints: list[int]  # from the base to the tool
+    last: int  # the body that the last of them moves
+    fingers: list[int]  # bodies with joints beyond it
+
+
+def find_root(m: mujoco.MjModel, name: str | None) -> int:
+    """The base: the child of the world that holds all joints, or the named one.
+
+    RobotError if something is free to move, or if several bodies hold joints.
+    """
+    free = [m.joint(j) for j in range(m.njnt) if m.jnt_type[j] == FREE]
+    if free:
+        body = m.body(free[0].bodyid[0]).name
+        raise RobotError(
+            f"robot.base: the body {body!r} has a free joint: expected an arm on a fixed base and "
+            "nothing else; robots that walk are for task=quadruped and task=humanoid"
+        )
+    bodies = [m.body(b).name for b in range(m.nbody)]
+    roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0]
+    if name is not None:
+        root = bodies.index(check_name("base", "body", name, bodies))
+        return root
+    roots = [b for b in roots if depth(m, b)]
+    if not roots:
+        raise RobotError("robot.joints: the model has no hinge: expected an arm")
+    if len(roots) > 1:
+        names = ", ".join(bodies[b] for b in roots)
+        raise RobotError(f"robot.base: {len(roots)} bodies carry joints: name one of {names}")
+    return roots[0]
+
+
+def find_links(m: mujoco.MjModel, root: int, joints: Any, end: int | None) -> Links:
+    """The hinges from the base to the tool.
+
+    Args:
+        m: the model of the file.
+        root: the base.
+        joints: names, or None for the longest chain.
+        end: the body of a tool that was named, else None.
+    """
+    if joints is not None:
+        chain, last = named_joints(m, root, joints)
+    else:
+        last = find_end(m, root) if end is None else end
+        chain, last = trim(m, path(m, root, last), last, keep=end is not None)
+    if end is not None and end not in subtree(m, last):
+        raise RobotError(f"robot.tool: {m.body(end).name!r} is not moved by the last of the joints")
+    check_chain(m, root, chain, last)
+    beyond = subtree(m, last) - {last}
+    return Links(chain, last, [b for b in sorted(beyond) if m.body_jntnum[b]])
+
+
+def named_joints(m: mujoco.MjModel, root: int, joints: Any) -> tuple[list[int], int]:
+    """The joints of given names, and the body that the last one moves."""
+    if not isinstance(joints, list) or not joints or not all(isinstance(x, str) for x in joints):
+        raise RobotError(f"robot.joints={joints}: expected names, from the base to the tool")
+    names = [m.joint(j).name for j in range(m.njnt)]
+    chain = [names.index(check_name("joints", "joint", name, names)) for name in joints]
+    last = int(m.jnt_bodyid[chain[-1]])
+    between = path(m, root, last)
+    if [j for j in between if j in chain] != chain:
+        listed = ", ".join(names[j] for j in between)
+        raise RobotError(
+            f"robot.joints={joints}: not in order from the base to the tool; on the way to the "
+            f"last one there are {listed}"
+        )
+    return chain, last
+
+
+def find_end(m: mujoco.MjModel, root: int) -> int:
+    """The last link: where the chain ends, or branches into fingers."""
+    body = root
+    while True:
+        children = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
+        lengths = {b: depth(m, b) for b in children if depth(m, b)}
+        if not lengths:
+            return body
+        order = sorted(lengths, key=lambda b: -lengths[b])
+        second = lengths[order[1]] if len(order) > 1 else -LONGER
+        if lengths[order[0]] < second + LONGER:
+            if len(hinges_between(m, int(m.body_parentid[root]), body)) >= FEWEST:
+                return body
+            names = " and ".join(repr(last_name(m, b)) for b in order[:2])
+            raise RobotError(
+                f"robot.tool: {len(order)} chains begin at {m.body(body).name!r}, which arm is "
+                f"it? Name a site or a body on it; two of them end at {names}"
+            )
+        body = order[0]
+
+
+def depth(m: mujoco.MjModel, body: int) -> int:
+    """The most joints in a row, from a body on."""
+    below = [depth(m, b) for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
+    return int(m.body_jntnum[body]) + max(below, default=0)
+
+
+def last_name(m: mujoco.MjModel, body: int) -> str:
+    """The name of the last body of the longest chain from a body on."""
+    below = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body and depth(m, b)]
+    return last_name(m, max(below, key=lambda b: depth(m, b))) if below else m.body(body).name
+
+
+def path(m: mujoco.MjModel, root: int, body: int) -> list[int]:
+    """The joints of all kinds from the base, its own among them, to a body."""
+    joints: list[int] = []
+    while body > 0:
+        first = int(m.body_jntadr[body])
+        joints = [*range(first, first + int(m.body_jntnum[body])), *joints]
+        if body == root:
+            return joints
+        body = int(m.body_parentid[body])
+    raise RobotError(f"robot.base: the chain does not begin at {m.body(root).name!r}")
+
+
+def trim(m: mujoco.MjModel, chain: list[int], last: int, keep: bool) -> tuple[list[int], int]:
+    """The chain without the joints of a finger at its end, and the body that is then the last.
+
+    keep: whether the end was named. Then nothing is removed.
+    """
+    while chain and not keep and is_finger(m, chain[-1]):
+        last = int(m.body_parentid[m.jnt_bodyid[chain.pop()]])
+    return chain, last
+
+
+def is_finger(m: mujoco.MjModel, joint: int) -> bool:
+    """Whether a joint at the end of a chain moves a finger, by its kind or its name."""
+    return m.jnt_type[joint] != HINGE or bool(FINGER.search(m.joint(joint).name))
+
+
+def check_chain(m: mujoco.MjModel, root: int, chain: list[int], last: int) -> None:
+    """RobotError unless the chain has three hinges or more, one for each body, and nothing else."""
+    names = [m.joint(j).name for j in chain]
+    where = f"from {m.body(root).name!r} to {m.body(last).name!r}"
+    for j, name in zip(chain, names, strict=True):
+        if m.jnt_type[j] != HINGE:
+            kind = ("a free joint", "a ball joint", "a slide")[int(m.jnt_type[j])]
+            raise RobotError(f"robot.joints: {name!r} is {kind}: expected hinges {where}")
+        if m.body_jntnum[m.jnt_bodyid[j]] > 1:
+            body = m.body(m.jnt_bodyid[j]).name
+            raise RobotError(f"robot.joints: the body {body!r} has several joints: expected one")
+        if m.jnt_limited[j] and m.jnt_range[j, 0] >= m.jnt_range[j, 1]:
+            raise RobotError(f"robot.joints: the range of {name!r} is empty")
+    if len(chain) < FEWEST:
+        listed = ", ".join(names) or "none"
+        raise RobotError(
+            f"robot.joints: expected {FEWEST} hinges or more {where}, there are {len(chain)}: "
+            f"{listed}"
+        )
