@@ -65,20 +65,17 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
     if given and not kind.takes_robot:
         raise ValueError(
             f"robot.{given[0]}: this task has a robot of its own, only quadrupeds and "
-            "humanoids that walk take another"
+            "humanoids that walk, and arms that reach, take another"
         )
     if robot["mjcf"] is None:
         if given:
             raise ValueError(f"robot.{given[0]} describes a robot: set robot.mjcf=FILE as well")
         return {}
     prepared = robot_size.load(robot, kind.takes_robot)
-    description = prepared.robot
     return dict(
-        mjcf=description.mjcf,
+        mjcf=prepared.robot.mjcf,
         mjm=add_boxes(prepared.spec).compile() if kind.takes_terrain else prepared.mjm,
         text=prepared.text,
-        height=description.height,
-        scale=tuple(description.scale or ()),
         **prepared.arguments,
     )
 

@@ -55,7 +55,7 @@ def compose_config(
         if not trees.is_below(key, given)
     }
     # No schedule runs here. It only gives the numbers that the caller did not.
-    return robot_size.scale_to_legs(curriculum.config_at(plan, cfg), given)
+    return robot_size.fit_to_robot(curriculum.config_at(plan, cfg), given)
 
 
 def plain(value: Any) -> Any:

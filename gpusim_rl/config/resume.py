@@ -8,7 +8,7 @@ from typing import Any
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
 from gpusim_rl.config.recipe import open_recipe
-from gpusim_rl.config.robot_size import scale_to_legs
+from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.validate import (
@@ -48,7 +48,7 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
     Args:
         cfg: composed by `compose_plain`.
         words: of the command line.
-        robot: whether to scale a new training's numbers to the legs of its robot.
+        robot: whether to fit a new training's numbers to its robot.
     ValueError or OSError in one line if something is wrong.
     """
     keys = [override.key_or_group for override in parse(words)]
@@ -66,7 +66,7 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
     if cfg["resume"] is None:
         cfg = cfg | {"task_code": find_task_code(cfg, named)}
         check_run_dir(cfg)
-        cfg = scale_to_legs(cfg, keys) if robot else cfg
+        cfg = fit_to_robot(cfg, keys) if robot else cfg
     return cfg
 
 

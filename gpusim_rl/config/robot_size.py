@@ -1,4 +1,5 @@
-"""A legged task's numbers for a smaller robot: what it is asked for follows the length of its legs.
+"""A task's numbers for another robot: what is asked of legs follows their length, and what is asked
+of an arm what it can reach and carry.
 
 A robot with legs of 14 cm that is to walk at 1 m/s, two steps a second, never learns it. Speeds of
 the same Froude number v² / (g · leg) are dynamically similar (Alexander and Jayes, 1983,
@@ -28,6 +29,8 @@ OWN = {
     "quadruped_rough": ("quadruped", LEG),
     "humanoid": ("humanoid", 0.695),
 }
+ARMS, OWN_REACH = ("reach", "reach_pose"), 0.947  # m, of tasks/assets/arm.xml
+BOX = ("task.center", "task.largest", "task.lean", "task.spin")  # of goals
 SHORTEST = 0.005  # s, the timestep that robots/quadruped/prepare.py gives each robot
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
@@ -39,10 +42,11 @@ POWERS = {
     "task.randomise.push": (0.5,),
     "task.training.timestep": (0.5,),
 }
+ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
 
 
-def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
-    """A configuration whose task asks a robot with short legs for less; one line says so.
+def fit_to_robot(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
+    """A configuration whose task asks its robot for what it can do; one line says what changed.
 
     Numbers that are given or scheduled stay as they are, and so does a task's file of the user's.
 
@@ -52,30 +56,37 @@ def scale_to_legs(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
     ValueError or OSError in one line if the robot cannot be loaded.
     """
     task = cfg["task"]["name"]
-    if task not in OWN or not cfg["robot"]["mjcf"]:
+    if task not in (*OWN, *ARMS) or not cfg["robot"]["mjcf"]:
         return cfg
     if "task" in user_choices("config", (f"task={task}",)):
         return cfg
     from gpusim_rl.robots.models import find_robot_file  # it loads MuJoCo
 
     mtime = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
-    shape, own = OWN[task]
-    leg = leg_length(json.dumps(cfg["robot"]), mtime, shape)
-    size = leg / own
-    if size > 0.999:
-        return cfg
+    robot, now = json.dumps(cfg["robot"]), flatten(cfg)
     fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
-    now, scaled, said = flatten(cfg), copy.deepcopy(cfg), []
-    for key, powers in POWERS.items():
+    if task in ARMS:
+        boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
+        asked = json.dumps({"lean": now.get("task.lean"), "given": boxes})
+        size, about, wanted = arm_numbers(robot, mtime, asked)
+        powers = ARM_POWERS
+    else:
+        shape, own = OWN[task]
+        leg = leg_length(robot, mtime, shape)
+        size, about, wanted, powers = leg / own, f"legs of {leg:.3g} m", {}, POWERS
+        if size > 0.999:
+            return cfg
+    scales = {key: scale(key, now, [size**x for x in powers[key]]) for key in powers}
+    scaled, said = copy.deepcopy(cfg), []
+    for key, value in (scales | wanted).items():
         if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
             continue
-        value = scale(key, now, [size**power for power in powers])
         if value not in (None, now.get(key)):
             set_key(scaled, key, value)
             said.append(describe(key, value))
     if said:
-        legs = f"{cfg['robot']['mjcf']} has legs of {leg:.3g} m"
-        warn_once(f"{legs}, so its task's numbers are scaled: {' '.join(said)}")
+        line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
+        warn_once(f"{line}: {' '.join(said)}")
     return scaled
 
 
@@ -115,6 +126,31 @@ def describe(key: str, value: Any) -> str:
     if isinstance(value, dict):
         return f"{key}={{low:{value['low']},high:{value['high']}}}"
     return f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
+
+
+@cache
+def arm_numbers(robot: str, mtime: int, asked: str) -> tuple[float, str, dict[str, Any]]:
+    """What an arm can be asked for, kept for the other runs of a multirun.
+
+    Args:
+        robot: a configuration's section as JSON.
+        mtime: when its file changed [ns].
+        asked: as JSON, `lean` of the task [rad], null for goals without rotation; and `given`,
+            key → value of those of `BOX` that stay.
+
+    Returns:
+        (its reach over that of our own arm, what the line says of it, key → value).
+    """
+    wanted = json.loads(asked)
+    arm: Any = load(json.loads(robot), "arm")
+    given = {key.removeprefix("task."): value for key, value in wanted["given"].items()}
+    try:
+        numbers = arm.task_numbers(wanted["lean"], given)
+    except ValueError as error:
+        raise ValueError(f"robot.mjcf={json.loads(robot)['mjcf']}: {error}") from None
+    reach = arm.kinematics.reach
+    about = f"a reach of {reach:.3g} m and {len(arm.robot.joints)} joints"
+    return reach / OWN_REACH, about, {f"task.{key}": value for key, value in numbers.items()}
 
 
 @cache

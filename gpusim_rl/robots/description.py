@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.robots.arm.description import arm_reasons
+from gpusim_rl.robots.arm.loading import LoadedArm
+from gpusim_rl.robots.arm.prepare import TOOL
 from gpusim_rl.robots.bodies import FREE
 from gpusim_rl.robots.humanoid.description import humanoid_reasons
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
@@ -51,8 +54,10 @@ def reasons(given: dict[str, Any], loaded: LoadedRobot) -> dict[str, str]:
     return {key: text for key, text in why.items() if given.get(key) is None}
 
 
-def legs_of(loaded: LoadedRobot | LoadedHumanoid) -> dict[str, str]:
-    """Leg → a geom of its foot in the model."""
+def labels_of(loaded: LoadedRobot | LoadedHumanoid | LoadedArm) -> dict[str, str]:
+    """Leg → a geom of its foot in the model; of an arm, tool → its site."""
+    if isinstance(loaded, LoadedArm):
+        return {"tool": TOOL}
     if isinstance(loaded, LoadedHumanoid):
         return loaded.feet
     return dict(zip(LEGS, loaded.foot_geoms, strict=True))
@@ -106,17 +111,24 @@ def guess_of(loaded: LoadedRobot, key: str) -> tuple[str, list[str]]:
 
 
 def as_yaml(
-    loaded: LoadedRobot | LoadedHumanoid, given: dict[str, Any], name: str, actuator: dict[str, Any]
+    loaded: LoadedRobot | LoadedHumanoid | LoadedArm,
+    given: dict[str, Any],
+    name: str,
+    actuator: dict[str, Any],
 ) -> str:
     """The text of a file in conf/robot/ that describes a robot, with these actuators.
 
     A comment above each value that was not given says where it comes from.
     """
-    humanoid = isinstance(loaded, LoadedHumanoid)
-    why = humanoid_reasons(given, loaded) if humanoid else reasons(given, loaded)
-    lines, legs = [f"# conf/robot/{name}.yaml", f"name: {name}"], loaded.robot.joints
+    if isinstance(loaded, LoadedArm):
+        why, legs = arm_reasons(given, loaded), [loaded.robot.joints]
+    else:
+        humanoid = isinstance(loaded, LoadedHumanoid)
+        why = humanoid_reasons(given, loaded) if humanoid else reasons(given, loaded)
+        legs = loaded.robot.joints
+    lines = [f"# conf/robot/{name}.yaml", f"name: {name}"]
     for key, value in asdict(loaded.robot).items():
-        if isinstance(value, list) and len(value) == sum(map(len, legs)):
+        if key != "joints" and isinstance(value, list) and len(value) == sum(map(len, legs)):
             leg = value[: len(legs[0])]
             repeated = value == leg * len(legs)
             value = leg[0] if value == leg[:1] * len(value) else leg if repeated else value

@@ -59,8 +59,14 @@ class LoadedRobot:
     @property
     def arguments(self) -> dict[str, Any]:
         """What the task is told of the robot, beside its model."""
-        signs = tuple(self.robot.mirror or ())
-        return dict(foot_geoms=self.foot_geoms, lift_direction=self.lift_direction, signs=signs)
+        robot = self.robot
+        return dict(
+            foot_geoms=self.foot_geoms,
+            lift_direction=self.lift_direction,
+            signs=tuple(robot.mirror or ()),
+            height=robot.height,
+            scale=tuple(robot.scale or ()),
+        )
 
 
 def load_robot(build: Callable[..., Any] | None = None, **keys: Any) -> Any:

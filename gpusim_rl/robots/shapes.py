@@ -1,9 +1,11 @@
-"""The shapes of robots that a file can be loaded as: quadruped and humanoid."""
+"""The shapes of robots that a file can be loaded as: quadruped, humanoid and arm."""
 
 from typing import Any
 
 import mujoco
 
+from gpusim_rl.robots.arm import topology as one_arm
+from gpusim_rl.robots.arm.loading import LoadedArm, build_arm
 from gpusim_rl.robots.bodies import RobotError, find_base
 from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.humanoid import topology as two_legs
@@ -11,8 +13,8 @@ from gpusim_rl.robots.humanoid.loading import LoadedHumanoid, build_humanoid
 from gpusim_rl.robots.importer import LoadedRobot, build_robot, load_robot
 from gpusim_rl.robots.quadruped import topology as four_legs
 
-Loaded = LoadedRobot | LoadedHumanoid
-SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid}
+Loaded = LoadedRobot | LoadedHumanoid | LoadedArm
+SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid, "arm": build_arm}
 
 
 def load_as(shape: str, **keys: Any) -> Loaded:
@@ -36,10 +38,13 @@ def build_any(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Lo
 
 
 def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> str:
-    """The shape of a robot: that of its given legs, else the first whose legs are there.
+    """The shape of a robot: that of its given tool or legs, else the first whose legs are there.
 
-    A robot without legs counts as a quadruped, which is then refused in one line.
+    Without legs it is an arm if it stands fixed and has one or two chains of joints. Any other
+    counts as a quadruped, which is then refused in one line.
     """
+    if robot.tool is not None or (isinstance(robot.joints, list) and is_flat(robot.joints)):
+        return "arm"
     for legs in (robot.feet, robot.joints):
         if isinstance(legs, list):
             return "humanoid" if len(legs) == 2 else "quadruped"
@@ -50,4 +55,11 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         except RobotError:
             continue
         return shape
-    return "quadruped"
+    return (
+        "arm" if one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2 else "quadruped"
+    )
+
+
+def is_flat(joints: list[Any]) -> bool:
+    """Whether these are names, not lists of names."""
+    return all(isinstance(joint, str) for joint in joints)

@@ -18,8 +18,9 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
     """Write a PNG of the first keyframe, rendered off screen.
 
     Args:
-        model: a mujoco.MjModel with a free base and a keyframe.
-        labels: label → the geom that it is written at. An arrow shows x of the base.
+        model: a mujoco.MjModel with a keyframe.
+        labels: label → the geom or site that it is written at. An arrow shows x of a free base,
+            else that of the world.
         path: of the picture.
 
     Raises ValueError where there is no off-screen OpenGL.
@@ -36,8 +37,11 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
         view = whole(model, data)
         camera.renderer.update_scene(data, view)
         for label, name in labels.items():
-            add_label(scene, label, data.geom(name).xpos)
-        above = data.qpos[:3] + np.array([0, 0, 0.15 * view.distance])
+            sites = [model.site(i).name for i in range(model.nsite)]
+            thing = data.site(name) if name in sites else data.geom(name)
+            add_label(scene, label, thing.xpos)
+        free = model.njnt and model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
+        above = (data.qpos[:3] if free else view.lookat) + np.array([0, 0, 0.15 * view.distance])
         ahead = above + np.array([0.25 * view.distance, 0, 0])
         add_arrow(scene, above, ahead)
         add_label(scene, "forward", ahead)

@@ -28,8 +28,9 @@ class ReachPose(Reach):
     | c_r | commanded rotation: a unit quaternion (w, x, y, z) | 1; world |
 
     The commanded rotation is uniform over all rotations whose tool axis leans at most `lean` from
-    straight down. It is turned about this axis by at most `spin` from x forward. The arm observes it as the first two columns of its matrix, and in the same way
-    the rotation from the tool's to the commanded one (Zhou et al., arXiv:1812.07035).
+    straight down. It turns about this axis by at most `spin`, from where x points forward. The arm
+    observes it as the first two columns of its matrix, and in the same way the rotation from the
+    tool's to the commanded one (Zhou et al., arXiv:1812.07035).
     """
 
     ranges = Reach.ranges | dict(

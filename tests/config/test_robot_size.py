@@ -68,12 +68,12 @@ def test_timesteps_follow_the_size(monkeypatch, size, wanted):
     """Small robots move faster. A control step is whole timesteps, no shorter than the model's."""
     monkeypatch.setattr(robot_size, "leg_length", lambda *_: size * robot_size.LEG)
     cfg = compose_plain("config", ["robot.mjcf=tasks/assets/quadruped.xml"])
-    scaled = robot_size.scale_to_legs(cfg, ["task"])["task"]["training"]
+    scaled = robot_size.fit_to_robot(cfg, ["task"])["task"]["training"]
     assert scaled == {"timestep": wanted, "integrator": None, "joint_friction": False}
     exact = compose_plain(
         "config", ["robot.mjcf=tasks/assets/quadruped.xml", "task.training=exact"]
     )
-    assert robot_size.scale_to_legs(exact, ["task.training"])["task"]["training"] == "exact"
+    assert robot_size.fit_to_robot(exact, ["task.training"])["task"]["training"] == "exact"
 
 
 def test_what_a_user_says_is_asked(short, capsys):

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.robots.description import legs_of, reasons
+from gpusim_rl.robots.description import labels_of, reasons
 from gpusim_rl.viewer.picture import picture
 from tests.strangers.robots import Shape, draw, mjcf
 from tests.worlds import make_robot
@@ -143,7 +143,7 @@ def test_names_of_a_robot_that_looks_backward(load, capsys, front, rear, warned)
 def test_picture(load, tmp_path):
     """The picture shows the robot, with a label at each leg's foot."""
     loaded = load(mjcf(stranger()))
-    m, feet = loaded.mjm, legs_of(loaded)
+    m, feet = loaded.mjm, labels_of(loaded)
     d = mujoco.MjData(m)
     mujoco.mj_resetDataKeyframe(m, d, 0)
     mujoco.mj_kinematics(m, d)

@@ -15,7 +15,7 @@ from gpusim_rl.robots.arm.gains import Loads, joint_values
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
 from gpusim_rl.robots.arm.tool import Tool, find_tool, named_tool
-from gpusim_rl.robots.arm.workspace import Box, find_box
+from gpusim_rl.robots.arm.workspace import find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError
 from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import implausible
@@ -52,9 +52,28 @@ class LoadedArm:
         """(n,) largest speed [rad/s] and acceleration [rad/s²] of the targets."""
         return gains.speeds(self.robot, self.loads)
 
-    def workspace(self, **given: Any) -> Box:
-        """The box of goals that the arm can reach; `given` as of `find_box`."""
-        return find_box(self.kinematics, prepare.lowest(self.original), **given)
+    def task_numbers(self, lean: float | None, given: dict[str, Any]) -> dict[str, Any]:
+        """Key of the task → what this arm can be asked for.
+
+        Args:
+            lean: that is asked for [rad]; None for goals without a rotation.
+            given: of center, largest, lean and spin those that stay as they are.
+        """
+        speed, acceleration = self.speeds
+        last = self.original.jnt_bodyid[self.original.joint(self.robot.joints[-1]).id]
+        numbers: dict[str, Any] = {
+            "largest_speed": three_digits(speed),
+            "largest_acceleration": three_digits(acceleration),
+            "randomise.payload.only": [self.original.body(last).name],
+        }
+        if not self.mjm.dof_damping.any():
+            numbers["randomise.damping.kind"] = "off"  # there is none to scale
+        wanted = ("center", "largest") if lean is None else ("center", "largest", "lean", "spin")
+        if {*wanted} <= {*given}:
+            return numbers
+        box = find_box(self.kinematics, prepare.lowest(self.original), lean, given)
+        of_box = {key: getattr(box, key) for key in wanted}
+        return numbers | {k: [*x] if isinstance(x, tuple) else x for k, x in of_box.items()}
 
     @property
     def locked(self) -> list[str]:
@@ -181,3 +200,8 @@ def drops(m: mujoco.MjModel) -> str:
         f"the servos do not hold the arm: {name!r} moves by {gone.max():.2f} rad in {HOLD:g} s: "
         "robot.kp or robot.torque is too small"
     )
+
+
+def three_digits(values: Array) -> list[float]:
+    """The values with three significant digits."""
+    return [float(f"{x:.3g}") for x in values]

@@ -22,6 +22,22 @@ class Links(NamedTuple):
     fingers: list[int]  # bodies with joints beyond it
 
 
+def is_fixed(m: mujoco.MjModel) -> bool:
+    """Whether nothing in a model is free to move."""
+    return FREE.value not in m.jnt_type
+
+
+def count_chains(m: mujoco.MjModel) -> int:
+    """How many chains of three joints or more begin where the first ones part."""
+    chains, parts = [0], [0]
+    while len(parts) == 1:
+        chains, body = parts, parts[0]
+        below = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
+        parts = [b for b in below if depth(m, b)]
+    long = [b for b in parts if depth(m, b) >= FEWEST]
+    return max(len(long), len(chains))
+
+
 def find_root(m: mujoco.MjModel, name: str | None) -> int:
     """The base: the child of the world that holds all joints, or the named one.
 

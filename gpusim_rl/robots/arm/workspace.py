@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,50 +35,45 @@ class Box(NamedTuple):
     share: float  # of goals drawn of it that are reached
 
 
-def find_box(
-    arm: Kinematics,
-    ground: float,
-    center: Array | None = None,
-    largest: Array | None = None,
-    lean: float | None = None,
-) -> Box:
-    """The largest of some boxes in front of an arm that it can reach.
+def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]) -> Box:
+    """The first of some boxes in front of an arm that it can reach, the large ones first.
 
     Args:
         arm: the arm.
         ground: its height [m].
-        center, largest: of the box [m], where they are given.
-        lean: the largest of the tool's axis from straight down [rad]; None if any pose will do.
+        lean: the largest of the tool's axis from straight down [rad]; None if any rotation will do.
+        given: of center, largest, lean and spin those that are as they are.
 
     Raises:
         RobotError: it reaches none of them.
     """
     best = 0.0
-    for box in candidates(arm, ground, center, largest, lean):
+    for box in candidates(arm, ground, lean, given):
         share = check(arm, box, lean is not None)
         if share >= ENOUGH:
             return box._replace(share=share)
         best = max(best, share)
-    what = "poses" if lean is not None else "points"
+    what = "points" if lean is None else "poses"
     raise RobotError(
-        f"no box of goals in front of the arm was found that it can reach; of the best, it "
-        f"reached {100 * best:.0f} % of the {what}: set task.center and task.largest"
+        f"of none of the boxes of goals in front of it that were tried the arm reaches all {what}, "
+        f"at most {100 * best:.0f} %: set task.center and task.largest"
     )
 
 
 def candidates(
-    arm: Kinematics, ground: float, center: Array | None, largest: Array | None, lean: float | None
+    arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]
 ) -> Iterator[Box]:
     """Boxes to try, the best first: large ones, near where that of our own arm is."""
     size = arm.reach / REACH
-    places = [arm.shoulder + arm.reach * np.array([x, 0, z]) for z, x in product(UPWARD, FORWARD)]
-    leans = [0.0] if lean is None else [lean * share for share in LEANS]
-    spins = [0.0] if lean is None else SPINS
-    for share, a, spin, place in product(SIZES, leans, spins, places):
-        half = share * size * np.array(LARGEST) if largest is None else largest
-        middle = np.array(place if center is None else center)
-        if center is None:
-            middle[2] = max(middle[2], ground + FLOOR + half[2])
+    turning = lean is not None
+    leans = [lean * share for share in LEANS] if turning else [0.0]
+    spins = SPINS if turning else [0.0]
+    choices = dict(lean=leans, spin=spins) | {k: [given[k]] for k in ("lean", "spin") if k in given}
+    for share, a, spin, z, x in product(SIZES, choices["lean"], choices["spin"], UPWARD, FORWARD):
+        half = np.array(given.get("largest") or share * size * np.array(LARGEST))
+        middle = arm.shoulder + arm.reach * np.array([x, 0, z])
+        middle[2] = max(middle[2], ground + FLOOR + half[2])
+        middle = np.array(given.get("center") or middle)
         yield Box(round_off(middle), round_off(half), round(a, 3), spin, 0.0)
 
 

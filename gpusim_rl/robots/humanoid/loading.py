@@ -43,8 +43,8 @@ class LoadedHumanoid:
     @property
     def arguments(self) -> dict[str, Any]:
         """What the task is told of the robot, beside its model."""
-        lifts = self.posture.lift_direction(np.array(self.robot.stance))
-        return dict(lift_direction=lifts)
+        robot, lifts = self.robot, self.posture.lift_direction(np.array(self.robot.stance))
+        return dict(lift_direction=lifts, height=robot.height, scale=tuple(robot.scale or ()))
 
     @property
     def feet(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ from rich.table import Table
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose, recipe, validate
-from gpusim_rl.config.robot_size import scale_to_legs
+from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import WARM_UP
@@ -215,7 +215,7 @@ def main(words: list[str]) -> None:
         curriculum.check_overrides(cfg, keys)
         cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))
         cfg, _ = recipe.choose_recipe(recipe.open_recipe(cfg, keys))
-        cfg = scale_to_legs(cfg, keys)
+        cfg = fit_to_robot(cfg, keys)
         start = perf_counter()
         with waiting("building"):
             ppo = make_ppo(cfg)

@@ -25,7 +25,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.report import SHARES
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose, recipe, validate
-from gpusim_rl.config.robot_size import scale_to_legs
+from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import Spent
@@ -48,7 +48,7 @@ def settle(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     validate.writable("out", cfg["out"])
     curriculum.check_overrides(cfg, keys)
     cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))
-    return scale_to_legs(recipe.choose_recipe(recipe.open_recipe(cfg, keys))[0], keys)
+    return fit_to_robot(recipe.choose_recipe(recipe.open_recipe(cfg, keys))[0], keys)
 
 
 def measure(ppo: PPO, seconds: float, progress: Progress | None = None) -> dict[str, Any]:
