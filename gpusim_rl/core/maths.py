@@ -129,7 +129,7 @@ def leaning_rotation(unit: Tensor, lean: float, spin: float = math.pi) -> Tensor
     """
     height, way, turn = unit.unbind(-1)
     half = torch.acos(1 - height * (1 - math.cos(lean))) / 2
-    way, turn = 2 * math.pi * way, spin * turn  # half of the angle of the turn
+    way, turn = 2 * math.pi * way, min(spin, math.pi) * turn  # half of the angle of the turn
     turn = turn - spin / 2 if spin < math.pi else turn
     zero = torch.zeros_like(half)
     tilt = torch.stack([half.cos(), half.sin() * way.cos(), half.sin() * way.sin(), zero], -1)
