@@ -30,7 +30,7 @@ OWN = {
     "humanoid": ("humanoid", 0.695),
 }
 ARMS, OWN_REACH = ("reach", "reach_pose"), 0.947  # m, of tasks/assets/arm.xml
-BOX = ("task.center", "task.largest", "task.lean", "task.spin")  # of goals
+BOX = ("task.center", "task.largest", "task.tilt", "task.lean", "task.spin")  # of goals
 SHORTEST = 0.005  # s, the timestep that robots/quadruped/prepare.py gives each robot
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {

@@ -8,9 +8,8 @@ import torch
 from gpusim_rl.core.maths import conjugate, log, product, squared, to_6d, to_matrix
 from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.envs.declarations import Command, Scheduled
+from gpusim_rl.robots.arm.workspace import pointing
 from gpusim_rl.tasks.manipulation.reach import Reach
-
-DOWN = (0.0, 1.0, 0.0, 0.0)  # the rotation with the tool's z straight down, and its x forward
 
 
 @dataclass(kw_only=True)
@@ -28,18 +27,21 @@ class ReachPose(Reach):
     | c_r | commanded rotation: a unit quaternion (w, x, y, z) | 1; world |
 
     The commanded rotation is uniform over all rotations whose tool axis leans at most `lean` from
-    straight down. It turns about this axis by at most `spin`, from where x points forward. The arm
-    observes it as the first two columns of its matrix, and in the same way the rotation from the
-    tool's to the commanded one (Zhou et al., arXiv:1812.07035).
+    a middle one: straight down, or tilted by `tilt` to the front. It turns about its own axis by at
+    most `spin`, from where x points forward. The arm observes it as the first two columns of its
+    matrix, and in the same way the rotation from the tool's to the commanded one (Zhou et al.,
+    arXiv:1812.07035).
     """
 
     ranges = Reach.ranges | dict(
+        tilt=Range(-3.1416, 3.1416),
         lean=Range(0.0, 3.1416),
         spin=Range(0.0, 3.1416),
         lever=POSITIVE,
         tolerance_angle=POSITIVE,
     )
-    lean: float  # rad: how far the commanded tool axis is from straight down, at most
+    tilt: float  # rad: of the middle of the commanded tool axes, from straight down to forward
+    lean: float  # rad: how far a commanded tool axis is from their middle, at most
     spin: float  # rad: how far the commanded tool is turned about its axis, at most
     lever: Scheduled[float]  # m/rad
     tolerance_angle: float  # rad: largest angle of a success
@@ -50,7 +52,7 @@ class ReachPose(Reach):
         return Command(
             names=("x", "y", "z", "qw", "qx", "qy", "qz"),
             units=("m",) * 3 + ("1",) * 4,
-            center=(*self.center, *DOWN),
+            center=(*self.center, *pointing(self.tilt)),
             largest=(*self.largest, 1.0, 1.0, 1.0, 1.0),
             redraw=self.redraw,
             mirrored=("y", "qx", "qz"),

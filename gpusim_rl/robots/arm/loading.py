@@ -15,7 +15,7 @@ from gpusim_rl.robots.arm.gains import Loads, joint_values
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
 from gpusim_rl.robots.arm.tool import Tool, find_tool, named_tool
-from gpusim_rl.robots.arm.workspace import find_box
+from gpusim_rl.robots.arm.workspace import Box, find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError
 from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import implausible
@@ -57,7 +57,7 @@ class LoadedArm:
 
         Args:
             lean: that is asked for [rad]; None for goals without a rotation.
-            given: of center, largest, lean and spin those that stay as they are.
+            given: of the values of a `Box` those that stay as they are.
         """
         speed, acceleration = self.speeds
         last = self.original.jnt_bodyid[self.original.joint(self.robot.joints[-1]).id]
@@ -68,7 +68,7 @@ class LoadedArm:
         }
         if not self.mjm.dof_damping.any():
             numbers["randomise.damping.kind"] = "off"  # there is none to scale
-        wanted = ("center", "largest") if lean is None else ("center", "largest", "lean", "spin")
+        wanted = Box._fields if lean is not None else Box._fields[:2]
         if {*wanted} <= {*given}:
             return numbers
         box = find_box(self.kinematics, prepare.lowest(self.original), lean, given)

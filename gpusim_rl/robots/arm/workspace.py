@@ -11,15 +11,18 @@ from torch import Tensor
 from gpusim_rl.core.maths import leaning_rotation, to_matrix
 from gpusim_rl.core.maths import product as compose
 from gpusim_rl.robots.arm.kinematics import Kinematics
-from gpusim_rl.robots.bodies import Array, RobotError
+from gpusim_rl.robots.bodies import RobotError
 
 # Of conf/task/reach.yaml and tasks/assets/arm.xml [m]
-CENTER, LARGEST, REACH = (0.5, 0.0, 0.3), (0.15, 0.3, 0.15), 0.947
-DOWN = torch.tensor([0.0, 1.0, 0.0, 0.0]).double()  # z down, x forward
+LARGEST, REACH = (0.15, 0.3, 0.15), 0.947
 SIZES = (1.0, 0.75, 0.5, 0.35)  # of the scaled box that are tried
-LEANS = (1.0, 0.5)  # of the lean that is asked for
-SPINS = (3.1416, 2.0, 1.2, 0.6)  # rad, that are tried
-FORWARD, UPWARD = (0.5, 0.4, 0.6), (0.0, 0.2)  # of the reach
+LEANS = (1.0, 0.5)  # shares of the lean that is asked for
+SPINS = (3.1416, 2.0, 1.2, 0.6)  # rad
+TILTS = (0.0, 0.4, 0.8, 1.2)  # rad, of the tool's middle axis from straight down to forward
+# Middles of boxes, from the shoulder, in reaches
+PLACES = ((0.5, 0.0), (0.4, 0.0), (0.6, 0.0), (0.5, 0.2), (0.4, 0.2), (0.6, 0.2))
+CORNERS = torch.tensor([*product((-1.0, 1.0), repeat=3)]).double()
+MISSED = 2  # corners at most of a box that is looked at closer
 GOALS = 64
 ENOUGH = 0.97  # share of goals that must be reached
 FLOOR = 0.05  # m, least height of a goal above the ground
@@ -30,9 +33,9 @@ class Box(NamedTuple):
 
     center: tuple[float, ...]  # (3,) m
     largest: tuple[float, ...]  # (3,) m, half-widths
-    lean: float  # rad
-    spin: float  # rad
-    share: float  # of goals drawn of it that are reached
+    tilt: float = 0.0  # rad, of the tool's middle axis from straight down to forward
+    lean: float = 0.0  # rad, from that axis
+    spin: float = 0.0  # rad, about it
 
 
 def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]) -> Box:
@@ -41,19 +44,25 @@ def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str
     Args:
         arm: the arm.
         ground: its height [m].
-        lean: the largest of the tool's axis from straight down [rad]; None if any rotation will do.
-        given: of center, largest, lean and spin those that are as they are.
+        lean: the largest of the tool's axis from its middle [rad]; None if any rotation will do.
+        given: of the values of a `Box` those that are as they are.
 
     Raises:
         RobotError: it reaches none of them.
     """
-    best = 0.0
-    for box in candidates(arm, ground, lean, given):
-        share = check(arm, box, lean is not None)
-        if share >= ENOUGH:
-            return box._replace(share=share)
-        best = max(best, share)
-    what = "points" if lean is None else "poses"
+    best, turning = 0.0, lean is not None
+    for boxes in candidates(arm, ground, lean, given):
+        goals = [goals_of(box, CORNERS, corner_turns()) for box in boxes]
+        places, turns = (torch.cat(x) for x in zip(*goals, strict=True))
+        _, there = arm.solve(places, turns if turning else None)
+        missed = (~there.any(1)).view(-1, len(CORNERS)).sum(1)
+        for box in (box for box, n in zip(boxes, missed.tolist(), strict=True) if n <= MISSED):
+            places, turns = goals_of(box, *drawn())
+            share = float(arm.reached(places, turns if turning else None).double().mean())
+            if share >= ENOUGH:
+                return box
+            best = max(best, share)
+    what = "poses" if turning else "points"
     raise RobotError(
         f"of none of the boxes of goals in front of it that were tried the arm reaches all {what}, "
         f"at most {100 * best:.0f} %: set task.center and task.largest"
@@ -62,39 +71,53 @@ def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str
 
 def candidates(
     arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]
-) -> Iterator[Box]:
+) -> Iterator[list[Box]]:
     """Boxes to try, the best first: large ones, near where that of our own arm is."""
-    size = arm.reach / REACH
-    turning = lean is not None
-    leans = [lean * share for share in LEANS] if turning else [0.0]
-    spins = SPINS if turning else [0.0]
-    choices = dict(lean=leans, spin=spins) | {k: [given[k]] for k in ("lean", "spin") if k in given}
-    for share, a, spin, z, x in product(SIZES, choices["lean"], choices["spin"], UPWARD, FORWARD):
-        half = np.array(given.get("largest") or share * size * np.array(LARGEST))
-        middle = arm.shoulder + arm.reach * np.array([x, 0, z])
-        middle[2] = max(middle[2], ground + FLOOR + half[2])
-        middle = np.array(given.get("center") or middle)
-        yield Box(round_off(middle), round_off(half), round(a, 3), spin, 0.0)
+    leans = [0.0] if lean is None else [lean * share for share in LEANS]
+    choices = dict(lean=leans, spin=SPINS, tilt=TILTS) if lean is not None else {}
+    choices |= {key: [given[key]] for key in choices if key in given}
+    fixed = [choices.get(key, [0.0]) for key in ("lean", "spin")]
+    for share, most, spin in product(SIZES, *fixed):
+        half = share * arm.reach / REACH * np.array(LARGEST)
+        half = np.array(given.get("largest") or half)
+        boxes = []
+        for tilt, (x, z) in product(choices.get("tilt", [0.0]), PLACES):
+            middle = arm.shoulder + arm.reach * np.array([x, 0, z])
+            middle[2] = max(middle[2], ground + FLOOR + half[2])
+            center, largest = (
+                tuple(round(float(v), 3) + 0.0 for v in values)
+                for values in (given.get("center") or middle, half)
+            )
+            boxes.append(Box(center, largest, tilt, round(most, 3), spin))
+        yield list(dict.fromkeys(boxes))
 
 
-def round_off(values: Array) -> tuple[float, ...]:
-    """The values to millimeters."""
-    return tuple(round(float(x), 3) + 0.0 for x in values)
-
-
-def check(arm: Kinematics, box: Box, turning: bool) -> float:
-    """The share of goals that the arm reaches; of the corners alone if it misses three of these."""
-    center, half = (torch.tensor(x).double() for x in (box.center, box.largest))
-    corners = torch.tensor([*product((-1.0, 1.0), repeat=3)]).double()
+def drawn() -> tuple[Tensor, Tensor]:
+    """(B, 3) places in a box, in half-widths from its middle, and (B, 3) numbers for rotations."""
     generator = torch.Generator().manual_seed(0)
     unit = torch.rand(GOALS, 6, generator=generator, dtype=torch.float64)
-    turns = rotations(unit[:, 3:], box) if turning else None
-    at_corners = arm.reached(center + half * corners, None if turns is None else turns[:8])
-    if (~at_corners).sum() > 2:
-        return float(at_corners.double().mean()) / 2
-    return float(arm.reached(center + half * (2 * unit[:, :3] - 1), turns).double().mean())
+    return 2 * unit[:, :3] - 1, unit[:, 3:]
 
 
-def rotations(unit: Tensor, box: Box) -> Tensor:
-    """(B, 3, 3) axes of tools that lean and turn as a box allows, of numbers (B, 3) in [0, 1)."""
-    return to_matrix(compose(DOWN.expand(len(unit), 4), leaning_rotation(unit, box.lean, box.spin)))
+def corner_turns() -> Tensor:
+    """(8, 3) numbers for the rotations at the corners of a box: far from the middle ones."""
+    return (CORNERS + 1) / 2 * 0.9 + 0.05
+
+
+def goals_of(box: Box, places: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, 3) places [m] and (B, 3, 3) axes of the tool as columns, of a box.
+
+    places: (B, 3) in half-widths from its middle. unit: (B, 3) numbers in [0, 1).
+    """
+    center, half = (torch.tensor(x).double() for x in (box.center, box.largest))
+    middle = torch.tensor(pointing(box.tilt)).double().expand(len(unit), 4)
+    turns = compose(middle, leaning_rotation(unit, box.lean, box.spin))
+    return center + half * places, to_matrix(turns)
+
+
+def pointing(tilt: float) -> tuple[float, float, float, float]:
+    """The rotation of a tool whose z is tilted from straight down to forward [rad].
+
+    It is a unit quaternion. The tool's x points forward, and up by the same angle.
+    """
+    return (0.0, float(np.cos(tilt / 2)), 0.0, float(np.sin(tilt / 2)))
