@@ -144,6 +144,6 @@ def tip(m: mujoco.MjModel, d: mujoco.MjData, geom: int, anchor: Array) -> tuple[
         local = m.geom_aabb[geom, :3] + corners * m.geom_aabb[geom, 3:]
     points = d.geom_xpos[geom] + local @ frame.T
     reach = np.linalg.norm(points - anchor, axis=1)
-    far = points[reach > 0.98 * reach.max()].mean(0)  # the middle of a flat end
+    far = points[reach >= 0.98 * reach.max()].mean(0)  # the middle of a flat end
     radius = float(size[0]) if kind in (SPHERE, CAPSULE) else 0.0
     return far + radius * (far - anchor) / max(float(np.linalg.norm(far - anchor)), 1e-9), radius

@@ -147,7 +147,7 @@ def check_tool(
     d = mujoco.MjData(original)
     d.qpos[:] = rest
     columns = [original.jnt_qposadr[original.joint(name).id] for name in joints]
-    d.qpos[columns] = np.clip(rest[columns], arm.low, arm.high)
+    d.qpos[columns] = np.clip(rest[columns], arm.low.numpy(), arm.high.numpy())
     mujoco.mj_kinematics(original, d)
     want = d.xpos[tool.body] + d.xmat[tool.body].reshape(3, 3) @ tool.pos
     got, _ = arm.chain.pose(torch.from_numpy(d.qpos[columns])[None])

@@ -24,7 +24,7 @@ NEAR = 0.01  # m: the tool's axis is not taken from places that are nearer
 class Tool(NamedTuple):
     """The tool's frame: z points out of the hand."""
 
-    name: str  # of a site or body of the file
+    name: str | None  # of a site or body of the file; None: the middle of the fingertips
     body: int  # id: of the body that it is part of
     pos: Array  # (3,) in the frame of that body [m]
     quat: Array  # (4,)
@@ -56,7 +56,8 @@ def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
                 return site_tool(m, i, f"the site {m.site(i).name!r} of the last link, by its name")
     tips = fingertips(m, links)
     if len(tips):
-        return body_tool(m, links, links.last, tips.mean(0), "the middle of the fingertips")
+        why = "the middle of the fingertips"
+        return body_tool(m, links, links.last, tips.mean(0), why)._replace(name=None)
     end = [b for b in sorted(rigid) if not any(m.body_parentid[c] == b for c in rigid)]
     last = end[0] if len(end) == 1 else links.last
     return body_tool(m, links, last, None, "the origin of the last body")

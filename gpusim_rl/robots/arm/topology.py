@@ -10,6 +10,7 @@ from gpusim_rl.robots.bodies import FREE, HINGE, RobotError, check_name, hinges_
 
 FEWEST = 3  # hinges that bring a tool to the points of a box
 LONGER = 2  # hinges that a branch must have more than the others, to be the arm
+WALKERS = "; robots that walk are for task=quadruped and task=humanoid"
 # Joints with these words in their names move fingers.
 FINGER = re.compile(r"finger|grip|jaw|claw|knuckle|thumb", re.I)
 
@@ -48,7 +49,7 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
         body = m.body(free[0].bodyid[0]).name
         raise RobotError(
             f"robot.base: the body {body!r} has a free joint: expected an arm on a fixed base and "
-            "nothing else; robots that walk are for task=quadruped and task=humanoid"
+            f"nothing else{WALKERS}"
         )
     bodies = [m.body(b).name for b in range(m.nbody)]
     roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0]
@@ -118,7 +119,7 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
             names = " and ".join(repr(last_name(m, b)) for b in order[:2])
             raise RobotError(
                 f"robot.tool: {len(order)} chains begin at {m.body(body).name!r}, which arm is "
-                f"it? Name a site or a body on it; two of them end at {names}"
+                f"it? Name a site or a body on it; two of them end at {names}{WALKERS}"
             )
         body = order[0]
 
@@ -173,8 +174,6 @@ def check_chain(m: mujoco.MjModel, root: int, chain: list[int], last: int) -> No
         if m.body_jntnum[m.jnt_bodyid[j]] > 1:
             body = m.body(m.jnt_bodyid[j]).name
             raise RobotError(f"robot.joints: the body {body!r} has several joints: expected one")
-        if m.jnt_limited[j] and m.jnt_range[j, 0] >= m.jnt_range[j, 1]:
-            raise RobotError(f"robot.joints: the range of {name!r} is empty")
     if len(chain) < FEWEST:
         listed = ", ".join(names) or "none"
         raise RobotError(

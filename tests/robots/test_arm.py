@@ -1,0 +1,306 @@
+"""Load an arm: an MJCF file becomes a model that task=reach trains. A file that does not fit is
+refused in one line that names what cannot be guessed."""
+
+import math
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from gpusim_rl.build import make_task
+from gpusim_rl.config import robot_size
+from gpusim_rl.config.compose import build, compose_plain
+from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.robots.arm.description import arm_reasons
+from gpusim_rl.robots.arm.loading import LoadedArm
+from gpusim_rl.robots.arm.workspace import LARGEST, REACH, Box, drawn, goals_of
+from gpusim_rl.robots.description import as_yaml
+from gpusim_rl.robots.shapes import load_any, load_as
+from tests import robot_files
+from tests.arm_files import mjcf
+from tests.worlds import numbers, robot_keys
+
+OWN = str(ASSETS / "arm.xml")
+JOINTS = ["drehen", "heben", "beugen", "rollen", "neigen", "drillen"]
+CUBE = (
+    '<body name="wuerfel" pos="1 0 1"><freejoint/><geom type="box" size="0.1 0.1 0.1"/>'
+    '<site name="oben"/></body>'
+)
+
+
+def load(folder, text: str, **given: object) -> LoadedArm:
+    """The arm of a file with this text."""
+    loaded = load_any(**robot_keys(mjcf=robot_files.write(folder, text), **given))
+    assert isinstance(loaded, LoadedArm)  # found by its chain
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def greifer(tmp_path_factory) -> LoadedArm:
+    return load(tmp_path_factory.mktemp("greifer"), mjcf())
+
+
+def test_what_is_guessed(greifer):
+    """The chain ends where the fingers begin, and the tool is between their tips."""
+    robot, why = greifer.robot, arm_reasons({}, greifer)
+    assert robot.base == "sockel" and robot.joints == JOINTS and robot.tool is None
+    assert greifer.locked == ["links_weg", "rechts_weg"]
+    # 0.06 m to the fingers, and 0.04 m to their ends; the left one is locked at its 10 mm
+    np.testing.assert_allclose(greifer.tool.pos, [0, 0, 0.1], atol=6e-3)
+    assert "middle of the fingertips" in why["tool"]
+    assert "fixed: links_weg, rechts_weg" in why["joints"]
+    assert robot.mirror == [-1, 1, 1, -1, 1, -1]
+
+
+def test_home(greifer):
+    """The arm waits in the plane y = 0, its tool before the shoulder, with x to the front or up."""
+    arm, home = greifer.kinematics, np.array(greifer.robot.stance)
+    assert not arm.touches(home) and (home[[0, 3, 5]] == 0).all()
+    position, axes = arm.chain.pose(torch.tensor(home)[None])
+    ahead = position[0].numpy() - arm.shoulder
+    assert ahead[0] > 0.25 * arm.reach and abs(ahead[1]) < 1e-9
+    assert axes[0, 2, 2] < -0.7 and axes[0, 0, 0] > 0.7
+
+
+def test_fingers_are_locked_within_their_ranges(greifer):
+    """The left finger's range begins at 10 mm, so it stays there."""
+    d = mujoco.MjData(greifer.mjm)
+    mujoco.mj_kinematics(greifer.mjm, d)
+    hand = d.body("hand")
+    left = hand.xmat.reshape(3, 3).T @ (d.body("links").xpos - hand.xpos)
+    np.testing.assert_allclose(left, [0, 0.04, 0.06], atol=1e-9)
+
+
+def test_gains(greifer):
+    """Torques carry twice the weights and 10 rad/s² more; gains follow the inertias."""
+    robot, (weight, inertia) = greifer.robot, greifer.loads
+    need = 2 * weight + 10 * inertia
+    torque = np.maximum(need, need.max() / 7)
+    np.testing.assert_allclose(robot.torque, torque, rtol=1e-3)
+    np.testing.assert_allclose(robot.armature, 1.5e-4 * torque, rtol=1e-3)
+    moved = inertia + 1.5e-4 * torque
+    kp = np.maximum(moved * (6 * math.pi) ** 2, 10 * weight)
+    np.testing.assert_allclose(robot.kp, kp, rtol=1e-3)
+    np.testing.assert_allclose(robot.kd, 2 * np.sqrt(kp * moved), rtol=1e-3)
+    # stretched to the front: 2 kg at 0.165 m, 1 kg at 0.44 m, 0.3 kg at 0.55 m and so on, in N m
+    lever = 2 * 0.165 + 0.44 + 0.3 * 0.55 + 0.2 * 0.6 + 0.3 * 0.69 + 0.1 * 0.73
+    assert weight[1] == pytest.approx(9.81 * lever, rel=0.05) and weight[0] < 1e-9
+
+
+def solved(greifer: LoadedArm, goal: np.ndarray, turn: np.ndarray | None) -> float:
+    """The least error [m, and 0.1 m/rad] of MuJoCo's own inverse kinematics, from many starts."""
+    m, d = greifer.mjm, mujoco.MjData(greifer.mjm)
+    low, high = m.jnt_range.T
+    best, jacobian = np.inf, np.zeros((6, m.nv))
+    site = d.site("gpusim_rl/tool")
+    for start in np.random.default_rng(0).uniform(low, high, (40, m.nq)):
+        d.qpos[:] = start
+        for _ in range(60):
+            mujoco.mj_kinematics(m, d)
+            mujoco.mj_comPos(m, d)
+            mujoco.mj_jacSite(m, d, jacobian[:3], jacobian[3:], site.id)
+            error = np.zeros(6)
+            error[:3] = goal - site.xpos
+            if turn is not None:
+                own, quat, wanted = np.zeros(4), np.zeros(4), np.zeros(4)
+                mujoco.mju_mat2Quat(own, site.xmat)
+                mujoco.mju_mat2Quat(wanted, turn.ravel())
+                mujoco.mju_negQuat(own, own)
+                mujoco.mju_mulQuat(quat, wanted, own)
+                mujoco.mju_quat2Vel(error[3:], quat, 1)
+            rows = slice(0, 3 if turn is None else 6)
+            scale = np.array([1, 1, 1, 0.1, 0.1, 0.1])[rows]
+            a, e = scale[:, None] * jacobian[rows], scale * error[rows]
+            step = a.T @ np.linalg.solve(a @ a.T + 1e-6 * np.eye(len(e)), e)
+            d.qpos[:] = np.clip(d.qpos + step.clip(-0.3, 0.3), low, high)
+            best = min(best, float(np.linalg.norm(e)))
+            if best < 1e-3:
+                return best
+    return best
+
+
+@pytest.mark.parametrize("lean", [None, 0.5])
+def test_the_box_can_be_reached(greifer, lean):
+    """MuJoCo's own Jacobian leads to goals of the box, which lies before the arm."""
+    found_box = greifer.task_numbers(lean, {})
+    box = Box(*(found_box.get(key, 0.0) for key in Box._fields))
+    assert box.center[0] > 0.2 and box.center[1] == 0 and box.center[2] - box.largest[2] >= 0.05
+    size = greifer.kinematics.reach / REACH
+    assert all(0.3 * size * b <= a <= size * b + 1e-3 for a, b in zip(box.largest, LARGEST, strict=True))
+    places, unit = drawn()
+    goals, turns = (x.numpy() for x in goals_of(box, places[:6], unit[:6]))
+    for goal, turn in zip(goals, turns, strict=True):
+        assert solved(greifer, goal, turn if lean else None) < 1e-3
+
+
+def test_what_a_user_says_of_the_box_stays(greifer):
+    """A given center keeps its place, and the rest is found for it."""
+    box = greifer.task_numbers(None, dict(center=[0.3, 0.1, 0.3]))
+    assert box["center"] == [0.3, 0.1, 0.3] and box["largest"][0] > 0
+    assert "center" not in greifer.task_numbers(None, dict(center=[9, 9, 9], largest=[1, 1, 1]))
+    with pytest.raises(ValueError, match=r"set task\.center and task\.largest"):
+        greifer.task_numbers(None, dict(center=[9.0, 9.0, 9.0]))
+
+
+@pytest.mark.parametrize("name", ["reach", "reach_pose"])
+def test_the_task_takes_it(tmp_path, name, capsys):
+    """The task has six joints, a box of goals, a mirror image, and its sensors in order."""
+    file = robot_files.write(tmp_path, mjcf())
+    words = [f"task={name}", f"robot.mjcf={file}", "task.spread=0.1"]
+    cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "task.spread"])
+    said = capsys.readouterr().err
+    assert "reach of 0.7" in said and "task.largest_speed=[" in said and said.count("\n") == 1
+    assert cfg["task"]["spread"] == 0.1
+    assert cfg["task"]["randomise"]["payload"]["only"] == ["hand"]
+    task = make_task(cfg, "cpu")
+    assert task.mjm.nu == 6 and task.mjm.nq == 6
+    assert derive_flips(task)["action"].signs == (-1, 1, 1, -1, 1, -1)
+    assert task.sensors == ("drehen_torque", "drillen_torque")
+    wrong = cfg | {"task": cfg["task"] | {"largest_speed": [2.0] * 7}}
+    with pytest.raises(ValueError, match="largest_speed has 7 numbers, and the arm 6 joints"):
+        make_task(wrong, "cpu")
+
+
+def test_the_own_arm_from_its_file():
+    """The importer finds the home pose, gains, tool and mirror of tasks/assets/arm.xml, and its
+    reach, by which other arms are measured."""
+    loaded = load_as("arm", **robot_keys(mjcf=OWN))
+    m, robot = loaded.original, loaded.robot
+    np.testing.assert_allclose(robot.stance, m.key_qpos[0])
+    np.testing.assert_allclose(robot.kp, m.actuator_gainprm[:, 0])
+    assert robot.tool == "tool" and loaded.turn == 0
+    assert robot.mirror == [-1, 1, -1, 1, -1, 1, -1]
+    assert loaded.kinematics.reach == pytest.approx(REACH, abs=1e-3) == robot_size.OWN_REACH
+    assert tuple(numbers("reach")["largest"]) == LARGEST
+    assert "the keyframe 'home'" in arm_reasons({}, loaded)["stance"]
+
+
+def test_what_is_printed_is_the_robot(greifer):
+    """The printed description gives the same model, and says where each value comes from."""
+    given = {"mjcf": greifer.robot.mjcf, "collide": "feet"}
+    text = as_yaml(greifer, given, "greifer", {})
+    assert "# (armature + inertia of what it moves) · (2π · 3 Hz)²" in text
+    values = yaml.safe_load(text)
+    del values["name"], values["actuator"]
+    again = load_any(**values)
+    assert again.text == greifer.text and again.robot == greifer.robot
+
+
+def test_contact(tmp_path, greifer):
+    """Nothing collides unless collide=all, and then nothing touches at home."""
+    m = greifer.mjm
+    assert not m.geom_contype.any() and not m.geom_conaffinity.any()
+    m = load(tmp_path, mjcf(), collide="all").mjm
+    d = mujoco.MjData(m)
+    mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_forward(m, d)
+    assert m.geom_contype.any() and d.ncon == 0
+    d.qpos[1:3] = 2.0, 0.6  # the forearm in the ground
+    mujoco.mj_forward(m, d)
+    assert d.ncon > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "tool", "why"),
+    [
+        (dict(hand='<site name="tcp"/><site name="grasp" pos="0 0 0.1"/>'), "grasp", "'grasp'"),
+        (dict(fingers="", more=""), "hand", "the origin of the last body"),
+        (
+            dict(fingers='<body name="kl"><joint name="jaw"/><geom size="0.01"/></body>', more=""),
+            None,
+            "fingertips",
+        ),
+    ],
+)
+def test_tools(tmp_path, keys, tool, why):
+    """A site is a tool by its name; else the fingertips are, else the last body. A hinge named as a
+    jaw is no part of the arm."""
+    loaded = load(tmp_path, mjcf(**keys))
+    assert loaded.robot.tool == tool and why in loaded.tool.why
+    assert loaded.robot.joints == JOINTS
+
+
+def test_given_values_win(tmp_path):
+    """Joints, tool and gains; hinges that are not named are fixed."""
+    keys = dict(joints=JOINTS[:3], tool="unterarm", kp=[900.0, 800.0, 700.0], torque=60)
+    loaded = load(tmp_path, mjcf(), **keys)
+    assert loaded.robot.kp == keys["kp"] and loaded.robot.torque == [60.0] * 3
+    assert loaded.mjm.nq == 3 and loaded.robot.tool == "unterarm"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (mjcf(base="<freejoint/>"), "'sockel' has a free joint: expected an arm on a fixed base"),
+        (mjcf(world=CUBE), "'wuerfel' has a free joint"),
+        (mjcf(world=CUBE.replace("<freejoint/>", "<joint/>")), "2 bodies carry joints: name one"),
+        (mjcf(elbow='type="slide" range="0 0.1"'), "'beugen' is a slide: expected hinges"),
+        (mjcf(wrist='type="ball"'), "'neigen' is a ball joint: expected hinges"),
+        (mjcf(base='<joint name="a"/><joint name="b" axis="1 0 0"/>'), "'sockel' has several joints"),
+        (
+            mjcf(more='<equality><joint joint1="heben" joint2="beugen"/></equality>'),
+            "an equality couples heben, beugen",
+        ),
+        (
+            "<mujoco><worldbody><body name='a'><geom size='0.1'/></body></worldbody></mujoco>",
+            "the model has no hinge",
+        ),
+        (
+            "<mujoco><worldbody><body name='a'><joint name='j'/><geom size='0.1'/></body>"
+            "</worldbody></mujoco>",
+            "expected 3 hinges or more from 'a' to 'a', there are 1: j",
+        ),
+        (
+            mjcf().replace(
+                '<body name="schulter"',
+                '<body name="links_arm"><joint/><geom size="0.1"/><body name="m"><joint/>'
+                '<geom size="0.1"/><body name="e"><joint/><geom size="0.1"/><body name="f"><joint/>'
+                '<geom size="0.1"/><body name="g"><joint/><geom size="0.1"/><body name="z"><joint/>'
+                '<geom size="0.1"/></body></body></body></body></body></body><body name="schulter"',
+            ),
+            "2 chains begin at 'sockel', which arm is it?",
+        ),
+    ],
+)
+def test_what_cannot_be_guessed_is_named(tmp_path, text, says):
+    """A file that is no arm is refused in one line."""
+    with pytest.raises(ValueError) as error:
+        load_as("arm", **robot_keys(mjcf=robot_files.write(tmp_path, text)))
+    line = str(error.value)
+    assert says in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(stance=5), "robot.stance=5: a joint is beyond its limits"),
+        (dict(stance=[0, 2, 1.5, 0, 0, 0]), "touch"),
+        (dict(tool="haken"), "robot.tool: no site or body 'haken': choose among"),
+        (dict(joints=["beugen", "heben", "drehen"]), "not in order from the base to the tool"),
+        (dict(joints=["drehen", "hebel"]), "robot.joints: no joint 'hebel'"),
+        (dict(base="boden"), "robot.base: no body 'boden'"),
+        (dict(feet=["hand"]), "robot.feet: an arm has none"),
+        (dict(kp=[1, 2]), "robot.kp=[1, 2]: expected a number, or 6"),
+        (dict(torque=0.5), "the servos do not hold the arm: "),
+        (dict(mirror=[1] * 6), "the arm is not its own mirror image so"),
+        (dict(kp=1e6, kd=1e-3, torque=1e6, armature=1e-6), "its simulation diverges"),
+    ],
+)
+def test_a_description_that_does_not_fit(tmp_path, given, says):
+    """A value that does not fit is answered in one line that names it."""
+    with pytest.raises(ValueError) as error:
+        load_as("arm", **robot_keys(mjcf=robot_files.write(tmp_path, mjcf()), **given))
+    line = str(error.value)
+    assert says in line and "\n" not in line
+
+
+def test_walking_robots_are_no_arms(tmp_path):
+    """A quadruped is sent to its task, and an arm is no quadruped."""
+    with pytest.raises(ValueError, match="robots that walk are for task=quadruped"):
+        load_as("arm", **robot_keys(mjcf=robot_files.write(tmp_path, robot_files.mjcf())))
+    cfg = build("config", ["task=cartpole", "robot.mjcf=x.xml"])
+    with pytest.raises(ValueError, match="and arms that reach, take another"):
+        make_task(cfg, "cpu")
