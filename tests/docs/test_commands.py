@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from gpusim_rl.config import compose
-from tests import humanoid_files, robot_files
+from tests import arm_files, humanoid_files, robot_files
 from tests.commands import command
 from tests.docs.examples import PAGES, commands, files
 from tests.worlds import ROOT
@@ -173,6 +173,7 @@ def base(tmp_path_factory) -> Path:
     shutil.rmtree(here / "broken")
     (here / "go1.xml").write_text(robot_files.mjcf())
     (here / "g1.xml").write_text(humanoid_files.mjcf())
+    (here / "yam.xml").write_text(arm_files.mjcf())
     log_csv(here / "log.csv")
     return here
 

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from gpusim_rl.core.maths import leaning_rotation, rotate
+from gpusim_rl.core.maths import leaning_rotation, rotate, yaw
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.actions import integrated, relative
+from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Command, check_shown_by
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.rewards import reward_terms
@@ -47,6 +47,16 @@ def test_a_center_moves_the_ranges():
     assert ((share >= 0) & (share <= 1)).all()
     torch.testing.assert_close(share.mean(0), torch.full((3,), 0.5), atol=0.02, rtol=0)
     torch.testing.assert_close(share.var(0), torch.full((3,), 1 / 12), atol=0.004, rtol=0)
+
+
+def test_rotations_turn_as_far_as_they_may():
+    """With a spin of 0.6 rad the turn about z is uniform in ±0.6; half a turn is all of it."""
+    unit = torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
+    turned = yaw(leaning_rotation(unit, 0.0, 0.6))
+    assert turned.abs().max().item() == pytest.approx(0.6, abs=2e-3)
+    assert turned.abs().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert abs(turned.mean().item()) < 0.01
+    assert torch.equal(leaning_rotation(unit, 0.4, 3.1416), leaning_rotation(unit, 0.4))
 
 
 def test_rotations_lean_uniformly():
@@ -89,13 +99,6 @@ def test_reward_and_bonus_do_not_share_a_name():
     task = altered(bonus=lambda self, s: dict(upright=s.qpos[:, 0]))
     with pytest.raises(ValueError, match="reward and bonus both have a term 'upright'"):
         reward_terms(task, make_env("cartpole", 2).current_state())
-
-
-def test_relative_targets():
-    """They are a step from the joints, within the limits."""
-    limits = torch.tensor([[-1.0, -1.0], [1.0, torch.inf]])
-    target = relative(torch.tensor([[0.9, 5.0]]), torch.tensor([[0.3, 0.3]]), limits)
-    torch.testing.assert_close(target, torch.tensor([[1.0, 5.3]]))
 
 
 def test_integrated_targets():

@@ -17,10 +17,12 @@ from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.robots.arm.description import arm_reasons
 from gpusim_rl.robots.arm.loading import LoadedArm
 from gpusim_rl.robots.arm.workspace import LARGEST, REACH, Box, drawn, goals_of
+from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import as_yaml
 from gpusim_rl.robots.shapes import load_any, load_as
 from tests import robot_files
 from tests.arm_files import mjcf
+from tests.exported import export_task
 from tests.worlds import numbers, robot_keys
 
 OWN = str(ASSETS / "arm.xml")
@@ -129,9 +131,11 @@ def test_the_box_can_be_reached(greifer, lean):
     box = Box(*(found_box.get(key, 0.0) for key in Box._fields))
     assert box.center[0] > 0.2 and box.center[1] == 0 and box.center[2] - box.largest[2] >= 0.05
     size = greifer.kinematics.reach / REACH
-    assert all(0.3 * size * b <= a <= size * b + 1e-3 for a, b in zip(box.largest, LARGEST, strict=True))
+    assert all(
+        0.3 * size * b <= a <= size * b + 1e-3 for a, b in zip(box.largest, LARGEST, strict=True)
+    )
     places, unit = drawn()
-    goals, turns = (x.numpy() for x in goals_of(box, places[:6], unit[:6]))
+    goals, turns = (x.numpy() for x in goals_of(box, places[:4], unit[:4]))
     for goal, turn in zip(goals, turns, strict=True):
         assert solved(greifer, goal, turn if lean else None) < 1e-3
 
@@ -145,11 +149,11 @@ def test_what_a_user_says_of_the_box_stays(greifer):
         greifer.task_numbers(None, dict(center=[9.0, 9.0, 9.0]))
 
 
-@pytest.mark.parametrize("name", ["reach", "reach_pose"])
-def test_the_task_takes_it(tmp_path, name, capsys):
-    """The task has six joints, a box of goals, a mirror image, and its sensors in order."""
+def test_the_task_takes_it(tmp_path, capsys):
+    """The task has six joints, a box of goals, a mirror image, and its sensors in order. Its
+    exported controller does what Env did."""
     file = robot_files.write(tmp_path, mjcf())
-    words = [f"task={name}", f"robot.mjcf={file}", "task.spread=0.1"]
+    words = ["task=reach_pose", f"robot.mjcf={file}", "task.spread=0.1"]
     cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "task.spread"])
     said = capsys.readouterr().err
     assert "reach of 0.7" in said and "task.largest_speed=[" in said and said.count("\n") == 1
@@ -159,6 +163,8 @@ def test_the_task_takes_it(tmp_path, name, capsys):
     assert task.mjm.nu == 6 and task.mjm.nq == 6
     assert derive_flips(task)["action"].signs == (-1, 1, 1, -1, 1, -1)
     assert task.sensors == ("drehen_torque", "drillen_torque")
+    exported = export_task("reach_pose", tmp_path / "policy.onnx", task=task)
+    assert exported.error < 1e-4 and exported.recorded.given["joint_pos"].shape[-1] == 6
     wrong = cfg | {"task": cfg["task"] | {"largest_speed": [2.0] * 7}}
     with pytest.raises(ValueError, match="largest_speed has 7 numbers, and the arm 6 joints"):
         make_task(wrong, "cpu")
@@ -239,7 +245,10 @@ def test_given_values_win(tmp_path):
         (mjcf(world=CUBE.replace("<freejoint/>", "<joint/>")), "2 bodies carry joints: name one"),
         (mjcf(elbow='type="slide" range="0 0.1"'), "'beugen' is a slide: expected hinges"),
         (mjcf(wrist='type="ball"'), "'neigen' is a ball joint: expected hinges"),
-        (mjcf(base='<joint name="a"/><joint name="b" axis="1 0 0"/>'), "'sockel' has several joints"),
+        (
+            mjcf(base='<joint name="a"/><joint name="b" axis="1 0 0"/>'),
+            "'sockel' has several joints",
+        ),
         (
             mjcf(more='<equality><joint joint1="heben" joint2="beugen"/></equality>'),
             "an equality couples heben, beugen",
@@ -295,6 +304,21 @@ def test_a_description_that_does_not_fit(tmp_path, given, says):
         load_as("arm", **robot_keys(mjcf=robot_files.write(tmp_path, mjcf()), **given))
     line = str(error.value)
     assert says in line and "\n" not in line
+
+
+def test_tips_of_round_geoms():
+    """The farthest point of a capsule is on its round end, and that of a sphere on its surface."""
+    m = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><geom type='capsule' size='0.05' fromto='0 0 0 0 0 1'/>"
+        "<geom type='sphere' size='0.2' pos='0 0.5 0'/></worldbody></mujoco>"
+    )
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    anchor = np.array([0, 0, -0.1])
+    point, radius = tip(m, d, 0, anchor)
+    np.testing.assert_allclose([*point, radius], [0, 0, 1.05, 0.05], atol=1e-9)
+    point, radius = tip(m, d, 1, np.zeros(3))
+    np.testing.assert_allclose([*point, radius], [0, 0.7, 0, 0.2], atol=1e-9)
 
 
 def test_walking_robots_are_no_arms(tmp_path):

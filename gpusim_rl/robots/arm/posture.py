@@ -15,7 +15,7 @@ EVEN = 0.02  # of the width of the poses: how far a mirrored tool may be from it
 TILT = 0.05  # largest difference of a mirrored tool's axes
 SPREAD = 0.5  # rad about the home pose, of the poses that are compared
 POSES = 64
-CANDIDATES = 1000  # of the best poses that are tried for the home pose
+CANDIDATES, EACH = 300, 20  # of the best poses that are tried for the home pose; of the rest
 NEAR = 1e-3  # rad by which a keyframe may be beyond limits
 LEAN, MIDDLE = 0.1, 0.1  # weights of a lean [1/rad] and of angles far from the middle of the range
 SIDES = torch.tensor([1.0, -1.0, 1.0]).double()  # what a mirror across y does to places
@@ -49,7 +49,8 @@ def find_home(arm: Kinematics) -> Array | None:
     cost = (position - front).norm(dim=1) / arm.reach
     cost += LEAN * (-axes[:, 2, 2]).clamp(-1, 1).arccos()
     cost += MIDDLE * ((angles - middle) / half).square().mean(1)
-    for i in cost.topk(CANDIDATES, largest=False).indices.tolist():
+    order = cost.argsort().tolist()
+    for i in (*order[:CANDIDATES], *order[CANDIDATES::EACH]):
         if not arm.touches(angles[i]):
             return angles[i].numpy()
     return None
