@@ -63,41 +63,60 @@ def fit_to_robot(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
     from gpusim_rl.robots.models import find_robot_file  # it loads MuJoCo
 
     mtime = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
-    robot, now = json.dumps(cfg["robot"]), flatten(cfg)
+    now = flatten(cfg)
     fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
-    if task in ARMS:
-        boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
-        asked = json.dumps({"lean": now.get("task.lean"), "given": boxes})
-        size, about, wanted = arm_numbers(robot, mtime, asked)
-        powers = ARM_POWERS
-    else:
-        shape, own = OWN[task]
-        leg = leg_length(robot, mtime, shape)
-        size, about, wanted, powers = leg / own, f"legs of {leg:.3g} m", {}, POWERS
-        if size > 0.999:
-            return cfg
-    scales = {key: scale(key, now, [size**x for x in powers[key]]) for key in powers}
-    scaled, said = copy.deepcopy(cfg), []
-    for key, value in (scales | wanted).items():
+    arm = task in ARMS
+    about, wanted = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
+    fitted, said = copy.deepcopy(cfg), []
+    for key, value in wanted.items():
         if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
             continue
         if value not in (None, now.get(key)):
-            set_key(scaled, key, value)
+            set_key(fitted, key, value)
             said.append(describe(key, value))
     if said:
         line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
         warn_once(f"{line}: {' '.join(said)}")
-    return scaled
+    return fitted
 
 
-def scale(key: str, now: dict[str, Any], factors: list[float]) -> Any:
-    """What a key is for a smaller robot; None where it has no effect.
+def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, dict[str, Any]]:
+    """What a robot with short legs is asked for.
 
     Args:
         now: key → value, of all keys.
-        factors: one for a number or a range, or one for each number of a list.
+        cfg: the configuration.
+        mtime: when the robot's file changed [ns].
+
+    Returns:
+        (what the line says of it, key → value).
     """
-    value = now.get(key)
+    shape, own = OWN[cfg["task"]["name"]]
+    leg = leg_length(json.dumps(cfg["robot"]), mtime, shape)
+    size = leg / own
+    if size > 0.999:
+        return "", {}
+    return f"legs of {leg:.3g} m", {key: scale(key, now, size) for key in POWERS}
+
+
+def of_arm(
+    now: dict[str, Any], cfg: dict[str, Any], mtime: int, fixed: tuple[str, ...]
+) -> tuple[str, dict[str, Any]]:
+    """What an arm is asked for, as `of_legs`. `fixed` are the keys that stay as they are."""
+    boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
+    asked = json.dumps({"lean": now.get("task.lean"), "given": boxes})
+    size, about, wanted = arm_numbers(json.dumps(cfg["robot"]), mtime, asked)
+    return about, {key: scale(key, now, size) for key in ARM_POWERS} | wanted
+
+
+def scale(key: str, now: dict[str, Any], size: float) -> Any:
+    """What a key is for another robot; None where it has no effect.
+
+    Args:
+        now: key → value, of all keys.
+        size: of the robot, over that of our own.
+    """
+    value, factors = now.get(key), [size**power for power in (POWERS | ARM_POWERS)[key]]
     if value is None:
         return None
     if key == "task.training.timestep":

@@ -106,12 +106,19 @@ def build_arm(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Lo
         prepare.set_collisions(each, robot.collide, arm.neighbors)
         prepare.add_view(each, arm)
         add_servos(each, {joint: joint for joint in robot.joints}, robot, home)
-    mjm = spec.compile()
-    if line := diverges(mjm) or drops(mjm):
+    if line := diverges(mjm := spec.compile()) or drops(mjm):
         raise RobotError(line)
-    kept = dict(original=original, spec=spec, tool=tool, turn=turn, kinematics=arm)
-    text = meshless.to_xml()
-    return LoadedArm(robot=robot, mjm=mjm, text=text, loads=loads, **kept)
+    return LoadedArm(
+        robot=robot,
+        original=original,
+        mjm=mjm,
+        spec=spec,
+        text=meshless.to_xml(),
+        tool=tool,
+        turn=turn,
+        kinematics=arm,
+        loads=loads,
+    )
 
 
 def describe_chain(robot: Robot, original: mujoco.MjModel) -> tuple[Robot, Tool]:

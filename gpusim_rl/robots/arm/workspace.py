@@ -33,9 +33,9 @@ class Box(NamedTuple):
 
     center: tuple[float, ...]  # (3,) m
     largest: tuple[float, ...]  # (3,) m, half-widths
-    tilt: float = 0.0  # rad, of the tool's middle axis from straight down to forward
-    lean: float = 0.0  # rad, from that axis
-    spin: float = 0.0  # rad, about it
+    tilt: float  # rad, of the tool's middle axis from straight down to forward
+    lean: float  # rad, from that axis
+    spin: float  # rad, about it
 
 
 def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]) -> Box:
