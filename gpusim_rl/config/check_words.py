@@ -9,6 +9,8 @@ from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
 
+# Lists with a number for each joint of the robot: the task knows how many these are.
+OF_JOINTS = ("task.largest_speed", "task.largest_acceleration")
 EXACT = "exact"  # of task.training: the model's own physics
 # MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
 INTEGRATORS = (None, "euler", "implicit", "implicitfast")
@@ -85,7 +87,7 @@ def same_kind(key: str, old: Any, new: Any) -> None:
             raise ValueError(f"{key}={new!r}: expected keys with values")
         raise ValueError(f"{key}={new!r}: expected {KINDS[type(old)]}, such as {old!r}")
     if isinstance(old, list) and isinstance(new, list) and old:
-        numbers = not isinstance(old[0], str) and not key.endswith(".only")
+        numbers = not isinstance(old[0], str) and not key.endswith(".only") and key not in OF_JOINTS
         if key.startswith(("task.", "terrain.")) and numbers and len(new) != len(old):
             raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
         for entry in new:
