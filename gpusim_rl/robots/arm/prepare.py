@@ -164,7 +164,8 @@ def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, 
 
 
 def add_view(spec: mujoco.MjSpec, arm: Kinematics) -> None:
-    """Add a camera that sees the arm whole, unless the file has `track`, in place."""
+    """Add light, and a camera that sees the arm whole unless the file has `track`, in place."""
+    spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.4] * 3
     if any(camera.name == "track" for camera in spec.cameras):
         return
     place, size = VIEW[0] * np.array(arm.reach), arm.shoulder * [1, 1, 0]
