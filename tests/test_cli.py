@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import save_file
 
 from gpusim_rl import build
-from gpusim_rl.config import compose
+from gpusim_rl.config import command_line, compose
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
@@ -96,6 +96,13 @@ TRAIN = {
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
 TRAIN |= {
+    "log.run=[a]": "log.run: ['a']: expected a word of at most 128 characters",
+    "log.tags=baseline": "log.tags='baseline': expected a list, such as []",
+    "log.tags=[3]": "log.tags: 3: expected a word of at most 64 characters",
+    "log.tag=[a]": "unknown key 'log.tag': did you mean log.tags",
+    "log.name=wandb": "log.name=wandb: choose with log=, one of auto, none, tensorboard, wandb",
+    "log.project=a/b": "log.project='a/b': expected none of /",
+    "report=yes_please": "report='yes_please': expected true or false",
     "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise."
     "friction.only=[['a']]: expected",
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
@@ -483,24 +490,39 @@ def test_cfg_prints_the_configuration(here):
 
 
 def test_multirun(here):
-    """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/. The
-    configuration of each is that of a single run."""
+    """-m makes a run for each value, in directories that say what was swept, and leaves only runs/.
+    The configuration of each is that of a single run. Values that look alike share no directory."""
     words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
-    said = succeed("train.py", "-m", "seed=1,2", *words, cwd=here)
+    sweep = ("seed=1,2", "algo.hidden=[8],[8,8]")
+    said = succeed("train.py", "-m", *sweep, *words, cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
-    assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
-    runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
-    assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(
-        f"run: runs/cartpole/{p.name}" in said for p in runs
-    )
+    (home,) = (here / "runs" / "multirun").iterdir()
+    names = [f"seed_{seed}-algo.hidden_{hidden}" for seed in "12" for hidden in ("8", "8_8")]
+    assert sorted(p.name for p in home.iterdir()) == ["multirun.yaml", *names]
+    about = yaml.safe_load((home / "multirun.yaml").read_text())
+    assert about["swept"] == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[8,8]"]}
+    assert about["words"] == [*sweep, *words]
+    assert all(f"run: runs/multirun/{home.name}/{name}\n" in said for name in names)
+    runs = [home / name for name in names]
     assert all({p.name for p in run.iterdir()} == FILES - {"policy.onnx"} for run in runs)
-    one, two = (
+    one, _, two, _ = (
         load(Run(run).checkpoints.latest())[0]["policy/actor.net.even.0.weight"] for run in runs
     )
-    assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
-    succeed("train.py", "seed=2", *words, "run_dir=single", cwd=here)
-    single = Run(here / "single").config
-    assert single == Run(runs[1]).config | {"run_dir": single["run_dir"]}
+    assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 1, 2, 2]
+    succeed("train.py", "seed=2", "algo.hidden=[8,8]", *words, "run_dir=single", cwd=here)
+    single, last = Run(here / "single").config, Run(runs[-1]).config
+    assert last["log"]["group"] == home.name and last["run_dir"].endswith(names[-1])
+    assert single == last | {"run_dir": "single", "log": single["log"]}
+
+
+def test_names_of_swept_runs():
+    """They need no quotes in run=, and are not too long for a file system."""
+    sweep = command_line.swept(["seed=1,2", "task=drone", "robot.mjcf='a b/ü.xml',c"])
+    assert sweep == {"seed": ["1", "2"], "robot.mjcf": ["'a b/ü.xml'", "c"]}
+    name = command_line.run_name(["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"], sweep)
+    assert name == "seed_1-robot.mjcf_a_b_.xml"
+    assert compose.parse([f"run={name}"])[0].value() == name
+    assert len(command_line.run_name([f"a={'x' * 999}"], {"a": []})) <= 150
 
 
 def test_no_login_needs_no_wandb(trained):
@@ -520,8 +542,10 @@ def test_wandb_and_tensorboard(here, trained):
     ):
         shutil.copytree(trained, here / name)
         words = (f"resume={name}", "iterations=3", f"log={name}", "export=none")
-        succeed("train.py", *words, cwd=here, timeout=120)
+        said = succeed("train.py", *words, cwd=here, timeout=120)
         (file_written,) = (here / name).glob(file)
+        how = "`wandb sync " if name == "wandb" else "tensorboard --logdir "
+        assert f"{how}{file_written.relative_to(here).parent}" in said
         for _ in range(100):  # W&B's own process writes it
             time.sleep(0.1 * (file_written.stat().st_size < 500))
         assert file_written.stat().st_size > 500 and b"eval/success" in file_written.read_bytes()

@@ -29,16 +29,19 @@ def walking_scores(
 
     Returns:
         `success` is the share of episodes without a fall whose root mean square errors are at most
-        the tolerance. `foot_lift` [m] is the mean height of a step's highest point, of the foot
-        that lifts least. `drift_still` [m/s] is of those that were told to stand, and
-        `energy_per_metre` [J/m] of those told to walk. A score of which no episode tells is None.
+        the tolerance. `fell`, `off_velocity` and `off_yaw` are the shares that fail for that
+        reason; an episode may have several. `foot_lift` [m] is the mean height of a step's highest
+        point, of the foot that lifts least. `drift_still` [m/s] is of those that were told to
+        stand, and `energy_per_metre` [J/m] of those told to walk. A score of which no episode tells
+        is None.
     """
     counted = record["settled"].sum(0)
     settled = counted.clamp(min=1)
     velocity = (record["velocity_error"].sum(0) / settled).sqrt()
     yaw = (record["yaw_error"].sum(0) / settled).sqrt()
     falls = record["terminated"].float().sum(0)
-    good = (falls == 0) & (velocity <= tolerance) & (yaw <= tolerance)
+    off = dict(fell=falls > 0, off_velocity=velocity > tolerance, off_yaw=yaw > tolerance)
+    good = ~torch.stack(list(off.values())).any(0)
     moving = record["moving"].mean(0) > 0.5
     walking, still = moving & (falls == 0), ~moving & (falls == 0)
     drift = drift_speed(torch.stack([record["x"], record["y"]]), dt)
@@ -49,6 +52,7 @@ def walking_scores(
         velocity_rmse=mean_of(velocity, counted > 0),
         yaw_rmse=mean_of(yaw, counted > 0),
         falls_per_episode=falls.mean().item(),
+        **{why: x.float().mean().item() for why, x in off.items()},
         foot_lift=foot_lift(record, walking, dt, gait),
         drift_still=mean_of(drift, still),
         energy_per_metre=energy.item() if meters > 0 else None,
