@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import onnx
@@ -16,6 +15,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpusim_rl import build
 from gpusim_rl.config import command_line, compose
@@ -23,7 +23,9 @@ from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.evaluation import SEED, STOP_SEED
-from tests.commands import SMALL, TINY, command, environment, refused, succeed
+from tests.commands import EXPORTED, SMALL, TINY, command, environment, refused, succeed
+from tests.films import gray_film
+from tests.wandb_file import read_wandb
 from tests.worlds import ROOT, make_env, make_ppo
 
 TRAIN = {
@@ -533,23 +535,33 @@ def test_no_login_needs_no_wandb(trained):
     assert Run(trained).config["log"]["name"] == "auto"
 
 
-def test_wandb_and_tensorboard(here, trained):
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_wandb_and_tensorboard(here, trained, name):
     """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;
-    resume= may choose them. The scores of the final evaluation are in both."""
-    for name, file in (
-        ("wandb", "wandb/offline-run-*/run-*.wandb"),
-        ("tensorboard", "tensorboard/events.out.*"),
-    ):
-        shutil.copytree(trained, here / name)
-        words = (f"resume={name}", "iterations=3", f"log={name}", "export=none")
-        said = succeed("train.py", *words, cwd=here, timeout=120)
-        (file_written,) = (here / name).glob(file)
-        how = "`wandb sync " if name == "wandb" else "tensorboard --logdir "
-        assert f"{how}{file_written.relative_to(here).parent}" in said
-        for _ in range(100):  # W&B's own process writes it
-            time.sleep(0.1 * (file_written.stat().st_size < 500))
-        assert file_written.stat().st_size > 500 and b"eval/success" in file_written.read_bytes()
-    assert sorted(p.name for p in here.iterdir()) == ["tensorboard", "wandb"]
+    resume= may choose them. Both hold the final evaluation, the film and the policy."""
+    run = shutil.copytree(trained, here / name)
+    film = gray_film(run / "play.mp4")
+    os.utime(film, (2**31, 2**31))  # as if it were made during the training
+    words = (f"resume={name}", "iterations=3", f"log={name}", EXPORTED)
+    said = succeed("train.py", *words, cwd=here, timeout=120)
+    scores = json.loads((run / "eval.json").read_text())
+    policy = (run / "policy.onnx").read_bytes()
+    if name == "wandb":
+        (folder,) = run.glob("wandb/offline-run-*")
+        values, artifact = read_wandb(folder)
+        assert f"`wandb sync {folder.relative_to(here)}" in said
+        assert values["eval/success"] == scores["success"]
+        (kept,) = folder.glob(f"files/{values['eval/film/path']}")
+        assert kept.read_bytes() == film.read_bytes()
+        assert Path(artifact.manifest.contents[0].local_path).read_bytes() == policy
+    else:
+        assert "TensorBoard: tensorboard --logdir tensorboard/tensorboard\n" in said
+        events = EventAccumulator(str(run / "tensorboard")).Reload()
+        (success,) = events.Scalars("eval/success")
+        assert (success.step, success.value) == (3, pytest.approx(scores["success"]))
+        assert events.Images("eval/film")[-1].encoded_image_string.startswith(b"GIF8")
+        assert events.Tensors("policy.onnx")[-1].tensor_proto.string_val[0] == policy
+    assert [p.name for p in here.iterdir()] == [name]
 
 
 def test_seeds_of_evaluation_are_apart():

@@ -3,9 +3,12 @@
 https://github.com/google/leveldb/blob/main/doc/log_format.md
 """
 
+import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from wandb.proto.wandb_internal_pb2 import Record
 
@@ -29,3 +32,16 @@ def records(file: Path) -> Iterator[Record]:
             record.ParseFromString(whole)
             yield record
             whole = b""
+
+
+def read_wandb(folder: Path) -> tuple[dict[str, Any], Any]:
+    """(name → last value of each metric, the last artifact) of an offline run that has ended."""
+    (file,) = folder.glob("run-*.wandb")
+    for _ in range(100):  # W&B's own process writes it
+        kinds = {record.WhichOneof("record_type"): record for record in records(file)}
+        if "exit" in kinds:
+            break
+        time.sleep(0.1)
+    items = [item for record in records(file) for item in record.history.item]
+    values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+    return values, kinds["artifact"].artifact

@@ -127,7 +127,7 @@ class WandB:
             kind: Any = file.suffix[1:]
             return self.run.log({"eval/film": wandb.Video(str(file), format=kind)}, step=self.step)
         policy = wandb.Artifact(f"{self.task}-policy", "model", metadata=digest(file))
-        policy.add_file(str(file), policy="immutable")  # no copy in the home: `wandb sync` reads it
+        policy.add_file(str(file.resolve()), policy="immutable")  # `wandb sync` reads it there
         self.run.log_artifact(policy)
 
     def close(self, failed: bool = False) -> None:

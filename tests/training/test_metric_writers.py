@@ -1,13 +1,10 @@
 """W&B and TensorBoard: names that people know, and what each of them keeps of a run."""
 
 import hashlib
-import json
 import re
-import time
 from pathlib import Path
 
 import imageio
-import numpy as np
 import pytest
 
 from gpusim_rl.algorithms.ppo.report import NAMES as PPO_NAMES
@@ -16,7 +13,8 @@ from gpusim_rl.config.validate import check_log
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import NAMES, logged_in, public_name, public_row, sink
-from tests.wandb_file import records
+from tests.films import gray_film
+from tests.wandb_file import read_wandb, records
 from tests.worlds import ROOT
 
 ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
@@ -47,13 +45,6 @@ def test_logged_in(tmp_path, monkeypatch):
     file.unlink()
     monkeypatch.setenv("WANDB_API_KEY", "x")
     assert logged_in()
-
-
-def film(path: Path, pictures: int = 30) -> Path:
-    """A film of gray pictures, each lighter than the one before."""
-    frames = [np.full((48, 64, 3), 8 * i, np.uint8) for i in range(pictures)]
-    imageio.mimwrite(path, frames, fps=25, macro_block_size=8)
-    return path
 
 
 def test_every_metric_has_a_known_name(trained):
@@ -92,7 +83,7 @@ def test_tensorboard(tmp_path):
     assert to.where == f"TensorBoard: tensorboard --logdir {tmp_path}/tensorboard"
     to.write(ROW)
     to.write(ROW | {"iteration": 7, "return": 2.5, "eval/success": 0.5})
-    to.add(film(tmp_path / "play.mp4"))
+    to.add(gray_film(tmp_path / "play.mp4"))
     to.add(policy)
     to.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -138,33 +129,21 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch):
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     assert to.where == f"W&B cannot be reached; `wandb sync {folder}` sends the run later"
     to.write(ROW | {"eval/success": 0.5})
-    to.add(film(tmp_path / "play.mp4"))
+    to.add(gray_film(tmp_path / "play.mp4"))
     to.add(policy)
     to.close(failed=True)
-    check_wandb(folder, policy, log, exit_code=1)
-
-
-def check_wandb(folder: Path, policy: Path, log: dict, exit_code: int) -> None:
-    """Check what the file of an offline run holds."""
-    (file,) = folder.glob("run-*.wandb")
-    kept = {}
-    for _ in range(100):  # W&B's own process writes it
-        kept = {record.WhichOneof("record_type"): record for record in records(file)}
-        if "exit" in kept:
-            break
-        time.sleep(0.1)
-    run, artifact = kept["run"].run, kept["artifact"].artifact
-    assert (run.project, run.display_name, run.run_group) == ("p", log["run"], log["group"])
-    assert [*run.tags] == log["tags"] and kept["exit"].exit.exit_code == exit_code
-    items = [item for r in records(file) for item in r.history.item]
-    values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+    values, artifact = read_wandb(folder)
     assert values["train/return"] == 12.345 and values["eval/success"] == 0.5
     (video,) = (folder / "files" / "media" / "videos" / "eval").glob("film_*.mp4")
     assert values["eval/film/path"] == str(video.relative_to(folder / "files"))
-    assert values["eval/film/sha256"] == hashlib.sha256(video.read_bytes()).hexdigest()
     (entry,) = artifact.manifest.contents
     assert (artifact.name, artifact.type, entry.path) == ("quadruped-policy", "model", policy.name)
     assert Path(entry.local_path) == policy and entry.size == policy.stat().st_size
+    (file,) = folder.glob("run-*.wandb")
+    kinds = {record.WhichOneof("record_type"): record for record in records(file)}
+    run = kinds["run"].run
+    assert (run.project, run.display_name, run.run_group) == ("p", "walk", "sweep")
+    assert [*run.tags] == ["a", "b"] and kinds["exit"].exit.exit_code == 1
 
 
 def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
