@@ -23,8 +23,7 @@ def walking_scores(
             [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where `settled` is. `moving` is 1 where
             a motion is commanded. `power` [W], `speed` [m/s], `x` and `y` [m] are of the robot,
             `foot_<name>` [m] heights of feet. `terminated`: it fell.
-        dt: control period [s].
-        gait: steps of each foot in a second [Hz].
+        dt, gait: control period [s], steps of each foot in a second [Hz].
         tolerance: largest errors of a success [m/s, rad/s].
 
     Returns:
