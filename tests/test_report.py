@@ -10,8 +10,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from gpusim_rl import report
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.envs.scores import wilson
 from tests.commands import TINY, command, refused, succeed
 from tests.reports import EVIL, loaded, make_run, words_of
@@ -68,10 +70,21 @@ def test_several_runs(tmp_path):
     text = " ".join(re.sub(r"<[^>]*>", " ", words_of(page)).split())
     assert "algo.gamma=0.9 3 0.6 (0.45 to 0.9)" in text
     assert "algo.gamma=0.95 3 0.6333 (0.475 to 0.95)" in text
-    assert "g0.95-s3 0.95 3 finished 13 / 100 0.95 12.5" in text
+    assert "g0.95-s3 3 0.95 finished 13 / 100 0.95 12.5" in text
     first = pictures(page)[0]
     bands = [x for x in ElementTree.fromstring(first).iter() if "FillBetween" in x.get("id", "")]
     assert len(bands) == 6  # two in each of return, length and success
+
+
+def test_several_tasks(tmp_path):
+    """Runs of different tasks have a line each, and a table that is no wider than a page."""
+    runs = [make_run(tmp_path / "cart"), make_run(tmp_path / "dog")]
+    config = compose_plain("config", ["task=quadruped"])
+    (runs[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    page = render(*runs, out=tmp_path / "a.html")
+    assert "cartpole, quadruped · 2 runs" in page and "task.name=quadruped, " in page
+    (head,) = (x for x in page.splitlines() if "<th>run<th>" in x)
+    assert head.startswith("  <tr><th>run<th>task.name<th>") and head.count("<th>") == 15
 
 
 def test_a_run_that_failed(tmp_path):

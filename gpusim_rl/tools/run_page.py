@@ -37,6 +37,7 @@ MISSED = {
     "near": "a joint was far from the stance in the last second",
     "still": "the robot moved in the last second",
 }
+COLUMNS, LABELLED = 12, 3  # swept keys in a table, and in a label, at most
 PER_EPISODE = {"falls_per_episode": "falls", "crashes_per_episode": "crashes"}
 
 
@@ -46,10 +47,8 @@ def render(paths: list[Path], out: Path) -> str:
     flat = [plain(run.config) for run in runs]
     keys = list(dict.fromkeys(key for values in flat for key in values))
     swept = [key for key in keys if len({repr(values.get(key)) for values in flat}) > 1]
-    settings: dict[str, list[Summary]] = {}
-    for run, values in zip(runs, flat, strict=True):
-        own = [f"{key}={text(values.get(key))}" for key in swept if key != "seed"]
-        settings.setdefault(", ".join(own) or "all", []).append(run)
+    swept.sort(key=lambda key: key not in ("task.name", "seed"))  # these first
+    settings = by_setting(runs, flat, swept)
     one = runs[0] if len(runs) == 1 else None
     names = list(dict.fromkeys(name for run in runs for name in run.scores))
     return report_page.page(
@@ -57,9 +56,9 @@ def render(paths: list[Path], out: Path) -> str:
         title=title(runs),
         ending=ending(one) if one else "",
         failed=bool(one and one.ending == "failed"),
-        swept=swept,
+        swept=swept[:COLUMNS],
         names=names,
-        rows=[row(run, values, swept, names, out) for run, values in zip(runs, flat, strict=True)],
+        rows=[row(*pair, swept[:COLUMNS], names, out) for pair in zip(runs, flat, strict=True)],
         means=[means(label, own, names) for label, own in settings.items()],
         evaluation=evaluation(one) if one else [],
         failures=failures(one) if one else [],
@@ -69,6 +68,21 @@ def render(paths: list[Path], out: Path) -> str:
         diff=one.diff if one else "",
         config=read_text(one.run.path / "config.yaml") if one else "",
     )
+
+
+def by_setting(
+    runs: list[Summary], flat: list[dict[str, Any]], swept: list[str]
+) -> dict[str, list[Summary]]:
+    """Label → the runs that differ in their seeds alone. A label says a few of the swept keys."""
+    keys, groups = [key for key in swept if key != "seed"], {}
+    for run, values in zip(runs, flat, strict=True):
+        groups.setdefault(tuple(text(values.get(key)) for key in keys), []).append(run)
+    settings: dict[str, list[Summary]] = {}
+    for values, own in groups.items():
+        said = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+        label = ", ".join(said[:LABELLED]) or "all"
+        settings[label if label not in settings else f"{label} ({len(settings) + 1})"] = own
+    return settings
 
 
 def title(runs: list[Summary]) -> str:

@@ -114,7 +114,10 @@ class WandB:
         asked = "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
         asked, none = (asked, "; log=none keeps them here") if auto else ("W&B: ", "")
         kept = f"{failed}`wandb sync {Path(self.run.dir).parent}` sends the run later"
-        self.where = kept if self.run.offline else f"{asked}{self.run.url}{none}"
+        address = "" if self.run.offline else self.run.url
+        self.where = f"{asked}{address}{none}" if address else kept
+        if self.run.disabled:
+            self.where = "W&B is off: WANDB_MODE=disabled"
 
     def write(self, row: Row) -> None:
         self.step = int(row["iteration"])

@@ -151,7 +151,9 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
     import wandb
 
     class Online:
-        offline, url, dir = False, "https://wandb.ai/me/p/runs/1", str(tmp_path)
+        offline = disabled = False
+        url: str | None = "https://wandb.ai/me/p/runs/1"
+        dir = str(tmp_path)
 
     asked = {}
     monkeypatch.setattr(wandb, "init", lambda **words: asked.update(words) or Online())
@@ -161,6 +163,8 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
     assert where.endswith(f"to {Online.url}; log=none keeps them here") and "\n" not in where
     assert sink("wandb", LOG, tmp_path, CONFIG).where == f"W&B: {Online.url}"
     assert (asked["name"], asked["group"], asked["tags"]) == (tmp_path.name, None, [])
+    Online.disabled, Online.url = True, None
+    assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
 
 
 @pytest.mark.parametrize(
