@@ -55,9 +55,13 @@ def train_and_evaluate(cfg: dict[str, Any]) -> None:
     scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
     with errors.one_line_errors(1):
         result = trainer.write_results(scores)
-    path, exported = result.path, cfg["export"] != "none"
-    names = ["eval.json", *["policy.onnx"] * exported, *["report.html"] * cfg["report"]]
-    written = " and ".join(f"{path}/{name}" for name in names if (path / name).exists())
+    path = result.path
+    asked = {"policy.onnx": cfg["export"] != "none", "report.html": cfg["report"]}
+    files = [
+        f"{path}/{name}" for name, wanted in asked.items() if wanted and (path / name).exists()
+    ]
+    *others, last = [f"{path}/eval.json", *files]
+    written = f"{', '.join(others)} and {last}" if others else last
     trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
 
 
