@@ -73,7 +73,7 @@ def check_report(cfg: dict[str, Any], mode: str) -> None:
     """ValueError or OSError unless the picture report= can be drawn and written."""
     validate.writable("report", cfg["report"], (".png",))
     if mode == "grid" and cfg["report"] and not find_spec("matplotlib"):
-        raise ValueError("report= needs matplotlib: pip install 'gpusim_rl[bench]'")
+        raise ValueError("report= needs matplotlib: pip install matplotlib")
 
 
 def check_values(cfg: dict[str, Any]) -> None:

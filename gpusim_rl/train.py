@@ -1,6 +1,8 @@
 """The command `gpusim-train`, which is train.py in a checkout."""
 
 import sys
+from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -9,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
+from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF, program
 
 
@@ -52,9 +55,37 @@ def train_and_evaluate(cfg: dict[str, Any]) -> None:
     scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
     with errors.one_line_errors(1):
         result = trainer.write_results(scores)
-    path, exported = result.path, cfg["export"] != "none"
-    written = f"{path}/eval.json" + (f" and {path}/policy.onnx" if exported else "")
+    path = result.path
+    asked = {"policy.onnx": cfg["export"] != "none", "report.html": cfg["report"]}
+    files = [
+        f"{path}/{name}" for name, wanted in asked.items() if wanted and (path / name).exists()
+    ]
+    *others, last = [f"{path}/eval.json", *files]
+    written = f"{', '.join(others)} and {last}" if others else last
     trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
+
+
+def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:
+    """The configuration of a run of a multirun, with its directory, which says what is swept.
+
+    multirun.yaml in the directory of all says what they are. Runs that are continued, or have a
+    run_dir, stay where they are.
+
+    Args:
+        values: of this run.
+        job: what Hydra says of it.
+    """
+    words, _ = command_line.split(sys.argv[1:])
+    home = Path(job.sweep.dir)
+    about = {"words": words, "swept": command_line.swept(words)}
+    write_whole(home / "multirun.yaml", OmegaConf.to_yaml(about).encode())
+    log = values["log"] | {"group": values["log"]["group"] or home.name}
+    values = values | {"log": log}
+    if values["run_dir"] or values["resume"] or values["auto_resume"]:
+        return values
+    own = home / command_line.run_name(list(job.overrides.task), about["swept"])
+    names = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
+    return values | {"run_dir": str(next(path for path in names if not path.exists()))}
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -64,6 +95,7 @@ def run(cfg: DictConfig) -> None:
 
     values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     with errors.one_line_errors():
+        values = in_multirun(values, HydraConfig.get())
         values = resume.check_training(values, list(HydraConfig.get().overrides.task))
     train_or_exit(values)
 

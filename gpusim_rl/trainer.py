@@ -9,6 +9,7 @@ The words are those of train.py's command line.
 """
 
 import gc
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from gpusim_rl import report
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import resume
@@ -91,8 +93,8 @@ class Trainer:
         learner, cfg, self.recipe = make_on_device(cfg, self.group)
         self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
-        project = self.cfg["log"]["project"]
-        self.write, self.close = metric_writers.sink(sink, project, self.run.path, self.cfg)
+        self.sink = metric_writers.sink(sink, self.cfg["log"], self.run.path, self.cfg)
+        self.begun = time.time()
         title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
         self.table = dashboard.Dashboard(
             title, self.cfg["iterations"], learner.iterations, quiet=self.group.rank > 0
@@ -106,7 +108,7 @@ class Trainer:
             note=note,
             build=self.build,
             evaluate=partial(success, self.cfg),  # no cycle: the run is unlocked at once
-            write_metrics=partial(call_all, (self.write, self.films)),
+            write_metrics=partial(call_all, (self.sink.write, self.films)),
             table=self.table,
         )
 
@@ -117,11 +119,16 @@ class Trainer:
         try:
             with self.table:
                 self.table.say("; ".join(filter(None, lines)))
+                if self.sink.where:
+                    self.table.say(self.sink.where)
                 signal = self.loop()
+        except Exception:
+            self.write_report()
+            raise
         finally:
             if signal:  # else the evaluation's scores are still to be written
                 self.films.stop()
-                self.close()
+                self.sink.close(failed=signal < 0)
         return self.result(signal=signal)
 
     def evaluate(self) -> Scores:
@@ -133,10 +140,11 @@ class Trainer:
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
             scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
-            told = {f"eval/{key}": x for key, x in scores.items() if x is not None}
-            self.write({"iteration": self.loop.learner.iterations} | told)
-        finally:
-            self.close()
+        except BaseException:
+            self.sink.close(failed=True)
+            raise
+        told = {f"eval/{key}": x for key, x in scores.items() if x is not None}
+        self.sink.write({"iteration": self.loop.learner.iterations} | told)
         scores["time_s"] = seconds
         self.table.say(evaluation.line(scores))
         return scores
@@ -146,7 +154,18 @@ class Trainer:
         if self.group.rank > 0:
             self.group.leave()
             return self.result()
-        self.films.finish()
+        failed = True
+        try:
+            self.films.finish()
+            self.write_files(scores)
+            failed = False
+        finally:
+            self.sink.close(failed)
+        self.group.leave()
+        return self.result(scores=scores)
+
+    def write_files(self, scores: Scores) -> None:
+        """What `write_results` writes: into the run directory, and to W&B or TensorBoard."""
         self.run.repair()
         self.run.json("eval.json", scores)
         ranges, success = self.seen.ranges(), scores.get("success")
@@ -155,10 +174,16 @@ class Trainer:
             (self.run.path / "policy.onnx").unlink(missing_ok=True)
         else:
             export_policy(self.loop.learner, self.cfg, self.run.path)
+        for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
+            self.sink.add(file)
+        self.write_report()
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
-        self.group.leave()
-        return self.result(scores=scores)
+
+    def write_report(self) -> None:
+        """Write report.html, if the configuration wants one; one line if it cannot be written."""
+        if self.group.rank == 0 and self.cfg["report"]:
+            report.write_or_warn(self.run.path)
 
     def result(self, **values: Any) -> Result:
         """What is known of the training now."""

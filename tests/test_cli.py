@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import onnx
@@ -16,14 +15,17 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpusim_rl import build
-from gpusim_rl.config import compose
+from gpusim_rl.config import command_line, compose
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.evaluation import SEED, STOP_SEED
-from tests.commands import SMALL, TINY, command, environment, refused, succeed
+from tests.commands import EXPORTED, SMALL, TINY, command, environment, refused, succeed
+from tests.films import gray_film
+from tests.wandb_file import read_wandb
 from tests.worlds import ROOT, make_env, make_ppo
 
 TRAIN = {
@@ -96,6 +98,13 @@ TRAIN = {
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
 TRAIN |= {
+    "log.run=[a]": "log.run: ['a']: expected a word of at most 128 characters",
+    "log.tags=baseline": "log.tags='baseline': expected a list, such as []",
+    "log.tags=[3]": "log.tags: 3: expected a word of at most 64 characters",
+    "log.tag=[a]": "unknown key 'log.tag': did you mean log.tags",
+    "log.name=wandb": "log.name=wandb: choose with log=, one of auto, none, tensorboard, wandb",
+    "log.project=a/b": "log.project='a/b': expected none of /",
+    "report=yes_please": "report='yes_please': expected true or false",
     "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise."
     "friction.only=[['a']]: expected",
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
@@ -483,24 +492,39 @@ def test_cfg_prints_the_configuration(here):
 
 
 def test_multirun(here):
-    """-m seed=1,2 makes two runs that differ, each with all its files, and leaves only runs/. The
-    configuration of each is that of a single run."""
+    """-m makes a run for each value, in directories that say what was swept, and leaves only runs/.
+    The configuration of each is that of a single run. Values that look alike share no directory."""
     words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
-    said = succeed("train.py", "-m", "seed=1,2", *words, cwd=here)
+    sweep = ("seed=1,2", "algo.hidden=[8],[8,8]")
+    said = succeed("train.py", "-m", *sweep, *words, cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
-    assert sorted(p.name for p in (here / "runs").iterdir()) == ["cartpole", "multirun.yaml"]
-    runs = sorted((here / "runs" / "cartpole").iterdir(), key=lambda p: p.name[-2:])
-    assert [p.name[-3:] for p in runs] == ["-s1", "-s2"] and all(
-        f"run: runs/cartpole/{p.name}" in said for p in runs
-    )
+    (home,) = (here / "runs" / "multirun").iterdir()
+    names = [f"seed_{seed}-algo.hidden_{hidden}" for seed in "12" for hidden in ("8", "8_8")]
+    assert sorted(p.name for p in home.iterdir()) == ["multirun.yaml", *names]
+    about = yaml.safe_load((home / "multirun.yaml").read_text())
+    assert about["swept"] == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[8,8]"]}
+    assert about["words"] == [*sweep, *words]
+    assert all(f"run: runs/multirun/{home.name}/{name}\n" in said for name in names)
+    runs = [home / name for name in names]
     assert all({p.name for p in run.iterdir()} == FILES - {"policy.onnx"} for run in runs)
-    one, two = (
+    one, _, two, _ = (
         load(Run(run).checkpoints.latest())[0]["policy/actor.net.even.0.weight"] for run in runs
     )
-    assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 2]
-    succeed("train.py", "seed=2", *words, "run_dir=single", cwd=here)
-    single = Run(here / "single").config
-    assert single == Run(runs[1]).config | {"run_dir": single["run_dir"]}
+    assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 1, 2, 2]
+    succeed("train.py", "seed=2", "algo.hidden=[8,8]", *words, "run_dir=single", cwd=here)
+    single, last = Run(here / "single").config, Run(runs[-1]).config
+    assert last["log"]["group"] == home.name and last["run_dir"].endswith(names[-1])
+    assert single == last | {"run_dir": "single", "log": single["log"]}
+
+
+def test_names_of_swept_runs():
+    """They need no quotes in run=, and are not too long for a file system."""
+    sweep = command_line.swept(["seed=1,2", "task=drone", "robot.mjcf='a b/ü.xml',c"])
+    assert sweep == {"seed": ["1", "2"], "robot.mjcf": ["'a b/ü.xml'", "c"]}
+    name = command_line.run_name(["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"], sweep)
+    assert name == "seed_1-robot.mjcf_a_b_.xml"
+    assert compose.parse([f"run={name}"])[0].value() == name
+    assert len(command_line.run_name([f"a={'x' * 999}"], {"a": []})) <= 150
 
 
 def test_no_login_needs_no_wandb(trained):
@@ -511,21 +535,33 @@ def test_no_login_needs_no_wandb(trained):
     assert Run(trained).config["log"]["name"] == "auto"
 
 
-def test_wandb_and_tensorboard(here, trained):
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_wandb_and_tensorboard(here, trained, name):
     """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;
-    resume= may choose them. The scores of the final evaluation are in both."""
-    for name, file in (
-        ("wandb", "wandb/offline-run-*/run-*.wandb"),
-        ("tensorboard", "tensorboard/events.out.*"),
-    ):
-        shutil.copytree(trained, here / name)
-        words = (f"resume={name}", "iterations=3", f"log={name}", "export=none")
-        succeed("train.py", *words, cwd=here, timeout=120)
-        (file_written,) = (here / name).glob(file)
-        for _ in range(100):  # W&B's own process writes it
-            time.sleep(0.1 * (file_written.stat().st_size < 500))
-        assert file_written.stat().st_size > 500 and b"eval/success" in file_written.read_bytes()
-    assert sorted(p.name for p in here.iterdir()) == ["tensorboard", "wandb"]
+    resume= may choose them. Both hold the final evaluation, the film and the policy."""
+    run = shutil.copytree(trained, here / name)
+    film = gray_film(run / "play.mp4")
+    os.utime(film, (2**31, 2**31))  # as if it were made during the training
+    words = (f"resume={name}", "iterations=3", f"log={name}", EXPORTED)
+    said = succeed("train.py", *words, cwd=here, timeout=120)
+    scores = json.loads((run / "eval.json").read_text())
+    policy = (run / "policy.onnx").read_bytes()
+    if name == "wandb":
+        (folder,) = run.glob("wandb/offline-run-*")
+        values, artifact = read_wandb(folder)
+        assert f"`wandb sync {folder.relative_to(here)}" in said
+        assert values["eval/success"] == scores["success"]
+        (kept,) = folder.glob(f"files/{values['eval/film/path']}")
+        assert kept.read_bytes() == film.read_bytes()
+        assert Path(artifact.manifest.contents[0].local_path).read_bytes() == policy
+    else:
+        assert "TensorBoard: tensorboard --logdir tensorboard/tensorboard\n" in said
+        events = EventAccumulator(str(run / "tensorboard")).Reload()
+        (success,) = events.Scalars("eval/success")
+        assert (success.step, success.value) == (3, pytest.approx(scores["success"]))
+        assert events.Images("eval/film")[-1].encoded_image_string.startswith(b"GIF8")
+        assert events.Tensors("policy.onnx")[-1].tensor_proto.string_val[0] == policy
+    assert [p.name for p in here.iterdir()] == [name]
 
 
 def test_seeds_of_evaluation_are_apart():

@@ -308,6 +308,7 @@ def test_resume_changes_little(here, copy):
         "num_envs=16",
         "iterations=3",
         "export=none",
+        "report=false",
         "algo.gamma=0.9",
         "task.weights.jerk=1",
     )

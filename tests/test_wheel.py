@@ -132,6 +132,7 @@ def trained(installed) -> Installed:
     words = ("task=cartpole", *SMALL, "iterations=3", "run_dir=run", "export=none")
     said = installed.succeed("gpusim-train", *words)
     assert "see it: gpusim-play run=run" in said
+    assert (installed.cwd / "run" / "report.html").exists()
     return installed
 
 

@@ -1,5 +1,6 @@
 """The command line, checked before Hydra and torch see it, with every line of a multirun."""
 
+import re
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
 from gpusim_rl.core.paths import program
 
+LONGEST = 150  # characters of a directory's name
 MAX_RUNS = 200  # of a multirun: all are checked before the first run
 PROGRAMS = {"config": "train", "play": "play"}  # file in conf/ → command
 HELP = ("--help", "-h", "--hydra-help", "--version")
@@ -115,3 +117,23 @@ def distinct(sweep: Override) -> bool:
     """Whether no value of a sweep comes twice."""
     values = list(islice(sweep.sweep_string_iterator(), MAX_RUNS))
     return len(values) == len(set(values))
+
+
+def swept(words: list[str]) -> dict[str, list[str]]:
+    """Key → its values, of all that a multirun sweeps over."""
+    sweeps = [o for o in parse(words) if o.is_sweep_override()]
+    return {o.key_or_group: list(islice(o.sweep_string_iterator(), MAX_RUNS)) for o in sweeps}
+
+
+def run_name(words: list[str], sweep: dict[str, list[str]]) -> str:
+    """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
+
+    It has no character that would need quotes in `run=`.
+
+    Args:
+        words: of this run, KEY=VALUE.
+        sweep: from `swept`.
+    """
+    values = dict(word.split("=", 1) for word in words)
+    short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in sweep}
+    return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST]

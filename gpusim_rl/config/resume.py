@@ -27,8 +27,8 @@ from gpusim_rl.runs.run import Run
 # What resume= may change without a word
 CHANGEABLE = (
     *("iterations", "stop_at", "eval_every", "save_every", "log_every", "film_every"),
-    *("episodes", "log"),
-    *("export", "rollbacks", "resume", "run_dir", "auto_resume", "plan", "task_code", "hydra"),
+    *("episodes", "log", "export", "report", "rollbacks", "resume", "run_dir", "auto_resume"),
+    *("plan", "task_code", "hydra"),
 )
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved

@@ -23,9 +23,10 @@ EXPORTS = ("controller", "none")
 KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
-    *("auto_resume", "rollbacks", "export", "gpu", "task", "curriculum", "sim", "algo", "log"),
-    *("robot", "terrain"),
+    *("auto_resume", "rollbacks", "export", "report", "gpu", "task", "curriculum", "sim", "algo"),
+    *("log", "robot", "terrain"),
 )
+OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 
 
@@ -49,6 +50,7 @@ def check_values(cfg: dict[str, Any]) -> None:
     ):
         if value not in kinds:
             raise ValueError(f"{key}={value}: choose one of {', '.join(kinds)}")
+    check_log(cfg["log"])
     check_delay(cfg["task"])
     check_physics(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
@@ -64,6 +66,18 @@ def check_extras(cfg: dict[str, Any]) -> None:
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
     if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
+
+
+def check_log(log: dict[str, Any]) -> None:
+    """ValueError unless the names at W&B are words that it takes."""
+    names = {f"log.{key}": [log[key] or "-"] for key in ("project", "run", "group")}
+    for key, words in (names | {"log.tags": log["tags"]}).items():
+        most = 64 if key == "log.tags" else 128
+        for value in words:
+            if not isinstance(value, str) or not 0 < len(value.strip()) <= most:
+                raise ValueError(f"{key}: {value!r}: expected a word of at most {most} characters")
+    if set(log["project"]) & set(OF_ADDRESSES):
+        raise ValueError(f"log.project={log['project']!r}: expected none of {OF_ADDRESSES}")
 
 
 def check_paths(cfg: dict[str, Any]) -> None:

@@ -13,6 +13,9 @@ PACKAGES = (
     *("onnx", "onnxruntime", "hydra-core", "safetensors"),
 )
 
+LONGEST = 200_000  # characters of a diff that are kept
+NEW = ("ls-files", "--others", "--exclude-standard")  # files that git neither has nor ignores
+
 
 def versions() -> dict[str, str]:
     """What this program runs on: packages, Python, machine, and the commit of a checkout."""
@@ -27,6 +30,12 @@ def versions() -> dict[str, str]:
     return known | {"commit": commit()}
 
 
+def record() -> dict[str, str]:
+    """`versions`, and as `diff` what the checkout has that its commit lacks, if anything."""
+    diff = uncommitted()
+    return versions() | ({"diff": diff} if diff else {})
+
+
 def processor() -> str:
     """Name of the CPU."""
     info = Path("/proc/cpuinfo")
@@ -35,16 +44,27 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit of the checkout that this program runs from, or "unknown".
+    """The commit of the checkout that this program runs from, or "unknown"."""
+    return git("rev-parse", "HEAD") or "unknown"
+
+
+def uncommitted() -> str:
+    """What the checkout has that its commit lacks: `git diff`, then the names of new files."""
+    new = [f"new file: {name}\n" for name in git(*NEW).splitlines()]
+    return (git("diff", "--no-ext-diff", "HEAD") + "\n" + "".join(new)).strip()[:LONGEST]
+
+
+def git(*words: str) -> str:
+    """What git says of the checkout that this program runs from; "" where there is none.
 
     An installed package may lie in another project's repository: git is asked in a checkout only.
     """
     root = PACKAGE.parent
     if not ((root / ".git").exists() and (root / "train.py").is_file()):
-        return "unknown"
-    line = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return ""
+    line = ["git", "-C", str(root), *words]
     try:
-        git = subprocess.run(line, capture_output=True, text=True, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
     except OSError:  # git is not installed
-        return "unknown"
-    return git.stdout.strip() if git.returncode == 0 else "unknown"
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -19,40 +19,47 @@ def walking_scores(
     """`success`, errors, falls, lift of the feet, drift and energy of B episodes.
 
     Args:
-        record: (T, B) of each measure, one row for each control step. `settled` is 1 where errors
-            count, else 0. `velocity_error` [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where
-            `settled` is. `moving` is 1 where a motion is commanded. `power` [W], `speed` [m/s], `x`
-            and `y` [m] are of the robot, `foot_<name>` [m] heights of feet. `terminated`: it fell.
-        dt: control period [s].
-        gait: steps of each foot in a second [Hz].
+        record: (T, B) of each measure. `settled` is 1 where errors count, else 0. `velocity_error`
+            [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where `settled` is. `moving` is 1 where
+            a motion is commanded. `power` [W], `speed` [m/s], `x` and `y` [m] are of the robot,
+            `foot_<name>` [m] heights of feet. `terminated`: it fell.
+        dt, gait: control period [s], steps of each foot in a second [Hz].
         tolerance: largest errors of a success [m/s, rad/s].
 
     Returns:
         `success` is the share of episodes without a fall whose root mean square errors are at most
-        the tolerance. `foot_lift` [m] is the mean height of a step's highest point, of the foot
-        that lifts least. `drift_still` [m/s] is of those that were told to stand, and
-        `energy_per_metre` [J/m] of those told to walk. A score of which no episode tells is None.
+        the tolerance; `fell`, `off_velocity` and `off_yaw` are shares that fail for that reason.
+        `foot_lift` [m] is the mean height of a step's highest point, of the foot that lifts least.
+        `drift_still` [m/s] is of those that were told to stand, and `energy_per_metre` [J/m] of
+        those told to walk. A score of which no episode tells is None.
     """
     counted = record["settled"].sum(0)
     settled = counted.clamp(min=1)
     velocity = (record["velocity_error"].sum(0) / settled).sqrt()
     yaw = (record["yaw_error"].sum(0) / settled).sqrt()
     falls = record["terminated"].float().sum(0)
-    good = (falls == 0) & (velocity <= tolerance) & (yaw <= tolerance)
-    moving = record["moving"].mean(0) > 0.5
-    walking, still = moving & (falls == 0), ~moving & (falls == 0)
+    failed = dict(fell=falls > 0, off_velocity=velocity > tolerance, off_yaw=yaw > tolerance)
+    good = ~torch.stack(list(failed.values())).any(0)
+    moving, stood = record["moving"].mean(0) > 0.5, falls == 0
+    walking, still = moving & stood, ~moving & stood
     drift = drift_speed(torch.stack([record["x"], record["y"]]), dt)
-    meters = record["speed"][:, walking].sum() * dt
-    energy = record["power"][:, walking].sum() * dt / meters.clamp(min=1e-6)
     return dict(
         success=good.float().mean().item(),
         velocity_rmse=mean_of(velocity, counted > 0),
         yaw_rmse=mean_of(yaw, counted > 0),
         falls_per_episode=falls.mean().item(),
+        **{why: x.float().mean().item() for why, x in failed.items()},
         foot_lift=foot_lift(record, walking, dt, gait),
         drift_still=mean_of(drift, still),
-        energy_per_metre=energy.item() if meters > 0 else None,
+        energy_per_metre=energy_per_metre(record, walking, dt),
     )
+
+
+def energy_per_metre(record: dict[str, Tensor], walking: Tensor, dt: float) -> float | None:
+    """Energy over distance [J/m] of the episodes walking (B,) bool; None if they walked nowhere."""
+    meters = record["speed"][:, walking].sum() * dt
+    energy = record["power"][:, walking].sum() * dt / meters.clamp(min=1e-6)
+    return energy.item() if meters > 0 else None
 
 
 def wilson(count: int, of: int) -> tuple[float, float]:

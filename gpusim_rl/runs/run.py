@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gpusim_rl.core.files import MAX_MODEL, read_text, read_whole, write_whole
-from gpusim_rl.core.provenance import versions
+from gpusim_rl.core.provenance import record
 from gpusim_rl.runs.checkpoints import Checkpoints
 from gpusim_rl.runs.config_file import read_config
 from gpusim_rl.runs.rows import Rows
@@ -25,6 +25,7 @@ FILES = {  # all that a run directory may contain
     *ROWS,
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
+    *("report.html", "films"),
 }
 
 
@@ -105,7 +106,7 @@ class Run:
             run.lock()
             run.checkpoints.path.mkdir(exist_ok=True)
             run.configure(config)
-            run.json("versions.json", versions())
+            run.json("versions.json", record())
         except OSError as error:
             raise OSError(f"run_dir={path} cannot be written: {error.strerror}") from None
         return run
@@ -156,7 +157,7 @@ class Run:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 write_whole(self.path / name, data)
             write_whole(self.path / "config.yaml", self._config_text.encode())
-            self.json("versions.json", versions())
+            self.json("versions.json", record())
 
     def portable(self, config: dict[str, Any]) -> dict[str, Any]:
         """The configuration with the paths of models in the run relative to its directory."""
@@ -216,6 +217,13 @@ class Run:
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+
+    def films(self, since: float = 0.0) -> list[Path]:
+        """The films (.mp4) of the run, written after a time [s since 1970], newest last."""
+        files = [*self.path.glob("*.mp4"), *self.path.glob("films/*.mp4")]
+        files = [file for file in files if file.is_file() and not file.is_symlink()]
+        times = {file: file.stat().st_mtime for file in files}
+        return sorted((x for x in files if times[x] >= since), key=lambda x: times[x])
 
     def log(self, row: dict[str, Any], name: str = "metrics.jsonl") -> None:
         """Append a row to a file of `ROWS`, after those that could not be written before.

@@ -160,7 +160,14 @@ def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
     from gpusim_rl import trainer as program
     from gpusim_rl.trial import Clock, keep_actors, warm_up
 
-    own = [f"task={args.task}", f"seed={args.seed}", "log=none", "export=none", "episodes=1"]
+    own = [
+        f"task={args.task}",
+        f"seed={args.seed}",
+        "log=none",
+        "export=none",
+        "report=false",
+        "episodes=1",
+    ]
     run = Path(args.out).with_name("run")  # in the temporary folder of `worker`
     trainer = program.Trainer(program.configure(*own, *words, f"run_dir={run}"))
     learner = trainer.loop.learner

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from gpusim_rl import build, exporter
+from gpusim_rl import build, exporter, report
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.envs import curriculum
@@ -551,9 +551,15 @@ def leave_empty(learner: Any, cfg: Any, run: Path, path: Path | None = None) -> 
     return 0.0
 
 
+def leave_empty_report(run: Path) -> bool:
+    """Stands in for `write_or_warn`: the page is empty."""
+    (run / "report.html").write_bytes(b"")
+    return True
+
+
 def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     """(exit status, stdout, stderr) of a line in this process; status None: it took too long.
-    Nothing is exported."""
+    Nothing is exported or drawn."""
 
     def late(*_: object) -> None:
         raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
@@ -561,6 +567,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
     made = mock.patch.object(build, "make_ppo", late) if line.early else contextlib.nullcontext()
     exported = mock.patch.object(exporter, "export_policy", leave_empty)
+    drawn = mock.patch.object(report, "write_or_warn", leave_empty_report)
     handler = signal.signal(signal.SIGALRM, late)
     os.chdir(here)
     signal.alarm(LIMIT)
@@ -571,6 +578,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
             argv,
             made,
             exported,
+            drawn,
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             warnings.catch_warnings(),

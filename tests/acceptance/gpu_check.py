@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.worlds import ROOT
 
 TRAIN = ("train.py", "device=cuda", "log=none")
-SHORT = ("episodes=16", "export=none")
+SHORT = ("episodes=16", "export=none", "report=false")
 TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/test_gpu.py", "-k")
 BENCH = ("-m", "gpusim_rl.bench", "task=quadruped", "device=cuda", "repeats=3", "seconds=2")
 IMPORTS = "import gpusim_rl.trainer, mujoco_warp, torch; assert torch.cuda.is_available()"

@@ -18,7 +18,8 @@ from gpusim_rl.training.memory_checks import OutOfMemory
 from tests.commands import refused, succeed
 from tests.worlds import TASKS
 
-SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "export=none", "log=none")
+SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "export=none", "report=false")
+SMALL += ("log=none",)
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,5 +181,5 @@ def test_two_ranks_train_the_cartpole(tmp_path):
     file."""
     words = ["num_envs=8", "num_steps=4", "iterations=1", "episodes=2", "log=none", "device=cpu"]
     said = torchrun_train(tmp_path, "task=cartpole", *words, "sim=native", "run_dir=pole")
-    assert said.count("wrote pole/eval.json and pole/policy.onnx") == 1
+    assert said.count("wrote pole/eval.json, pole/policy.onnx and pole/report.html") == 1
     assert (tmp_path / "pole" / "policy.onnx").is_file()

@@ -30,7 +30,14 @@ from gpusim_rl.runs.run import Run  # noqa: E402
 
 OFF = 0.1
 TRAIN = ("task=quadruped", "device=cuda", "log=none")
-SMALL = ("num_envs=1024", "num_steps=4", "iterations=12", "episodes=4", "export=none")
+SMALL = (
+    "num_envs=1024",
+    "num_steps=4",
+    "iterations=12",
+    "episodes=4",
+    "export=none",
+    "report=false",
+)
 FEW, LATE = 64, WARM_UP + 4  # constraints of a world, and the iteration at which they grow
 
 

@@ -24,7 +24,15 @@ HERE = Path(__file__).parent
 CASES = "whole history dropout augment loss net bf16 unfused plan pd dc seeing everything masses"
 DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation host_counter"
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
-TRAIN = ("train.py", "task=cartpole", "device=cuda", "log=none", "export=none", *SMALL)
+TRAIN = (
+    "train.py",
+    "task=cartpole",
+    "device=cuda",
+    "log=none",
+    "export=none",
+    "report=false",
+    *SMALL,
+)
 # Tests of tests/test_gpu.py that need no real number: no time, no rounding of a GPU, no profiler.
 ON_ANY = "auto or noise or hundred or test_graphs or no_memory or broken"
 

@@ -51,11 +51,12 @@ LISTED = {
         NETWORK
     ),
     "python train.py robot.mjcf=menagerie:anybotics_anymal_c": NETWORK,
-    "python train.py log=wandb": NETWORK,
+    "python train.py log=wandb log.group=friction 'log.tags=[baseline]'": NETWORK,
 }
 CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
 MODES = {"time": "bench_time", "profile": "bench_profile", "tasks": "bench"}  # of gpusim_rl.bench
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
+PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 
 
@@ -115,7 +116,8 @@ def shortened(script: str, words: list[str]) -> list[str]:
     keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
-    short = SHORT | ({"export": "none"} if config == "config" else {})  # `base` exports
+    quick = {"export": "none", "report": "false"}  # `base` exports
+    short = SHORT | (quick if config == "config" else {})
     return words + [f"{k}={v}" for k, v in short.items() if k in keys and k not in kept]
 
 
@@ -200,9 +202,13 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
         if script == "mkdir":
             subprocess.run([script, *words], cwd=here, check=True)
             continue
-        assert script in (*CONFIG, *MODULES, "gpusim_rl.verify", "gpusim_rl.fit_actuator"), (
-            f"{page}: {line}: no rule for this command"
-        )
+        assert script in (
+            *CONFIG,
+            *MODULES,
+            "gpusim_rl.verify",
+            "gpusim_rl.fit_actuator",
+            "gpusim_rl.report",
+        ), f"{page}: {line}: no rule for this command"
         words = in_place(shortened(script, words), here)
         films = script == "play.py" and not any(
             word.startswith(("mode=", "repro=")) for word in words

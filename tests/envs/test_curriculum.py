@@ -333,6 +333,7 @@ def test_by_success_evaluates(tmp_path):
         "save_every=1",
         "episodes=4",
         "export=none",
+        "report=false",
         "run_dir=run",
         "log=none",
     ]
@@ -359,7 +360,7 @@ def learns_slowly(monkeypatch) -> list[float]:
 
 def train(*words: str) -> list[dict[str, Any]]:
     """The rows of a training with an evaluation after each iteration."""
-    words = (*TINY, "eval_every=1", "export=none", "log=none", "run_dir=run", *words)
+    words = (*TINY, "eval_every=1", "log=none", "run_dir=run", *words)
     if "resume=run" in words:
         words = words[len(TINY) + 4 :]
     cfg = resume.check_training(compose.compose_plain("config", [*words]), [*words])

@@ -40,12 +40,21 @@ def test_scores_of_robots_that_walk():
     scores = walking_scores(walked([1, 1, 0], [False, True, True], [1, 1, 0]), DT, GAIT)
     wanted = {"success": 1 / 3, "velocity_rmse": 0.1, "yaw_rmse": 0.2, "falls_per_episode": 2 / 3}
     wanted |= {"foot_lift": 0.05, "energy_per_metre": 120.0, "drift_still": None}
+    wanted |= {"fell": 2 / 3, "off_velocity": 0.0, "off_yaw": 0.0}
     assert scores.keys() == wanted.keys()
     for name, value in wanted.items():
         if value is None:
             assert scores[name] is None
         else:
             torch.testing.assert_close(scores[name], value, rtol=1e-5, atol=0, msg=name)
+
+
+def test_failures_have_causes():
+    """Each cause is counted by itself: with a tolerance of 0.15 the yaw rates are off, too."""
+    walk = walked([1, 1, 0], [False, True, True], [1, 1, 0])
+    scores = walking_scores(walk, DT, GAIT, 0.15)
+    causes = [scores[name] for name in ("fell", "off_velocity", "off_yaw", "success")]
+    assert causes == pytest.approx([2 / 3, 0.0, 2 / 3, 0.0])
 
 
 def test_who_falls_at_once_has_no_errors():

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from gpusim_rl.core.files import part_of, write_whole
-from gpusim_rl.core.provenance import versions
+from gpusim_rl.core.provenance import record, versions
 from gpusim_rl.runs.checkpoints import KEEP, load
 from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.training.progress import Stopwatch
@@ -40,7 +40,7 @@ def test_create(run):
         "versions.json",
     ]
     assert Run.open(run.path).config == CONFIG
-    assert json.loads((run.path / "versions.json").read_text()) == versions()
+    assert json.loads((run.path / "versions.json").read_text()) == record()
     assert (
         versions()["torch"] == torch.__version__.split("+")[0]
         or versions()["torch"] == torch.__version__

@@ -204,7 +204,13 @@ def try_walks(seed: int, count: int, keep: Path | None) -> int:
             folder = Path(name)
             file = folder / f"robot{robot.suffix}"
             file.write_text(robot.text)
-            words = ("task=quadruped", f"robot.mjcf={file.name}", "log=none", "export=none")
+            words = (
+                "task=quadruped",
+                f"robot.mjcf={file.name}",
+                "log=none",
+                "export=none",
+                "report=false",
+            )
             done = answer("train.py", *words, "run_dir=run", cwd=folder, limit=WHOLE)
             result = folder / "run" / "eval.json"
             success = json.loads(result.read_text())["success"] if result.is_file() else 0.0

@@ -1,4 +1,4 @@
-"""The board: plain lines without a terminal, a table in one; and who is logged in to W&B."""
+"""The board: plain lines without a terminal, a table in one."""
 
 import io
 import os
@@ -6,15 +6,12 @@ import pty
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from rich.console import Console
 
 from gpusim_rl.core.waiting import clock
-from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
-from gpusim_rl.training.metric_writers import logged_in, sink
 from tests.worlds import ROOT
 
 ROW = {
@@ -148,79 +145,6 @@ def test_success_stays_on_the_board(capsys):
 def test_clock(seconds, says):
     """Minutes and seconds, and hours where there are any."""
     assert clock(seconds) == says
-
-
-def test_logged_in(tmp_path, monkeypatch):
-    """A key in the environment, or an entry of a host of W&B in netrc, is a login; a default entry
-    or another host is none."""
-    for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    file = tmp_path / "netrc"
-    monkeypatch.setenv("NETRC", str(file))
-    assert not logged_in()
-    for machine, is_one in (
-        *(("machine api.wandb.ai", True), ("machine api.forge.coreweave.com", True)),
-        *(("machine github.com", False), ("default", False), ("nonsense", False)),
-    ):
-        file.write_text(f"{machine} login user password nothing\n")
-        file.chmod(0o600)
-        assert logged_in() == is_one, machine
-    file.write_text("machine wandb.my.org login user password nothing\n")
-    assert not logged_in()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.my.org")
-    assert logged_in()
-    file.unlink()
-    monkeypatch.setenv("WANDB_API_KEY", "x")
-    assert logged_in()
-
-
-def test_tensorboard(tmp_path):
-    """log=tensorboard writes every number of a row at its iteration."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    write, close = sink("tensorboard", "p", tmp_path, {})
-    write(ROW)
-    write(ROW | {"iteration": 7, "return": 2.5})
-    close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert set(events.Tags()["scalars"]) == set(ROW)
-    assert [(e.step, e.value) for e in events.Scalars("return")] == [
-        (3, pytest.approx(12.345)),
-        (7, 2.5),
-    ]
-
-
-def test_nothing_and_unknown(tmp_path):
-    """log=none writes nothing, and a name that is none is refused with the choices."""
-    write, close = sink("none", "p", tmp_path, {})
-    write(ROW)
-    close()
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(
-        ValueError, match="unknown log 'w&b': choose one of auto, wandb, tensorboard, none"
-    ):
-        sink("w&b", "p", tmp_path, {})
-
-
-def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
-    """With a login but no network a run is kept offline after a while, with one line that says how
-    to send it later."""
-    monkeypatch.setattr(metric_writers, "PATIENCE", 1.0)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    write, close = sink("auto", "p", tmp_path, {"seed": 1})
-    write(ROW)
-    close()
-    assert (
-        capsys.readouterr().out
-        == f"W&B cannot be reached; `wandb sync {tmp_path}/wandb/offline-run-*` sends the run "
-        f"later\n"
-    )
-    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    for _ in range(100):  # W&B's own process writes it
-        time.sleep(0.1 * (file.stat().st_size < 500))
-    assert file.stat().st_size > 500
 
 
 def test_scheduled_numbers_are_lines_of_the_table():

@@ -108,7 +108,7 @@ def settle(cfg: dict[str, Any], words: list[str]) -> None:
     if cfg["picture"] is not None:
         validate.writable("picture", cfg["picture"], PICTURES)
         if not find_spec("matplotlib"):
-            raise ValueError("picture= needs matplotlib: pip install 'gpusim_rl[bench]'")
+            raise ValueError("picture= needs matplotlib: pip install matplotlib")
 
 
 def measure(

@@ -1,0 +1,123 @@
+"""What a run directory says of its training, as plain numbers and words. A stranger may have made
+it: what is not of the expected kind is left out.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.core.files import read_text
+from gpusim_rl.runs.run import Run
+
+MOST_NAMES = 200  # columns of metrics that are kept
+LARGEST = 1 << 28  # bytes of metrics.jsonl
+LONGEST = 2000  # characters of a word
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A training as its directory tells it.
+
+    Args:
+        run: the directory.
+        config: as composed.
+        columns: name of a metric → (N,) its values, NaN in rows without it. `iteration` and
+            `env_steps` are among them.
+        scores: of the final evaluation, without unknown ones; empty if there was none.
+        versions: what it ran on.
+        diff: what its checkout had that the commit lacked.
+        incident: of report.json: where and why a training went wrong; empty if it did not.
+    """
+
+    run: Run
+    config: dict[str, Any]
+    columns: dict[str, np.ndarray]
+    scores: dict[str, float]
+    versions: dict[str, str]
+    diff: str
+    incident: dict[str, Any]
+
+    @property
+    def iteration(self) -> int:
+        """The last one that has a row of metrics; 0 if none has."""
+        return int(np.nan_to_num(self.columns["iteration"][-1:]).sum())
+
+    @property
+    def planned(self) -> int:
+        """The iterations that the configuration asks for."""
+        return int(number(self.config.get("iterations")) or 0)
+
+    @property
+    def ending(self) -> str:
+        """How the training ended: `finished`, `failed` or `unfinished`."""
+        if self.scores:
+            return "finished"
+        worst = number(self.incident.get("iteration"))
+        return "failed" if worst is not None and worst >= self.iteration else "unfinished"
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
+def summarize(path: Path) -> Summary:
+    """Read a run directory.
+
+    Raises:
+        FileNotFoundError: it is none.
+        ValueError: its configuration is damaged, or a file is a link or too large.
+    """
+    run = Run.open(path)
+    metrics = path / "metrics.jsonl"
+    if metrics.is_file() and metrics.stat().st_size > LARGEST:
+        raise ValueError(f"{metrics} is larger than {LARGEST} bytes")
+    versions = read_json(path / "versions.json")
+    diff = versions.pop("diff", "")
+    scores = {str(key): number(x) for key, x in read_json(path / "eval.json").items()}
+    return Summary(
+        run,
+        run.config,
+        columns(run.rows()),
+        {key: x for key, x in scores.items() if x is not None},
+        {word(key): word(x) for key, x in versions.items()},
+        diff if isinstance(diff, str) else "",
+        read_json(path / "report.json"),
+    )
+
+
+def word(value: Any) -> str:
+    """A value as text of bounded length."""
+    return str(value)[:LONGEST]
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if there is none."""
+    try:
+        value = json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Name of a metric → (N,) its values in N rows, NaN where a row lacks it."""
+    names: dict[str, None] = dict.fromkeys(("iteration", "env_steps"))
+    for row in rows:
+        if len(names) < MOST_NAMES:
+            names |= dict.fromkeys(list(row)[:MOST_NAMES])
+    table = {name: np.full(len(rows), np.nan) for name in list(names)[:MOST_NAMES]}
+    for i, row in enumerate(rows):
+        for name in table.keys() & row.keys():
+            value = number(row[name])
+            table[name][i] = np.nan if value is None else value
+    return {name: x for name, x in table.items() if name in names}

@@ -1,0 +1,67 @@
+"""Runs for the tests of reports, written without a training; and pages as a browser shows them."""
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.trees import set_key
+
+EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>$\\frac{"
+
+
+@cache
+def cartpole() -> dict[str, Any]:
+    """The configuration of task=cartpole with 100 iterations, to be copied."""
+    return compose_plain("config", ["task=cartpole", "iterations=100"])
+
+
+def make_run(path: Path, *words: str, rows: int = 12, **files: Any) -> Path:
+    """A run directory of task=cartpole with these words.
+
+    Args:
+        rows: of metrics, the last one with success.
+        files: content of eval, report and versions as JSON; `evil` puts hostile words everywhere.
+    """
+    config = copy.deepcopy(cartpole())
+    for key, value in (word.split("=") for word in words):
+        set_key(config, key, yaml.safe_load(value))
+    evil = files.pop("evil", "")
+    path.mkdir(parents=True)
+    names = ("return", "length", "reward/up", "measure/x", "policy_loss", "steps_per_s")
+    lines = []
+    for i in range(1, rows + 1):
+        row = {"iteration": i, "env_steps": 100 * i, "terminated": 0.5, "share/physics": 0.4}
+        row |= {f"{name}{evil}": i * (config["seed"] + 1) for name in names}
+        lines.append(json.dumps(row | ({"success": 0.75} if i == rows else {})))
+    (path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if evil:
+        config["task"] |= {"name": evil, evil: evil}
+        files["versions"] = {evil: evil, "diff": evil}
+        files["report"] = {"why": [evil], "term": evil, "terms": {evil: evil}, "iteration": 99}
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    for name, value in files.items():
+        (path / f"{name}.json").write_text(json.dumps(value))
+    return path
+
+
+def loaded(page: Path, tmp: Path) -> str:
+    """The page as headless Chromium has it after loading, with no way to a network."""
+    browser = shutil.which("chromium")
+    assert browser, "needs Chromium: apt install chromium"
+    line = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp}/c"]
+    line += ["--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", page.resolve().as_uri()]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def words_of(page: str) -> str:
+    """The text of a page, without pictures."""
+    return re.sub(r"data:[^\"']*", "", page)

@@ -1,0 +1,251 @@
+"""A report of one run, of several, and of what a stranger made."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from gpusim_rl import report
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.envs.scores import wilson
+from tests.commands import TINY, command, refused, succeed
+from tests.reports import EVIL, loaded, make_run, words_of
+
+SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
+CAUSES = {"still": 0.5}  # of those that count successes
+
+
+def render(*runs: Path, out: Path) -> str:
+    """The page of runs."""
+    report.write(list(runs), out)
+    return out.read_text()
+
+
+def pictures(page: str) -> list[str]:
+    """The SVG pictures of a page."""
+    coded = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    return [base64.b64decode(x).decode() for x in coded]
+
+
+def test_one_run(tmp_path):
+    """The page has scores with intervals, causes, curves, film, differences, versions and diff."""
+    versions = {"torch": "2.13", "commit": "abc", "diff": "+ a < b"}
+    words = ("seed=3", "algo.gamma=0.9", "log.name=none")
+    run = make_run(tmp_path / "run", *words, eval=SCORES | CAUSES, versions=versions)
+    (run / "play.mp4").write_bytes(b"film")
+    page = render(run, out=run / "report.html")
+    text = html.unescape(re.sub(r"<[^>]*>", " ", words_of(page)))
+    low, high = wilson(384, 512)
+    assert f"success 0.75 {low:.3f} to {high:.3f}" in " ".join(text.split())
+    assert "upright_s" not in text and "evaluation: no success" in text and "128 of 512" in text
+    assert re.search(r"the episode ended early\s+64 of 512", text)
+    assert re.search(r"the robot moved in the last second\s+256 of 512", text)
+    assert "task ended" in text and "+ a < b" in text and "abc" in text
+    assert re.search(r"algo\.gamma\s+0\.98\s+0\.9", text)
+    for key in ("run_dir", "log.name", "seed "):
+        assert not re.search(rf"^\s*{key}\s+\S+\s+\S+$", text, re.MULTILINE)
+    for title in ("Learning", "Reward terms", "Measures", "Optimization", "Throughput"):
+        assert f"<h2>{title}</h2>" in page
+    assert f"data:video/mp4;base64,{base64.b64encode(b'film').decode()}" in page
+    assert len(pictures(page)) == 7
+
+
+def test_several_runs(tmp_path):
+    """Runs that differ in the seed alone are one line with a band; the table has the swept keys,
+    mean and range of the scores, and each run."""
+    for gamma in (0.9, 0.95):
+        for seed in (1, 2, 3):
+            words = (f"algo.gamma={gamma}", f"seed={seed}")
+            scores = SCORES | {"success": gamma / 2 if seed < 3 else gamma}
+            make_run(tmp_path / f"g{gamma}-s{seed}", *words, rows=10 + seed, eval=scores)
+    report.main([str(tmp_path)])
+    page = (tmp_path / "report.html").read_text()
+    text = " ".join(re.sub(r"<[^>]*>", " ", words_of(page)).split())
+    assert "algo.gamma=0.9 3 0.6 (0.45 to 0.9)" in text
+    assert "algo.gamma=0.95 3 0.6333 (0.475 to 0.95)" in text
+    assert "g0.95-s3 3 0.95 finished 13 / 100 0.95 12.5" in text
+    first = pictures(page)[0]
+    bands = [x for x in ElementTree.fromstring(first).iter() if "FillBetween" in x.get("id", "")]
+    assert len(bands) == 6  # two in each of return, length and success
+
+
+def test_several_tasks(tmp_path):
+    """Runs of different tasks have a line each, and a table that is no wider than a page."""
+    runs = [make_run(tmp_path / "cart"), make_run(tmp_path / "dog")]
+    config = compose_plain("config", ["task=quadruped"])
+    (runs[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    page = render(*runs, out=tmp_path / "a.html")
+    assert "cartpole, quadruped · 2 runs" in page and "task.name=quadruped, " in page
+    (head,) = (x for x in page.splitlines() if "<th>run<th>" in x)
+    assert head.startswith("  <tr><th>run<th>task.name<th>") and head.count("<th>") == 15
+
+
+def test_a_run_that_failed(tmp_path):
+    """A run whose report.json is of its last iteration says where and why; one without evaluation
+    or metrics is not finished."""
+    why = {"iteration": 12, "world": 4, "step": 9, "why": ["reward"], "term": "up"}
+    failed = make_run(tmp_path / "failed", report=why | {"terms": {"up": 3.5}})
+    page = render(failed, out=tmp_path / "a.html")
+    assert "Failed after 12 of 100 iterations: world 4, step 9: reward; largest reward term up" in (
+        page
+    )
+    earlier = make_run(tmp_path / "earlier", report=why | {"iteration": 3})
+    assert "Not finished: 12 of 100 iterations" in render(earlier, out=tmp_path / "b.html")
+    empty = make_run(tmp_path / "empty", rows=0)
+    (empty / "metrics.jsonl").unlink()
+    page = render(empty, out=tmp_path / "c.html")
+    assert "Not finished: 0 of 100 iterations" in page and "There are no metrics." in page
+
+
+def test_hostile_words_are_escaped(tmp_path):
+    """Words of a stranger's run, in names, values and directories, are text and nothing else."""
+    folder = tmp_path / EVIL.replace("/", "")
+    run = make_run(folder, evil=EVIL, eval={EVIL: 0.5, "success": 0.5, "episodes": 4})
+    for name, runs in (("one", [run]), ("two", [run, make_run(tmp_path / "b")])):
+        page = render(*runs, out=tmp_path / f"{name}.html")
+        assert "<script" not in page and "<img src=x" not in page and "&lt;script&gt;" in page
+        tags = set(re.findall(r"<([a-z]\w*)[^>]*\son\w+=", words_of(page)))
+        assert not tags, "an attribute that runs a script"
+        for picture in pictures(page):
+            ElementTree.fromstring(picture)
+            assert "<script" not in picture
+    assert "default-src 'none'" in page
+
+
+HOSTILE = (
+    '{"iteration": 1, "env_steps": 1e400, "return": NaN, "a": [1], "b": "x", "c": true}',
+    '{"iteration": 1' + "0" * 400 + ', "env_steps": 5, "return": 1e308}',
+    '{"iteration": 1, "env_steps": 100, "return": -1e307, "reward/a": 1e-320}',
+    "{" + ", ".join(f'"reward/{i}": {i}' for i in range(5000)) + ', "iteration": 1}',
+    "[" * 9000,
+    '{"iteration": 1}',
+)
+
+
+def test_hostile_metrics(tmp_path):
+    """Rows with numbers that are none, huge ones, or too many of them make a page all the same."""
+    runs = [make_run(tmp_path / f"r{i}", f"seed={i}", rows=3) for i in range(len(HOSTILE))]
+    for run, line in zip(runs, HOSTILE, strict=True):
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write(f"{line}\n")
+    page = render(*runs, out=tmp_path / "a.html")
+    assert "6 runs" in page and len(page) < 3_000_000
+    assert [f"{run.name}<td" in page for run in runs] == [True] * 6
+
+
+def test_a_training_writes_its_report(tmp_path):
+    """train.py leaves report.html, says so, and shows what was trained; also if it gives up."""
+    here = tmp_path / "here"
+    here.mkdir()
+    words = ("task=cartpole", *TINY, "log=none", "report=true")
+    said = succeed("train.py", *words, "iterations=2", "run_dir=run", cwd=here)
+    assert "run/report.html" in said.splitlines()[-1]
+    assert "Finished: 2 of 2 iterations." in (here / "run" / "report.html").read_text()
+    worse = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "iterations=20", "rollbacks=0")
+    done = command("train.py", *words, *worse, "run_dir=bad", cwd=here)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert 'class="failed">Failed after' in (here / "bad" / "report.html").read_text()
+
+
+def test_without_matplotlib(tmp_path, monkeypatch, capsys):
+    """Where matplotlib is missing, a training goes on with one line, and the command names it."""
+    run = make_run(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not report.write_or_warn(run) and not (run / "report.html").exists()
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("no report.html: a report needs matplotlib")
+    with pytest.raises(SystemExit) as ended:
+        report.main([str(run)])
+    assert ended.value.code == 2 and "pip install matplotlib" in capsys.readouterr().err
+
+
+WRONG = {
+    "": "",
+    "nowhere": "nowhere is not a directory: expected that of a run, or of several",
+    "empty": "empty is not a run directory, and has none below it",
+    "file": "file is not a directory",
+    "run nowhere": "nowhere is not a directory",
+    "out=a.html": "expected a run directory, such as runs/quadruped/",
+    "run out=a.txt": "out=a.txt: expected a name that ends in .html",
+    "run out=": "out=: expected a name that ends in .html",
+    "run out=none/a.html": "out=none/a.html: no directory none",
+    "run out=dir.html": "out=dir.html is a directory",
+    "run out=/proc/a.html": "out=/proc/a.html cannot be written",
+    "run out=a.html out=b.html": "out=b.html: out= is given twice",
+    "run seed=1": "seed=1: expected RUN directories, and perhaps out=FILE.html",
+    "run --open": "--open: expected RUN directories",
+    "-m run": "-m: expected RUN directories",
+    "run=run": "run=run: expected RUN directories",
+    "damaged": "damaged/config.yaml is not YAML",
+    "foreign": "foreign/config.yaml is not the configuration of a run",
+    "run damaged": "damaged/config.yaml is not YAML",
+    "linked": "linked/metrics.jsonl is a link or a pipe",
+    "large": "large/metrics.jsonl is larger than",
+    "many": "101 runs: a page has at most 100",
+    "control": r"control/\x1b[2J/config.yaml is not the configuration",
+}
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory) -> Path:
+    """A directory with what WRONG names."""
+    here = tmp_path_factory.mktemp("strange")
+    run = make_run(here / "run")
+    for name in ("damaged", "foreign", "linked", "large"):
+        shutil.copytree(run, here / name)
+    for name in ("empty", "dir.html", "many", "control"):
+        (here / name).mkdir()
+    (here / "file").touch()
+    (here / "damaged" / "config.yaml").write_text("task: [")
+    (here / "foreign" / "config.yaml").write_text("{}")
+    (here / "linked" / "metrics.jsonl").unlink()
+    (here / "linked" / "metrics.jsonl").symlink_to(here / "file")
+    with open(here / "large" / "metrics.jsonl", "ab") as file:
+        file.truncate(1 << 30)
+    for i in range(101):
+        (here / "many" / str(i)).mkdir()
+        (here / "many" / str(i) / "config.yaml").touch()
+    (here / "control" / "\x1b[2J").mkdir()
+    (here / "control" / "\x1b[2J" / "config.yaml").write_text("{}")
+    return here
+
+
+@pytest.mark.parametrize("line", [line for line in WRONG if line])
+def test_a_mistake_gets_one_line(strange, line, monkeypatch, capsys):
+    """A wrong word ends with one line that names it, and leaves nothing behind."""
+    monkeypatch.chdir(strange)
+    before = sorted(strange.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        report.main(line.split())
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1 and WRONG[line] in error, error
+    assert sorted(strange.rglob("*")) == before
+
+
+def test_the_command_says_how_it_is_called(tmp_path):
+    """Without a word it prints its help and ends with 2; a mistake is answered without torch."""
+    here = tmp_path / "here"
+    here.mkdir()
+    done = command("-m gpusim_rl.report", cwd=here)
+    assert done.returncode == 2 and "python -m gpusim_rl.report RUN…" in done.stdout
+    says = refused("-m gpusim_rl.report", "nowhere", cwd=here, block="torch mujoco warp")
+    assert "nowhere is not a directory" in says
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs apt install chromium")
+def test_a_page_opens_without_a_network(tmp_path):
+    """Chromium shows every picture of a page from the disk, and hostile words run nothing."""
+    runs = [make_run(tmp_path / f"r{i}", f"seed={i}", eval=SCORES) for i in range(3)]
+    runs.append(make_run(tmp_path / "evil", evil=EVIL))
+    page = tmp_path / "page.html"
+    report.write(runs, page)
+    dom = loaded(page, tmp_path)
+    assert dom.count("<img") == page.read_text().count("<img ") and "</html>" in dom
+    assert "<script" not in dom and json.dumps(EVIL)[1:9] not in dom

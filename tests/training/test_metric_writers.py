@@ -1,0 +1,187 @@
+"""W&B and TensorBoard: names that people know, and what each of them keeps of a run."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import imageio
+import pytest
+
+from gpusim_rl.algorithms.ppo.report import NAMES as PPO_NAMES
+from gpusim_rl.algorithms.ppo.report import SHARES
+from gpusim_rl.config.validate import check_log
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training import metric_writers
+from gpusim_rl.training.metric_writers import NAMES, logged_in, public_name, public_row, sink
+from tests.films import gray_film
+from tests.wandb_file import read_wandb, records
+from tests.worlds import ROOT
+
+ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
+PUBLIC = {"train/return": 12.345, "reward/jerk": -0.01, "perf/share/physics": 0.6}
+LOG = {"project": "p", "run": None, "group": None, "tags": []}
+CONFIG = {"task": {"name": "quadruped"}}
+
+
+def test_logged_in(tmp_path, monkeypatch):
+    """A key in the environment, or an entry of a host of W&B in netrc, is a login; a default entry
+    or another host is none."""
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(file))
+    assert not logged_in()
+    for machine, is_one in (
+        *(("machine api.wandb.ai", True), ("machine api.forge.coreweave.com", True)),
+        *(("machine github.com", False), ("default", False), ("nonsense", False)),
+    ):
+        file.write_text(f"{machine} login user password nothing\n")
+        file.chmod(0o600)
+        assert logged_in() == is_one, machine
+    file.write_text("machine wandb.my.org login user password nothing\n")
+    assert not logged_in()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.my.org")
+    assert logged_in()
+    file.unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    assert logged_in()
+
+
+def test_every_metric_has_a_known_name(trained):
+    """Each metric of a training, and of its table, is renamed by the table, and no two alike."""
+    names = {name for row in Run(trained).rows() for name in row} - {"iteration"}
+    names |= {*PPO_NAMES, "success", "cores", *(f"share/{part}" for part in SHARES)}
+    for name in names:
+        group, slash, _ = name.partition("/")
+        assert (f"{group}/*" if slash else name) in NAMES, name
+    public = [public_name(name) for name in names]
+    assert len(set(public)) == len(public)
+    assert all("/" in name for name in public)
+
+
+def test_the_docs_have_the_table():
+    """The table of docs/logging.md is that of the code, row by row."""
+    text = (ROOT / "docs" / "logging.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", text, re.MULTILINE)
+    assert dict(rows) == NAMES and len(rows) == len(NAMES)
+
+
+def test_rows_are_renamed():
+    """The iteration is the step; a name that is in no table stays."""
+    assert public_row(ROW) == PUBLIC
+    assert public_name("mine") == "mine" and public_name("mine/x") == "mine/x"
+
+
+def test_tensorboard(tmp_path):
+    """log=tensorboard keeps each number at its iteration, the film as moving pictures, and the
+    policy's bytes."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    policy = tmp_path / "policy.onnx"
+    policy.write_bytes(bytes(range(256)) * 40)
+    to = sink("tensorboard", LOG, tmp_path, CONFIG)
+    assert to.where == f"TensorBoard: tensorboard --logdir {tmp_path}/tensorboard"
+    to.write(ROW)
+    to.write(ROW | {"iteration": 7, "return": 2.5, "eval/success": 0.5})
+    to.add(gray_film(tmp_path / "play.mp4"))
+    to.add(policy)
+    to.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {*PUBLIC, "eval/success"}
+    assert [(e.step, e.value) for e in events.Scalars("train/return")] == [
+        (3, pytest.approx(12.345)),
+        (7, 2.5),
+    ]
+    (picture,) = events.Images("eval/film")
+    frames = imageio.mimread(picture.encoded_image_string, format="GIF")
+    assert picture.step == 7 and frames[0].shape[:2] == (24, 32) and len(frames) == 12  # of 1.2 s
+    (onnx,) = events.Tensors("policy.onnx")
+    assert onnx.step == 7 and onnx.tensor_proto.string_val[0] == policy.read_bytes()
+    (text,) = events.Tensors("policy/text_summary")
+    digest = hashlib.sha256(policy.read_bytes()).hexdigest()
+    assert digest in text.tensor_proto.string_val[0].decode()
+
+
+def test_nothing_and_unknown(tmp_path):
+    """log=none writes nothing, and a name that is none is refused with the choices."""
+    to = sink("none", LOG, tmp_path, CONFIG)
+    to.write(ROW)
+    to.add(tmp_path / "policy.onnx")
+    to.close()
+    assert not list(tmp_path.iterdir()) and to.where == ""
+    with pytest.raises(
+        ValueError, match="unknown log 'w&b': choose one of auto, wandb, tensorboard, none"
+    ):
+        sink("w&b", LOG, tmp_path, CONFIG)
+
+
+def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch):
+    """With a login but no network a run is kept offline after a while, with one line that says how
+    to send it later. Its file holds name, group, tags, metrics, film and policy."""
+    monkeypatch.setattr(metric_writers, "PATIENCE", 1.0)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    policy = tmp_path / "policy.onnx"
+    policy.write_bytes(b"onnx" * 99)
+    log = LOG | {"run": "walk", "group": "sweep", "tags": ["a", "b"]}
+    to = sink("auto", log, tmp_path, CONFIG)
+    (folder,) = tmp_path.glob("wandb/offline-run-*")
+    assert to.where == f"W&B cannot be reached; `wandb sync {folder}` sends the run later"
+    to.write(ROW | {"eval/success": 0.5})
+    to.add(gray_film(tmp_path / "play.mp4"))
+    to.add(policy)
+    to.close(failed=True)
+    values, artifact = read_wandb(folder)
+    assert values["train/return"] == 12.345 and values["eval/success"] == 0.5
+    (video,) = (folder / "files" / "media" / "videos" / "eval").glob("film_*.mp4")
+    assert values["eval/film/path"] == str(video.relative_to(folder / "files"))
+    (entry,) = artifact.manifest.contents
+    assert (artifact.name, artifact.type, entry.path) == ("quadruped-policy", "model", policy.name)
+    assert Path(entry.local_path) == policy and entry.size == policy.stat().st_size
+    (file,) = folder.glob("run-*.wandb")
+    kinds = {record.WhichOneof("record_type"): record for record in records(file)}
+    run = kinds["run"].run
+    assert (run.project, run.display_name, run.run_group) == ("p", "walk", "sweep")
+    assert [*run.tags] == ["a", "b"] and kinds["exit"].exit.exit_code == 1
+
+
+def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
+    """With a login, log=auto says in one line where everything goes, and how to keep it here."""
+    import wandb
+
+    class Online:
+        offline = disabled = False
+        url: str | None = "https://wandb.ai/me/p/runs/1"
+        dir = str(tmp_path)
+
+    asked = {}
+    monkeypatch.setattr(wandb, "init", lambda **words: asked.update(words) or Online())
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    where = sink("auto", LOG, tmp_path, CONFIG).where
+    assert where.startswith("log=auto: logged in to W&B, so metrics, film and policy are uploaded")
+    assert where.endswith(f"to {Online.url}; log=none keeps them here") and "\n" not in where
+    assert sink("wandb", LOG, tmp_path, CONFIG).where == f"W&B: {Online.url}"
+    assert (asked["name"], asked["group"], asked["tags"]) == (tmp_path.name, None, [])
+    Online.disabled, Online.url = True, None
+    assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
+
+
+@pytest.mark.parametrize(
+    "log, says",
+    [
+        ({"run": 3}, "log.run: 3: expected a word of at most 128 characters"),
+        ({"run": "x" * 129}, "expected a word of at most 128"),
+        ({"group": ["a"]}, "log.group: ['a']: expected a word"),
+        ({"project": " "}, "log.project: ' ': expected a word"),
+        ({"project": "a/b"}, r"log.project='a/b': expected none of /\#?%:"),
+        ({"tags": [1]}, "log.tags: 1: expected a word of at most 64"),
+        ({"tags": ["a", ""]}, "log.tags: '': expected a word"),
+        ({"tags": ["x" * 65]}, "expected a word of at most 64"),
+    ],
+)
+def test_names_that_wandb_does_not_take(log, says):
+    """Each is refused before a training begins, with what is expected."""
+    check_log(LOG)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        check_log(LOG | log)
