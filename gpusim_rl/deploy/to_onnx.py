@@ -52,7 +52,10 @@ def to_onnx(
         except torch.onnx.errors.OnnxExporterError as error:
             raise ValueError(f"export: {missing_operator(traced, error, user)}") from error
     assert program is not None
-    return program.model_proto
+    model = program.model_proto
+    for thing in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        del thing.metadata_props[:]  # stack traces: half of the file, with paths of this machine
+    return model
 
 
 @torch.no_grad()  # as the policy acts: with gradients on, networks take other operations
