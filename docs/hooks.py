@@ -38,6 +38,7 @@ TITLES = {
     "sim": "Simulators: sim=NAME",
     "log": "Metrics: log=NAME",
     "play.yaml": "Keys of play.py",
+    "gate.yaml": "The release gate: keys of play.py mode=gate",
     "bench.yaml": "Keys of gpusim_rl.bench",
     "bench_time.yaml": "Keys of gpusim_rl.bench time",
     "bench_profile.yaml": "Keys of gpusim_rl.bench profile",
@@ -162,7 +163,7 @@ def table(file: Path, group: str, known: dict[str, str]) -> str:
 
 def allowed(name: str, file: Path) -> str:
     """What a number of a YAML file may be, and the names below a key; "" if it is no number."""
-    others = {"play.yaml": ranges.PLAY}
+    others = {"play.yaml": ranges.PLAY, "gate.yaml": ranges.GATE}
     others |= dict.fromkeys(("bench.yaml", "bench_time.yaml", "bench_profile.yaml"), ranges.BENCH)
     limits = others.get(file.name, ranges.RANGES)
     if file.parent.name == "task":

@@ -13,11 +13,11 @@ import hydra
 import numpy as np
 from omegaconf import DictConfig
 
-from gpusim_rl import new_task, player
+from gpusim_rl import gate, new_task, player
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
-from gpusim_rl.play_mode import choose_mode
+from gpusim_rl.play_mode import choose_mode, demo
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
@@ -187,6 +187,7 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
 def play(cfg: dict[str, Any]) -> None:
     """What a configuration asks for."""
     with errors.one_line_errors():
+        cfg = demo(cfg) if cfg["mode"] == "demo" else cfg
         mode = choose_mode(cfg)
     if cfg["repro"]:
         replay(cfg, mode)
@@ -196,6 +197,8 @@ def play(cfg: dict[str, Any]) -> None:
         grid_run(cfg)
     elif mode == "export":
         export_run(cfg)
+    elif mode == "gate":
+        gate.gate_policy(cfg)
     elif mode == "robot":
         describe_robot(cfg)
     elif mode == "new-task":
@@ -211,7 +214,8 @@ def run(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
-    sys.argv[1:], cfg = command_line.check("play", sys.argv[1:])
+    words = ["mode=demo" if word == "demo" else word for word in sys.argv[1:]]
+    sys.argv[1:], cfg = command_line.check("play", words)
     try:
         play(cfg) if cfg else run()
     except KeyboardInterrupt:

@@ -4,11 +4,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from gpusim_rl import new_task
-from gpusim_rl.config import validate
+from gpusim_rl.config import gate_settings, validate
 from gpusim_rl.core import ranges
+from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.viewer.offscreen import has_display
 
-MODES = ("auto", "viewer", "video", "evaluate", "grid", "export", "robot", "new-task")
+MODES = (
+    *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "demo", "robot"),
+    "new-task",
+)
+DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
 FILMS = (".mp4", ".mov", ".mkv", ".avi", ".gif")
 ONLY = {  # modes that a key is for
@@ -19,6 +24,7 @@ ONLY = {  # modes that a key is for
     "camera": ("video",),
     "kind": ("video", "viewer"),
     "level": ("video", "viewer"),
+    "variants": ("gate",),
 }
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
 
@@ -41,7 +47,7 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     check_values(cfg)
     if mode == "video":
         validate.writable("video", cfg["video"], FILMS)
-    elif mode in (*OF_RUNS, "robot"):
+    elif mode in (*OF_RUNS, "robot", "gate"):
         validate.writable("out", cfg["out"])
     if cfg["export"] not in EXPORTS:
         raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
@@ -56,13 +62,28 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     return mode
 
 
+def demo(cfg: dict[str, Any]) -> dict[str, Any]:
+    """The configuration that shows the policy which comes with the package.
+
+    In a window if there is a display, else as demo.mp4. ValueError if another one is named.
+    """
+    for key in ("run", "onnx", "repro", "checkpoint"):
+        if cfg[key] is not None:
+            raise ValueError(f"{key}={cfg[key]}: the demo shows its own policy")
+    film = cfg["video"] or (None if has_display() else "demo.mp4")
+    return cfg | {"mode": "auto", "onnx": str(DEMO), "video": film}
+
+
 def check_source(cfg: dict[str, Any]) -> None:
     """ValueError unless run=, onnx= and repro= fit together and to the mode."""
     only_runs = cfg["mode"] in OF_RUNS
     if cfg["onnx"] and only_runs:
         raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
-    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs):
-        others = f"run=, onnx= or mode={' or '.join(OF_RUNS)}"
+    judged = cfg["mode"] == "gate"
+    if judged and cfg["checkpoint"]:
+        raise ValueError("mode=gate judges an exported file: not with checkpoint=")
+    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs or judged):
+        others = f"run=, onnx= or mode={' or '.join((*OF_RUNS, 'gate'))}"
         raise ValueError(f"repro= is shown by itself: not with {others}")
     for key in ("worlds", "kind", "level"):
         if cfg[key] is not None and (cfg["onnx"] or cfg["repro"]):
@@ -92,6 +113,8 @@ def check_values(cfg: dict[str, Any]) -> None:
     if size is not None and (len(pair) != 2 or any(x % 2 for x in pair)):
         raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
     validate.check_task_code(cfg)
+    gate_settings.check_settings(cfg)
+    gate_settings.check_variants(cfg["variants"])
     command = cfg["command"]
     numbers = isinstance(command, list) and all(type(x) in (int, float) for x in command)
     if command and not numbers:

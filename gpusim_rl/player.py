@@ -198,8 +198,8 @@ def engine_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{where}{error}") from None
 
 
-def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
-    """The model and the frames of an exported policy, from its file alone."""
+def open_onnx(path: Path) -> tuple[Any, Any]:
+    """The policy of an exported file, and its model; ValueError if they do not fit together."""
     import mujoco
 
     from gpusim_rl.deploy import runtime
@@ -211,8 +211,19 @@ def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
     check_confined(policy.mjcf, None, str(path))
     with engine_errors(path):
         model = mujoco.MjModel.from_xml_string(policy.mjcf)
-        data = mujoco.MjData(model)
     check_model(model, policy, path)
+    return policy, model
+
+
+def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
+    """The model and the frames of an exported policy, from its file alone."""
+    import mujoco
+
+    from gpusim_rl.deploy import runtime
+
+    policy, model = open_onnx(path)
+    with engine_errors(path):
+        data = mujoco.MjData(model)
     check_command(policy.command, model, path)
     command = choose(policy.command) if policy.command else None
 

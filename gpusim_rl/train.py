@@ -63,6 +63,10 @@ def train_and_evaluate(cfg: dict[str, Any]) -> None:
     *others, last = [f"{path}/eval.json", *files]
     written = f"{', '.join(others)} and {last}" if others else last
     trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
+    if cfg["gate"] and trainer.group.rank == 0:
+        from gpusim_rl.gate import gate_trained
+
+        gate_trained(path / "policy.onnx")
 
 
 def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:

@@ -95,6 +95,8 @@ TRAIN = {
     "--cfg": "--cfg: choose one of job, hydra, all",
     "--cfg job --info": "one option at a time",
     "--frobnicate": "unknown option --frobnicate",
+    "gate=true export=none": "gate=true judges the exported file: not with export=none",
+    "gate=perhaps": "gate='perhaps': expected",
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
 TRAIN |= {

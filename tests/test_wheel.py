@@ -177,7 +177,8 @@ def test_what_is_installed(wheel, installed):
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("gpusim_rl/**/*.py")}
     ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("conf/**/*.yaml")}
     ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("tasks/**/*.*")}
-    ours |= {str(path.relative_to(ROOT)) for path in ROOT.glob("gpusim_rl/templates/*.*")}
+    for folder in ("templates", "demo"):
+        ours |= {str(path.relative_to(ROOT)) for path in ROOT.glob(f"gpusim_rl/{folder}/*.*")}
     ours = {name for name in ours if "__pycache__" not in name}
     assert ours <= set(zipfile.ZipFile(wheel).namelist())
     program = "import gpusim_rl.tasks; print(gpusim_rl.__file__)"
@@ -190,6 +191,7 @@ def test_evaluate_and_film(trained):
     assert '"success"' in trained.succeed("gpusim-play", *words)
     said = trained.succeed("gpusim-play", "run=run", "video=film.mp4", "seconds=1")
     assert said == "wrote film.mp4\n" and (trained.cwd / "film.mp4").stat().st_size > 1000
+    assert trained.succeed("gpusim-play", "demo", "seconds=1") == "wrote demo.mp4\n"
 
 
 def test_help_and_mistakes(trained):

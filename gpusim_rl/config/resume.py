@@ -28,7 +28,7 @@ from gpusim_rl.runs.run import Run
 CHANGEABLE = (
     *("iterations", "stop_at", "eval_every", "save_every", "log_every", "film_every"),
     *("episodes", "log", "export", "report", "rollbacks", "resume", "run_dir", "auto_resume"),
-    *("plan", "task_code", "hydra"),
+    *("plan", "task_code", "hydra", "gate"),
 )
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved

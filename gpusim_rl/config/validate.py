@@ -24,7 +24,7 @@ KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
     *("auto_resume", "rollbacks", "export", "report", "gpu", "task", "curriculum", "sim", "algo"),
-    *("log", "robot", "terrain"),
+    *("log", "robot", "terrain", "gate"),
 )
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
@@ -51,6 +51,8 @@ def check_values(cfg: dict[str, Any]) -> None:
         if value not in kinds:
             raise ValueError(f"{key}={value}: choose one of {', '.join(kinds)}")
     check_log(cfg["log"])
+    if cfg["gate"] and cfg["export"] == "none":
+        raise ValueError("gate=true judges the exported file: not with export=none")
     check_delay(cfg["task"])
     check_physics(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])

@@ -127,10 +127,11 @@ RANGES: dict[str, Range] = {
     "robot.actuator.no_load": OF_JOINTS,
     "robot.actuator.friction": Range(0, 10**8, null=True),
 }
+SECONDS = Range(1, 86400, whole=True)
 PLAY = {
     "seed": RANGES["seed"],
     "episodes": COUNT,
-    "seconds": Range(1, 86400, whole=True),
+    "seconds": SECONDS,
     "worlds": Range(1, 64, whole=True, null=True),
     "size": Range(16, 4096, whole=True, null=True),
     "level": Range(0, MAX_HISTORY, whole=True, null=True),
@@ -143,6 +144,32 @@ BENCH = {  # of all modes of gpusim_rl.bench
     "every": COUNT,
     "target": Range(0, 1, above=True),
     "seeds": RANGES["seed"],
+}
+
+GATE = {  # of mode=gate
+    "gate.robots": Range(2, 65536, whole=True),
+    "gate.seconds": SECONDS,
+    "gate.endurance.robots": Range(1, 4096, whole=True),
+    "gate.endurance.minutes": Range(0, 1440, above=True),
+    "gate.start": SHARE,
+    "gate.push.speed": AT_LEAST_0,
+    "gate.push.every": SECONDS,
+    "gate.slope": Range(0, 60),
+    "gate.friction": Range(0, 10, above=True),
+    "gate.payload": Range(-0.9, 10),
+    "gate.dropout": CHANCE,
+    "gate.bias.*": AT_LEAST_0,
+    "gate.noise.*": AT_LEAST_0,
+    "gate.jump": SECONDS,
+    "gate.settle.*": AT_LEAST_0,
+    "gate.fall.tilt": Range(0, 180, above=True),
+    "gate.fall.flying": Range(0, 180, above=True),
+    "gate.fall.height": CHANCE,
+    "gate.slack": AT_LEAST_0,
+    "gate.fastest": POSITIVE,
+    "gate.walks": AT_LEAST_0,
+    "gate.limits.*": AT_LEAST_0,
+    "gate.variant": SHARE,
 }
 
 

@@ -1,0 +1,102 @@
+"""`play.py mode=gate`, and `gate=true` of train.py: judge an exported file, and its variants."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl import player
+from gpusim_rl.core import errors
+
+SAID = 3  # complaints that are said; out= holds all
+
+
+def gate_policy(cfg: dict[str, Any]) -> None:
+    """mode=gate: print what the policy does, write the verdict into its file; exit 1 if it fails.
+
+    out= holds all of it as JSON.
+    """
+    with errors.one_line_errors():
+        path = policy_file(cfg)
+        report = judge_file(path, cfg["gate"], cfg["seed"])
+        print(text(report))
+        if cfg["variants"]:
+            from gpusim_rl.tools.gate import variants
+
+            told = variants.make(path, cfg["variants"], report, cfg["gate"], cfg["seed"])
+            report["variants"] = told
+            print(variants.table(told))
+        if cfg["out"]:
+            from gpusim_rl.core.files import write_whole
+
+            write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
+    finish(path, report)
+
+
+def gate_trained(path: Path) -> None:
+    """gate=true of train.py: what mode=gate does with its defaults, for the file of a training."""
+    from gpusim_rl.config.compose import compose_plain
+
+    cfg = compose_plain("play", ["mode=gate"])
+    with errors.one_line_errors():
+        report = judge_file(path, cfg["gate"], cfg["seed"])
+    print(text(report))
+    finish(path, report)
+
+
+def policy_file(cfg: dict[str, Any]) -> Path:
+    """The file that is judged: onnx=, or that of a run."""
+    path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
+    if not path.is_file() and not cfg["onnx"]:
+        raise ValueError(f"there is no {path}: write it with mode=export")
+    from gpusim_rl.config.validate import writable
+
+    writable("onnx", str(path))
+    return path
+
+
+def judge_file(path: Path, settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The report of a file, whose verdict is written into it. ValueError if it cannot be judged."""
+    policy, _ = player.open_onnx(path)
+    from gpusim_rl.tools.gate import gate
+
+    with player.engine_errors(path), description_errors(path):
+        report = gate.judge(policy, settings, seed, str(path))
+    gate.write_verdict(path, report, settings)
+    return report
+
+
+@contextmanager
+def description_errors(path: Path) -> Iterator[None]:
+    """Turn what a wrong description of a file may raise into a ValueError that names the file."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"{path} has an invalid description: {reason}") from None
+
+
+def text(report: dict[str, Any]) -> str:
+    """A report for people."""
+    from gpusim_rl.tools.gate.judge import table
+
+    lines = [table(report["rows"])]
+    if report["skipped"]:
+        told = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
+        lines.append(f"not tried, since the robot lacks it: {told}")
+    if report["follows"] == "nothing":
+        lines.append("no command is followed: falls and limits alone are judged")
+    won = report["success"]
+    low, high = won["interval"]
+    lines.append(f"success {won['value']:.3f} ({low:.3f} to {high:.3f}) of {won['of']} robots")
+    return "\n".join(lines)
+
+
+def finish(path: Path, report: dict[str, Any]) -> None:
+    """Say the verdict in one line; exit with 1 if it is not that the policy passes."""
+    if report["verdict"] != "pass":
+        lines = report["complaints"]
+        more = f"; and {len(lines) - SAID} more" if len(lines) > SAID else ""
+        errors.exit_with_error(f"{path} fails the gate: {'; '.join(lines[:SAID])}{more}", 1)
+    print(f"{path} passes the gate; the verdict is written into the file")

@@ -1,0 +1,132 @@
+"""The robot of an exported file: what it stands on, what follows its command, when it has fallen.
+
+All is read from the file, since a robot's computer has nothing else.
+"""
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.robots.servos import driven_joints, gear, safe_controls
+
+WALKS = ("m/s", "m/s", "rad/s")  # units of a command of velocities
+TOUCHES = "gate base contacts"  # the sensor that is added to the model
+SETTLING = 0.2  # s in which a robot that stands touches the ground
+ITERATIONS, LINE_SEARCHES = 100, 50  # of a solver that converges, as in an evaluation
+JOINT = mujoco.mjtJoint
+HINGE, SLIDE, FREE = int(JOINT.mjJNT_HINGE), int(JOINT.mjJNT_SLIDE), int(JOINT.mjJNT_FREE)
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Robot:
+    """A policy and the model that it drives.
+
+    Attributes:
+        model: the file's, with a solver that converges and a sensor of the base's contacts.
+        base: the body that carries the robot, and can leave the ground; 0 if there is none.
+        up: (3,) the world's up axis in the base's axes, in the safe pose.
+        height: of the base above the ground in the safe pose [m]; 0 unless it stands on the ground.
+        follows: velocity | position | nothing: what of the robot follows the command.
+        place: name of the sensor of the position that follows the command; empty if none does.
+        torque: (nu,) the largest force of each actuator; inf without a limit.
+        joints: the joint of each actuator; -1 for none.
+    """
+
+    policy: Policy
+    model: mujoco.MjModel
+    base: int
+    up: Array
+    height: float
+    follows: str
+    place: str
+    torque: Array
+    joints: Array
+
+    @property
+    def free(self) -> bool:
+        """Whether the base floats freely, so that it can be pushed in any direction."""
+        return bool(self.base) and self.model.jnt_type[self.model.body_jntadr[self.base]] == FREE
+
+
+def make_robot(policy: Policy) -> Robot:
+    """The robot of a policy whose file was checked before."""
+    model = compiled(policy.mjcf)
+    base = base_body(model)
+    if base:
+        model = compiled(policy.mjcf, model.body(base).name)
+    up, height = posture(model, base)
+    follows, place = what_follows(policy, model)
+    limits = policy.outputs["torque_limit"]
+    torque = [np.inf if x is None else x / abs(gear(model, i)) for i, x in enumerate(limits)]
+    joints = np.array(driven_joints(model))
+    return Robot(policy, model, base, up, height, follows, place, np.array(torque), joints)
+
+
+def compiled(mjcf: str, base: str = "") -> mujoco.MjModel:
+    """The model of a file, with a sensor of the contacts of its base, if it is named."""
+    spec = mujoco.MjSpec.from_string(mjcf)
+    if base:
+        body = mujoco.mjtObj.mjOBJ_BODY
+        kind = mujoco.mjtSensor.mjSENS_CONTACT
+        sensor = spec.add_sensor(name=TOUCHES, type=kind, objtype=body, objname=base)
+        sensor.intprm[0], sensor.intprm[2] = 1, 1  # how many contacts there are
+    model = spec.compile()
+    model.opt.iterations, model.opt.ls_iterations = ITERATIONS, LINE_SEARCHES
+    return model
+
+
+def base_body(model: mujoco.MjModel) -> int:
+    """The outermost body with a free joint or a vertical slide, and a name; 0 if there is none."""
+    for joint in range(model.njnt):
+        kind, body = model.jnt_type[joint], int(model.jnt_bodyid[joint])
+        vertical = kind == SLIDE and abs(model.jnt_axis[joint][2]) > 0.99
+        if (kind == FREE or vertical) and model.body(body).name:
+            return body
+    return 0
+
+
+def posture(model: mujoco.MjModel, base: int) -> tuple[Array, float]:
+    """(3,) the up axis in the base's axes, and the base's height, in the safe pose.
+
+    The height is 0 for a robot that touches nothing when it holds the pose for a moment.
+    """
+    data = mujoco.MjData(model)
+    start(model, data)
+    up, height = data.xmat[base].reshape(3, 3)[2].copy(), data.xpos[base][2] - ground(model)
+    data.ctrl[:] = safe_controls(model)
+    mujoco.mj_step(model, data, round(SETTLING / model.opt.timestep))
+    return up, float(height) if base and data.ncon else 0.0
+
+
+def start(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Put a robot into its safe pose: the first keyframe, or the model's default. In place."""
+    if model.nkey:
+        mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_forward(model, data)
+
+
+def ground(model: mujoco.MjModel) -> float:
+    """The height of the ground [m]: that of the highest plane, else 0."""
+    plane = int(mujoco.mjtGeom.mjGEOM_PLANE)
+    heights = [model.geom_pos[i][2] for i in range(model.ngeom) if model.geom_type[i] == plane]
+    return float(max(heights, default=0.0))
+
+
+def what_follows(policy: Policy, model: mujoco.MjModel) -> tuple[str, str]:
+    """What follows a command, and the name of the sensor of its position.
+
+    Velocities are those of the sensors `velocity` and `gyro`. A point is followed by what the
+    model's only sensor of a position shows.
+    """
+    units = tuple(policy.command["units"]) if policy.command else ()
+    names = {model.sensor(i).name: int(model.sensor_type[i]) for i in range(model.nsensor)}
+    if units == WALKS and {"velocity", "gyro"} <= {*names}:
+        return "velocity", ""
+    kind = int(mujoco.mjtSensor.mjSENS_FRAMEPOS)
+    places = [name for name, of in names.items() if of == kind]
+    if units[:3] == ("m", "m", "m") and len(places) == 1:
+        return "position", places[0]
+    return "nothing", ""

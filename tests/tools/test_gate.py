@@ -1,0 +1,307 @@
+"""The release gate: scenarios do what they are called, limits are kept, the verdict is written."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from gpusim_rl import gate as command_of_gate
+from gpusim_rl import player
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.deploy.verdict import digest, read_verdict
+from gpusim_rl.play_mode import DEMO, choose_mode, demo
+from gpusim_rl.tools.gate import gate, variants
+from gpusim_rl.tools.gate.drive import Driven, Senses, drive
+from gpusim_rl.tools.gate.judge import complaints, row, table
+from gpusim_rl.tools.gate.robot import Robot, make_robot
+from gpusim_rl.tools.gate.scenarios import SCENARIOS, Plan, lacks
+from gpusim_rl.tools.gate.worlds import Worlds
+
+TINY = (
+    *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
+    *("gate.limits.falls=0.9", "gate.limits.velocity=0.9", "gate.limits.turn=0.9"),
+    "gate.limits.transport=20.0",
+)
+SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
+
+
+@pytest.fixture(scope="module")
+def robot() -> Robot:
+    """The quadruped of the demo."""
+    return make_robot(Policy(DEMO))
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    """A copy of the demo's file."""
+    return Path(shutil.copy(DEMO, tmp_path / "policy.onnx"))
+
+
+def planned(robot: Robot, name: str, count: int = 4, seconds: int = 8) -> Plan:
+    """A plan of one scenario."""
+    plan = Plan(robot, count, seconds, SETTINGS, seed=1)
+    SCENARIOS[name].write(plan, slice(0, count))
+    return plan
+
+
+# -- scenarios -------------------------------------------------------------------------------------
+
+
+def test_what_is_read_from_the_file(robot):
+    """Base, height, command and limits of the quadruped, from its file; nothing is lacking."""
+    assert robot.model.body(robot.base).name == "trunk" and robot.follows == "velocity"
+    assert robot.height == pytest.approx(0.29) and robot.up == pytest.approx([0, 0, 1])
+    assert robot.torque[:3] == pytest.approx([23.7, 23.7, 45.4]) and lacks(robot) == {}
+
+
+def test_worlds_differ_as_planned(robot):
+    """Friction, mass and the slope of the ground are what the plan says, in each world alone."""
+    worlds = Worlds(robot, 3)
+    worlds.set_friction(np.array([np.nan, 0.3, 1.2]))
+    worlds.add_payload(np.array([0.0, 0.2, -0.2]))
+    worlds.turn_ground(np.array([0.0, 0.0, 0.2]), np.array([0.0, 0.0, np.pi / 2]))
+    worlds.begin(np.zeros((3, 12)), np.zeros(3))
+    model, floor = robot.model, robot.model.geom("floor").id
+    frictions = worlds.batch.expand("geom_friction")[:, model.geom("FL").id, 0]
+    assert frictions == pytest.approx([0.8, 0.3, 1.2])
+    whole, trunk = model.body_subtreemass[robot.base], model.body_mass[robot.base]
+    masses = worlds.batch.expand("body_mass")[:, robot.base]
+    assert masses - trunk == pytest.approx([0, 0.2 * whole, -0.2 * whole])
+    data = worlds.batch.get_data(2)
+    mujoco.mj_forward(worlds.batch.get_model(2), data)
+    normal = data.geom_xmat[floor].reshape(3, 3)[:, 2]
+    # upwards along y: the normal leans back
+    assert normal == pytest.approx([0, -np.sin(0.2), np.cos(0.2)])
+    assert worlds.normal[2] == pytest.approx(normal) and not worlds.fallen(1.0, 0.5).any()
+    assert (data.xpos[robot.base] - worlds.pivot) @ normal == pytest.approx(robot.height)
+
+
+def test_pushes_and_commands(robot):
+    """Pushes come every four seconds with 0.5 m/s; commands jump between ends of their ranges."""
+    pushes = np.linalg.norm(planned(robot, "pushes").push, axis=2)
+    assert pushes[4] == pytest.approx(0.5) and pushes[[0, 1, 2, 3, 5, 6, 7]].max() == 0
+    jumps = planned(robot, "commands").command
+    assert (np.count_nonzero(jumps, axis=2) == 1).all() and (jumps[0] == jumps[1]).all()
+    assert (jumps[2] == -jumps[0]).all() and (np.abs(jumps[0]).max(1) >= 0.5).all()
+    assert (np.abs(planned(robot, "corners").command) == [1.0, 0.5, 1.0]).all()
+    drawn = planned(robot, "normal").command
+    assert (np.abs(drawn) <= [1.0, 0.5, 1.0]).all() and (drawn[4] == drawn[0]).all()
+
+
+def test_readings_are_late_lost_and_wrong(robot):
+    """A delay of two steps shows the reading before last; errors stay within their widths."""
+    late = Senses(planned(robot, "delay 2"))
+    seen = [late({"gyro": np.full((4, 3), float(t))})["gyro"][0, 0] for t in range(5)]
+    assert seen == [0, 0, 0, 1, 2]
+    wrong = Senses(planned(robot, "sensors", count=500))
+    first = wrong({"gyro": np.zeros((500, 3))})["gyro"]
+    assert 0.2 < np.abs(first).max() <= 0.3  # bias 0.1 and noise 0.2 [rad/s]
+    wrong.noise["gyro"] *= 0
+    held = [wrong({"gyro": np.full((500, 3), t)})["gyro"] for t in (1.0, 2.0)]
+    lost = np.isclose(held[1] - held[0], 0).all(1).mean()
+    assert 0.02 < lost < 0.1  # 5 % keep the value of the step before
+
+
+def test_a_robot_that_falls_is_seen(robot):
+    """Robots that are thrown over fall, and those of the demo's policy do not."""
+    thrown = planned(robot, "pushes", seconds=6)
+    thrown.push[4, :2] = 20.0
+    driven = drive(thrown)
+    assert driven.fell.tolist() == [True, True, False, False] and not driven.fault.any()
+    assert driven.lived[0] < 260 < driven.lived[2] == 300
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+def results(robot: Robot, **values: Any) -> Driven:
+    """Results of 100 robots that do well, but for `values`."""
+    well = dict.fromkeys(Driven._fields, np.full(100, 0.01))
+    well |= {"fell": np.zeros(100, bool), "fault": np.zeros(100, bool)}
+    return Driven(**well | values)
+
+
+@pytest.mark.parametrize(
+    "values, says",
+    [
+        ({}, ""),
+        ({"fell": np.arange(100) < 5}, "falls 0.05, up to 0.112, at most 0.1"),
+        ({"fault": np.arange(100) < 9}, "falls 0.09"),
+        ({"error": np.full(100, 0.31)}, "error 0.31, up to 0.31, at most 0.3"),
+        ({"turn": np.full(100, 0.4)}, "turn 0.4"),
+        ({"torque": np.full(100, 0.06)}, "torque 0.06"),
+        ({"joint": np.full(100, 0.02)}, "joint 0.02"),
+        ({"transport": np.full(100, 3.0)}, "transport 3"),
+        ({"change": np.full(100, 0.2)}, "change 0.2"),
+    ],
+)
+def test_each_limit_is_judged(robot, values, says):
+    """A limit that is not kept is a complaint with its figures, unless it is only reported."""
+    plan, fine = planned(robot, "normal"), {"speed": np.zeros(100), **values}
+    one = row("normal", results(robot, **fine), plan)
+    lines = complaints([one], robot, SETTINGS)
+    assert (not lines) if not says else (len(lines) == 1 and says in lines[0]), lines
+    reported = row("corners", results(robot, **fine), plan)
+    assert complaints([reported], robot, SETTINGS) == [] and "corners*" in table([reported])
+
+
+def test_endurance_counts_falls(robot):
+    """One fall in the endurance is allowed, two are not."""
+    plan = planned(robot, "normal")
+    for falls, told in ((1, 0), (2, 1)):
+        fell = np.arange(100) < falls
+        one = row("endurance", results(robot, fell=fell, speed=np.zeros(100)), plan)
+        assert len(complaints([one], robot, SETTINGS)) == told
+
+
+def run_gate(file: Path, *words: str) -> dict[str, Any]:
+    """The report of play.py mode=gate, in this process."""
+    cfg = compose_plain("play", ["mode=gate", f"onnx={file}", *TINY, *words])
+    assert choose_mode(cfg) == "gate"
+    command_of_gate.gate_policy(cfg)
+    return json.loads(Path(cfg["out"]).read_text()) if cfg["out"] else {}
+
+
+def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
+    """mode=gate prints a table, writes JSON, and puts the verdict into the file."""
+    before = file.read_bytes()
+    report = run_gate(file, f"out={tmp_path / 'gate.json'}")
+    said = capsys.readouterr().out
+    assert "passes the gate" in said and len(report["rows"]) == 12 and "corners*" in said
+    told = gate.read(file)
+    assert told and told["verdict"] == report["verdict"] == "pass"
+    assert told["file"] == digest(before) and told["settings"] != gate.settings_hash(SETTINGS)
+    file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
+    with pytest.raises(ValueError, match=r"policy.onnx: the file was edited"):
+        gate.read(file)
+
+
+def test_a_policy_that_does_not_walk_fails(file, capsys):
+    """With weights of zero the robot stands: it fails by its errors, and exits with 1."""
+    model = onnx.load(file)
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("module.actor.net"):
+            zero = np.zeros_like(numpy_helper.to_array(tensor))
+            tensor.CopyFrom(numpy_helper.from_array(zero, tensor.name))
+    notes = {note.key: note.value for note in model.metadata_props}
+    onnx.helper.set_model_props(model, {k: notes[k] for k in ("gpusim_rl", "mjcf")})
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(SystemExit) as end:
+        run_gate(file, "gate.limits.velocity=0.3")
+    assert end.value.code == 1 and "fails the gate: " in capsys.readouterr().err
+    verdict = read_verdict(file.read_bytes())
+    assert verdict and verdict["verdict"] == "fail"
+    assert any(line.startswith("commands: error 0.") for line in verdict["complaints"])
+
+
+def test_variants_are_judged(file, tmp_path, capsys):
+    """fp16 and int8 are smaller, answer nearly the same, and have verdicts of their own."""
+    report = run_gate(file, "variants=[fp16,int8]", f"out={tmp_path / 'gate.json'}")
+    sizes = [x["bytes"] for x in report["variants"]]
+    assert sizes[0] > sizes[1] and sizes[0] > sizes[2]
+    assert "variant" in capsys.readouterr().out
+    policy, inputs = Policy(file), variants.recorded(Policy(file), SETTINGS, 1)[::50]
+    for name in ("fp16", "int8"):
+        path = file.with_suffix(f".{name}.onnx")
+        verdict = gate.read(path)
+        assert verdict and verdict["verdict"] == "pass"
+        other = Policy(path)
+        for feed in inputs:
+            wanted, told = (x.session.run(["targets"], feed)[0] for x in (policy, other))
+            worst = np.abs(np.asarray(wanted) - np.asarray(told)).max()
+            assert 0 < worst < {"fp16": 0.01, "int8": 0.3}[name]
+
+
+def test_a_variant_that_fails_is_refused(file):
+    """A variant that fails the gate leaves no file."""
+    settings = compose_plain("play", [*TINY, "gate.limits.velocity=0.01"])["gate"]
+    report = gate.judge(Policy(file), settings, 1, "test")
+    assert report["verdict"] == "fail"
+    told = variants.make(file, ["fp16"], report, settings, 1)
+    assert told[1]["refused"] and not list(file.parent.glob("*.fp16.onnx"))
+
+
+# -- the demo, and mistakes ------------------------------------------------------------------------
+
+
+def test_the_demo_is_gated():
+    """The policy that comes with the package is small, and its verdict holds for this file."""
+    assert DEMO.stat().st_size < 1_000_000
+    verdict = gate.read(DEMO)
+    assert verdict and verdict["verdict"] == "pass" and verdict["success"] > 0.9
+    assert verdict["settings"] == gate.settings_hash(SETTINGS)
+    shown = demo(compose_plain("play", ["mode=demo"]))
+    assert shown["onnx"] == str(DEMO)
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("mode=gate onnx=nothing.onnx", "no ONNX file nothing.onnx"),
+        ("mode=gate onnx=5", "onnx=5: expected a path"),
+        ("mode=gate run=nowhere", "nowhere is not a run directory"),
+        ("mode=gate repro=x", "repro= is shown by itself"),
+        ("mode=gate out=missing/gate.json", "out=missing/gate.json: no directory missing"),
+        ("mode=gate variants=[fp8]", "variants=['fp8']: expected a list of fp16 and int8"),
+        ("mode=gate variants=fp16", "variants=fp16: expected a list"),
+        ("mode=gate variants=[]", "variants=[]: expected a list"),
+        ("mode=gate variants=[int8,int8]", "each once"),
+        ("variants=[int8]", "variants=['int8'] needs mode=gate"),
+        ("mode=gate gate.robots=1", "gate.robots=1: expected a whole number from 2"),
+        ("mode=gate gate.robots=many", "gate.robots='many': expected a whole number"),
+        ("mode=gate gate.seconds=0", "gate.seconds=0: expected a whole number from 1"),
+        ("mode=gate gate.friction=[1.2,0.3]", "gate.friction=[1.2, 0.3]: expected [least"),
+        ("mode=gate gate.friction=[0.3]", "gate.friction=[0.3]: expected"),
+        ("mode=gate gate.slope=[0.0,95.0]", "gate.slope=[0.0, 95.0]: expected numbers from 0"),
+        ("mode=gate gate.dropout=1.0", "gate.dropout=1.0: expected a number from 0 to below 1"),
+        ("mode=gate gate.fall.tilt=-3.0", "gate.fall.tilt=-3.0: expected a number above 0"),
+        ("mode=gate gate.limits.falls=-0.1", "gate.limits.falls=-0.1: expected a number of at"),
+        ("mode=gate gate.limits.fals=0.1", "unknown key 'gate.limits.fals': did you mean"),
+        ("mode=gate gate.reported=corners", "gate.reported='corners': expected a list"),
+        ("mode=gate gate.reported=[3]", "gate.reported="),
+        ("mode=gate checkpoint=c", "mode=gate judges an exported file: not with checkpoint="),
+        ("mode=gate gate.endurance.minutes=0.0", "gate.endurance.minutes=0.0: expected a number"),
+        ("mode=demo onnx=p.onnx", "onnx=p.onnx: the demo shows its own policy"),
+        ("mode=demo run=runs/x", "run=runs/x: the demo shows its own policy"),
+        ("mode=demo video=walk.txt", "video=walk.txt: expected a name that ends in"),
+        ("mode=demo worlds=4", "worlds=4 needs run="),
+    ],
+)
+def test_mistakes_get_one_line(line, says, tmp_path, monkeypatch):
+    """A wrong key or value of mode=gate and of the demo is answered before anything is driven."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    with pytest.raises((ValueError, OSError)) as error:
+        cfg = compose_plain("play", line.split())
+        cfg = demo(cfg) if cfg["mode"] == "demo" else cfg
+        choose_mode(cfg)
+        command_of_gate.policy_file(cfg)
+        command_of_gate.judge_file(Path(cfg["onnx"]), cfg["gate"], 1)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_judged(tmp_path):
+    """A robot without a base that follows nothing is refused; so is what is no ONNX file."""
+    policy = Policy(DEMO)
+    held = policy.mjcf.replace('name="velocity"', 'name="other"')
+    held = re.sub(r"<freejoint[^>]*>|<keyframe>.*</keyframe>", "", held, flags=re.DOTALL)
+    policy.mjcf = held
+    with pytest.raises(ValueError, match="the gate cannot judge this policy"):
+        gate.judge(policy, SETTINGS, 1, "test")
+    (tmp_path / "no.onnx").write_bytes(b"\xff" * 20)
+    with pytest.raises(ValueError, match="is not an ONNX file"):
+        player.open_onnx(tmp_path / "no.onnx")
+
+
+def test_reported_scenarios_exist():
+    """A scenario that is only reported must be one."""
+    with pytest.raises(ValueError, match="unknown scenario 'jumps': choose of normal"):
+        gate.judge(Policy(DEMO), SETTINGS | {"reported": ["jumps"]}, 1, "test")
