@@ -1,4 +1,4 @@
-"""An arm of 7 joints moves its tool to commanded poses: to a point, and turned as told."""
+"""An arm moves its tool to commanded poses: to a point, and turned as told."""
 
 from dataclasses import dataclass
 from typing import ClassVar
