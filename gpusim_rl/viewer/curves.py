@@ -89,7 +89,7 @@ def label_steps(axis: Any) -> None:
     axis.set_xlabel("env steps")
 
 
-def shares(runs: list[Summary], names: list[str], rest: str) -> str:
+def shares(runs: list[Summary], names: list[str], rest: str, title: str) -> str:
     """A stack of the shares `names` of the whole, and of the rest; "" if no run has them."""
     from matplotlib.figure import Figure
 
@@ -101,7 +101,8 @@ def shares(runs: list[Summary], names: list[str], rest: str) -> str:
     parts = [np.interp(x, one.x, one.mean).clip(0, 1) for one in known.values()]
     labels = [*(name.partition("/")[2] or name for name in known), rest]
     figure: Any = Figure(figsize=(WIDTH / 2, HEIGHT))
-    axis = figure.add_axes((0.08, 0.22, 0.66, 0.7))
+    axis = figure.add_axes((0.08, 0.24, 0.66, 0.63))
+    axis.set_title(title, loc="left")
     axis.stackplot(x, *parts, np.clip(1 - sum(parts), 0, 1), labels=labels, lw=0, alpha=0.8)
     axis.set_ylim(0, 1)
     axis.margins(x=0)

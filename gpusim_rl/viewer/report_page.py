@@ -51,7 +51,7 @@ def sections(settings: curves.Settings) -> dict[str, list[str]]:
         pictures = {title: [curves.chart(settings, own)] for title, own in panels.items()}
         share = [f"share/{name}" for name in curves.SHARES]
         for own in settings.values() if len(settings) == 1 else ():
-            pictures["Throughput"].append(curves.shares(own, share, "other"))
+            pictures["Throughput"].append(curves.shares(own, share, "other", "share of the time"))
     return {title: kept for title, own in pictures.items() if (kept := [x for x in own if x])}
 
 
