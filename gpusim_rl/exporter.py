@@ -77,7 +77,7 @@ def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[
         widths = {name: [len(end) for end in ranges[name]] for name in controller.given}
         numbers = [x for name in controller.given for end in ranges[name] for x in end]
         numbers.append(known["success"] or 0.0)
-        fits = all(widths[name] == 2 * list(shapes[name]) for name in widths)
+        fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
         finite = all(math.isfinite(float(x)) for x in numbers)
         if fits and finite and known["iteration"] == learner.iterations:
             return known

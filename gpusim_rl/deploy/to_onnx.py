@@ -1,6 +1,7 @@
 """A torch module as an ONNX model, or one line that says why not."""
 
 import copy
+import hashlib
 import json
 import logging
 import re
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 OPSET = 18
 KEY = "gpusim_rl"  # of the description in the file's metadata
+SEAL = "sha256 of this file: "  # before the digest
 
 
 def to_onnx(
@@ -101,4 +103,19 @@ def finished(model: onnx.ModelProto, description: dict[str, Any], mjcf: str) -> 
     text = json.dumps(description, ensure_ascii=False)
     onnx.helper.set_model_props(model, {KEY: text, "mjcf": mjcf})
     onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
+    return sealed(model)
+
+
+def sealed(model: onnx.ModelProto) -> bytes:
+    """The bytes of a model, with their SHA-256 in its metadata, where it counts as 64 zeros.
+
+    So the runtime notices a file that was changed after its export. Whoever changes one on purpose
+    seals it again.
+    """
+    notes = {note.key: note.value for note in model.metadata_props}
+    blank = f"{SEAL}{'0' * 64}"
+    onnx.helper.set_model_props(model, notes | {"seal": blank})
+    data = model.SerializeToString()
+    if data.count(blank.encode()) != 1:
+        raise ValueError(f"export: the file holds {SEAL!r} more than once")
+    return data.replace(blank.encode(), f"{SEAL}{hashlib.sha256(data).hexdigest()}".encode())
