@@ -10,7 +10,6 @@ import mujoco
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS, Controller
 from gpusim_rl.deploy.record import Ranges
-from gpusim_rl.deploy.standing import standing
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
@@ -51,13 +50,11 @@ def describe(
         lineage: where the policy comes from: the run, the iteration, its success.
     """
     task, built = controller.task, versions()
-    model = mujoco.MjModel.from_xml_string(task.mjcf_text())  # of the file: on flat ground
-    rest = standing(model, controller.needs.readings)
     return {
         "format": FORMAT,
         "kind": "controller",
         "task": name,
-        "robot": model_name(model),
+        "robot": model_name(task.mjm),
         "dt": task.dt,
         "inputs": [*describe_inputs(controller, ranges), describe_restart()],
         "memory": [
@@ -72,7 +69,6 @@ def describe(
             for key, x in controller.start.items()
         ],
         "outputs": [describe_targets(task), {"name": FAULT, "type": "bool", "shape": []}],
-        **({"standing": rest} if rest else {}),
         "actuator": task.actuator.about(),
         "lineage": lineage | {"commit": built["commit"], "versions": built},
     }

@@ -30,6 +30,7 @@ def export(
     recorded: Recorded,
     ranges: Ranges,
     lineage: dict[str, Any],
+    rest: dict[str, Any] | None = None,
 ) -> float:
     """Write a controller as ONNX and return its largest difference from the Env, of a target.
 
@@ -38,6 +39,7 @@ def export(
         recorded: at least 1,000 world-steps of the task.
         ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
         lineage: where the policy comes from.
+        rest: what `standing` says of the robot.
 
     Raises:
         ValueError: there are too few world-steps, one is not finite, ONNX lacks an operator of the
@@ -48,6 +50,7 @@ def export(
     check_finite("world-steps", np.asarray(finite.all(axis=0)))
     description = describe(controller, name=name, ranges=ranges, lineage=lineage)
     description["outputs"][0]["change"] = greatest_changes(recorded)
+    description |= {"standing": rest} if rest else {}
     sample = {key: torch.zeros(2, *shape) for key, shape in controller.shapes().items()}
     sample |= {
         MEMORY + key: x.repeat(2, *[1] * (x.ndim - 1)) for key, x in controller.start.items()

@@ -7,56 +7,60 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.deploy.onboard.preflight import MOVE, moved
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.robots.servos import actuators, driven_joints, safe_controls
 
-MOVE = 0.05  # [rad, m] that each joint is moved by
-SETTLE, HOLD = 3.0, 0.5  # [s] before the first reading, and at each end of a move
-NEAR = 0.3  # [rad, m] largest distance of a joint from its pose, and turn of the base
-SINKS = 0.2  # largest share of its height that the base loses
+SETTLE = 2.0  # [s] before the first reading, and until it lies
+NEAR = 0.5  # [rad, m] largest distance of a joint from its pose, and turn of the base
+SINKS = 0.3  # largest share of its height that the base loses
 SOFT = 0.02  # share of kp as it sinks
-STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 AXIS = [getattr(mujoco.mjtSensor, f"mjSENS_FRAME{x}AXIS").value for x in "XYZ"]
 
 
-def standing(m: mujoco.MjModel, needs: Iterable[str]) -> dict[str, Any]:
-    """What a robot measures that stands in the safe pose, for a check before its first step.
+def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, Any]:
+    """What a robot measures that stands in the safe pose, and as each joint is moved a little.
 
-    Each joint is moved in both directions, and half of the difference is written down.
+    The joints are moved as `onboard.preflight` does it on the robot, one after the other.
 
     Args:
         m: with the safe pose as its first keyframe.
         needs: names of readings; those that an estimator computes are left out.
+        dt: control period [s].
 
     Returns:
-        `readings`: name → numbers. `move`: how far each joint is moved [rad, m]. `tilts`: for each
-        reading of an axis, (nu, 3) how it changes. `lying`: (nu,) a pose on the ground, if one is
-        known. Nothing if not all actuators are position servos of joints, or if the robot does not
-        stand still.
+        `readings`: name → numbers. `move`: how far each joint is moved [rad, m]. `changes`: for
+        joint_pos and each reading of an axis, (nu, width) how it changes. `delay`: the median of
+        control steps until a joint is half way. `lying`: (nu,) a pose on the ground, if one is
+        known. Nothing if not all actuators are position servos of joints that are measured, or if
+        the robot does not stand still.
     """
-    if not m.nkey or None in actuators(m)["kp"] or -1 in driven_joints(m):
+    known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
+    names = [name for name in needs if name in known]
+    servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m)
+    if not m.nkey or not servos or JOINTS[0] not in names:
         return {}
     data, pose = mujoco.MjData(m), safe_controls(m)
     mujoco.mj_resetDataKeyframe(m, data, 0)
     begin = data.qpos.copy()
-    run(m, data, pose, SETTLE)
+
+    def step(targets: np.ndarray, seconds: float = dt) -> dict[str, np.ndarray]:
+        run(m, data, targets, seconds)
+        return {name: reading(m, data, name) for name in names}
+
+    seen = step(pose, SETTLE)
     if not stands(m, data, begin):
         return {}
-    known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
-    names = [name for name in needs if name in known]
+    answers = [moved(dt, pose, i, step) for i in range(m.nu)]
+    if not stands(m, data, begin):
+        return {}
     axes = [x for x in names if x not in JOINTS and int(m.sensor(x).type[0]) in AXIS]
-    seen, settled = {name: reading(m, data, name) for name in names}, state(m, data)
-    tilts: dict[str, list[list[float]]] = {name: [] for name in axes}
-    for i in range(m.nu):
-        ends = []
-        for way in (-MOVE, MOVE):
-            mujoco.mj_setState(m, data, settled, STATE)
-            run(m, data, pose + way * (np.arange(m.nu) == i), HOLD)
-            ends.append({name: reading(m, data, name) for name in axes})
-        for name in axes:
-            tilts[name].append(((ends[1][name] - ends[0][name]) / 2).tolist())
-    readings = {name: x.tolist() for name, x in seen.items()}
-    about = {"readings": readings, "move": MOVE, "tilts": tilts}
+    about = {
+        "readings": {name: x.tolist() for name, x in seen.items()},
+        "move": MOVE,
+        "changes": {x: [a.values[x].tolist() for a in answers] for x in (JOINTS[0], *axes)},
+        "delay": float(np.median([a.delay for a in answers])),
+    }
     down = lying(m)
     return about if down is None else about | {"lying": down.tolist()}
 
@@ -88,13 +92,6 @@ def run(m: mujoco.MjModel, data: mujoco.MjData, targets: np.ndarray, seconds: fl
     data.ctrl[:] = targets
     mujoco.mj_step(m, data, round(seconds / m.opt.timestep))
     mujoco.mj_forward(m, data)
-
-
-def state(m: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
-    """All that a step depends on."""
-    x = np.empty(mujoco.mj_stateSize(m, STATE))
-    mujoco.mj_getState(m, data, x, STATE)
-    return x
 
 
 def stands(m: mujoco.MjModel, data: mujoco.MjData, begin: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 OPSET = 18
 KEY = "gpusim_rl"  # of the description in the file's metadata
-SEAL = "sha256 of this file: "  # before the digest
+SEAL = "sha256 of the first {:09} bytes: {}"  # of a file, the digest as zeros
 
 
 def to_onnx(
@@ -110,12 +110,14 @@ def sealed(model: onnx.ModelProto) -> bytes:
     """The bytes of a model, with their SHA-256 in its metadata, where it counts as 64 zeros.
 
     So the runtime notices a file that was changed after its export. Whoever changes one on purpose
-    seals it again.
+    seals it again. What is appended to these bytes, such as a verdict, is not covered.
     """
     notes = {note.key: note.value for note in model.metadata_props}
-    blank = f"{SEAL}{'0' * 64}"
-    onnx.helper.set_model_props(model, notes | {"seal": blank})
+    size, blank = 0, ""
+    for _ in range(2):  # first without the size; the text is as long with it
+        blank = SEAL.format(size, "0" * 64)
+        onnx.helper.set_model_props(model, notes | {"seal": blank})
+        size = model.ByteSize()
     data = model.SerializeToString()
-    if data.count(blank.encode()) != 1:
-        raise ValueError(f"export: the file holds {SEAL!r} more than once")
-    return data.replace(blank.encode(), f"{SEAL}{hashlib.sha256(data).hexdigest()}".encode())
+    seal = SEAL.format(size, hashlib.sha256(data).hexdigest())
+    return data.replace(blank.encode(), seal.encode())

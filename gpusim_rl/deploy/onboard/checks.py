@@ -103,8 +103,8 @@ def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
 
 
 def described(policy: Any, name: str) -> dict[str, Any]:
-    """What the file says of an input."""
-    return next(x for x in policy.about["inputs"] if x["name"] == name)
+    """What the file says of an input; nothing if there is none."""
+    return next((x for x in policy.about["inputs"] if x["name"] == name), {})
 
 
 def label(policy: Any, name: str, i: int) -> str:

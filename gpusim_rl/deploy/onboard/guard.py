@@ -123,10 +123,11 @@ class Guard:
         """
         values, faults = read(self.policy, readings)
         known = None if faults else values
-        command, cut, wrong = ask(self.policy, command)
+        runs = self.phase == "run"
+        command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
         faults += wrong + self._late(age)
-        if known is not None and self.phase in ("rise", "run"):
+        if known is not None and (runs or self.phase == "rise"):
             faults += self._range(known) + self._follows(known)
         if self.sent is None:
             if faults or known is None:
