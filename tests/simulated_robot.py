@@ -5,6 +5,7 @@ import numpy as np
 
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import Guard
+from gpusim_rl.deploy.standing import NOSLIP
 
 
 class Simulated:
@@ -14,9 +15,12 @@ class Simulated:
         lowest: least height of the base's up axis so far [1]: 1 upright, 0 on its side.
     """
 
+    checked = False  # whether preflight comes first
+
     def __init__(self, policy: runtime.Policy, noise: dict[str, float] | None = None):
         self.policy, self.noise = policy, noise or {}
         self.model = mujoco.MjModel.from_xml_string(policy.mjcf)
+        self.model.opt.noslip_iterations = NOSLIP
         self.data, self.rng = mujoco.MjData(self.model), np.random.default_rng(0)
         self.kp, self.lowest = self.model.actuator_gainprm[:, 0].copy(), 1.0
         self.substeps = round(policy.dt / self.model.opt.timestep)

@@ -1,0 +1,86 @@
+"""A robot in MuJoCo for robot_loop.py: it runs in real time, and its network is not perfect.
+
+    python udp_robot.py policy.onnx 5005 [seconds] [drop] [jitter]
+
+`drop` is the share of packets that are lost, each way; `jitter` [s] delays each by up to that time.
+One packet in 200 comes two control steps late. Without packets the servos keep their last targets.
+It prints a line of JSON in the end, which is after `seconds`.
+"""
+
+import heapq
+import json
+import random
+import socket
+import sys
+import time
+
+import mujoco
+import numpy as np
+import onnxruntime
+
+held = onnxruntime.InferenceSession(sys.argv[1]).get_modelmeta().custom_metadata_map
+about = json.loads(held["gpusim_rl"])
+model = mujoco.MjModel.from_xml_string(held["mjcf"])
+model.opt.noslip_iterations = 10  # feet that stand do not creep
+data = mujoco.MjData(model)
+kp, step, chance = model.actuator_gainprm[:, 0].copy(), model.opt.timestep, random.Random(0)
+substeps = round(about["dt"] / step)
+seconds, drop, jitter = (float(x) for x in (*sys.argv[3:], *"60 0.01 0.005".split()[len(sys.argv) - 3 :]))
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link.bind(("127.0.0.1", int(sys.argv[2])))
+link.setblocking(False)
+
+
+def read(name, joints):
+    """The numbers of a reading."""
+    if joints:
+        field = {"joint_pos": "qpos", "joint_vel": "qvel"}[name]
+        return [float(getattr(data.joint(joint), field)[0]) for joint in joints]
+    return data.sensor(name).data.tolist()
+
+
+def delayed(queue, packet):
+    """Put a packet into a queue by the time of its arrival, or lose it."""
+    late = 2 * about["dt"] if chance.random() < 0.005 else 0.0
+    if chance.random() >= drop:
+        heapq.heappush(queue, (time.monotonic() + late + chance.uniform(0, jitter), packet))
+
+
+mujoco.mj_resetDataKeyframe(model, data, 0)
+mujoco.mj_forward(model, data)
+peer, coming, going, heard = None, [], [], None
+told = {"lowest_up": 1.0, "packets": 0, "silences": 0, "jumps": [], "gain": 1.0}
+print(f"waits at port {link.getsockname()[1]}", flush=True)
+begin, count = time.monotonic(), 0
+while time.monotonic() - begin < seconds:
+    while True:
+        try:
+            text, peer = link.recvfrom(65536)
+        except OSError:  # none waits
+            break
+        delayed(coming, text)
+    while coming and coming[0][0] <= time.monotonic():
+        packet = json.loads(heapq.heappop(coming)[1])
+        if "targets" not in packet:
+            continue
+        pose = read("joint_pos", about["outputs"][0]["joints"])
+        if heard is None or time.monotonic() - heard > 0.5:  # a program begins, or begins again
+            told["silences"] += 1
+            told["jumps"].append(round(float(np.abs(np.subtract(packet["targets"], pose)).max()), 3))
+        heard = time.monotonic()
+        told |= {"packets": told["packets"] + 1, "gain": packet["gain"]}
+        data.ctrl[:] = packet["targets"]
+        model.actuator_gainprm[:, 0] = packet["gain"] * kp
+        model.actuator_biasprm[:, 1] = -packet["gain"] * kp
+    mujoco.mj_step(model, data)
+    count += 1
+    told["lowest_up"] = min(told["lowest_up"], float(data.body(1).xmat[8]))
+    if count % substeps == 0 and peer:
+        values = {x["name"]: x for x in about["inputs"] if x["kind"] == "reading"}
+        values = {name: read(name, x.get("joints")) for name, x in values.items()}
+        delayed(going, json.dumps({"time": time.monotonic(), "readings": values}).encode())
+    while peer and going and going[0][0] <= time.monotonic():
+        link.sendto(heapq.heappop(going)[1], peer)
+    time.sleep(max(0.0, begin + count * step - time.monotonic()))
+told |= {"distance": round(float(np.hypot(*data.qpos[:2])), 2), "height": round(data.qpos[2], 3)}
+print(json.dumps(told | {"simulated": round(data.time, 2)}), flush=True)
