@@ -1,9 +1,6 @@
 """Drive a robot by an exported policy, over UDP: stand up, walk forward, lie down at Ctrl-C.
 
-    python robot_loop.py policy.onnx 127.0.0.1:5005 [preflight]
-
-Beside it are runtime.py and the folder onboard of gpusim_rl/deploy. udp_robot.py is a robot to try
-it with; write another `Robot` for yours.
+python robot_loop.py policy.onnx 127.0.0.1:5005 [preflight]
 """
 
 import json
@@ -12,8 +9,8 @@ import socket
 import sys
 import time
 
-from onboard.guard import Guard
-from onboard.preflight import preflight
+from onboard.guard import Guard  # onboard and runtime.py are copied from gpusim_rl/deploy
+from onboard.preflight import Pace, preflight
 from runtime import Policy
 
 EXPECTED = {"task": "quadruped", "robot": "quadruped"}
@@ -48,15 +45,14 @@ class Robot:
         self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
 
 
-policy = Policy(sys.argv[1])
-robot = Robot(sys.argv[2].split(":")[0], int(sys.argv[2].split(":")[1]))
+policy, (host, port) = Policy(sys.argv[1]), sys.argv[2].split(":")
+robot = Robot(host, int(port))
 if "preflight" in sys.argv:
     preflight(policy, robot.read, robot.send, **EXPECTED)
 guard = Guard(policy, **EXPECTED)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: guard.stop())
-begin = time.monotonic()
+wait = Pace(policy.dt)
 while guard.phase != "off":
     robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
-    begin = max(begin + policy.dt, time.monotonic() - policy.dt)  # after a pause, go on from now
-    time.sleep(max(0.0, begin - time.monotonic()))
+    wait()

@@ -4,7 +4,7 @@
 
 `drop` is the share of packets that are lost, each way; `jitter` [s] delays each by up to that time.
 One packet in 200 comes two control steps late. Without packets the servos keep their last targets.
-It prints a line of JSON in the end, which is after `seconds`.
+After `seconds`, or when a program has taken the servos' gain away, it prints a line of JSON.
 """
 
 import heapq
@@ -25,7 +25,8 @@ model.opt.noslip_iterations = 10  # feet that stand do not creep
 data = mujoco.MjData(model)
 kp, step, chance = model.actuator_gainprm[:, 0].copy(), model.opt.timestep, random.Random(0)
 substeps = round(about["dt"] / step)
-seconds, drop, jitter = (float(x) for x in (*sys.argv[3:], *"60 0.01 0.005".split()[len(sys.argv) - 3 :]))
+given = [float(x) for x in sys.argv[3:]]
+seconds, drop, jitter = given + [60.0, 0.01, 0.005][len(given) :]
 link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 link.bind(("127.0.0.1", int(sys.argv[2])))
 link.setblocking(False)
@@ -52,7 +53,7 @@ peer, coming, going, heard = None, [], [], None
 told = {"lowest_up": 1.0, "packets": 0, "silences": 0, "jumps": [], "gain": 1.0}
 print(f"waits at port {link.getsockname()[1]}", flush=True)
 begin, count = time.monotonic(), 0
-while time.monotonic() - begin < seconds:
+while time.monotonic() - begin < seconds and told["gain"] > 0:
     while True:
         try:
             text, peer = link.recvfrom(65536)
@@ -66,7 +67,8 @@ while time.monotonic() - begin < seconds:
         pose = read("joint_pos", about["outputs"][0]["joints"])
         if heard is None or time.monotonic() - heard > 0.5:  # a program begins, or begins again
             told["silences"] += 1
-            told["jumps"].append(round(float(np.abs(np.subtract(packet["targets"], pose)).max()), 3))
+            jump = np.abs(np.subtract(packet["targets"], pose)).max()
+            told["jumps"].append(round(float(jump), 3))
         heard = time.monotonic()
         told |= {"packets": told["packets"] + 1, "gain": packet["gain"]}
         data.ctrl[:] = packet["targets"]

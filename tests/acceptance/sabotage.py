@@ -168,8 +168,12 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
         # variants, beyond the twelve
         "gyro in degrees": Misuse(changed(gyro=degrees)),
         "gyro's sign": Misuse(changed(gyro=minus)),
-        "one encoder's sign": Misuse(changed(joint_pos=lambda x: x * np.where(np.arange(12) == 0, -1, 1))),
-        "readings of swapped legs": Misuse(changed(joint_pos=lambda x: x[SIDES], joint_vel=lambda x: x[SIDES])),
+        "one encoder's sign": Misuse(
+            changed(joint_pos=lambda x: x * np.where(np.arange(12) == 0, -1, 1))
+        ),
+        "readings of swapped legs": Misuse(
+            changed(joint_pos=lambda x: x[SIDES], joint_vel=lambda x: x[SIDES])
+        ),
         "late by 5 steps, and said": Misuse(late, late=5),
     }
 
@@ -184,7 +188,9 @@ def drive(path: Path, misuse: Misuse, check: bool, seconds: float = SECONDS) -> 
     sim, said = Simulated(policy), []
     sim.checked = check
     read, send = misuse.wire(sim)
-    told = dict(task="quadruped", robot=misuse.robot or "quadruped", clock=sim.clock, say=said.append)
+    told = dict(
+        task="quadruped", robot=misuse.robot or "quadruped", clock=sim.clock, say=said.append
+    )
     by = "guard"
     try:
         guard = Guard(policy, **told)  # pyright: ignore

@@ -34,7 +34,9 @@ def check_file(
         more = [name for name in mine if name not in policy.joints]
         if lacks or more:
             what = f"lacks {', '.join(lacks) or 'none'}, has {', '.join(more) or 'none'} too many"
-            raise ValueError(f"the file's robot is {about['robot']!r}: of its joints this one {what}")
+            raise ValueError(
+                f"the file's robot is {about['robot']!r}: of its joints this one {what}"
+            )
     if None in policy.joints or not all(out["kp"]) or "joint_pos" not in policy.needs:
         needed = "that reads joint_pos and drives position servos of joints"
         raise ValueError(f"this is for a policy {needed}: {about['task']} is none")

@@ -9,7 +9,6 @@ The folder of this file can be copied to the robot, beside runtime.py. It needs 
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from .checks import Values, ask, check_file, joint_bounds, outside, read, traine
 from .limits import Limits
 
 CHECKS = ("refuse", "clamp", "warn")
-PERIODS = 11  # control steps whose median period is compared with dt
+PERIODS = 50  # control steps whose median period is compared with dt
 SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
 CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
 NEAR = 0.5  # [rad, m] a joint's largest distance from its target as it stands up
@@ -69,7 +68,7 @@ class Guard:
     checks: str = "refuse"
     margin: float = 1.0
     late: float = 3.0
-    rate: float = 0.2
+    rate: float = 0.25
     patience: int = 5
     speed: float = 0.8
     change: float = 1.5
@@ -97,7 +96,7 @@ class Guard:
         self.phase, self.gain, self.why = "rise", 1.0, ""
         self.sent: Array | None = None
         self.begin, self.steps, self.faults = self.stance, 0, 0
-        self.times, self.told = deque[float](maxlen=PERIODS), set[str]()
+        self.times, self.told = list[float](), set[str]()
 
     def stop(self, why: str = "asked to") -> None:
         """Crouch and lie down, or go to the stance: see above. Without effect in `stop` and `off`."""
@@ -232,8 +231,14 @@ class Guard:
     def _rate(self) -> None:
         """Stop the robot if `act` is not called once every dt."""
         self.times.append(self.clock())
-        if len(self.times) == PERIODS and self.phase in ("rise", "run"):
-            period, dt = float(np.median(np.diff(self.times))), self.policy.dt
-            if abs(period / dt - 1) > self.rate:
-                line = f"the period is {period:.3g} s: this policy runs once every {dt:g} s"
+        if len(self.times) > PERIODS and self.phase in ("rise", "run"):
+            line = self.wrong_rate(float(np.median(np.diff(self.times))))
+            self.times = self.times[-1:]
+            if line:
                 self._tell([line]) if self.checks == "warn" else self.stop(line)
+
+    def wrong_rate(self, period: float) -> str:
+        """What is wrong with the time between two control steps [s]; empty if nothing is."""
+        dt = self.policy.dt
+        says = f"the period is {period:.3g} s: this policy runs once every {dt:g} s"
+        return says if abs(period / dt - 1) > self.rate else ""

@@ -43,7 +43,9 @@ class Limits:
         x = np.minimum(np.maximum(x, before - self.change), before + self.change)
         if pose is not None:
             damped = 0.0 if speed is None else self.kd * speed
-            least, greatest = (pose + (damped + end) / self.kp for end in (-self.torque, self.torque))
+            least, greatest = (
+                pose + (damped + end) / self.kp for end in (-self.torque, self.torque)
+            )
             x = np.minimum(np.maximum(x, least), greatest)
         self.cut = np.abs(x - targets) > 1e-6
         return x

@@ -80,8 +80,10 @@ def preflight(
         values = step(guard.act(values))
     if guard.phase != "run":
         raise ValueError(f"preflight: {guard.why}")
-    steps = max(2, round(REST / policy.dt))
+    steps, begin = max(2, round(REST / policy.dt)), guard.clock()
     rest = [step(guard.stance) for _ in range(steps)]
+    if wrong := guard.wrong_rate((guard.clock() - begin) / steps):
+        raise ValueError(f"preflight: {wrong}")
     at_rest(policy, {name: mean(rest[steps // 2 :], name) for name in policy.needs}, hung)
     answers = []
     for i, name in enumerate(policy.joints):
@@ -173,7 +175,9 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
     if np.abs(seen).max() < 0.2 * np.abs(own[i]).max():
         raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but no joint_pos changed")
     if np.abs(seen).max() > 10 * MOVE:
-        raise ValueError(f"preflight: joint_pos of {name} changed by {seen[i]:.3g}: is it in degrees?")
+        raise ValueError(
+            f"preflight: joint_pos of {name} changed by {seen[i]:.3g}: is it in degrees?"
+        )
     expected = policy.about["standing"]["delay"][i]
     if answer.delay > expected + late and abs(seen[i]) > abs(own[i, i]) / 2:
         line = f"{name} answers after {answer.delay:g} control steps, in training {expected:g}"
