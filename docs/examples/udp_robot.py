@@ -3,7 +3,8 @@
     python udp_robot.py policy.onnx 5005 [seconds] [drop] [jitter]
 
 `drop` is the share of packets that are lost, each way; `jitter` [s] delays each by up to that time.
-One packet in 200 comes two control steps late. Without packets the servos keep their last targets.
+One packet in 200 comes two control steps late. Without packets for 0.2 s it crouches, as a
+robot's own driver should: one that keeps its last targets in the middle of a step falls over.
 After `seconds`, or when a program has taken the servos' gain away, it prints a line of JSON.
 """
 
@@ -47,6 +48,8 @@ def delayed(queue, packet):
         heapq.heappush(queue, (time.monotonic() + late + chance.uniform(0, jitter), packet))
 
 
+stance, lying = about["outputs"][0]["safe_pose"], about["standing"]["lying"]
+crouch = np.add(stance, 0.6 * np.subtract(lying, stance))
 mujoco.mj_resetDataKeyframe(model, data, 0)
 mujoco.mj_forward(model, data)
 peer, coming, going, heard = None, [], [], None
@@ -72,8 +75,10 @@ while time.monotonic() - begin < seconds and told["gain"] > 0:
         heard = time.monotonic()
         told |= {"packets": told["packets"] + 1, "gain": packet["gain"]}
         data.ctrl[:] = packet["targets"]
-        model.actuator_gainprm[:, 0] = packet["gain"] * kp
-        model.actuator_biasprm[:, 1] = -packet["gain"] * kp
+    if heard is not None and time.monotonic() - heard > 0.2:
+        data.ctrl[:] = crouch
+    model.actuator_gainprm[:, 0] = told["gain"] * kp
+    model.actuator_biasprm[:, 1] = -model.actuator_gainprm[:, 0]
     mujoco.mj_step(model, data)
     count += 1
     told["lowest_up"] = min(told["lowest_up"], float(data.body(1).xmat[8]))

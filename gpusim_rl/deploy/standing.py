@@ -32,9 +32,9 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
     Returns:
         `readings`: name → numbers. `move`: how far each joint is moved [rad, m]. `changes`: for
         joint_pos and each reading of an axis, (nu, width) how it changes. `delay`: for each
-        joint, the control steps until it is half way. `lying`: (nu,) a pose on the ground, if one is
-        known. Nothing if not all actuators are position servos of joints that are measured, or if
-        the robot does not stand still.
+        joint, the control steps until it is half way. `lying`: (nu,) a pose on the ground, if
+        one is known. Nothing if not all actuators are position servos of joints that are measured,
+        or if the robot does not stand still.
     """
     known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
     names = [name for name in needs if name in known]

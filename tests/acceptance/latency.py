@@ -14,6 +14,7 @@ import io
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,7 @@ ALLOWED = 0.3  # ms
 def bare(hidden: tuple[int, ...], inputs: int, outputs: int) -> onnxruntime.InferenceSession:
     """A multi-layer perceptron alone."""
     widths = (inputs, *hidden, outputs)
-    layers = [
-        x for a, b in zip(widths, widths[1:], strict=False) for x in (nn.Linear(a, b), nn.ELU())
-    ]
+    layers = [x for a, b in pairwise(widths) for x in (nn.Linear(a, b), nn.ELU())]
     file = io.BytesIO()
     torch.onnx.export(nn.Sequential(*layers[:-1]), (torch.zeros(1, inputs),), file, dynamo=False)
     options = onnxruntime.SessionOptions()

@@ -1,7 +1,6 @@
 """What stands around a policy on a robot: checks, limits, ramp, stop and preflight, in MuJoCo C."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,7 +180,7 @@ def test_misuses_are_stopped(trot, name):
 
 
 def test_preflight_in_the_air(trot):
-    """A robot that hangs is not asked to tilt, and a joint that is swapped is found all the same."""
+    """A robot that hangs is not asked to tilt; a joint that is swapped is found all the same."""
     policy = runtime.Policy(trot)
     for swapped in (False, True):
         sim = Simulated(policy)

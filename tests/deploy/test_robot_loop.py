@@ -1,4 +1,4 @@
-"""The robot loop of docs/examples drives a robot in another process, over a socket, in real time."""
+"""The robot loop of docs/examples drives a robot in another process, over a socket."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=hurry,  # noqa: PLW1509
+        preexec_fn=hurry,
     )
     try:
         yield process

@@ -99,7 +99,7 @@ class Guard:
         self.times, self.told = list[float](), set[str]()
 
     def stop(self, why: str = "asked to") -> None:
-        """Crouch and lie down, or go to the stance: see above. Without effect in `stop` and `off`."""
+        """Crouch and lie down, or go to the stance: see above."""
         if self.phase in ("rise", "run"):
             self.why, self.goals = why, [self.stance]
             self._enter("stop", f"stops: {why}")
