@@ -7,7 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.deploy.onboard.preflight import MOVE, moved
+from gpusim_rl.deploy.onboard.preflight import MOVE, Answer, moved
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.robots.servos import actuators, driven_joints, safe_controls
 
@@ -36,10 +36,8 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
         one is known. Nothing if not all actuators are position servos of joints that are measured,
         or if the robot does not stand still.
     """
-    known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
-    names = [name for name in needs if name in known]
-    servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m)
-    if not m.nkey or not servos or JOINTS[0] not in names:
+    names = measured_servos(m, needs)
+    if not names:
         return {}
     m = copy.copy(m)
     m.opt.noslip_iterations = NOSLIP
@@ -57,15 +55,31 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
     answers = [moved(dt, pose, i, step) for i in range(m.nu)]
     if not stands(m, data, begin):
         return {}
-    axes = [x for x in names if x not in JOINTS and int(m.sensor(x).type[0]) in AXIS]
-    about = {
-        "readings": {name: x.tolist() for name, x in seen.items()},
-        "move": MOVE,
-        "changes": {x: [a.values[x].tolist() for a in answers] for x in (JOINTS[0], *axes)},
-        "delay": [a.delay for a in answers],
-    }
+    readings = {name: x.tolist() for name, x in seen.items()}
     down = lying(m)
+    about = {"readings": readings, "move": MOVE, **changes(m, answers)}
     return about if down is None else about | {"lying": down.tolist()}
+
+
+def changes(m: mujoco.MjModel, answers: list[Answer]) -> dict[str, Any]:
+    """What changed as each joint was moved, of joint_pos and axes; and after how many steps."""
+    shown = [
+        name
+        for name in answers[0].values
+        if name == JOINTS[0] or (name not in JOINTS and int(m.sensor(name).type[0]) in AXIS)
+    ]
+    return {
+        "changes": {name: [x.values[name].tolist() for x in answers] for name in shown},
+        "delay": [x.delay for x in answers],
+    }
+
+
+def measured_servos(m: mujoco.MjModel, needs: Iterable[str]) -> list[str]:
+    """Those of the readings that the model has; none unless all actuators are position servos."""
+    known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
+    names = [name for name in needs if name in known]
+    servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m)
+    return names if m.nkey and servos and JOINTS[0] in names else []
 
 
 def lying(m: mujoco.MjModel) -> np.ndarray | None:

@@ -10,7 +10,6 @@ smaller network's `Policy.act` is above 0.3 ms.
 """
 
 import argparse
-import io
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from torch import nn
 
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.deploy.to_onnx import to_onnx
 from tests.exported import export_task, fresh_env
 from tests.simulated_robot import Simulated
 from tests.worlds import make_policy, make_task
@@ -37,11 +37,11 @@ def bare(hidden: tuple[int, ...], inputs: int, outputs: int) -> onnxruntime.Infe
     """A multi-layer perceptron alone."""
     widths = (inputs, *hidden, outputs)
     layers = [x for a, b in pairwise(widths) for x in (nn.Linear(a, b), nn.ELU())]
-    file = io.BytesIO()
-    torch.onnx.export(nn.Sequential(*layers[:-1]), (torch.zeros(1, inputs),), file, dynamo=False)
+    sample = {"obs": torch.zeros(2, inputs)}
+    model = to_onnx(nn.Sequential(*layers[:-1]), sample, ["action"])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(file.getvalue(), options)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def exported(folder: Path, hidden: tuple[int, ...]) -> Path:

@@ -188,7 +188,7 @@ def drive(path: Path, misuse: Misuse, check: bool, seconds: float = SECONDS) -> 
     sim, said = Simulated(policy), []
     sim.checked = check
     read, send = misuse.wire(sim)
-    told = dict(
+    told: dict[str, Any] = dict(
         task="quadruped", robot=misuse.robot or "quadruped", clock=sim.clock, say=said.append
     )
     by = "guard"

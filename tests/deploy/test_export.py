@@ -342,7 +342,7 @@ def test_a_third_is_exact():
     """A setting of 1/3 is read back as the same float64."""
     task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
     controller = Controller(task, torch.nn.Identity())
-    ranges = {name: ([0.0],) * 4 for name in controller.given}
+    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.given}
     text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
     (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
     assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]

@@ -48,7 +48,7 @@ def test_it_stands_up_runs_stops_and_stands_up_again(sim):
         guard.stop()
         crouch = guard.stance + CROUCH * (guard.lying - guard.stance)
         sim.drive(guard, 0.3, FORWARD)
-        np.testing.assert_allclose(guard.sent, crouch, atol=1e-9)
+        np.testing.assert_allclose(sim.data.ctrl, crouch, atol=1e-9)
         assert sim.drive(guard, 9.0, FORWARD) == "asked to"
         assert (guard.phase, guard.gain) == ("off", 0.0) and not sim.fell
         sim.lie(0.5)

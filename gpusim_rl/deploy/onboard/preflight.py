@@ -49,8 +49,7 @@ def preflight(
 
     Args:
         policy: a `Policy` of runtime.py, of a robot with position servos.
-        read_robot: () → readings, as `Policy.act` takes them.
-        send: takes targets (nu,).
+        read_robot, send: () → readings, as `Policy.act` takes them; takes targets (nu,).
         hung: the legs are in the air: the tilt of the base is not looked at.
         wait: returns when the next control step begins; one that sleeps unless given.
         settings: of `Guard`, such as task, robot, joints, late, say, clock.
@@ -58,14 +57,11 @@ def preflight(
     Raises:
         ValueError: what is wrong, in one line. The robot keeps the last targets.
     """
-    guard = Guard(policy, **settings)
-    about = policy.about.get("standing")
-    if not about:
+    guard, pause = Guard(policy, **settings), wait or Pace(policy.dt)
+    if not policy.about.get("standing"):
         raise ValueError("the file does not say how its robot stands: no preflight is possible")
-    pause = wait or Pace(policy.dt)
 
     def step(targets: Array | None) -> Values:
-        """Send targets, wait, and read."""
         if targets is not None:
             send(targets)
             pause()
@@ -74,7 +70,18 @@ def preflight(
             raise ValueError(f"preflight: {wrong[0]}")
         return values
 
-    values = step(None)
+    stand(guard, step, hung)
+    answers = []
+    for i in range(len(policy.joints)):
+        answers.append(moved(policy.dt, guard.stance, i, step))
+        joint_answers(policy, i, answers[i], guard.late, hung)
+    if not hung:
+        base_answers(policy, answers)
+
+
+def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
+    """Go to the stance, and compare the readings with the file's. Raises as `preflight` does."""
+    policy, values = guard.policy, step(None)
     not_mirrored(policy, values["joint_pos"], guard.stance)
     while guard.phase == "rise":
         values = step(guard.act(values))
@@ -85,13 +92,6 @@ def preflight(
     if wrong := guard.wrong_rate((guard.clock() - begin) / steps):
         raise ValueError(f"preflight: {wrong}")
     at_rest(policy, {name: mean(rest[steps // 2 :], name) for name in policy.needs}, hung)
-    answers = []
-    for i, name in enumerate(policy.joints):
-        guard.say(f"moves {name}")
-        answers.append(moved(policy.dt, guard.stance, i, step))
-        joint_answers(policy, i, answers[i], guard.late, hung)
-    if not hung:
-        base_answers(policy, answers)
 
 
 class Pace:
