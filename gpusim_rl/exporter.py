@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import mujoco
 from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner
@@ -14,6 +15,8 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export, export_network
 from gpusim_rl.deploy.record import Recorded, percentiles, record
+from gpusim_rl.deploy.standing import standing
+from gpusim_rl.envs.task import Task
 from gpusim_rl.training.evaluation import SEED, MeanAction, evaluation_env, observe
 
 WORLDS = 32  # of the final evaluation, that a file is compared on
@@ -61,7 +64,14 @@ def export_policy(
             recorded=recorded,
             ranges=known.get("ranges") or percentiles(recorded.given),
             lineage=lineage(run, learner) | {"success": known.get("success")},
+            rest=rest(env.task, controller),
         )
+
+
+def rest(task: Task, controller: Controller) -> dict[str, Any]:
+    """How the robot of a file stands, on flat ground."""
+    model = mujoco.MjModel.from_xml_string(task.mjcf_text())
+    return standing(model, controller.needs.readings, task.dt)
 
 
 def lineage(run: Path, learner: Learner) -> dict[str, Any]:
@@ -77,7 +87,7 @@ def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[
         widths = {name: [len(end) for end in ranges[name]] for name in controller.given}
         numbers = [x for name in controller.given for end in ranges[name] for x in end]
         numbers.append(known["success"] or 0.0)
-        fits = all(widths[name] == 2 * list(shapes[name]) for name in widths)
+        fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
         finite = all(math.isfinite(float(x)) for x in numbers)
         if fits and finite and known["iteration"] == learner.iterations:
             return known

@@ -74,10 +74,14 @@ def export_task(
     *,
     task: Task | None = None,
     steps: int = STEPS,
-    actor: Actor | None = None,
+    actor: Any = None,
+    rest: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Exported:
-    """Export an actor of tasks/<name>.py; `settings` change the task's numbers."""
+    """Export an actor of tasks/<name>.py; `settings` change the task's numbers.
+
+    rest: what `standing` says of the robot.
+    """
     task = task or make_task(name, **settings)
     if actor is None:
         env = fresh_env(task, name)
@@ -87,5 +91,6 @@ def export_task(
     controller = Controller(env.task, actor)
     recorded = record(env, lambda obs, _: actor(obs), controller, steps)
     ranges = percentiles(recorded.given)
-    error = export(controller, path, name=name, recorded=recorded, ranges=ranges, lineage={})
+    about: Any = dict(name=name, recorded=recorded, ranges=ranges, lineage={}, rest=rest)
+    error = export(controller, path, **about)
     return Exported(path, controller, recorded, error)

@@ -14,7 +14,7 @@ from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
 
-FORMAT = 3
+FORMAT = 4
 UNITS = {  # of sensors, by the name of their MuJoCo type
     "GYRO": "rad/s",
     "ACCELEROMETER": "m/s²",
@@ -34,6 +34,8 @@ UNITS = {  # of sensors, by the name of their MuJoCo type
     "ACTUATORFRC": "N",
 }
 OF_A_JOINT = {"JOINTPOS": "{}", "JOINTVEL": "{}/s", "JOINTACTFRC": "{force}"}
+ENDS = ("least", "low", "high", "greatest")  # of the numbers that an input had
+UP = "the world's up axis, so minus projected gravity: (0, 0, 1) when the frame is upright"
 AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
 
 
@@ -44,7 +46,7 @@ def describe(
 
     Args:
         name: the task's name.
-        ranges: input → its 0.5 and 99.5 percentiles, column by column.
+        ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
         lineage: where the policy comes from: the run, the iteration, its success.
     """
     task, built = controller.task, versions()
@@ -52,6 +54,7 @@ def describe(
         "format": FORMAT,
         "kind": "controller",
         "task": name,
+        "robot": model_name(task.mjm),
         "dt": task.dt,
         "inputs": [*describe_inputs(controller, ranges), describe_restart()],
         "memory": [
@@ -90,8 +93,7 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, An
             entry |= {"source": "estimator"} | task.estimated[name]
         else:
             entry |= describe_sensor(task.mjm, name)
-        low, high = ranges[name]
-        entries.append(entry | {"seen": {"low": low, "high": high}})
+        entries.append(entry | {"seen": dict(zip(ENDS, ranges[name], strict=True))})
     return entries
 
 
@@ -166,7 +168,8 @@ def describe_sensor(m: mujoco.MjModel, name: str) -> dict[str, Any]:
     about = {"sensor": kind.lower(), "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i])}
     if kind in AXES:
         frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
-        return about | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"}
+        sign = {"sign": UP} if (kind, thing) == ("FRAMEZAXIS", "world") else {}
+        return about | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"} | sign
     if kind in OF_A_JOINT or thing.startswith(("actuator", "tendon")):
         return about | {"of": thing}
     if kind in ("FRAMEQUAT", "FRAMEANGVEL"):
@@ -182,6 +185,11 @@ def sensor_unit(m: mujoco.MjModel, i: int, kind: str) -> str:
         unit = joint_unit(m, int(m.sensor_objid[i]))
         return OF_A_JOINT[kind].format(unit, force="N m" if unit == "rad" else "N")
     return UNITS.get(kind, "1")
+
+
+def model_name(m: mujoco.MjModel) -> str:
+    """The name of a model: the attribute `model` of its MJCF."""
+    return m.names.split(b"\0", 1)[0].decode()
 
 
 def object_name(m: mujoco.MjModel, kind: int, number: int) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.controller import MEMORY, RESTART, Controller
 from gpusim_rl.deploy.describe import FORMAT, describe
-from gpusim_rl.deploy.record import Ranges, Recorded
+from gpusim_rl.deploy.record import Ranges, Recorded, greatest_changes
 from gpusim_rl.deploy.to_onnx import finished, to_onnx
 
 TOLERANCE = 1e-5  # largest allowed difference of an output
@@ -30,14 +30,16 @@ def export(
     recorded: Recorded,
     ranges: Ranges,
     lineage: dict[str, Any],
+    rest: dict[str, Any] | None = None,
 ) -> float:
     """Write a controller as ONNX and return its largest difference from the Env, of a target.
 
     Args:
         name: the task's name.
         recorded: at least 1,000 world-steps of the task.
-        ranges: input → its 0.5 and 99.5 percentiles, column by column.
+        ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
         lineage: where the policy comes from.
+        rest: what `standing` says of the robot.
 
     Raises:
         ValueError: there are too few world-steps, one is not finite, ONNX lacks an operator of the
@@ -47,6 +49,8 @@ def export(
     finite = np.stack([np.isfinite(x).all(2) for x in values])
     check_finite("world-steps", np.asarray(finite.all(axis=0)))
     description = describe(controller, name=name, ranges=ranges, lineage=lineage)
+    description["outputs"][0]["change"] = greatest_changes(recorded)
+    description |= {"standing": rest} if rest else {}
     sample = {key: torch.zeros(2, *shape) for key, shape in controller.shapes().items()}
     sample |= {
         MEMORY + key: x.repeat(2, *[1] * (x.ndim - 1)) for key, x in controller.start.items()

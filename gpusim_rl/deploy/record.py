@@ -12,9 +12,10 @@ from gpusim_rl.deploy.controller import COMMAND, Controller
 from gpusim_rl.envs.env import Env
 
 MOMENTS = 100  # of an episode whose readings make the ranges
-ENDS = (0.5, 99.5)  # percentiles
+ENDS = (0, 0.5, 99.5, 100)  # percentiles: of all numbers, and without the rarest
 Array = np.ndarray
-Ranges = dict[str, tuple[list[float], list[float]]]  # input → least and greatest of each column
+# input → (least, low, high, greatest), each a list of its columns
+Ranges = dict[str, tuple[list[float], list[float], list[float], list[float]]]
 
 
 class Recorded(NamedTuple):
@@ -66,15 +67,20 @@ def stacked(rows: tuple[dict[str, Array], ...]) -> dict[str, Array]:
 
 
 def percentiles(given: dict[str, Array]) -> Ranges:
-    """The 0.5 and 99.5 percentiles of each column of each input (…, width)."""
+    """The percentiles 0, 0.5, 99.5 and 100 of each column of each input (…, width)."""
     ranges = {}
     for name, x in given.items():
         finite = x[np.isfinite(x).all(-1)]  # the others are of a world that failed
-        low, high = np.percentile(
-            finite if len(finite) else np.zeros((1, x.shape[-1])), ENDS, axis=0
-        )
-        ranges[name] = low.tolist(), high.tolist()
+        ends = np.percentile(finite if len(finite) else np.zeros((1, x.shape[-1])), ENDS, axis=0)
+        ranges[name] = tuple(ends.tolist())
     return ranges
+
+
+def greatest_changes(recorded: Recorded) -> list[float]:
+    """(nu,) how much each target changed at most, from one control step to the next."""
+    changes = np.abs(np.diff(recorded.targets, axis=0))
+    goes_on = ~recorded.restart[1:]
+    return changes[goes_on].max(0, initial=0.0).tolist()
 
 
 class Seen:

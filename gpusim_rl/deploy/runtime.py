@@ -13,7 +13,9 @@ memory; all else is in the ONNX file, which needs nothing of this program.
 joint angles [rad] for PD controllers with the gains in `policy.outputs`.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-FORMAT = 3
+FORMATS = (3, 4)  # 3 has no seal, and less to check readings by
+SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of one input, for one robot
 TYPES = ("float32", "float64", "int32", "int64", "bool")
@@ -63,18 +66,11 @@ class Policy:
         except (KeyError, ValueError, RecursionError):
             reason = "it has no description of its task"
             raise ValueError(f"{path} was not exported by gpusim_rl: {reason}") from None
-        check_format(self.about, path)
+        check_format(self.about, Path(path))
         try:
             self._configure()
             self._try()
-        except (
-            KeyError,
-            IndexError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-        ) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = " ".join(f"{type(error).__name__} {error}".split())
             raise ValueError(f"{path} has an invalid description: {reason}") from None
 
@@ -110,11 +106,8 @@ class Policy:
             raise ValueError(f"inputs {sorted(names)}, described are {sorted(expected)}")
 
     def _try(self) -> None:
-        """Run once with ones; ValueError unless the network is what its description says.
-
-        A task may normalize a direction or a quaternion, which it cannot do with zeros.
-        """
-        self.reset()
+        """Run once; ValueError unless the network is what its description says."""
+        self.reset()  # with ones: a task may normalize a direction, which it cannot do with zeros
         readings = {name: np.ones(width) for name, width in self.needs.items()}
         self.act(readings, np.zeros(self.command["shape"]) if self.command else None)
         if self.fault.any():
@@ -158,9 +151,9 @@ class Policy:
             ValueError: a reading is missing or has the wrong width, or onnxruntime cannot run the
                 file. The memory then stays as it was.
         """
-        feed = {name: self._reading(name, readings) for name in self.needs}
+        feed = {name: self.reading(name, readings) for name in self.needs}
         if self.command:
-            feed["command"] = self._command(command)
+            feed["command"] = self.asked(command)
         feed |= {"restart": self._begins}
         feed |= {self._inputs[name]: x for name, x in self.memory.items()}
         try:
@@ -177,8 +170,8 @@ class Policy:
         self.fault, self._begins = fault.astype(bool), self._begins & fault.astype(bool)
         return targets[0] if self._single else targets
 
-    def _reading(self, name: str, readings: Readings) -> Array:
-        """(B, width) of one reading; a mapping of joints is put in order."""
+    def reading(self, name: str, readings: Readings) -> Array:
+        """(B, width) of one reading; a mapping of joints is put in order. Raises as `act` does."""
         if name not in readings:
             needed = ", ".join(self.needs)
             raise ValueError(f"reading {name!r} is missing: this policy needs {needed}")
@@ -192,7 +185,7 @@ class Policy:
             value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
 
-    def _command(self, command: Any) -> Array:
+    def asked(self, command: Any) -> Array:
         """(B, n) the command: one for all robots, or one for each."""
         about = self.command or {}
         width = len(about["names"])
@@ -213,14 +206,22 @@ class Policy:
         return x
 
 
-def check_format(about: Any, path: str | Path) -> None:
-    """ValueError in one line unless a description is of a controller in this program's format."""
+def check_format(about: Any, path: Path) -> None:
+    """ValueError in one line unless a file is a controller, in a known format, and as exported.
+
+    Its SHA-256 finds mistakes, such as another one's normalizer. It is no signature.
+    """
     version = about.get("format") if isinstance(about, dict) else None
-    if version != FORMAT:
-        reads = f"this program reads format {FORMAT}: export it again with play.py mode=export"
+    if version not in FORMATS:
+        reads = f"this program reads format {FORMATS[-1]}: export it again with play.py mode=export"
         raise ValueError(f"{path} has format {version!r}, {reads}")
     if about.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
+    data = path.read_bytes()
+    size, seal = (SEAL.findall(data) or [(b"0", b"")])[0]  # a verdict may follow the first bytes
+    digest = hashlib.sha256(data[: int(size)].replace(seal, b"0" * 64)).hexdigest() if seal else ""
+    if digest != seal.decode() or (not seal and version > FORMATS[0]):
+        raise ValueError(f"{path} was changed after its export, so its SHA-256 differs")
 
 
 def load_session(path: Path) -> onnxruntime.InferenceSession:
@@ -234,9 +235,8 @@ def load_session(path: Path) -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no common base class
         reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{path} is not an ONNX file that onnxruntime can load: {reason}"
-        ) from None
+        says = f"{path} is not an ONNX file that onnxruntime can load: {reason}"
+        raise ValueError(says) from None
 
 
 def readings(policy: Policy, data: Any) -> dict[str, Any]:

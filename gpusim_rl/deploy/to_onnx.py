@@ -1,6 +1,7 @@
 """A torch module as an ONNX model, or one line that says why not."""
 
 import copy
+import hashlib
 import json
 import logging
 import re
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 OPSET = 18
 KEY = "gpusim_rl"  # of the description in the file's metadata
+SEAL = "sha256 of the first {:09} bytes: {}"  # of a file, the digest as zeros
 
 
 def to_onnx(
@@ -104,4 +106,21 @@ def finished(model: onnx.ModelProto, description: dict[str, Any], mjcf: str) -> 
     text = json.dumps(description, ensure_ascii=False)
     onnx.helper.set_model_props(model, {KEY: text, "mjcf": mjcf})
     onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
+    return sealed(model)
+
+
+def sealed(model: onnx.ModelProto) -> bytes:
+    """The bytes of a model, with their SHA-256 in its metadata, where it counts as 64 zeros.
+
+    So the runtime notices a file that was changed after its export. Whoever changes one on purpose
+    seals it again. What is appended to these bytes, such as a verdict, is not covered.
+    """
+    notes = {note.key: note.value for note in model.metadata_props}
+    size, blank = 0, ""
+    for _ in range(2):  # first without the size; the text is as long with it
+        blank = SEAL.format(size, "0" * 64)
+        onnx.helper.set_model_props(model, notes | {"seal": blank})
+        size = model.ByteSize()
+    data = model.SerializeToString()
+    seal = SEAL.format(size, hashlib.sha256(data).hexdigest())
+    return data.replace(blank.encode(), seal.encode())

@@ -276,7 +276,7 @@ def test_the_description_is_complete(exported):
     assert {key: targets[key] for key in limits} == limits
     joints = driven_joints(task.mjm)
     assert targets["joints"] == [task.mjm.joint(j).name if j >= 0 else None for j in joints]
-    assert notes["dt"] == task.dt and notes["format"] == 3
+    assert notes["dt"] == task.dt and notes["format"] == 4
     assert notes["lineage"]["versions"] == versions()
 
 
@@ -342,7 +342,7 @@ def test_a_third_is_exact():
     """A setting of 1/3 is read back as the same float64."""
     task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
     controller = Controller(task, torch.nn.Identity())
-    ranges = {name: ([0.0], [0.0]) for name in controller.given}
+    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.given}
     text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
     (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
     assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.training.evaluation import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
@@ -239,8 +240,8 @@ def test_wrong_files_are_named(walker, tmp_path):
         "half": (whole[: len(whole) // 2], "is not an ONNX file"),
     }
     for name, changes, says in (
-        ("old", {"format": 1}, "has format 1, this program reads format 3: export it again"),
-        ("later", {"format": 4}, "has format 4, this program reads format 3"),
+        ("old", {"format": 1}, "has format 1, this program reads format 4: export it again"),
+        ("later", {"format": 5}, "has format 5, this program reads format 4"),
         ("network", {"kind": "network"}, "is a network alone"),
         ("slow", {"dt": 1e9}, "invalid description"),
         ("forgetful", {"memory": [action, held]}, "invalid description"),
@@ -255,7 +256,7 @@ def test_wrong_files_are_named(walker, tmp_path):
         ("trusting", {"outputs": about["outputs"][:1]}, "invalid description"),
     ):
         onnx.helper.set_model_props(model, notes | {"gpusim_rl": json.dumps(about | changes)})
-        files[name] = (model.SerializeToString(), says)
+        files[name] = (sealed(model), says)
     onnx.helper.set_model_props(model, {})
     files["plain"] = (model.SerializeToString(), "was not exported by gpusim_rl")
     for name, (data, says) in files.items():

@@ -20,7 +20,11 @@ EXAMPLES = [
     for block in blocks(page)
     if block.language == "python" and not block.title
 ]
-# A robot for docs/deploy.md: MuJoCo C, for five control steps.
+# A real robot sleeps between its control steps, and walks until it is told to stop.
+SHORT |= {"robot.send, task": "robot.send, wait=int, clock=robot.clock, task"}
+SHORT |= {"Guard(policy, ": "Guard(policy, clock=robot.clock, "}
+SHORT |= {'while guard.phase != "off"': "while robot.steps < 900 and guard.phase"}
+# A robot for docs/deploy.md: MuJoCo C, for five control steps, or for preflight and some more.
 ROBOT = """
 import mujoco, numpy
 import runtime
@@ -28,18 +32,22 @@ class Robot:
     def __init__(self):
         self.policy = runtime.Policy("policy.onnx")
         self.model = mujoco.MjModel.from_xml_string(self.policy.mjcf)
+        self.model.opt.noslip_iterations = 10
         self.data, self.steps = mujoco.MjData(self.model), 0
         mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         mujoco.mj_forward(self.model, self.data)
     def is_on(self):
         return self.steps < 5
-    def read(self, name):
-        return runtime.readings(self.policy, self.data)[name]
+    def read(self, name=None):
+        values = runtime.readings(self.policy, self.data)
+        return values[name] if name else values
+    def age(self): return 0.0
+    def clock(self): return self.data.time
     def gyro(self): return self.read("gyro")
     def up(self): return self.read("up")
     def angles(self): return self.read("joint_pos")
     def speeds(self): return self.read("joint_vel")
-    def send(self, targets):
+    def send(self, targets, gain=1.0):
         assert numpy.isfinite(targets).all() and targets.shape == (self.model.nu,)
         self.data.ctrl[:] = targets
         mujoco.mj_step(self.model, self.data, round(self.policy.dt / self.model.opt.timestep))
@@ -58,8 +66,9 @@ def test_an_example_runs(block: Block, tmp_path: Path, trained: Path):
     here.mkdir()
     if "robot." in text:
         shutil.copy(ROOT / "gpusim_rl" / "deploy" / "runtime.py", here)
+        shutil.copytree(ROOT / "gpusim_rl" / "deploy" / "onboard", here / "onboard")
         shutil.copy(trained / "policy.onnx", here)
-        text = ROBOT + text + "assert robot.steps == 5\n"
+        text = ROBOT + text + "assert robot.steps in (5, 900)\n"
     (here / "example.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "example.py"],

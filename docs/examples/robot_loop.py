@@ -1,0 +1,58 @@
+"""Drive a robot by an exported policy, over UDP: stand up, walk forward, lie down at Ctrl-C.
+
+python robot_loop.py policy.onnx 127.0.0.1:5005 [preflight]
+"""
+
+import json
+import signal
+import socket
+import sys
+import time
+
+from onboard.guard import Guard  # onboard and runtime.py are copied from gpusim_rl/deploy
+from onboard.preflight import Pace, preflight
+from runtime import Policy
+
+EXPECTED = {"task": "quadruped", "robot": "quadruped"}
+FORWARD = [0.5, 0.0, 0.0]  # m/s, m/s to the left, rad/s
+
+
+class Robot:
+    """A robot that sends packets of readings, and takes packets of targets."""
+
+    def __init__(self, host: str, port: int):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.connect((host, port))
+        self.socket.settimeout(10)
+        self.socket.send(b"{}")  # it answers to whom it heard from
+        self.packet = json.loads(self.socket.recv(65536))
+        self.socket.setblocking(False)
+
+    def read(self) -> dict:
+        """The newest readings: all packets that wait are taken, and those that come late left."""
+        while True:
+            try:
+                packet = json.loads(self.socket.recv(65536))
+            except OSError:  # none waits
+                return self.packet["readings"]
+            self.packet = max(self.packet, packet, key=lambda x: x["time"])
+
+    def age(self) -> float:
+        """Of these readings [s]: the robot's clock is time.monotonic of the same machine."""
+        return time.monotonic() - self.packet["time"]
+
+    def send(self, targets, gain=1.0) -> None:
+        self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
+
+
+policy, (host, port) = Policy(sys.argv[1]), sys.argv[2].split(":")
+robot = Robot(host, int(port))
+if "preflight" in sys.argv:
+    preflight(policy, robot.read, robot.send, **EXPECTED)
+guard = Guard(policy, **EXPECTED)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: guard.stop())
+wait = Pace(policy.dt)
+while guard.phase != "off":
+    robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
+    wait()

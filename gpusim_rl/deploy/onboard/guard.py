@@ -1,0 +1,244 @@
+"""Stand a robot up, let a policy drive it within limits, and stop it softly if something is wrong.
+
+    guard = Guard(Policy("policy.onnx"), task="quadruped", robot="quadruped")
+    while guard.phase != "off":  # once every policy.dt seconds
+        targets = guard.act(readings, command, age)
+        robot.send(targets, guard.gain)  # the servos' kp is that of the file times the gain
+
+The folder of this file can be copied to the robot, beside runtime.py. It needs NumPy alone.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+
+from .checks import Values, ask, check_file, joint_bounds, outside, read, trained_bounds
+from .limits import Limits
+
+CHECKS = ("refuse", "clamp", "warn")
+PERIODS = 50  # control steps whose median period is compared with dt
+SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
+CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
+NEAR = 0.5  # [rad, m] a joint's largest distance from its target as it stands up
+Array = np.ndarray
+
+
+@dataclass
+class Guard:
+    """A policy between checks of what goes in and limits on what comes out, for one robot.
+
+    Phases: `rise` moves the joints from where they are to the stance, `run` is the policy's. `stop`
+    lets the robot crouch at once: more than half of the way to the file's lying pose. From there it
+    lies down slowly, the gain falls to 0, and damping stays. A robot without a lying pose goes
+    slowly to the stance, and keeps it. The end is `off`.
+
+    A fault is a reading or command that is missing, of a wrong width or not finite. It is also one
+    that is late or outside of its range, and a joint that does not follow as the robot stands up.
+    A step with a fault repeats the last targets; `patience` faults in a row stop the robot. Before
+    anything has moved a fault raises ValueError.
+
+    Args:
+        policy: a `Policy` of runtime.py whose targets are positions of joints.
+        task, robot, joints: what the program expects the file to be of; None is not checked.
+        checks: what is done with a reading outside of its range. `refuse`: it is a fault. `clamp`:
+            it is cut to the range. `warn`: it is only said, as are late readings and a wrong rate.
+        margin: how far readings may leave the range of training, in widths of that range.
+        late: greatest age of readings [control steps].
+        rate: greatest difference of the median period from dt, as a share; else the robot stops.
+        patience: faults in a row that stop the robot.
+        speed: of a joint as the robot stands up and stops [rad/s, m/s].
+        change: greatest change of a target in a step, in multiples of training's greatest.
+        lower: how long the gain falls after the robot has lain down [s].
+        clock: the time [s]; it never goes back.
+        say: gets one line for each phase, and one for each kind of problem.
+
+    Attributes:
+        phase, gain, why: rise | run | stop | off; the share of kp; why it stopped.
+        limits: `limits.cut` (nu,) tells which of the last targets were changed.
+    """
+
+    policy: Any
+    _: KW_ONLY
+    task: str | None = None
+    robot: str | None = None
+    joints: Iterable[str] | None = None
+    checks: str = "refuse"
+    margin: float = 1.0
+    late: float = 3.0
+    rate: float = 0.25
+    patience: int = 5
+    speed: float = 0.8
+    change: float = 1.5
+    lower: float = 2.0
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], Any] = print
+
+    def __post_init__(self) -> None:
+        if self.checks not in CHECKS:
+            raise ValueError(f"checks={self.checks!r}: choose {', '.join(CHECKS)}")
+        for key in ("margin", "late", "rate", "patience", "speed", "change", "lower"):
+            if not 0 < getattr(self, key) < np.inf:
+                raise ValueError(f"{key}={getattr(self, key)!r}: expected a number above 0")
+        check_file(self.policy, self.task, self.robot, self.joints)
+        self.stance = np.array(self.policy.outputs["safe_pose"])
+        self.lying = self.policy.about.get("standing", {}).get("lying")
+        self.lying = None if self.lying is None else np.array(self.lying)
+        self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
+        self.trained = trained_bounds(self.policy, self.margin)
+        self.anyhow = self.trained | {"joint_pos": joint_bounds(self.policy)}
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again: stand up from the measured pose."""
+        self.phase, self.gain, self.why = "rise", 1.0, ""
+        self.sent: Array | None = None
+        self.begin, self.steps, self.faults = self.stance, 0, 0
+        self.times, self.told = list[float](), set[str]()
+
+    def stop(self, why: str = "asked to") -> None:
+        """Crouch and lie down, or go to the stance: see above."""
+        if self.phase in ("rise", "run"):
+            self.why, self.goals = why, [self.stance]
+            self._enter("stop", f"stops: {why}")
+            if self.lying is not None:
+                self.begin = self.stance + CROUCH * (self.lying - self.stance)
+                self.goals = [self.begin, self.lying]
+
+    def act(
+        self, readings: Mapping[str, Any] | None, command: Any = None, age: float = 0.0
+    ) -> Array:
+        """(nu,) the targets for the next dt seconds.
+
+        Args:
+            readings: as `Policy.act` takes them; None if there are none.
+            command: it is cut to the range of training.
+            age: time since the readings were measured [s].
+
+        Raises:
+            ValueError: a fault, before anything has moved.
+        """
+        values, faults = read(self.policy, readings)
+        known = None if faults else values
+        runs = self.phase == "run"
+        command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
+        self._tell(cut)
+        faults += wrong + self._late(age)
+        if known is not None and (runs or self.phase == "rise"):
+            faults += self._range(known) + self._follows(known)
+        if self.sent is None:
+            if faults or known is None:
+                raise ValueError(faults[0])
+            self.sent = self.begin = known["joint_pos"]
+            self.say("stands up")
+        self._rate()
+        targets = self._targets(known, command, faults)
+        self.faults = self.faults + 1 if faults else 0
+        self._tell(faults)
+        if self.faults >= self.patience:
+            self.stop(faults[0])
+        known = known or {}
+        pose, speed = known.get("joint_pos"), known.get("joint_vel")
+        self.sent = self.limits(targets, self.sent, pose, speed)
+        return self.sent
+
+    # -- phases ------------------------------------------------------------------------------------
+
+    def _enter(self, phase: str, line: str) -> None:
+        self.phase, self.steps, self.faults = phase, 0, 0
+        self.begin = self.stance if self.sent is None else self.sent
+        self.say(line)
+
+    def _targets(self, values: Values | None, command: Any, faults: list[str]) -> Array:
+        """Of this phase (nu,), not yet limited; faults of the policy are added."""
+        if self.phase in ("stop", "off"):
+            return self._lie_down()
+        if faults or values is None:
+            return self.begin if self.sent is None else self.sent
+        if self.phase == "rise":
+            targets, after = self._ramp(self.stance)
+            if after >= SETTLE:
+                self.policy.reset()
+                self._enter("run", "the policy runs")
+            return targets
+        targets = self.policy.act(values, command)
+        if self.policy.fault.any():
+            faults.append("a result of the policy is not finite")
+        return targets
+
+    def _ramp(self, goal: Array) -> tuple[Array, float]:
+        """Targets on the way to a pose; seconds since they have reached it."""
+        self.steps += 1
+        needed = float(np.abs(goal - self.begin).max()) / self.speed + self.policy.dt  # [s]
+        done = self.steps * self.policy.dt
+        return self.begin + min(1.0, done / needed) * (goal - self.begin), done - needed
+
+    def _lie_down(self) -> Array:
+        """Targets on the way to the ground, or to the stance."""
+        targets, after = self._ramp(self.goals[0])
+        if after < (0 if len(self.goals) == 1 else SETTLE) or self.phase == "off":
+            return targets
+        if len(self.goals) > 1:
+            self.goals, self.begin, self.steps = self.goals[1:], targets, 0
+        elif self.lying is None or after >= self.lower:
+            self.gain = 1.0 if self.lying is None else 0.0
+            self._enter("off", "keeps the stance" if self.gain else "lies: the servos only damp")
+        else:
+            self.gain = 1 - after / self.lower
+        return targets
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _tell(self, lines: list[str]) -> None:
+        """Say lines, unless one of their kind was said: the words before `is`."""
+        for line in lines:
+            kind = line.split(" is ")[0]
+            if kind not in self.told:
+                self.told.add(kind)
+                self.say(line)
+
+    def _range(self, values: Values) -> list[str]:
+        """Faults of readings outside of their range; in place, if they are cut to it."""
+        bounds = self.trained if self.phase == "run" else self.anyhow
+        lines = outside(self.policy, values, bounds)
+        if not lines or self.checks == "refuse":
+            return lines
+        if self.checks == "clamp":
+            values |= {name: np.clip(values[name], *bounds[name]) for name in bounds}
+        self._tell(lines)
+        return []
+
+    def _follows(self, values: Values) -> list[str]:
+        """The fault of a joint that is far from its target as the robot stands up."""
+        if self.phase != "rise" or self.sent is None:
+            return []
+        away = np.abs(values["joint_pos"] - self.sent)
+        name, far = self.policy.joints[int(away.argmax())], away.max()
+        line = f"{name} is {far:.2g} from its target: it does not follow as the robot stands up"
+        return [line] if far > NEAR else []
+
+    def _late(self, age: float) -> list[str]:
+        """The fault of readings that are late; an age of NaN is late, too."""
+        most = self.late * self.policy.dt
+        lines = [] if age <= most else [f"the readings' age is {age:.3g} s, more than {most:.3g} s"]
+        if self.checks != "warn":
+            return lines
+        self._tell(lines)
+        return []
+
+    def _rate(self) -> None:
+        """Stop the robot if `act` is not called once every dt."""
+        self.times.append(self.clock())
+        if len(self.times) > PERIODS and self.phase in ("rise", "run"):
+            line = self.wrong_rate(float(np.median(np.diff(self.times))))
+            self.times = self.times[-1:]
+            if line:
+                self._tell([line]) if self.checks == "warn" else self.stop(line)
+
+    def wrong_rate(self, period: float) -> str:
+        """What is wrong with the time between two control steps [s]; empty if nothing is."""
+        dt = self.policy.dt
+        says = f"the period is {period:.3g} s: this policy runs once every {dt:g} s"
+        return says if abs(period / dt - 1) > self.rate else ""

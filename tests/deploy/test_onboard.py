@@ -1,0 +1,215 @@
+"""What stands around a policy on a robot: checks, limits, ramp, stop and preflight, in MuJoCo C."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.onboard.guard import CROUCH, Guard
+from gpusim_rl.deploy.onboard.limits import Limits
+from gpusim_rl.deploy.onboard.preflight import preflight
+from tests.acceptance import sabotage
+from tests.simulated_robot import Simulated
+
+FORWARD = [0.5, 0.0, 0.0]
+
+
+@pytest.fixture
+def sim(trot) -> Simulated:
+    """Its robot, in the stance."""
+    return Simulated(runtime.Policy(trot))
+
+
+def guarded(sim: Simulated, **settings: Any) -> tuple[Guard, list[str]]:
+    """A guard with the clock of the simulation, and what it says."""
+    said: list[str] = []
+    return Guard(sim.policy, clock=sim.clock, say=said.append, **settings), said
+
+
+def test_it_stands_up_runs_stops_and_stands_up_again(sim):
+    """From the ground by a ramp; the policy; a crouch and the ground; and once more."""
+    sim.data.qpos[:3] = 0, 0, 0.4
+    sim.lie(1.5)
+    guard, said = guarded(sim)
+    for _ in range(2):
+        guard.reset()
+        pose, targets = sim.read()["joint_pos"], guard.act(sim.read())
+        assert np.abs(targets - pose).max() < 0.8 * 0.02 + 1e-9  # the speed of the ramp
+        before, low = targets, sim.data.qpos[2]
+        while guard.phase == "rise":
+            sim.send(targets, guard.gain)
+            targets = guard.act(sim.read())
+            assert np.abs(targets - before).max() < 0.8 * 0.02 + 1e-9
+            before = targets
+        assert guard.phase == "run" and sim.data.qpos[2] > 0.25 > 0.1 > low
+        assert sim.drive(guard, 1.0, FORWARD) == ""
+        guard.stop()
+        crouch = guard.stance + CROUCH * (guard.lying - guard.stance)
+        sim.drive(guard, 0.3, FORWARD)
+        np.testing.assert_allclose(sim.data.ctrl, crouch, atol=1e-9)
+        assert sim.drive(guard, 9.0, FORWARD) == "asked to"
+        assert (guard.phase, guard.gain) == ("off", 0.0) and not sim.fell
+        sim.lie(0.5)
+        assert sim.data.qpos[2] < 0.1
+    assert said == ["stands up", "the policy runs", "stops: asked to", said[3]] * 2
+    assert said[3] == "lies: the servos only damp"
+
+
+def test_the_targets_are_the_policys(sim, trot):
+    """Where no limit is met the guard gives the targets of the policy alone."""
+    guard, _ = guarded(sim)
+    while guard.phase == "rise":
+        sim.send(guard.act(sim.read()))
+    alone, cut = runtime.Policy(trot), 0
+    for _ in range(40):
+        targets = guard.act(sim.read(), FORWARD)
+        expected = alone.act(sim.read(), FORWARD)
+        cut += guard.limits.cut.any()
+        if not guard.limits.cut.any():
+            np.testing.assert_allclose(targets, expected, atol=1e-6)
+        sim.send(targets)
+    assert cut < 4
+
+
+def test_limits_by_hand():
+    """Range, change and torque, each by numbers that can be checked by hand."""
+    about = {
+        "control_range": [None, [-1.0, 1.0]],
+        "joint_range": [[-2.0, 2.0], None],
+        "change": [0.1, 10.0],
+        "kp": [10.0, 20.0],
+        "kd": [1.0, 0.0],
+        "torque_limit": [5.0, None],
+    }
+    limits = Limits(about, change=2.0, least_change=0.05)
+    far, zero = np.array([9.0, 9.0]), np.zeros(2)
+    np.testing.assert_allclose(limits(far, zero, None, None), [0.2, 1.0])
+    assert limits.cut.tolist() == [True, True]
+    # torque: kp (q* - q) - kd v <= 5, so q* <= q + (5 + v) / 10
+    pose, speed = np.array([-0.5, 0.0]), np.array([-2.0, 0.0])
+    np.testing.assert_allclose(limits(far, zero, pose, speed), [-0.2, 1.0])
+    np.testing.assert_allclose(limits(zero, zero, zero, zero), zero)
+    assert not limits.cut.any()
+
+
+@pytest.mark.parametrize("checks, runs", [("refuse", False), ("clamp", True), ("warn", True)])
+def test_readings_outside_of_their_range(sim, checks, runs):
+    """They are a fault, cut, or said; the line names the reading and the range."""
+    guard, said = guarded(sim, checks=checks)
+    sim.drive(guard, 0.6, FORWARD)
+    taken: list[float] = []
+    act = sim.policy.act
+    sim.policy.act = lambda values, command: taken.append(values["gyro"][0]) or act(values, command)
+
+    def fast() -> dict[str, np.ndarray]:
+        return sim.read() | {"gyro": np.array([500.0, 0.0, 0.0])}
+
+    why = sim.drive(guard, 0.3, FORWARD, read=fast)
+    line = next(x for x in said if x.startswith("gyro[0] is 500 rad/s, outside of "))
+    assert (guard.phase == "run") == runs and why == ("" if runs else line)
+    most = guard.trained["gyro"][1][0]
+    assert {*taken} == ({most if checks == "clamp" else 500.0} if runs else set())
+
+
+def test_a_short_fault_is_held_and_a_long_one_stops(sim):
+    """Four steps without readings repeat the targets; five stop the robot."""
+    guard, _ = guarded(sim)
+    sim.drive(guard, 0.7, FORWARD)
+    last = guard.sent
+    for _ in range(4):
+        np.testing.assert_array_equal(guard.act(None, FORWARD), last)
+        sim.send(guard.sent)
+    assert guard.act(sim.read(), FORWARD) is not last and guard.phase == "run"
+    for _ in range(5):
+        guard.act(sim.read(), FORWARD, age=0.1)
+        sim.send(guard.sent)
+    assert guard.phase == "stop"
+    assert guard.why == "the readings' age is 0.1 s, more than 0.06 s"
+
+
+def test_commands(sim):
+    """They are cut to the range of training, and said once; one that is not finite is a fault."""
+    guard, said = guarded(sim)
+    sim.drive(guard, 0.7, [3.0, -9.0, 0.0])
+    assert said[2:] == ["command forward is 3 m/s, cut to 1", "command left is -9 m/s, cut to -0.5"]
+    assert "[nan, 0.0, 0.0] is not finite" in sim.drive(guard, 0.2, [np.nan, 0.0, 0.0])
+    guard.reset()
+    sim.drive(guard, 2.0, FORWARD)
+    assert "command has shape" in sim.drive(guard, 0.2, [1.0])
+
+
+def test_a_joint_that_does_not_follow(sim):
+    """As the robot stands up a joint that stays behind stops it, by its name."""
+    sim.data.qpos[9] -= 1.0
+    stuck = sim.read()["joint_pos"].copy()
+    guard, _ = guarded(sim)
+    why = sim.drive(guard, 3.0, FORWARD, read=lambda: sim.read() | {"joint_pos": stuck})
+    assert re.match("FL_knee is 0.5.* from its target: it does not follow", why)
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"task": "reach"}, "the file's task is 'quadruped', not 'reach'"),
+        ({"robot": "go1"}, "the file's robot is 'quadruped', not 'go1'"),
+        ({"joints": ["FL_hip"]}, "lacks FL_abduction, .* has FL_hip too many"),
+        ({"checks": "no"}, "checks='no': choose refuse, clamp, warn"),
+        *(
+            ({key: -1}, f"{key}=-1: expected a number above 0")
+            for key in ("margin", "late", "rate")
+        ),
+        *(({key: 0}, f"{key}=0: expected a number") for key in ("patience", "speed", "change")),
+        ({"lower": np.nan}, "lower=nan: expected a number"),
+    ],
+)
+def test_wrong_settings_are_one_line(sim, settings, says):
+    """Each is refused as the guard is made, in one line that names it."""
+    with pytest.raises(ValueError, match=says) as error:
+        guarded(sim, **settings)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", list(sabotage.misuses()))
+def test_misuses_are_stopped(trot, name):
+    """Each of the twelve, and variants, is stopped before a fall; the honest policy is not."""
+    result = sabotage.drive(trot, sabotage.misuses()[name], check=True, seconds=7.0)
+    assert not result.fell and "\n" not in result.message
+    assert bool(result.by) == (not name.startswith("none")), result.message
+
+
+def test_preflight_in_the_air(trot):
+    """A robot that hangs is not asked to tilt; a joint that is swapped is found all the same."""
+    policy = runtime.Policy(trot)
+    for swapped in (False, True):
+        sim = Simulated(policy)
+        sim.model.opt.gravity[:] = 0
+        sim.data.qpos[2] = 1.0
+        order = np.array(sabotage.SIDES if swapped else range(12))
+
+        def read(sim=sim, order=order) -> dict[str, Any]:
+            return {k: x[order] if len(x) == 12 else x for k, x in sim.read().items()}
+
+        keys: Any = dict(hung=True, wait=lambda: None, clock=sim.clock, say=lambda line: None)
+        if swapped:
+            with pytest.raises(
+                ValueError, match="FL_abduction was moved, but joint_pos says that FR_"
+            ):
+                preflight(policy, read, sim.send, **keys)
+        else:
+            preflight(policy, read, sim.send, **keys)
+
+
+def test_other_policies_are_refused(trot):
+    """A policy of motors has no stance to go to, and an older file no ranges."""
+    policy = runtime.Policy(trot)
+    del policy.about["standing"]
+    with pytest.raises(ValueError, match="does not say how its robot stands"):
+        preflight(policy, dict, print)
+    policy.outputs["kp"][3] = None
+    with pytest.raises(ValueError, match="position servos of joints: quadruped is none"):
+        Guard(policy)
+    policy.about["format"] = 3
+    with pytest.raises(ValueError, match="a file of format 3 has no ranges: export it again"):
+        Guard(policy)

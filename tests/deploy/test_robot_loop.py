@@ -1,0 +1,84 @@
+"""The robot loop of docs/examples drives a robot in another process, over a socket."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.worlds import ROOT
+
+START = 60  # [s] within which a program has to begin
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A program of the folder in a process of its own, which a busy machine does not hold up."""
+
+    def hurry() -> None:
+        with suppress(OSError):  # where this is not allowed, the machine has to be fast enough
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+
+    environment = {key: x for key, x in os.environ.items() if key != "PYTHONPATH"}
+    process = subprocess.Popen(
+        [sys.executable, "-u", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=hurry,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> str:
+    """The line of a program with these words."""
+    assert process.stdout
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if words in line:
+            return line
+    raise AssertionError("".join(lines))
+
+
+def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
+    """With lost and late packets it stands up and walks; killed and started again it does so by the
+    ramp; asked to stop, the robot lies down. 20 s of real time at 50 Hz."""
+    deploy, examples = ROOT / "gpusim_rl" / "deploy", ROOT / "docs" / "examples"
+    for file in (deploy / "runtime.py", *examples.glob("*.py")):
+        shutil.copy(file, tmp_path)
+    shutil.copytree(deploy / "onboard", tmp_path / "onboard")
+    shutil.copy(trot, tmp_path / "policy.onnx")
+    assert len((tmp_path / "robot_loop.py").read_text().splitlines()) < 60
+    with started(tmp_path, "udp_robot.py", "policy.onnx", "0", "90") as robot:
+        port = wait_for(robot, "waits at port").split()[-1]
+        loop = ["robot_loop.py", "policy.onnx", f"127.0.0.1:{port}"]
+        with started(tmp_path, *loop) as first:
+            wait_for(first, "the policy runs")
+            time.sleep(7)
+            assert first.poll() is None
+            first.send_signal(signal.SIGKILL)
+            assert first.wait() == -signal.SIGKILL
+        time.sleep(0.6)
+        with started(tmp_path, *loop) as second:
+            wait_for(second, "the policy runs")
+            time.sleep(4)
+            second.send_signal(signal.SIGTERM)
+            said, _ = second.communicate(timeout=START)
+        told = json.loads(wait_for(robot, "lowest_up"))
+    assert said.splitlines() == ["stops: asked to", "lies: the servos only damp"], told
+    assert told["lowest_up"] > 0.8 and told["height"] < 0.1 and told["gain"] == 0.0, told
+    # each program began within a step of the ramp from where the robot was
+    assert told["silences"] == 2 and max(told["jumps"]) < 0.05, told
+    assert told["packets"] > 500, told

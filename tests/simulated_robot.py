@@ -1,0 +1,71 @@
+"""A robot in MuJoCo C for the checks of deployment: what an exported policy's file says it is."""
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.onboard.guard import Guard
+from gpusim_rl.deploy.standing import NOSLIP
+
+
+class Simulated:
+    """One robot with servos whose gain can be lowered, and a clock that only `send` advances.
+
+    Attributes:
+        lowest: least height of the base's up axis so far [1]: 1 upright, 0 on its side.
+    """
+
+    checked = False  # whether preflight comes first
+
+    def __init__(self, policy: runtime.Policy, noise: dict[str, float] | None = None):
+        self.policy, self.noise = policy, noise or {}
+        self.model = mujoco.MjModel.from_xml_string(policy.mjcf)
+        self.model.opt.noslip_iterations = NOSLIP
+        self.data, self.rng = mujoco.MjData(self.model), np.random.default_rng(0)
+        self.kp, self.lowest = self.model.actuator_gainprm[:, 0].copy(), 1.0
+        self.substeps = round(policy.dt / self.model.opt.timestep)
+        mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
+        mujoco.mj_forward(self.model, self.data)
+
+    def clock(self) -> float:
+        """The time [s]."""
+        return self.data.time
+
+    def read(self) -> dict[str, np.ndarray]:
+        """The readings, joints in the order of the targets."""
+        values = {}
+        for name, x in runtime.readings(self.policy, self.data).items():
+            x = np.array(list(x.values()) if isinstance(x, dict) else x)
+            half = self.noise.get(name, 0.0)
+            values[name] = x + self.rng.uniform(-half, half, x.shape)
+        return values
+
+    def send(self, targets: np.ndarray, gain: float = 1.0) -> None:
+        """Step the physics for one control period, with kp times gain."""
+        self.model.actuator_gainprm[:, 0] = gain * self.kp
+        self.model.actuator_biasprm[:, 1] = -gain * self.kp
+        self.data.ctrl[:] = targets
+        mujoco.mj_step(self.model, self.data, self.substeps)
+        self.lowest = min(self.lowest, float(self.data.xmat[1].reshape(3, 3)[2, 2]))
+
+    @property
+    def fell(self) -> bool:
+        """Whether it was ever tilted by more than 60°."""
+        return self.lowest < 0.5
+
+    def lie(self, seconds: float = 2.0) -> None:
+        """Let the servos only damp, so that it sinks to the ground."""
+        for _ in range(round(seconds / self.policy.dt)):
+            self.send(self.data.ctrl.copy(), 0.0)
+
+    def drive(self, guard: Guard, seconds: float, command, read=None, send=None) -> str:
+        """Let a guard drive it; returns what it refused with, or why it stopped."""
+        read, send = read or self.read, send or self.send
+        end = self.data.time + seconds
+        while self.data.time < end - 1e-9 and guard.phase != "off":
+            try:
+                targets = guard.act(read(), command)
+            except ValueError as error:
+                return str(error)
+            send(targets, guard.gain)
+        return guard.why
