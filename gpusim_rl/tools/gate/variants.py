@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
+from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.tools.gate.drive import drive
 from gpusim_rl.tools.gate.gate import Report, judge, write_verdict
 from gpusim_rl.tools.gate.robot import make_robot
@@ -48,7 +49,7 @@ def make(path: Path, names: list[str], report: Report, settings: Settings, seed:
     feeds = recorded(Policy(path), settings, seed) if "int8" in names else []
     for name in names:
         out = path.with_suffix(f".{name}.onnx")
-        write_whole(out, makers[name]().SerializeToString())
+        write_whole(out, sealed(makers[name]()))
         told = judge(Policy(out), settings, seed, str(out))
         row = about(name, out, told)
         lost = rows[0]["success"] - row["success"]
