@@ -229,7 +229,8 @@ def test_evaluate(here, trained):
 def test_export(here, trained):
     """mode=export writes, byte for byte, the file that train.py wrote."""
     said = succeed("play.py", f"run={trained}", "mode=export", "out=p.onnx", cwd=here)
-    assert said.startswith("wrote p.onnx: within ") and float(said.split()[3]) <= 1e-5
+    line = said.splitlines()[-1]  # a slow machine says first that it goes on
+    assert line.startswith("wrote p.onnx: within ") and float(line.split()[3]) <= 1e-5
     assert (here / "p.onnx").read_bytes() == (trained / "policy.onnx").read_bytes()
 
 
