@@ -1,5 +1,6 @@
 """What stands around a policy on a robot: checks, limits, ramp, stop and preflight, in MuJoCo C."""
 
+import json
 import re
 from typing import Any
 
@@ -11,8 +12,11 @@ from gpusim_rl.deploy.onboard.guard import CROUCH, Guard
 from gpusim_rl.deploy.onboard.limits import Limits
 from gpusim_rl.deploy.onboard.preflight import preflight
 from tests.acceptance import sabotage
+from tests.schema import problems
 from tests.simulated_robot import Simulated
+from tests.worlds import ROOT
 
+SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
 FORWARD = [0.5, 0.0, 0.0]
 
 
@@ -71,6 +75,21 @@ def test_the_targets_are_the_policys(sim, trot):
             np.testing.assert_allclose(targets, expected, atol=1e-6)
         sim.send(targets)
     assert cut < 4
+
+
+def test_what_the_file_says_of_standing(trot):
+    """It fits the schema; the robot is upright and still, and lies with its knees bent."""
+    about = runtime.Policy(trot).about
+    assert problems(about, SCHEMA, SCHEMA) == []
+    standing, joints = about["standing"], about["outputs"][0]["joints"]
+    np.testing.assert_allclose(standing["readings"]["up"], [0, 0, 1], atol=0.1)
+    np.testing.assert_allclose(standing["readings"]["gyro"], 0, atol=0.1)
+    changes = np.array(standing["changes"]["joint_pos"])
+    assert (np.diag(changes) > 0.01).all()
+    tilts = {joints[i]: x for i, x in enumerate(standing["changes"]["up"])}
+    # a longer left leg turns the robot to its right, and the world's up axis to its left
+    assert tilts["FL_knee"][1] > 0.01 > -0.01 > tilts["FR_knee"][1]
+    assert max(standing["lying"][2::3]) < -2.5
 
 
 def test_limits_by_hand():

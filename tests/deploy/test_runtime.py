@@ -257,6 +257,14 @@ def test_wrong_files_are_named(walker, tmp_path):
     ):
         onnx.helper.set_model_props(model, notes | {"gpusim_rl": json.dumps(about | changes)})
         files[name] = (sealed(model), says)
+    onnx.helper.set_model_props(model, notes | {"mjcf": notes["mjcf"] + " "})
+    files["edited"] = (model.SerializeToString(), "was changed after its export")
+    older = json.dumps(about | {"format": 3})
+    onnx.helper.set_model_props(model, {"gpusim_rl": older, "mjcf": notes["mjcf"]})
+    (tmp_path / "older.onnx").write_bytes(model.SerializeToString())
+    assert runtime.Policy(tmp_path / "older.onnx").about["format"] == 3
+    (tmp_path / "judged.onnx").write_bytes(whole + b"\x72\x00")  # with an empty entry behind it
+    assert runtime.Policy(tmp_path / "judged.onnx").joints
     onnx.helper.set_model_props(model, {})
     files["plain"] = (model.SerializeToString(), "was not exported by gpusim_rl")
     for name, (data, says) in files.items():

@@ -49,8 +49,8 @@ def preflight(
 
     Args:
         policy: a `Policy` of runtime.py, of a robot with position servos.
-        read_robot, send: () → readings, as `Policy.act` takes them; takes targets (nu,).
-        hung: the legs are in the air: the tilt of the base is not looked at.
+        read_robot, send: () → readings, as for `Policy.act`; takes targets (nu,).
+        hung: the legs are in the air, so the base does not tilt.
         wait: returns when the next control step begins; one that sleeps unless given.
         settings: of `Guard`, such as task, robot, joints, late, say, clock.
 
@@ -65,13 +65,10 @@ def preflight(
         if targets is not None:
             send(targets)
             pause()
-        values, wrong = read(policy, read_robot())
-        if wrong:
-            raise ValueError(f"preflight: {wrong[0]}")
-        return values
+        return checked(policy, read_robot())
 
     stand(guard, step, hung)
-    answers = []
+    answers: list[Answer] = []
     for i in range(len(policy.joints)):
         answers.append(moved(policy.dt, guard.stance, i, step))
         joint_answers(policy, i, answers[i], guard.late, hung)
@@ -92,6 +89,14 @@ def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> N
     if wrong := guard.wrong_rate((guard.clock() - begin) / steps):
         raise ValueError(f"preflight: {wrong}")
     at_rest(policy, {name: mean(rest[steps // 2 :], name) for name in policy.needs}, hung)
+
+
+def checked(policy: Any, readings: Any) -> Values:
+    """The readings in order; ValueError if one is missing or not finite."""
+    values, wrong = read(policy, readings)
+    if wrong:
+        raise ValueError(f"preflight: {wrong[0]}")
+    return values
 
 
 class Pace:
