@@ -1,5 +1,6 @@
 """A window that shows a policy, and the commands that it follows: of the keyboard or of a tour."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,10 @@ import numpy as np
 
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw
+from gpusim_rl.viewer.picture import add_arrow
+from gpusim_rl.viewer.target import command_arrow, leaning
 
+PUSHES = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # m/s along x and y
 Numbers = Sequence[float]
 Command = Callable[[float], np.ndarray]  # time [s] → command
 # what a policy's description says of its command → the command
@@ -32,13 +36,25 @@ class Keys:
         self.low, self.high = np.array(low), np.array(high)
         self.center = np.array(center or np.zeros(len(low)))
         self.value = self.center.copy()
+        self.paused, self.pushes = False, 0
+
+    @property
+    def help(self) -> str:
+        """What the keys do."""
+        numbers = ("arrows up and down", "comma and full stop", "arrows left and right")
+        moved = [f"{keys}: number {i + 1}" for i, keys in enumerate(numbers[: len(self.low)])]
+        space = ["space: its center"] if moved else []
+        of_command = f"command: {', '.join(moved + space)}; " if moved else ""
+        return f"{of_command}Enter: pause; slash: push"
 
     def press(self, key: int) -> None:
-        """Change the command by a tenth of its range, or set it to the center.
+        """Change the command by a tenth of its range, or set it to the center; pause, or push.
 
         Args:
-            key: GLFW's code of an arrow, comma, full stop or space.
+            key: GLFW's code of an arrow, comma, full stop, space, Enter or slash.
         """
+        self.paused ^= key == 257
+        self.pushes += key == 47
         axis, step = self.STEP.get(key, (0, 0))
         if axis < len(self.value):
             changed = self.value[axis] + step * (self.high - self.low)[axis] / 10
@@ -50,8 +66,14 @@ class Keys:
         return self.value
 
 
-def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> None:
+def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = None) -> None:
     """Show the frames in MuJoCo's viewer, in real time, until the window closes.
+
+    Args:
+        model: a mujoco.MjModel.
+        frames: its states, which are asked for as they are shown.
+        keys: takes the keys that are pressed.
+        rollout: whose command is drawn as an arrow, and whose robot is pushed.
 
     Raises ValueError where no window can be opened.
     """
@@ -67,6 +89,7 @@ def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> Non
                 f"no window can be opened on the display {display}: use video=walk.mp4"
             )
     data = mujoco.MjData(model)
+    press = keys.press if keys else None
     with mujoco.viewer.launch_passive(
         model, data, key_callback=press, show_left_ui=False
     ) as window:
@@ -81,10 +104,27 @@ def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> Non
         for t, qpos in frames:
             data.qpos[:] = qpos
             mujoco.mj_forward(model, data)
+            draw_command(window.user_scn, rollout, data)
             window.sync()
             time.sleep(max(0.0, begun + t - time.perf_counter()))
+            while keys and keys.paused and window.is_running():
+                window.sync()
+                time.sleep(0.05)
+                begun = time.perf_counter() - t
             if not window.is_running():
                 return
+            while keys and rollout and keys.pushes:
+                keys.pushes -= 1
+                rollout.push(np.array(PUSHES[keys.pushes % len(PUSHES)]))
+
+
+def draw_command(scene: Any, rollout: Any, data: Any) -> None:
+    """Draw the last command as an arrow in an otherwise empty scene, if it is a velocity."""
+    scene.ngeom = 0
+    if rollout and rollout.asked is not None:
+        arrow = command_arrow(rollout.about, rollout.asked, data, 0.2 * data.model.stat.extent)
+        if arrow:
+            add_arrow(scene, *arrow)
 
 
 def tour(about: Mapping[str, Any], seconds: float) -> Command:
@@ -103,22 +143,8 @@ def tour(about: Mapping[str, Any], seconds: float) -> Command:
     ]
     if "lean" in about:
         for i, end in enumerate(ends):
-            spin = min(1.0, 0.8 * about.get("spin", 1.0))  # rad
-            end[-4:] = turned(center[-4:], 0.8 * about["lean"], (-1) ** i * spin, i)
+            # Both directions differ from one stop to the next.
+            spin = min(1.0, 0.8 * about.get("spin", 1.0))
+            end[-4:] = leaning(center[-4:], (-1) ** i * spin, 0.8 * about["lean"], 2.0 * i)
     stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]
-
-
-def turned(rotation: np.ndarray, lean: float, angle: float, i: int) -> np.ndarray:
-    """(4,) a rotation (4,) after a turn by an angle [rad] about its z, which then leans [rad].
-
-    The direction of the lean differs from one i to the next.
-    """
-    import mujoco
-
-    spin, tilt, turn, result = np.zeros((4, 4))
-    mujoco.mju_axisAngle2Quat(spin, np.array([0.0, 0.0, 1.0]), angle)
-    mujoco.mju_axisAngle2Quat(tilt, np.array([np.cos(2.0 * i), np.sin(2.0 * i), 0.0]), lean)
-    mujoco.mju_mulQuat(turn, tilt, spin)
-    mujoco.mju_mulQuat(result, rotation, turn)
-    return result
