@@ -166,8 +166,8 @@ def show(cfg: dict[str, Any], mode: str) -> None:
             film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **how)
             print(f"wrote {out}")
             if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
-                source = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
-                print(f"in a browser: {program('play')} {source} mode=web")
+                shown = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
+                print(f"in a browser: {program('play')} {errors.printable(shown)} mode=web")
 
 
 def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:

@@ -13,6 +13,7 @@ from gpusim_rl.viewer.web_scene import Scene
 
 RUNS = 50  # runs to choose from
 LAST = "last"  # checkpoint
+NOTE = 400  # characters
 PERIOD = 0.1  # s between two points of a plot
 TRACKED = ("error", "distance", "angle")  # in names of measures that tell how a command is followed
 
@@ -92,7 +93,7 @@ class Shown:
         with gui.add_folder(title) as self.folder:
             self.pick = gui.add_dropdown("run", tuple(self.words), initial_value=tail(self.word))
             self.iteration = gui.add_dropdown("checkpoint", self.checkpoints(), initial_value=LAST)
-            self.note = gui.add_text("note", "", disabled=True)
+            self.note = gui.add_text("note", "", disabled=True, multiline=True)
             self.base = gui.add_text("base", "", disabled=True, hint="pose: m, then w x y z")
             self.plots = (Plot(gui, "reward [1/s]"), Plot(gui, "measures"))
 
@@ -121,10 +122,9 @@ class Shown:
                 plot.draw()
 
     def say(self, text: str) -> None:
-        """Write a note on the page, and a longer one in the terminal."""
-        self.note.value = short(text)
-        if len(text) > LONGEST:
-            errors.warn(text)
+        """Write a note on the page and in the terminal."""
+        self.note.value = short(text, NOTE)
+        errors.warn(text)
 
 
 def is_file(word: str) -> bool:

@@ -88,13 +88,22 @@ class WebPage:
         """The pose of the robot."""
         return [float(x) for x in self.read("base").split()]
 
-    def wait_until(self, seconds: float, timeout: float = 60.0) -> None:
+    def wait_until(self, seconds: float) -> None:
         """Wait until the simulated time is this late [s]."""
-        code = f"""label => {{
+        self.wait("parseFloat(text) >= wanted", "state", seconds)
+
+    def wait_for(self, label: str, text: str) -> None:
+        """Wait until a control's field holds a text."""
+        self.wait("text.includes(wanted)", label, text)
+
+    def wait(self, condition: str, label: str, wanted: Any) -> None:
+        """Wait until what a control's field says fulfills a condition."""
+        code = f"""([label, wanted]) => {{
           const row = ({CONTROL})(label);
-          return row && parseFloat(row.querySelector("input").value) >= {seconds};
+          const text = row ? row.querySelector("input").value : "";
+          return {condition};
         }}"""
-        self.page.wait_for_function(code, arg="state", timeout=1000 * timeout)
+        self.page.wait_for_function(code, arg=[label, wanted], timeout=120000)
 
 
 class WebServer:

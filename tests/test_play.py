@@ -91,7 +91,8 @@ def check_film(path: Path, seconds: int) -> None:
 
 
 def test_film_of_the_newest_run(here, copy):
-    """play.py alone, where there is no display, films the newest run into its directory."""
+    """play.py alone, where there is no display, films the newest run into its directory, and says
+    how to see it in a browser."""
     (here / "runs" / "quadruped").mkdir(parents=True)
     shutil.copytree(copy, here / "runs" / "quadruped" / "old")
     shutil.move(copy, here / "runs" / "quadruped" / "new")
@@ -100,7 +101,10 @@ def test_film_of_the_newest_run(here, copy):
             os.utime(file, (time, time))
     assert newest(here / "runs").name == "new"
     said = succeed("play.py", "seconds=1", cwd=here)
-    assert said == "wrote runs/quadruped/new/play.mp4\n"
+    assert said.splitlines() == [
+        "wrote runs/quadruped/new/play.mp4",
+        "in a browser: python play.py run=runs/quadruped/new mode=web",
+    ]
     check_film(here / "runs" / "quadruped" / "new" / "play.mp4", 1)
 
 

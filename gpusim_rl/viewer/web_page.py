@@ -27,10 +27,10 @@ COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd2
 Request = Callable[[], None]
 
 
-def short(text: str) -> str:
-    """A text of a stranger's file as the page shows it: one line, not too long."""
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+def short(text: str, longest: int = LONGEST) -> str:
+    """A text of a stranger's file as the page shows it: one line, of so many characters."""
+    text = printable(" ".join(text[:10000].split()))
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 class Controls:
