@@ -15,6 +15,7 @@ from gpusim_rl.viewer.web_server import LOOPBACK, PORT, is_loopback, open_server
 from gpusim_rl.web_policy import Shown, known_runs
 
 PICTURE, READ, LOOK = 1 / 30, 0.25, 2.0  # s between pictures, numbers, and looks for checkpoints
+SELDOM = 0.2  # s between pictures of a simulation that is behind real time
 IDLE = 1.0  # s between two looks for the parent process while nothing moves
 
 
@@ -137,7 +138,7 @@ class Web:
     @torch_threads(1)
     def loop(self, parent: int) -> None:
         """Step in real time while a page is open, until the parent process has ended."""
-        picture, read, look = Every(PICTURE), Every(READ), Every(LOOK)
+        picture, seldom, read, look = map(Every, (PICTURE, SELDOM, READ, LOOK))
         while os.getppid() == parent:
             single = self.controls.steps > 0
             going = single or (bool(self.server.get_clients()) and not self.controls.paused)
@@ -152,9 +153,11 @@ class Web:
             else:
                 self.pace = Pace()
                 continue
-            if picture.passed() or not going or single:
+            drawn = seldom if self.pace.late() else picture
+            now = single or request is not None
+            if drawn.passed() or now:
                 self.draw()
-            if read.passed() or not going or single:
+            if read.passed() or now:
                 self.show_numbers()
 
     def request(self, wait: float) -> Request | None:

@@ -43,21 +43,24 @@ class WebPage:
     Args:
         browser: of `chromium`.
         address: of the page.
+        width, height: of the window [pixels]; drawing on the processor takes as long as it is big.
     """
 
-    def __init__(self, browser: Any, address: str):
-        self.page, self.errors = browser.new_page(viewport={"width": 960, "height": 720}), []
+    def __init__(self, browser: Any, address: str, width: int = 640, height: int = 400):
+        self.page, self.errors = browser.new_page(viewport={"width": width, "height": height}), []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(address)
         self.page.get_by_text("state", exact=True).wait_for(timeout=60000)
 
     def control(self, label: str) -> Any:
         """The row of a control with a label."""
-        return self.page.wait_for_function(CONTROL, arg=label, timeout=30000).as_element()
+        return self.page.wait_for_function(
+            CONTROL, arg=label, timeout=30000, polling=100
+        ).as_element()
 
     def read(self, label: str) -> str:
         """What a control's field says."""
-        return self.control(label).query_selector("input").input_value()
+        return self.control(label).query_selector("input,textarea").input_value()
 
     def set(self, label: str, value: float) -> None:
         """Type a number into the field of a slider."""
@@ -100,10 +103,10 @@ class WebPage:
         """Wait until what a control's field says fulfills a condition."""
         code = f"""([label, wanted]) => {{
           const row = ({CONTROL})(label);
-          const text = row ? row.querySelector("input").value : "";
+          const text = row ? row.querySelector("input,textarea").value : "";
           return {condition};
         }}"""
-        self.page.wait_for_function(code, arg=[label, wanted], timeout=120000)
+        self.page.wait_for_function(code, arg=[label, wanted], timeout=120000, polling=100)
 
 
 class WebServer:

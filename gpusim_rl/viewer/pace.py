@@ -5,6 +5,8 @@ from collections import deque
 
 BEHIND = 0.25  # s: a simulation further behind real time than this does not catch up
 
+LATE = 0.05  # s
+
 
 class Pace:
     """When the next step is due in real time, and how fast the last two seconds were."""
@@ -18,6 +20,10 @@ class Pace:
         now = time.perf_counter()
         self.due = max(self.due, now - BEHIND)
         return self.due - now
+
+    def late(self) -> bool:
+        """Whether the simulation is further behind real time than a picture takes."""
+        return time.perf_counter() - self.due > LATE
 
     def stepped(self, seconds: float, speed: float) -> None:
         """Count a step of these simulated seconds at a multiple of real time."""

@@ -310,7 +310,7 @@ def test_the_server_ends_with_its_parent(tmp_path, trained):
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
 def test_a_page_in_a_browser(tmp_path, trained):
     """Chromium shows the page; its buttons pause and step; Ctrl-C ends it in one line."""
-    with WebServer(f"run={trained}", cwd=tmp_path) as server, chromium() as browser:
+    with WebServer(f"onnx={trained}/policy.onnx", cwd=tmp_path) as server, chromium() as browser:
         page = WebPage(browser, server.address)
         page.wait_until(0.1)
         page.click("pause")
