@@ -17,6 +17,7 @@ from tests.worlds import ROOT
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # WebGL on the processor; Chromium's sandbox does not start for root.
 FLAGS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+PATIENCE = 300_000  # ms: drawing on a busy processor is slow
 CONTROL = """label => {
   const labels = [...document.querySelectorAll("label")];
   const own = labels.find(x => x.textContent === label);
@@ -50,7 +51,7 @@ class WebPage:
         self.page, self.errors = browser.new_page(viewport={"width": width, "height": height}), []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(address)
-        self.page.get_by_text("state", exact=True).wait_for(timeout=60000)
+        self.page.get_by_text("state", exact=True).wait_for(timeout=PATIENCE)
 
     def control(self, label: str) -> Any:
         """The row of a control with a label."""
@@ -106,7 +107,7 @@ class WebPage:
           const text = row ? row.querySelector("input,textarea").value : "";
           return {condition};
         }}"""
-        self.page.wait_for_function(code, arg=[label, wanted], timeout=120000, polling=100)
+        self.page.wait_for_function(code, arg=[label, wanted], timeout=PATIENCE, polling=100)
 
 
 class WebServer:
