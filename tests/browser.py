@@ -100,11 +100,17 @@ class WebPage:
         """Wait until a control's field holds a text."""
         self.wait("text.includes(wanted)", label, text)
 
+    def ask(self, label: str, value: float) -> None:
+        """Move a slider of the command, and wait until the tour is over."""
+        self.set(label, value)
+        self.wait("field && !field.checked", "tour", None)
+
     def wait(self, condition: str, label: str, wanted: Any) -> None:
         """Wait until what a control's field says fulfills a condition."""
         code = f"""([label, wanted]) => {{
           const row = ({CONTROL})(label);
-          const text = row ? row.querySelector("input,textarea").value : "";
+          const field = row && row.querySelector("input,textarea");
+          const text = field ? field.value : "";
           return {condition};
         }}"""
         self.page.wait_for_function(code, arg=[label, wanted], timeout=PATIENCE, polling=100)

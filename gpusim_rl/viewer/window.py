@@ -77,29 +77,16 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
 
     Raises ValueError where no window can be opened.
     """
-    import glfw
     import mujoco
     import mujoco.viewer
 
-    load_triton()
-    with quiet_glfw():
-        if not glfw.init():  # MuJoCo would exit without saying what to do.
-            display = os.environ.get("DISPLAY", "")
-            raise ValueError(
-                f"no window can be opened on the display {display}: use video=walk.mp4"
-            )
+    check_window()
     data = mujoco.MjData(model)
     press = keys.press if keys else None
     with mujoco.viewer.launch_passive(
         model, data, key_callback=press, show_left_ui=False
     ) as window:
-        if model.nbody > 1 and model.nq > model.nv:  # a robot that is free to leave
-            window.cam.type, window.cam.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
-            window.cam.distance, window.cam.elevation, window.cam.azimuth = (
-                3 * model.stat.extent,
-                -20,
-                135,
-            )
+        follow(window, model)
         begun = time.perf_counter()
         for t, qpos in frames:
             data.qpos[:] = qpos
@@ -116,6 +103,29 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
             while keys and rollout and keys.pushes:
                 keys.pushes -= 1
                 rollout.push(np.array(PUSHES[keys.pushes % len(PUSHES)]))
+
+
+def check_window() -> None:
+    """ValueError where no window can be opened: MuJoCo would exit without saying what to do."""
+    import glfw
+
+    load_triton()
+    with quiet_glfw():
+        if not glfw.init():
+            display = os.environ.get("DISPLAY", "")
+            raise ValueError(
+                f"no window can be opened on the display {display}: use video=walk.mp4"
+            )
+
+
+def follow(window: Any, model: Any) -> None:
+    """Let the camera of a window follow a robot that is free to leave."""
+    import mujoco
+
+    if model.nbody > 1 and model.nq > model.nv:
+        camera = window.cam
+        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
+        camera.distance, camera.elevation, camera.azimuth = 3 * model.stat.extent, -20, 135
 
 
 def draw_command(scene: Any, rollout: Any, data: Any) -> None:

@@ -68,7 +68,8 @@ def check_controls(browser: Any, run: Path, cwd: Path, out: Path) -> list[str]:
         assert listening(server.process.pid) == {f"0100007F:{server.port:04X}"}
         said.append("bound to 127.0.0.1 alone")
         page, other = (WebPage(browser, server.address, 400, 300) for _ in range(2))
-        page.set("forward [m/s]", 0.8)
+        page.ask("forward [m/s]", 0.8)
+        page.wait_until(page.time() + 1)
         begun, base = page.time(), page.base()
         page.wait_until(begun + 4)
         moved = np.hypot(*(np.array(page.base()) - base)[:2])
