@@ -158,7 +158,8 @@ def show(cfg: dict[str, Any], mode: str) -> None:
             rollout, frames = player.play_onnx(Path(cfg["onnx"]), choose)
         if mode == "viewer":
             controls = keys[0] if keys else Keys((), ())
-            print(f"{errors.printable(str(run.path if run else cfg['onnx']))}: {controls.help}")
+            shown = f"{run.path if run else cfg['onnx']}: {controls.help}"
+            print(errors.printable(shown), flush=True)
             view(rollout.model, frames, controls, rollout)
         else:
             caption = Caption(rollout.model, *asked)
@@ -183,7 +184,8 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
             expected = f"{len(names)} numbers: {', '.join(names)}"
             raise ValueError(f"command={cfg['command']}: this policy follows {expected}")
         if keys is not None and not len(fixed):
-            keys.append(Keys(trained["low"], trained["high"], about.get("center", ())))
+            center = about.get("center", ())
+            keys.append(Keys(trained["low"], trained["high"], center, names))
         if len(fixed):
             return lambda t: fixed
         return keys[0] if keys else tour(about, cfg["seconds"])

@@ -171,6 +171,17 @@ def test_commands_stay_in_their_range():
     assert keys(0.0).tolist() == [0, 0]
 
 
+def test_keys_pause_and_push():
+    """Enter pauses and goes on, slash asks for a push; the help names what each key changes."""
+    keys = Keys((-1.0,), (1.0,), names=("forward",))
+    for key in (257, 47, 47):
+        keys.press(key)
+    assert (keys.paused, keys.pushes, keys(0.0).tolist()) == (True, 2, [0])
+    keys.press(257)
+    assert not keys.paused
+    assert keys.help == "arrows up and down: forward; space: back; Enter: pause; slash: push"
+
+
 def test_commands_about_a_center():
     """A tour begins at the center, and so does the space bar. A rotation leans 0.8 of what it may,
     another way at each stop."""

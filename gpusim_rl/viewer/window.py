@@ -27,12 +27,16 @@ class Keys:
         low: the smallest value of each number of the command.
         high: the largest.
         center: the first value, to which the space bar returns; 0 unless given.
+        names: of the numbers, for `help`.
     """
 
     # GLFW key → (number of the command, direction)
     STEP: ClassVar = {265: (0, 1), 264: (0, -1), 44: (1, 1), 46: (1, -1), 263: (2, 1), 262: (2, -1)}
 
-    def __init__(self, low: Numbers, high: Numbers, center: Numbers = ()) -> None:
+    def __init__(
+        self, low: Numbers, high: Numbers, center: Numbers = (), names: Sequence[str] = ()
+    ) -> None:
+        self.names = names
         self.low, self.high = np.array(low), np.array(high)
         self.center = np.array(center or np.zeros(len(low)))
         self.value = self.center.copy()
@@ -41,11 +45,10 @@ class Keys:
     @property
     def help(self) -> str:
         """What the keys do."""
-        numbers = ("arrows up and down", "comma and full stop", "arrows left and right")
-        moved = [f"{keys}: number {i + 1}" for i, keys in enumerate(numbers[: len(self.low)])]
-        space = ["space: its center"] if moved else []
-        of_command = f"command: {', '.join(moved + space)}; " if moved else ""
-        return f"{of_command}Enter: pause; slash: push"
+        keys = ("arrows up and down", "comma and full stop", "arrows left and right")
+        moved = [f"{pair}: {name}" for pair, name in zip(keys, self.names, strict=False)]
+        moved += ["space: back"] if moved else []
+        return "; ".join([*moved, "Enter: pause", "slash: push"])
 
     def press(self, key: int) -> None:
         """Change the command by a tenth of its range, or set it to the center; pause, or push.
