@@ -44,13 +44,21 @@ class WebPage:
     Args:
         browser: of `chromium`.
         address: of the page.
-        width, height: of the window [pixels]; drawing on the processor takes as long as it is big.
+        width, height: of the window [pixels].
+        detail: pixels that are drawn for each of them in each direction; few are drawn fast.
     """
 
-    def __init__(self, browser: Any, address: str, width: int = 640, height: int = 400):
+    def __init__(
+        self,
+        browser: Any,
+        address: str,
+        width: int = 640,
+        height: int = 400,
+        detail: float = 0.1,
+    ):
         self.page, self.errors = browser.new_page(viewport={"width": width, "height": height}), []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.goto(address)
+        self.page.goto(f"{address}/?fixedDpr={detail}")
         self.page.get_by_text("state", exact=True).wait_for(timeout=PATIENCE)
 
     def control(self, label: str) -> Any:

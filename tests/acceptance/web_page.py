@@ -136,7 +136,7 @@ def check_checkpoint(page: WebPage) -> str:
 
 def shot(browser: Any, address: str, path: Path) -> None:
     """A screenshot of a new, larger page."""
-    page = WebPage(browser, address, *SHOT)
+    page = WebPage(browser, address, *SHOT, detail=1.0)
     page.page.wait_for_timeout(8000)
     page.page.screenshot(path=path, timeout=PATIENCE)
     assert page.errors == []
