@@ -1,6 +1,5 @@
 """A window that shows a policy, and the commands that it follows: of the keyboard or of a tour."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
