@@ -4,6 +4,7 @@ Torch and MuJoCo are imported inside functions: mistakes in the command line are
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -152,15 +153,22 @@ def show(cfg: dict[str, Any], mode: str) -> None:
     with errors.one_line_errors():
         if run:
             ppo, config = player.load_run(run, cfg)
-            model, frames, show_world = player.play_run(run, ppo, config, cfg, choose)
+            rollout, frames = player.play_run(run, ppo, config, cfg, choose)
         else:
-            (model, frames), show_world = player.play_onnx(Path(cfg["onnx"]), choose), None
+            rollout, frames = player.play_onnx(Path(cfg["onnx"]), choose)
         if mode == "viewer":
-            view(model, frames, keys[0].press if keys else None)
+            controls = keys[0] if keys else Keys((), ())
+            shown = f"{run.path if run else cfg['onnx']}: {controls.help}"
+            print(errors.printable(shown), flush=True)
+            view(rollout.model, frames, controls, rollout)
         else:
-            how = dict(size=cfg["size"], view=cfg["camera"], caption=Caption(model, *asked))
-            film(model, frames, out, cfg["seconds"], show_world, **how)
+            caption = Caption(rollout.model, *asked)
+            how = dict(size=cfg["size"], view=cfg["camera"], caption=caption)
+            film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **how)
             print(f"wrote {out}")
+            if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
+                shown = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
+                print(f"in a browser: {program('play')} {errors.printable(shown)} mode=web")
 
 
 def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
@@ -175,13 +183,27 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
         if len(fixed) not in (0, len(names)):
             expected = f"{len(names)} numbers: {', '.join(names)}"
             raise ValueError(f"command={cfg['command']}: this policy follows {expected}")
-        if keys is not None:
-            keys.append(Keys(trained["low"], trained["high"], about.get("center", ())))
+        if keys is not None and not len(fixed):
+            center = about.get("center", ())
+            keys.append(Keys(trained["low"], trained["high"], center, names))
         if len(fixed):
             return lambda t: fixed
         return keys[0] if keys else tour(about, cfg["seconds"])
 
     return choose
+
+
+def show_page(cfg: dict[str, Any]) -> None:
+    """mode=web: serve a page that shows one policy, or two side by side."""
+    parent = os.getppid()
+    with errors.one_line_errors():
+        words = cfg["compare"] or [cfg["onnx"] or str(player.find_run(cfg).path)]
+        for word in cfg["compare"] or ():
+            if not word.endswith(".onnx"):
+                player.find_run({"run": word})
+    from gpusim_rl import web  # loads torch and viser, after mistakes are answered
+
+    web.serve(cfg, words, parent)
 
 
 def play(cfg: dict[str, Any]) -> None:
@@ -203,6 +225,8 @@ def play(cfg: dict[str, Any]) -> None:
         describe_robot(cfg)
     elif mode == "new-task":
         write_task(cfg)
+    elif mode == "web":
+        show_page(cfg)
     else:
         show(cfg, mode)
 

@@ -1,6 +1,7 @@
 """What `play.py` is asked to do, and whether its keys fit together."""
 
 from importlib.util import find_spec
+from ipaddress import ip_address
 from typing import Any
 
 from gpusim_rl import new_task
@@ -12,6 +13,7 @@ from gpusim_rl.viewer.offscreen import has_display
 MODES = (
     *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "demo", "robot"),
     "new-task",
+    "web",
 )
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
@@ -19,12 +21,15 @@ FILMS = (".mp4", ".mov", ".mkv", ".avi", ".gif")
 ONLY = {  # modes that a key is for
     "report": ("robot", "grid"),
     "name": ("new-task",),
-    "worlds": ("video",),
+    "worlds": ("video", "web"),
     "size": ("video",),
     "camera": ("video",),
-    "kind": ("video", "viewer"),
-    "level": ("video", "viewer"),
     "variants": ("gate",),
+    "kind": ("video", "viewer", "web"),
+    "level": ("video", "viewer", "web"),
+    "compare": ("web",),
+    "host": ("web",),
+    "port": ("web",),
 }
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
 
@@ -43,8 +48,10 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     if mode == "auto":
         mode = "video" if cfg["video"] or not has_display() else "viewer"
     if mode == "viewer" and not has_display():
-        raise ValueError("mode=viewer needs a display; use video=walk.mp4")
+        raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
     check_values(cfg)
+    if mode == "web":
+        check_web(cfg)
     if mode == "video":
         validate.writable("video", cfg["video"], FILMS)
     elif mode in (*OF_RUNS, "robot", "gate"):
@@ -90,6 +97,34 @@ def check_source(cfg: dict[str, Any]) -> None:
             raise ValueError(f"{key}={cfg[key]} needs run=")
 
 
+def check_web(cfg: dict[str, Any]) -> None:
+    """ValueError unless the page can be served, and what it is to show fits together."""
+    if not (find_spec("viser") and find_spec("mjviser")):
+        raise ValueError("mode=web needs viser and mjviser: pip install 'gpusim_rl[web]'")
+    for key in ("repro", "video"):
+        if cfg[key]:
+            raise ValueError(f"{key}= is not shown by mode=web")
+    host, compare = cfg["host"], cfg["compare"]
+    if host is not None and host != "localhost":
+        try:
+            ip_address(host)
+        except ValueError:
+            expected = "expected an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+            raise ValueError(f"host={host!r}: {expected}") from None
+    if compare is None:
+        return
+    if not (isinstance(compare, list) and len(compare) == 2 and all(map(is_path, compare))):
+        raise ValueError(f"compare={compare}: expected two run directories or .onnx files")
+    for key in ("run", "onnx", "checkpoint", "worlds"):
+        if cfg[key]:
+            raise ValueError(f"compare= names both policies: not with {key}=")
+
+
+def is_path(word: Any) -> bool:
+    """Whether a word of the command line is a path."""
+    return isinstance(word, str) and word != ""
+
+
 def check_report(cfg: dict[str, Any], mode: str) -> None:
     """ValueError or OSError unless the picture report= can be drawn and written."""
     validate.writable("report", cfg["report"], (".png",))
@@ -104,7 +139,12 @@ def check_values(cfg: dict[str, Any]) -> None:
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):
         raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    for key, what in (("kind", "a kind of rough ground"), ("camera", "the name of a camera")):
+    words = {
+        "kind": "a kind of rough ground",
+        "camera": "the name of a camera",
+        "host": "an address",
+    }
+    for key, what in words.items():
         if not isinstance(cfg[key], str | None):
             raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
     ranges.check(cfg, table=ranges.PLAY)

@@ -1,19 +1,15 @@
 """Policies as play.py shows them: the policy of a run, or an exported file."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from gpusim_rl.config import resume
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
-from gpusim_rl.viewer.film import Frames, ShowWorld
-from gpusim_rl.viewer.target import check_command, place_target
+from gpusim_rl.rollouts import FileRollout, Rollout, RunRollout, engine_errors
+from gpusim_rl.viewer.film import Frames
+from gpusim_rl.viewer.target import check_command
 from gpusim_rl.viewer.window import Choose
 
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
@@ -58,9 +54,31 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if edited:
         said = ", ".join(sorted(edited.values()))
         errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
-    done = state.get("ppo/iteration")
-    ppo.iterations = int(done) if done is not None and done.numel() == 1 else 0
+    ppo.iterations = iterations_of(state)
     return ppo, config
+
+
+def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
+    """Load the policy of a checkpoint of a run into its PPO, the last one if name is None.
+
+    ValueError or OSError, in one line, if it is not whole.
+    """
+    from gpusim_rl.runs.checkpoints import load
+
+    if name is None:
+        state, _, path = run.checkpoints.restore(errors.warn)
+    else:
+        path = run.checkpoints.path / f"{name}.safetensors"
+        run.checkpoints.check(path, run.checkpoints.manifest())
+        state, _ = load(path)
+    ppo.policy.load(state, str(path))
+    ppo.iterations = iterations_of(state)
+
+
+def iterations_of(state: dict[str, Any]) -> int:
+    """How many iterations a checkpoint was trained; 0 if it does not say."""
+    done = state.get("ppo/iteration")
+    return int(done) if done is not None and done.numel() == 1 else 0
 
 
 def how_to_evaluate(config: dict[str, Any], cfg: dict[str, Any]) -> dict[str, Any]:
@@ -92,48 +110,38 @@ def shown_task(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
 
 def play_run(
     run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any], choose: Choose
-) -> tuple[Any, Frames, ShowWorld]:
-    """The model and the frames of worlds, as an evaluation steps them: worlds= of them, or one.
+) -> tuple[RunRollout, Frames]:
+    """Worlds as an evaluation steps them, worlds= of them or one, and their frames."""
+    rollout = run_rollout(run, ppo, config, cfg)
+    return rollout, frames_of(rollout, choose, several=bool(cfg["worlds"]))
 
-    The third result gives the model what a world has of its own: its ground, and its target.
-    """
-    from gpusim_rl.deploy.describe import describe_command
-    from gpusim_rl.envs.step import ended
-    from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 
-    task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    weights, noise = config["task"]["weights"], config["task"]["noise"]
-    about = describe_command(task)
-    command = choose(about) if about else None
-    env = evaluation_env(task, n, weights=weights, noise=noise, seed=cfg["seed"])
+def play_onnx(path: Path, choose: Choose) -> tuple[FileRollout, Frames]:
+    """The world of an exported policy, from its file alone, and its frames."""
+    rollout = file_rollout(path)
+    return rollout, frames_of(rollout, choose)
 
-    def show_world(world: int) -> None:
-        show_fields(env.task.mjm, env.sim, env.task.fields, world)
-        if about:
-            place_target(env.task.mjm, about, env.memory["command"][world].numpy())
+
+def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames:
+    """Frames of the first world, or of several side by side. A wrong command raises at once."""
+    command = choose(rollout.about) if rollout.about else None
 
     def frames() -> Frames:
-        t, act = 0.0, MeanAction(ppo.policy, n)
+        t = 0.0
         while True:
-            if command:
-                env.set_memory("command", command(t))
-            act.restart(ended(env.step(act(env.observation.actor))))
-            t += env.task.dt
-            show_world(0)
-            qpos = env.sim.qpos.numpy().copy()
-            yield t, qpos if cfg["worlds"] else qpos[0]
+            rollout.step(command(t) if command else None)
+            t += rollout.dt
+            rollout.show_world(0)
+            yield t, rollout.qpos() if several else rollout.qpos()[0]
 
-    return env.task.mjm, frames(), show_world
+    return frames()
 
 
-def show_fields(model: Any, sim: Any, fields: tuple[str, ...], world: int) -> None:
-    """Give a model the fields that a world has of its own, for a picture of it. In place.
-
-    Gains of an actuator that is no MuJoCo servo are no fields of the model.
-    """
-    for name in (name for name in fields if hasattr(model, name.partition(".")[0])):
-        field = attrgetter(name)(model)
-        field[:] = sim.model(name)[world].numpy().reshape(field.shape)
+def run_rollout(run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any]) -> RunRollout:
+    """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
+    task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    weights, noise = config["task"]["weights"], config["task"]["noise"]
+    return RunRollout(ppo.policy, task, n, weights=weights, noise=noise, seed=cfg["seed"])
 
 
 def check_operators(path: Path) -> None:
@@ -185,19 +193,6 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
         raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
 
 
-@contextmanager
-def engine_errors(path: Path) -> Iterator[None]:
-    """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
-    import mujoco
-
-    errors.silence_mujoco()
-    try:
-        yield
-    except (mujoco.FatalError, ValueError) as error:
-        where = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise ValueError(f"{where}{error}") from None
-
-
 def open_onnx(path: Path) -> tuple[Any, Any]:
     """The policy of an exported file, and its model; ValueError if they do not fit together."""
     import mujoco
@@ -215,35 +210,8 @@ def open_onnx(path: Path) -> tuple[Any, Any]:
     return policy, model
 
 
-def play_onnx(path: Path, choose: Choose) -> tuple[Any, Frames]:
-    """The model and the frames of an exported policy, from its file alone."""
-    import mujoco
-
-    from gpusim_rl.deploy import runtime
-
+def file_rollout(path: Path) -> FileRollout:
+    """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
     policy, model = open_onnx(path)
-    with engine_errors(path):
-        data = mujoco.MjData(model)
     check_command(policy.command, model, path)
-    command = choose(policy.command) if policy.command else None
-
-    def frames() -> Frames:
-        with engine_errors(path):
-            if model.nkey:
-                mujoco.mj_resetDataKeyframe(model, data, 0)
-            mujoco.mj_forward(model, data)
-            t = 0.0
-            while True:
-                asked = command(t) if command else None
-                if policy.command and asked is not None:
-                    place_target(model, policy.command, asked)
-                data.ctrl[:] = policy.act(runtime.readings(policy, data), asked)
-                if policy.fault.any():
-                    raise ValueError(f"{path}: after {t:.2f} s a reading or result is not finite")
-                mujoco.mj_step(model, data, round(policy.dt / model.opt.timestep))
-                t += policy.dt
-                if not np.isfinite(data.qpos).all():
-                    raise ValueError(f"{path}: after {t:.2f} s its robot's state is not finite")
-                yield t, data.qpos.copy()
-
-    return model, frames()
+    return FileRollout(path, policy, model)

@@ -151,7 +151,12 @@ BUILD = {  # answered by what the value is for, when it is built
 PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
-    "mode=viewer": "mode=viewer needs a display",
+    "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
+    "mode=web host=example.com": "host='example.com': expected an address of this machine",
+    "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
+    "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
+    "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",
+    "compare=[a,b]": "compare=['a', 'b'] needs mode=web",
     "onnx=p.onnx mode=export": "mode=export needs run=, not onnx=",
     "video=missing/walk.mp4": "video=missing/walk.mp4: no directory missing",
     "video=walk.txt": "video=walk.txt: expected a name that ends in .mp4",

@@ -91,7 +91,8 @@ def check_film(path: Path, seconds: int) -> None:
 
 
 def test_film_of_the_newest_run(here, copy):
-    """play.py alone, where there is no display, films the newest run into its directory."""
+    """play.py alone, where there is no display, films the newest run into its directory, and says
+    how to see it in a browser."""
     (here / "runs" / "quadruped").mkdir(parents=True)
     shutil.copytree(copy, here / "runs" / "quadruped" / "old")
     shutil.move(copy, here / "runs" / "quadruped" / "new")
@@ -100,7 +101,10 @@ def test_film_of_the_newest_run(here, copy):
             os.utime(file, (time, time))
     assert newest(here / "runs").name == "new"
     said = succeed("play.py", "seconds=1", cwd=here)
-    assert said == "wrote runs/quadruped/new/play.mp4\n"
+    assert said.splitlines() == [
+        "wrote runs/quadruped/new/play.mp4",
+        "in a browser: python play.py run=runs/quadruped/new mode=web",
+    ]
     check_film(here / "runs" / "quadruped" / "new" / "play.mp4", 1)
 
 
@@ -165,6 +169,17 @@ def test_commands_stay_in_their_range():
     assert keys(0.0).tolist() == [-2, 0.5]
     keys.press(32)
     assert keys(0.0).tolist() == [0, 0]
+
+
+def test_keys_pause_and_push():
+    """Enter pauses and goes on, slash asks for a push; the help names what each key changes."""
+    keys = Keys((-1.0,), (1.0,), names=("forward",))
+    for key in (257, 47, 47):
+        keys.press(key)
+    assert (keys.paused, keys.pushes, keys(0.0).tolist()) == (True, 2, [0])
+    keys.press(257)
+    assert not keys.paused
+    assert keys.help == "arrows up and down: forward; space: back; Enter: pause; slash: push"
 
 
 def test_commands_about_a_center():

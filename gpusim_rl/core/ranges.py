@@ -134,6 +134,7 @@ PLAY = {
     "seconds": SECONDS,
     "worlds": Range(1, 64, whole=True, null=True),
     "size": Range(16, 4096, whole=True, null=True),
+    "port": Range(0, 65535, whole=True, null=True),
     "level": Range(0, MAX_HISTORY, whole=True, null=True),
 }
 BENCH = {  # of all modes of gpusim_rl.bench

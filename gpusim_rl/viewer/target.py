@@ -71,3 +71,50 @@ def can_show(model: Any, name: Any) -> bool:
     tree = model.body_rootid == body
     moves = (model.body_jntnum[tree] > 0).any() or (model.body_mocapid[tree] >= 0).any()
     return body > 0 and model.body_parentid[body] == 0 and not moves
+
+
+def command_arrow(
+    about: Mapping[str, Any], command: np.ndarray, data: Any, reach: float
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Start and end (3,) [m] of an arrow over the robot that shows a velocity along x and y.
+
+    Args:
+        about: what a policy's description says of its command.
+        command: (n,) the first two numbers are velocities in the base's frame, turned level.
+        data: a mujoco.MjData with kinematics.
+        reach: radius of the robot [m]; the largest velocity has an arrow of one and a half.
+
+    Returns:
+        None if the command is no velocity of a free base, or a small one.
+    """
+    model = data.model
+    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not (model.jnt_type[:1] == 0).all():
+        return None
+    ends = np.abs([about["trained"][end][:2] for end in ("low", "high")])
+    asked, base = np.asarray(command[:2], float), int(model.jnt_bodyid[0])
+    if np.linalg.norm(asked) < 0.02 * (most := float(ends.max())):
+        return None
+    x, y = data.xmat[base].reshape(3, 3)[:2, 0]
+    ahead = np.array([x, y]) / max(float(np.hypot(x, y)), 1e-9)
+    level = asked[0] * ahead + asked[1] * np.array([-ahead[1], ahead[0]])
+    start = data.xpos[base] + [0, 0, 0.9 * reach]
+    return start, start + 1.5 * reach / most * np.array([*level, 0.0])
+
+
+def leaning(rotation: np.ndarray, spin: float, lean: float, towards: float) -> np.ndarray:
+    """(4,) a rotation (4,) after a turn about its z, which then leans.
+
+    Args:
+        rotation: a unit quaternion (w, x, y, z).
+        spin: angle of the turn [rad].
+        lean: how far the z axis then turns [rad].
+        towards: direction of the axis about which it does, from x to y [rad].
+    """
+    import mujoco
+
+    turn, tilt, both, result = np.zeros((4, 4))
+    mujoco.mju_axisAngle2Quat(turn, np.array([0.0, 0.0, 1.0]), spin)
+    mujoco.mju_axisAngle2Quat(tilt, np.array([np.cos(towards), np.sin(towards), 0.0]), lean)
+    mujoco.mju_mulQuat(both, tilt, turn)
+    mujoco.mju_mulQuat(result, rotation, both)
+    return result

@@ -9,7 +9,10 @@ import numpy as np
 
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw
+from gpusim_rl.viewer.picture import add_arrow
+from gpusim_rl.viewer.target import command_arrow, leaning
 
+PUSHES = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # m/s along x and y
 Numbers = Sequence[float]
 Command = Callable[[float], np.ndarray]  # time [s] → command
 # what a policy's description says of its command → the command
@@ -23,22 +26,37 @@ class Keys:
         low: the smallest value of each number of the command.
         high: the largest.
         center: the first value, to which the space bar returns; 0 unless given.
+        names: of the numbers, for `help`.
     """
 
     # GLFW key → (number of the command, direction)
     STEP: ClassVar = {265: (0, 1), 264: (0, -1), 44: (1, 1), 46: (1, -1), 263: (2, 1), 262: (2, -1)}
 
-    def __init__(self, low: Numbers, high: Numbers, center: Numbers = ()) -> None:
+    def __init__(
+        self, low: Numbers, high: Numbers, center: Numbers = (), names: Sequence[str] = ()
+    ) -> None:
+        self.names = names
         self.low, self.high = np.array(low), np.array(high)
         self.center = np.array(center or np.zeros(len(low)))
         self.value = self.center.copy()
+        self.paused, self.pushes = False, 0
+
+    @property
+    def help(self) -> str:
+        """What the keys do."""
+        keys = ("arrows up and down", "comma and full stop", "arrows left and right")
+        moved = [f"{pair}: {name}" for pair, name in zip(keys, self.names, strict=False)]
+        moved += ["space: back"] if moved else []
+        return "; ".join([*moved, "Enter: pause", "slash: push"])
 
     def press(self, key: int) -> None:
-        """Change the command by a tenth of its range, or set it to the center.
+        """Change the command by a tenth of its range, or set it to the center; pause, or push.
 
         Args:
-            key: GLFW's code of an arrow, comma, full stop or space.
+            key: GLFW's code of an arrow, comma, full stop, space, Enter or slash.
         """
+        self.paused ^= key == 257
+        self.pushes += key == 47
         axis, step = self.STEP.get(key, (0, 0))
         if axis < len(self.value):
             changed = self.value[axis] + step * (self.high - self.low)[axis] / 10
@@ -50,41 +68,75 @@ class Keys:
         return self.value
 
 
-def view(model: Any, frames: Frames, press: Callable[[int], None] | None) -> None:
+def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = None) -> None:
     """Show the frames in MuJoCo's viewer, in real time, until the window closes.
+
+    Args:
+        model: a mujoco.MjModel.
+        frames: its states, which are asked for as they are shown.
+        keys: takes the keys that are pressed.
+        rollout: whose command is drawn as an arrow, and whose robot is pushed.
 
     Raises ValueError where no window can be opened.
     """
-    import glfw
     import mujoco
     import mujoco.viewer
 
-    load_triton()
-    with quiet_glfw():
-        if not glfw.init():  # MuJoCo would exit without saying what to do.
-            display = os.environ.get("DISPLAY", "")
-            raise ValueError(
-                f"no window can be opened on the display {display}: use video=walk.mp4"
-            )
+    check_window()
     data = mujoco.MjData(model)
+    press = keys.press if keys else None
     with mujoco.viewer.launch_passive(
         model, data, key_callback=press, show_left_ui=False
     ) as window:
-        if model.nbody > 1 and model.nq > model.nv:  # a robot that is free to leave
-            window.cam.type, window.cam.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
-            window.cam.distance, window.cam.elevation, window.cam.azimuth = (
-                3 * model.stat.extent,
-                -20,
-                135,
-            )
+        follow(window, model)
         begun = time.perf_counter()
         for t, qpos in frames:
             data.qpos[:] = qpos
             mujoco.mj_forward(model, data)
+            draw_command(window.user_scn, rollout, data)
             window.sync()
             time.sleep(max(0.0, begun + t - time.perf_counter()))
+            while keys and keys.paused and window.is_running():
+                window.sync()
+                time.sleep(0.05)
+                begun = time.perf_counter() - t
             if not window.is_running():
                 return
+            while keys and rollout and keys.pushes:
+                keys.pushes -= 1
+                rollout.push(np.array(PUSHES[keys.pushes % len(PUSHES)]))
+
+
+def check_window() -> None:
+    """ValueError where no window can be opened: MuJoCo would exit without saying what to do."""
+    import glfw
+
+    load_triton()
+    with quiet_glfw():
+        if not glfw.init():
+            display = os.environ.get("DISPLAY", "")
+            raise ValueError(
+                f"no window can be opened on the display {display}: use video=walk.mp4"
+            )
+
+
+def follow(window: Any, model: Any) -> None:
+    """Let the camera of a window follow a robot that is free to leave."""
+    import mujoco
+
+    if model.nbody > 1 and model.nq > model.nv:
+        camera = window.cam
+        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
+        camera.distance, camera.elevation, camera.azimuth = 3 * model.stat.extent, -20, 135
+
+
+def draw_command(scene: Any, rollout: Any, data: Any) -> None:
+    """Draw the last command as an arrow in an otherwise empty scene, if it is a velocity."""
+    scene.ngeom = 0
+    if rollout and rollout.asked is not None:
+        arrow = command_arrow(rollout.about, rollout.asked, data, 0.2 * data.model.stat.extent)
+        if arrow:
+            add_arrow(scene, *arrow)
 
 
 def tour(about: Mapping[str, Any], seconds: float) -> Command:
@@ -103,22 +155,8 @@ def tour(about: Mapping[str, Any], seconds: float) -> Command:
     ]
     if "lean" in about:
         for i, end in enumerate(ends):
-            spin = min(1.0, 0.8 * about.get("spin", 1.0))  # rad
-            end[-4:] = turned(center[-4:], 0.8 * about["lean"], (-1) ** i * spin, i)
+            # Both directions differ from one stop to the next.
+            spin = min(1.0, 0.8 * about.get("spin", 1.0))
+            end[-4:] = leaning(center[-4:], (-1) ** i * spin, 0.8 * about["lean"], 2.0 * i)
     stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]
-
-
-def turned(rotation: np.ndarray, lean: float, angle: float, i: int) -> np.ndarray:
-    """(4,) a rotation (4,) after a turn by an angle [rad] about its z, which then leans [rad].
-
-    The direction of the lean differs from one i to the next.
-    """
-    import mujoco
-
-    spin, tilt, turn, result = np.zeros((4, 4))
-    mujoco.mju_axisAngle2Quat(spin, np.array([0.0, 0.0, 1.0]), angle)
-    mujoco.mju_axisAngle2Quat(tilt, np.array([np.cos(2.0 * i), np.sin(2.0 * i), 0.0]), lean)
-    mujoco.mju_mulQuat(turn, tilt, spin)
-    mujoco.mju_mulQuat(result, rotation, turn)
-    return result

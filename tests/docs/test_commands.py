@@ -27,10 +27,12 @@ from tests.worlds import ROOT
 
 SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
+ENDLESS = "someone who ends it"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
 # Commands that are not run, and what each needs. Their configuration is composed instead.
 LISTED = {
     "make test": LONG,
+    "python play.py run=runs/quadruped/… mode=web": ENDLESS,
     "make gpu-test": GPU,
     "make gpu-check": GPU,
     "make cuda-test": LONG,
@@ -238,4 +240,4 @@ def test_a_listed_command_composes(line, tmp_path):
         assert compose.compose_plain(*configuration(script, words))["task"]
         return
     status, said = run_here(script, [*words, "--cfg", "job"], tmp_path)
-    assert status == 0 and yaml.safe_load(said)["task"], said
+    assert status == 0 and yaml.safe_load(said)["mode" if script == "play.py" else "task"], said

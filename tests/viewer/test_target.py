@@ -6,8 +6,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.player import show_fields
-from gpusim_rl.viewer.target import check_command, place_target
+from gpusim_rl.rollouts import show_fields
+from gpusim_rl.viewer.target import check_command, command_arrow, place_target
 from tests.worlds import make_actuator, make_sim_of, make_task
 
 MODEL = """<mujoco><worldbody>
@@ -81,3 +81,20 @@ def test_fields_of_a_world_are_shown():
     sim.model("geom_friction")[2] = 0.25
     show_fields(task.mjm, sim, task.fields, 2)
     assert (task.mjm.geom_friction == 0.25).all()
+
+
+def test_the_arrow_of_a_command():
+    """A velocity is an arrow over the base, in its direction; a goal, or a small one, has none."""
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body pos="0 0 1" quat="0.7071068 0 0 0.7071068"><freejoint/>'
+        '<geom size="0.1"/></body></worldbody></mujoco>'
+    )
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    ranges = {"low": [-2.0, -1.0], "high": [2.0, 1.0]}
+    about = {"names": ["forward", "left"], "units": ["m/s", "m/s"], "trained": ranges}
+    start, end = command_arrow(about, np.array([1.0, 0.0]), data, 0.5)
+    np.testing.assert_allclose(start, [0, 0, 1.45])
+    np.testing.assert_allclose(end - start, [0, 0.375, 0], atol=1e-6)  # it looks along y
+    assert command_arrow(about, np.array([0.01, 0.0]), data, 0.5) is None
+    assert command_arrow(about | {"units": ["m", "m"]}, np.ones(2), data, 0.5) is None

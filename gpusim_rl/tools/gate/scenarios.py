@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusim_rl.tools.gate.robot import Robot
-from gpusim_rl.viewer.window import turned
+from gpusim_rl.viewer.target import leaning
 
 Array = np.ndarray
 Settings = Mapping[str, Any]  # the section `gate` of a configuration
@@ -67,7 +67,12 @@ class Plan:
         values = (low + high) / 2 + share * (high - low) / 2
         if "lean" in about:
             for i, place in enumerate(np.ndindex(share.shape[:-1])):
-                values[place][-4:] = turned(np.array(about["center"][-4:]), about["lean"], i)
+                values[place][-4:] = leaning(
+                    np.array(about["center"][-4:]),
+                    (-1) ** i * min(1.0, about.get("spin", 1.0)),
+                    about["lean"],
+                    2.0 * i,
+                )
         return values
 
 

@@ -1,0 +1,248 @@
+"""The controls of the web page: what is asked for, and plots of how it goes.
+
+All open pages share them. A control's callback only puts a request into a queue; whoever steps
+the robots takes it out. No text of a stranger's file is shown as Markdown or HTML.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.core.errors import printable
+from gpusim_rl.viewer.target import leaning
+from gpusim_rl.viewer.window import tour
+
+SPEEDS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}  # × real time
+DIRECTIONS = {"+x": (1, 0), "-x": (-1, 0), "+y": (0, 1), "-y": (0, -1)}
+TURNS = ("turn", "lean", "lean towards")  # [rad], instead of the four numbers of a rotation
+PLOTTED = 150  # points of a plot
+LONGEST = 48  # characters of a name
+MOST = 40  # sliders
+COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()
+
+Request = Callable[[], None]
+
+
+def short(text: str, longest: int = LONGEST) -> str:
+    """A text of a stranger's file as the page shows it: one line, of so many characters."""
+    text = printable(" ".join(text[:10000].split()))
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+class Controls:
+    """Time, pushes and camera.
+
+    Args:
+        server: a viser.ViserServer.
+        requests: takes what is to be done between two steps.
+        worlds: the most robots of a policy.
+        restart, push: what the buttons do; a push takes a velocity (2,) [m/s].
+    """
+
+    def __init__(
+        self,
+        server: Any,
+        requests: "SimpleQueue[Request]",
+        worlds: int,
+        restart: Request,
+        push: Callable[[np.ndarray], None],
+    ):
+        gui, self.paused, self.steps = server.gui, False, 0
+        self.state = gui.add_text("state", "", disabled=True)
+        with gui.add_folder("Time"):
+            self.pause = gui.add_button("pause")
+            others = gui.add_button_group("or", ("step", "reset"))
+            self.speed = gui.add_dropdown("× real time", tuple(SPEEDS), initial_value="1")
+        with gui.add_folder("Push"):
+            self.strength = gui.add_slider("velocity [m/s]", 0.1, 3.0, 0.1, 1.0)
+            direction = gui.add_button_group("direction", tuple(DIRECTIONS))
+        with gui.add_folder("Camera"):
+            self.follow = gui.add_checkbox("follow", True)
+            self.robot = gui.add_slider(
+                "robot",
+                0,
+                max(1, worlds - 1),
+                1,
+                middle(worlds),
+                visible=worlds > 1,
+                hint="that is followed",
+            )
+        self.pause.on_click(lambda _: requests.put(self.toggle))
+        others.on_click(
+            lambda event: requests.put(restart if event.target.value == "reset" else self.step_once)
+        )
+        direction.on_click(
+            lambda event: requests.put(
+                lambda: push(self.strength.value * np.array(DIRECTIONS[event.target.value], float))
+            )
+        )
+        for changed in (self.follow, self.robot):
+            changed.on_update(lambda _: requests.put(lambda: None))
+
+    def toggle(self) -> None:
+        """Pause, or go on."""
+        self.paused = not self.paused
+        self.pause.label = "go on" if self.paused else "pause"
+
+    def step_once(self) -> None:
+        """Pause, and ask for one more control step."""
+        if not self.paused:
+            self.toggle()
+        self.steps += 1
+
+    @property
+    def followed(self) -> int | None:
+        """The world that the camera follows, if it does."""
+        return int(self.robot.value) if self.follow.value else None
+
+
+def middle(worlds: int) -> int:
+    """The world in the middle of a square of them."""
+    side = math.ceil(math.sqrt(worlds))
+    return min(worlds // 2 + side // 2, worlds - 1) if worlds > 2 else 0
+
+
+class Sliders:
+    """The command that policies are given: a tour of it until a slider is moved.
+
+    Args:
+        server: a viser.ViserServer.
+        requests: takes what is to be done between two steps.
+        fixed: command= of the command line; empty for a tour.
+        seconds: length of a tour [s].
+    """
+
+    def __init__(
+        self,
+        server: Any,
+        requests: "SimpleQueue[Request]",
+        fixed: Sequence[float],
+        seconds: float,
+    ):
+        self.gui, self.requests, self.seconds = server.gui, requests, seconds
+        self.fixed = np.array(fixed, float)
+        self.folder = server.gui.add_folder("Command")
+        with self.folder:
+            self.touring = server.gui.add_checkbox("tour", not len(self.fixed))
+        self.sliders: dict[str, Any] = {}
+
+    def rebuild(self, abouts: Sequence[Mapping[str, Any]]) -> None:
+        """Have a slider for each number that one of the policies follows."""
+        for slider in self.sliders.values():
+            slider.remove()
+        self.sliders = {}
+        ranges: dict[str, tuple[str, float, float, float]] = {}
+        for about in abouts:
+            for i, (name, unit, low, high, first) in enumerate(numbers(about)):
+                if len(self.fixed) > i and "lean" not in about:
+                    first = float(np.clip(self.fixed[i], low, high))
+                _, least, most, begun = ranges.get(name, (unit, low, high, first))
+                ranges[name] = (unit, min(low, least), max(high, most), begun)
+        self.folder.visible = bool(ranges)
+        for name, (unit, low, high, first) in [*ranges.items()][:MOST]:
+            label = f"{short(name)} [{short(unit)}]"
+            step = max((high - low) / 100, 1e-9)
+            with self.folder:
+                slider = self.gui.add_slider(label, low, max(high, low + step), step, first)
+            slider.on_update(lambda _: self.requests.put(self.take_over))
+            self.sliders[name] = slider
+
+    def take_over(self) -> None:
+        """Let the sliders say the command."""
+        self.fixed = np.zeros(0)
+        if self.touring.value:
+            self.touring.value = False
+
+    def command(self, about: Mapping[str, Any], t: float) -> np.ndarray | None:
+        """(n,) the command of a policy at a time [s]; None if it follows none."""
+        if not about:
+            return None
+        if self.touring.value:
+            return tour(about, self.seconds)(t % self.seconds)
+        if len(self.fixed) == len(about["names"]):
+            return self.fixed
+        rows = numbers(about)
+        low, high, first = (np.array([row[i] for row in rows]) for i in (2, 3, 4))
+        values = [self.sliders[row[0]].value if row[0] in self.sliders else None for row in rows]
+        asked = np.where([v is None for v in values], first, [v or 0.0 for v in values])
+        asked = asked.clip(low, high)
+        if "lean" not in about:
+            return asked
+        spin, lean, towards = asked[-3:]
+        turn = leaning(np.array(about["center"][-4:], float), spin, lean, towards)
+        return np.concatenate([asked[:-3], turn])
+
+
+def numbers(about: Mapping[str, Any]) -> list[tuple[str, str, float, float, float]]:
+    """Name, unit, least, largest and first value of each number that a command has a slider for."""
+    if not about:
+        return []
+    low, high = about["trained"]["low"], about["trained"]["high"]
+    center = about.get("center") or [0.0] * len(low)
+    units = [*about.get("units", ()), *[""] * len(low)][: len(low)]
+    rows = [
+        (str(name), str(unit), float(a), float(b), float(np.clip(c, min(a, b), max(a, b))))
+        for name, unit, a, b, c in zip(about["names"], units, low, high, center, strict=True)
+    ]
+    if "lean" not in about:
+        return rows
+    spin = float(about.get("spin", math.pi))
+    spans = ((-spin, spin), (0.0, float(about["lean"])), (-math.pi, math.pi))
+    turns = [(name, "rad", *span, 0.0) for name, span in zip(TURNS, spans, strict=True)]
+    return rows[:-4] + turns
+
+
+class Plot:
+    """Curves of named numbers over the last seconds, one plot of the page.
+
+    Args:
+        gui: of the server.
+        title: of the plot.
+    """
+
+    def __init__(self, gui: Any, title: str):
+        self.gui, self.title, self.chart = gui, title, None
+        self.names: list[str] = []
+        self.rows: deque[list[float]] = deque(maxlen=PLOTTED)
+
+    def add(self, t: float, values: Mapping[str, float]) -> None:
+        """Add what was read at a time [s]."""
+        if [*values] != self.names or (self.rows and t <= self.rows[-1][0]):
+            self.names = [*values]
+            self.rows.clear()
+        self.rows.append([t, *(x if math.isfinite(x) else 0.0 for x in values.values())])
+
+    def draw(self) -> None:
+        """Show what was added."""
+        if len(self.rows) < 2 or not self.names:
+            return
+        data = tuple(np.array(column) for column in zip(*self.rows, strict=True))
+        labels = [short(name).replace("<", "‹") for name in self.names]
+        if self.chart and [x["label"] for x in self.chart.series[1:]] == labels:
+            self.chart.data = data
+            return
+        self.remove()
+        curves = tuple(
+            {
+                "label": label,
+                "stroke": COLORS[i % len(COLORS)],
+                "width": 1.5,
+                "points": {"show": False},
+            }
+            for i, label in enumerate(labels)
+        )
+        # Without `scales` a plot would take the time for a date.
+        x, scales = {"label": "t [s]"}, {"x": {"time": False}}
+        self.chart = self.gui.add_uplot(
+            data, (x, *curves), title=self.title, scales=scales, height=200, legend={"show": True}
+        )
+
+    def remove(self) -> None:
+        """Take the plot off the page."""
+        if self.chart:
+            self.chart.remove()
+        self.chart = None

@@ -1,0 +1,207 @@
+"""What the web page shows of a rollout: its robots, their targets and their ground."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+import trimesh
+from mjviser import conversions
+
+from gpusim_rl.viewer.offscreen import whole
+from gpusim_rl.viewer.target import command_arrow
+
+BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
+SHOWN_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
+SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture
+ORANGE = (255, 178, 0)
+
+
+class Scene:
+    """Worlds of a model on the page, each at a place of its own.
+
+    A body's geoms are one mesh, drawn once for each world. Boxes that are fixed to the world are
+    drawn one by one, since rough ground moves them.
+
+    Args:
+        server: a viser.ViserServer.
+        root: name of the scene's root, such as `/a`.
+        rollout: a `Rollout`, whose model is drawn.
+        place: (2,) where the first world stands [m].
+        ground: whether its planes are drawn.
+    """
+
+    def __init__(
+        self, server: Any, root: str, rollout: Any, place: np.ndarray, ground: bool = True
+    ):
+        self.scene, self.root, self.rollout, self.ground = server.scene, root, rollout, ground
+        model, n = rollout.model, rollout.worlds
+        self.model, self.data = model, mujoco.MjData(model)
+        self.tracked = int(model.jnt_bodyid[0]) if model.njnt else 0
+        rollout.show_world(0)
+        self.data.qpos[:] = rollout.qpos()[0]
+        mujoco.mj_kinematics(model, self.data)
+        mujoco.mj_comPos(model, self.data)
+        view = whole(model, self.data)
+        self.reach, self.center = view.distance / 2.5, view.lookat.copy()  # [m]
+        self.frame = self.scene.add_frame(root, show_axes=False)
+        shown = (model.geom_group < SHOWN_GROUPS) & (colors(model)[:, 3] > 0)
+        drawn: list[int] = np.flatnonzero(shown).tolist()
+        fixed = [g for g in drawn if model.geom_bodyid[g] == 0]
+        self.boxes = [g for g in fixed if model.geom_type[g] == BOX]
+        self.places = grid(n, self.spacing(), place)
+        self.meshes: list[tuple[int, Any]] = []  # (body, handle)
+        for body in range(model.nbody):
+            geoms = [g for g in drawn if model.geom_bodyid[g] == body and g not in self.boxes]
+            self.add_body(body, geoms)
+        self.box_handle = self.add_boxes() if self.boxes else None
+        self.arrow = self.scene.add_arrows(
+            f"{root}/command",
+            np.zeros((1, 2, 3)),
+            ORANGE,
+            shaft_radius=0.03 * self.reach,
+            head_radius=0.07 * self.reach,
+            head_length=0.12 * self.reach,
+            visible=False,
+        )
+        self.offset = -self.seen(0)
+
+    def spacing(self) -> float:
+        """Distance of neighboring worlds [m]."""
+        model, ground = self.model, 0.0
+        for g in self.boxes:
+            ground = max(ground, *(abs(model.geom_pos[g, :2]) + model.geom_size[g, :2]))
+        return max(2.5 * self.reach, 2.0 * ground)
+
+    def add_body(self, body: int, geoms: list[int]) -> None:
+        """Add the geoms of a body. ValueError if one has a shape that cannot be drawn."""
+        model, n = self.model, self.rollout.worlds
+        for g in (g for g in geoms if self.ground and model.geom_type[g] == PLANE):
+            self.scene.add_grid(
+                f"{self.root}/plane{g}",
+                infinite_grid=True,
+                fade_distance=50.0,
+                cell_size=0.25 if self.reach < 2 else 0.5,
+                plane_color=(205, 210, 218),
+                plane_opacity=1.0,
+                shadow_opacity=0.25,
+                position=self.data.geom_xpos[g],
+                wxyz=quaternion(self.data.geom_xmat[g]),
+            )
+        solid = [g for g in geoms if model.geom_type[g] != PLANE]
+        for i, group in enumerate(conversions.group_geoms_by_visual_compat(model, solid)):
+            handle = self.scene.add_batched_meshes_trimesh(
+                f"{self.root}/body{body}/{i}",
+                conversions.merge_geoms(model, group),
+                batched_wxyzs=np.tile([1.0, 0, 0, 0], (n, 1)),
+                batched_positions=np.zeros((n, 3)),
+                lod="off",
+            )
+            self.meshes.append((body, handle))
+
+    def add_boxes(self) -> Any:
+        """Add the boxes that are fixed to the world, those of all worlds as one batch."""
+        unit, count = trimesh.creation.box(), len(self.boxes) * self.rollout.worlds
+        rgb = (255 * colors(self.model)[self.boxes, :3]).astype(np.uint8)
+        return self.scene.add_batched_meshes_simple(
+            f"{self.root}/boxes",
+            unit.vertices,
+            unit.faces,
+            batched_wxyzs=np.tile([1.0, 0, 0, 0], (count, 1)),
+            batched_positions=np.zeros((count, 3)),
+            batched_scales=np.ones((count, 3)),
+            batched_colors=np.tile(rgb, (self.rollout.worlds, 1)),
+            flat_shading=True,
+            lod="off",
+        )
+
+    def seen(self, world: int) -> np.ndarray:
+        """(3,) the point that a camera follows in a world, of `self.data` [m]."""
+        return self.data.xpos[self.tracked] + self.places[world]
+
+    def draw(self, shown: int, command: np.ndarray | None) -> None:
+        """Draw all worlds as they are now, and a command (n,) as an arrow over one's robot."""
+        n, model, qpos = self.rollout.worlds, self.model, self.rollout.qpos()
+        pos, quat, boxes = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4)), {}
+        for world in sorted(range(n), key=lambda world: world == shown):  # that one comes last
+            self.rollout.show_world(world)
+            self.data.qpos[:] = qpos[world]
+            mujoco.mj_kinematics(model, self.data)
+            pos[world], quat[world] = self.data.xpos + self.places[world], self.data.xquat
+            boxes[world] = self.posed_boxes(world)
+        for body, handle in self.meshes:
+            send(handle, "batched_positions", pos[:, body])
+            send(handle, "batched_wxyzs", quat[:, body])
+        if self.box_handle:
+            names = ("batched_positions", "batched_wxyzs", "batched_scales")
+            columns = zip(*(boxes[world] for world in range(n)), strict=True)
+            for name, values in zip(names, columns, strict=True):
+                send(self.box_handle, name, np.concatenate(values))
+        self.point(shown, command)
+
+    def follow(self, world: int | None) -> None:
+        """Move the scene so that a world's robot, which was drawn last, stays in the middle.
+
+        None: so that the scene stands still.
+        """
+        goal = -self.middle() if world is None else -self.seen(world)
+        far = np.linalg.norm(goal - self.offset) > 4 * self.reach  # it began anew elsewhere
+        self.move(goal if far else self.offset + SMOOTH * (goal - self.offset))
+
+    def move(self, offset: np.ndarray) -> None:
+        """Move the scene to an offset (3,) [m]."""
+        self.offset = offset
+        send(self.frame, "position", offset)
+
+    def middle(self) -> np.ndarray:
+        """(3,) the middle of all places, at the robot's first height [m]."""
+        x, y, _ = self.places.mean(0)
+        return np.array([x, y, self.center[2]])
+
+    def posed_boxes(self, world: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Positions, rotations and sizes of the boxes of a world."""
+        data, ids = self.data, self.boxes
+        turns = np.array([quaternion(x) for x in data.geom_xmat[ids]]).reshape(-1, 4)
+        return data.geom_xpos[ids] + self.places[world], turns, 2 * self.model.geom_size[ids]
+
+    def point(self, world: int, command: np.ndarray | None) -> None:
+        """Draw the command as an arrow over the robot of a world, if it is a velocity."""
+        about: Mapping[str, Any] = self.rollout.about
+        arrow = None if command is None else command_arrow(about, command, self.data, self.reach)
+        if arrow is not None:
+            send(self.arrow, "points", (np.stack(arrow) + self.places[world])[None])
+        if self.arrow.visible != (arrow is not None):
+            self.arrow.visible = arrow is not None
+
+    def remove(self) -> None:
+        """Take the scene off the page."""
+        self.frame.remove()
+
+
+def send(handle: Any, name: str, value: np.ndarray) -> None:
+    """Set a property of a thing on the page, unless it has this value."""
+    value = value.astype(np.float32)
+    if not np.array_equal(getattr(handle, name), value):
+        setattr(handle, name, value)
+
+
+def grid(n: int, spacing: float, place: np.ndarray) -> np.ndarray:
+    """(n, 3) places in a square [m], the first at a place (2,)."""
+    side = math.ceil(math.sqrt(n))
+    rows, columns = np.divmod(np.arange(n), side)
+    return np.stack([place[0] - spacing * rows, place[1] + spacing * columns, np.zeros(n)], 1)
+
+
+def colors(model: Any) -> np.ndarray:
+    """(ngeom, 4) the color of each geom, that of its material if it has one."""
+    rgba, has = model.geom_rgba.copy(), model.geom_matid >= 0
+    rgba[has] = model.mat_rgba[model.geom_matid[has]]
+    return rgba.clip(0, 1)
+
+
+def quaternion(matrix: np.ndarray) -> np.ndarray:
+    """(4,) the rotation of a matrix (9,)."""
+    turn = np.zeros(4)
+    mujoco.mju_mat2Quat(turn, matrix)
+    return turn

@@ -1,0 +1,144 @@
+"""The web server of the page: viser's, which answers pages of its own address only."""
+
+import contextlib
+import functools
+import http
+import io
+import ipaddress
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import viser
+import websockets.asyncio.server
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+LOOPBACK = "127.0.0.1"
+PORT = 8080
+# Nothing is loaded from elsewhere, and no other page may hold this one in a frame.
+POLICY = (
+    "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:;"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or a name means this machine alone."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def hostname(authority: str) -> str:
+    """The host in `host:port`, without brackets."""
+    host, colon, port = authority.rpartition(":")
+    return (host if colon and port.isdigit() else authority).strip("[]").lower()
+
+
+def refusal(headers: Headers, host: str) -> str:
+    """Why a request is refused; empty if it is answered.
+
+    The name that the browser asked for has to be this machine's: another site's name may be made to
+    point here. A WebSocket has to come from a page that this server sent.
+
+    Args:
+        headers: of the request.
+        host: address that the server is bound to.
+    """
+    hosts = headers.get_all("Host")
+    named = hostname(hosts[0]) if len(hosts) == 1 else ""
+    if not is_loopback(named) and (is_loopback(host) or not is_own(named, host)):
+        return "this host is not served"
+    if headers.get("Upgrade") and headers.get_all("Origin") != [f"http://{hosts[0]}"]:
+        return "other origins are refused"
+    return ""
+
+
+def is_own(named: str, host: str) -> bool:
+    """Whether a name is an address, or that of this machine."""
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(named))
+    return named in (host, socket.gethostname().lower())
+
+
+class Server(viser.ViserServer):
+    """viser's server, which a page cannot ask to open a tunnel to the internet."""
+
+    def request_share_url(self, verbose: bool = True) -> str | None:
+        return None
+
+
+@contextlib.contextmanager
+def checked_requests(host: str) -> Iterator[list[str]]:
+    """Let servers that are started now check their requests. viser has no setting for this.
+
+    Yields a list that is not empty once a server was started this way.
+    """
+    module, started = websockets.asyncio.server, list[str]()
+    serve = module.serve
+
+    @functools.wraps(serve)
+    def serve_checked(handler: Any, *where: Any, process_request: Any, **others: Any) -> Any:
+        def check(connection: Any, request: Request) -> Response | None:
+            if why := refusal(request.headers, host):
+                return connection.respond(http.HTTPStatus.FORBIDDEN, f"{why}\n")
+            response = process_request(connection, request)
+            if response is not None:
+                response.headers["Content-Security-Policy"] = POLICY
+                response.headers["X-Content-Type-Options"] = "nosniff"
+            return response
+
+        started.append(host)
+        return serve(handler, *where, process_request=check, **others)
+
+    module.serve = serve_checked
+    try:
+        yield started
+    finally:
+        module.serve = serve
+
+
+def open_server(host: str, port: int) -> tuple[Server, str]:
+    """A server of the page, and its address.
+
+    Args:
+        host: address to bind to.
+        port: the first of a hundred that are tried; 0 for any that is free.
+
+    Raises OSError if there is no such address on this machine, or no free port.
+    """
+    port = free_port(host, port)
+    with checked_requests(host) as started, quiet():
+        server = Server(host=host, port=port, label="gpusim_rl", verbose=False)
+    if not started:  # a later viser may start its server in another way
+        server.stop()
+        raise ValueError("this version of viser starts its server unchecked: install another")
+    server.gui.configure_theme(control_width="large", show_logo=False, show_share_button=False)
+    server.gui.main_panel.dock_right()
+    name = f"[{host}]" if ":" in host else host
+    return server, f"http://{name}:{server.get_port()}"
+
+
+def free_port(host: str, first: int) -> int:
+    """The first of a hundred ports that is free at an address; OSError if none is.
+
+    viser would try a thousand of them, and wait for ever if all fail.
+    """
+    family, wrong = socket.AF_INET6 if ":" in host else socket.AF_INET, ""
+    for port in range(first, min(first + 100, 65536)):
+        try:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+                return probe.getsockname()[1]
+        except OSError as error:
+            wrong = error.strerror or str(error)
+    raise OSError(f"host={host} port={first}: {wrong}")
+
+
+def quiet() -> contextlib.redirect_stdout[io.StringIO]:
+    """Drop what viser prints."""
+    return contextlib.redirect_stdout(io.StringIO())

@@ -1,0 +1,326 @@
+"""The web page: who may open it, and that it shows what a film shows."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+import viser
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from gpusim_rl import play_mode, player
+from gpusim_rl.config import compose
+from gpusim_rl.viewer.web_page import LONGEST, Sliders, numbers, short
+from gpusim_rl.viewer.web_server import Server, open_server, quiet, refusal
+from gpusim_rl.web import Web
+from tests.browser import CHROMIUM, WebPage, WebServer, chromium, listening
+from tests.commands import environment
+from tests.worlds import ROOT
+
+PROTOCOL = f"viser-v{viser.__version__}"
+COMMAND = [0.5, 0.0, 0.2]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Server, str]]:
+    """A server without anything to show, and its address."""
+    server, address = open_server("127.0.0.1", 0)
+    yield server, address
+    with quiet():
+        server.stop()
+
+
+def settings(*words: str) -> dict[str, Any]:
+    """A configuration of play.py."""
+    return compose.compose_plain("play", ["mode=web", *words])
+
+
+@pytest.fixture
+def web(trained) -> Iterator[Web]:
+    """The page of the trained run, at a fixed command, as a process would serve it."""
+    server, _ = open_server("127.0.0.1", 0)
+    yield Web(settings(f"run={trained}", f"command={COMMAND}", "worlds=2"), [str(trained)], server)
+    with quiet():
+        server.stop()
+
+
+# -- who may open it -------------------------------------------------------------------------------
+
+
+def test_pages_of_other_origins_are_refused(served):
+    """A WebSocket opens for the server's own page alone, and under no other name of the machine."""
+    _, address = served
+    at, authority = address.replace("http", "ws"), address.removeprefix("http://")
+
+    def status(**headers: str) -> int:
+        try:
+            with connect(at, subprotocols=[PROTOCOL], additional_headers=headers):  # type: ignore
+                return 101
+        except InvalidStatus as error:
+            return error.response.status_code
+
+    assert status(Origin=address) == 101
+    assert status() == 403
+    others = ("http://example.com", "null", "https://" + authority, address + "0", address + "/")
+    assert [status(Origin=origin) for origin in others] == [403] * len(others)
+    for name in ("example.com", f"example.com:{authority[-4:]}", "127.0.0.1.example.com"):
+        assert status(Origin=f"http://{name}", Host=name) == 403
+
+
+def test_the_page_is_served_under_its_own_name_alone(served):
+    """Another site's name that points here gets no page, and no site may frame or feed ours."""
+    _, address = served
+    with urllib.request.urlopen(address) as page:
+        policy = page.headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in policy and "connect-src 'self'" in policy
+    other = urllib.request.Request(address, headers={"Host": "example.com"})
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(other)
+    assert error.value.code == 403
+    error.value.close()
+
+
+@pytest.mark.parametrize(
+    "host, bound, answered",
+    [
+        ("localhost:9", "127.0.0.1", True),
+        ("[::1]:9", "127.0.0.1", True),
+        ("192.168.0.7:9", "127.0.0.1", False),
+        ("192.168.0.7:9", "0.0.0.0", True),
+        ("example.com:9", "0.0.0.0", False),
+        ("localhost:9", "0.0.0.0", True),
+    ],
+)
+def test_names_of_this_machine(host, bound, answered):
+    """Addresses are answered where host= is given, names of other sites never."""
+    from websockets.datastructures import Headers
+
+    assert (refusal(Headers(Host=host), bound) == "") == answered
+
+
+def test_no_tunnel(served):
+    """A page cannot make viser open a tunnel to the internet."""
+    assert served[0].request_share_url() is None
+
+
+def test_an_address_of_another_machine():
+    """host= that is no address of this machine, and a port that is taken, get one line."""
+    with pytest.raises(OSError, match=r"host=192\.0\.2\.1 port=0: "):
+        open_server("192.0.2.1", 0)
+
+
+# -- what it shows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["run", "onnx"])
+def test_page_and_film_agree(trained, served, source):
+    """After each of 120 steps the page's robot stands where the film's does: the same numbers."""
+    path = trained if source == "run" else trained / "policy.onnx"
+    cfg = settings(f"{source}={path}", f"command={COMMAND}", "seed=3")
+    web = Web(cfg, [str(path)], served[0])
+
+    def choose(_: Any) -> Any:
+        return lambda t: np.array(COMMAND)
+
+    if source == "run":
+        run = player.find_run(cfg)
+        _, frames = player.play_run(run, *player.load_run(run, cfg), cfg, choose)
+    else:
+        _, frames = player.play_onnx(path, choose)
+    for i in range(120):
+        web.step()
+        t, qpos = next(frames)
+        shown = web.policies[0]
+        np.testing.assert_array_equal(shown.rollout.qpos()[0], qpos, err_msg=f"step {i}")
+        assert shown.time == pytest.approx(t)
+    web.draw()
+    web.show_numbers()
+    assert [float(x) for x in shown.base.value.split()] == pytest.approx(qpos[:7], abs=1e-7)
+    shown.scene.remove()
+
+
+def test_time_and_pushes(web):
+    """A push adds its velocity, a step is one control step, and a reset begins at time zero."""
+    (shown,) = web.policies
+    dt, before = shown.rollout.dt, shown.rollout.env.sim.qvel.clone()
+    web.push(np.array([0.0, 1.5]))
+    added = shown.rollout.env.sim.qvel - before
+    assert added[:, 1].tolist() == [1.5, 1.5] and added.abs().sum() == 3
+    web.controls.step_once()
+    assert (web.controls.paused, web.controls.steps, web.controls.pause.label) == (True, 1, "go on")
+    web.step()
+    assert (web.controls.steps, shown.time) == (0, dt)
+    web.restart()
+    assert shown.time == 0 and shown.rollout.env.time.tolist() == [0, 0]
+
+
+def test_checkpoints(web, capsys):
+    """The chosen checkpoint acts, where the robots are; one that is not whole is a note."""
+    (shown,) = web.policies
+    assert shown.checkpoints() == ("last", "000002", "000000")
+    weights, before = shown.ppo.policy.actor, shown.rollout.qpos()
+    last = next(weights.parameters()).clone()
+    shown.iteration.value = "000000"
+    web.change_checkpoint(shown)
+    assert shown.note.value == "after 0 iterations"
+    assert not np.array_equal(next(weights.parameters()).detach(), last.detach())
+    assert np.array_equal(shown.rollout.qpos(), before)
+    shown.iteration.options = (*shown.iteration.options, "000001")
+    shown.iteration.value = "000001"
+    web.change_checkpoint(shown)
+    assert "000001.safetensors is not a whole checkpoint" in shown.note.value
+    assert shown.note.value in capsys.readouterr().err
+
+
+def test_compare(trained, served):
+    """A run and a file stand side by side, follow one command, and keep the same time."""
+    words = [str(trained), str(trained / "policy.onnx")]
+    web = Web(settings(f"compare=[{','.join(words)}]", f"command={COMMAND}"), words, served[0])
+    for _ in range(20):
+        web.step()
+    web.draw()
+    first, second = web.policies
+    assert first.time == second.time == pytest.approx(20 * first.rollout.dt)
+    apart = second.scene.places[0] - first.scene.places[0]
+    assert apart[1] > first.scene.reach and apart[0] == 0
+    assert [x.rollout.asked.tolist() for x in web.policies] == [COMMAND, COMMAND]
+
+
+def test_sliders(served):
+    """A command is a tour until a slider moves, and then stays in the range of each policy."""
+    ranges = {"low": [-1.0, -2.0], "high": [1.0, 2.0]}
+    about = {"names": ["x", "y"], "units": ["m", "m"], "trained": ranges}
+    narrow = about | {"trained": {"low": [-0.5, -2.0], "high": [0.5, 2.0]}}
+    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
+    sliders.rebuild([about, narrow])
+    assert sliders.command({}, 0.0) is None
+    assert sliders.command(about, 2.1).tolist() == [0.8, 0.0]
+    sliders.sliders["x"].value = 0.9
+    sliders.take_over()
+    assert not sliders.touring.value
+    assert sliders.command(about, 2.1).tolist() == [0.9, 0.0]
+    assert sliders.command(narrow, 2.1).tolist() == [0.5, 0.0]
+
+
+def test_sliders_of_a_rotation(served):
+    """A rotation has a slider for its turn and its lean, and is a unit quaternion."""
+    about = {
+        "names": ["z", "qw", "qx", "qy", "qz"],
+        "units": ["m", "1", "1", "1", "1"],
+        "trained": {"low": [0.0, -1, -1, -1, -1], "high": [1.0, 1, 1, 1, 1]},
+        "center": [0.5, 1.0, 0.0, 0.0, 0.0],
+        "lean": 0.4,
+    }
+    assert [row[0] for row in numbers(about)] == ["z", "turn", "lean", "lean towards"]
+    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
+    sliders.rebuild([about])
+    sliders.sliders["lean"].value = 0.4
+    sliders.take_over()
+    asked = sliders.command(about, 0.0)
+    assert asked[0] == 0.5 and np.linalg.norm(asked[1:]) == pytest.approx(1)
+    assert 2 * np.arccos(asked[1]) == pytest.approx(0.4)
+
+
+def test_names_of_strangers():
+    """A stranger's name is one line without control characters, and not longer than the page."""
+    assert short("a\nb\x1b[2J") == "a b\\x1b[2J"
+    assert len(short("x" * 10**6)) == LONGEST
+
+
+WRONG = {
+    "host=": "host='': expected an address",
+    "host=5": "host=5: expected an address",
+    "host=[1]": "host=[1]: expected an address",
+    "host=127.0.0.256": "expected an address of this machine",
+    "port=-1": "port=-1: expected a whole number from 0 to 65535",
+    "port=http": "port='http': expected a whole number",
+    "port=1.5": "port=1.5: expected a whole number",
+    "compare=a": "compare=a: expected two run directories",
+    "compare=[a,b,c]": "expected two run directories or .onnx files",
+    "compare=[a,3]": "expected two run directories or .onnx files",
+    "compare=[a,b] run=a": "compare= names both policies: not with run=",
+    "compare=[a,b] onnx=p.onnx": "compare= names both policies: not with onnx=",
+    "compare=[a,b] worlds=4": "compare= names both policies: not with worlds=",
+    "compare=[a,b] checkpoint=c": "compare= names both policies: not with checkpoint=",
+    "worlds=65": "worlds=65: expected a whole number from 1 to 64",
+    "worlds=4 onnx=p.onnx": "worlds=4 needs run=",
+    "video=walk.mp4": "video= is not shown by mode=web",
+    "repro=r.safetensors": "repro= is not shown by mode=web",
+    "command=fast": "command=fast: expected numbers",
+    "seconds=0": "seconds=0: expected a whole number",
+    "mode=video port=80": "port=80 needs mode=web",
+    "mode=video host=0.0.0.0": "host=0.0.0.0 needs mode=web",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_words(line):
+    """A wrong word of mode=web is refused in one line that names it."""
+    with pytest.raises(ValueError, match=re.escape(WRONG[line])) as error:
+        play_mode.choose_mode(settings(*line.split()))
+    assert "\n" not in str(error.value)
+
+
+def test_without_viser(monkeypatch):
+    """Without the extra, one line says how to install it."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(play_mode, "find_spec", lambda name: name != "viser" and find(name))
+    with pytest.raises(ValueError, match=r"pip install 'gpusim_rl\[web\]'"):
+        play_mode.choose_mode(settings())
+
+
+# -- as a process ----------------------------------------------------------------------------------
+
+
+def test_the_server_ends_with_its_parent(tmp_path, trained):
+    """It listens at 127.0.0.1 alone, and ends when the process that started it is killed."""
+    words = ["mode=web", f"onnx={trained}/policy.onnx", "port=0"]
+    code = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(ROOT / "play.py"), *words],
+        cwd=tmp_path,
+        env=environment(tmp_path / "home"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout
+    port = int(re.search(r":(\d+) ", parent.stdout.readline())[1])  # type: ignore[index]
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    assert listening(int(children[0])) == {f"0100007F:{port:04X}"}
+    os.kill(parent.pid, signal.SIGKILL)
+    begun = time.monotonic()
+    assert parent.stdout.read() == "ended with the process that started it\n"
+    assert time.monotonic() - begun < 30
+    parent.wait()
+    parent.stdout.close()
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+def test_a_page_in_a_browser(tmp_path, trained):
+    """Chromium shows the page; its buttons pause and step; Ctrl-C ends it in one line."""
+    with WebServer(f"onnx={trained}/policy.onnx", cwd=tmp_path) as server, chromium() as browser:
+        page = WebPage(browser, server.address)
+        page.wait_until(0.1)
+        page.click("pause")
+        page.wait_for("state", "paused")
+        page.set("forward [m/s]", 0.4)
+        before, base = page.time(), page.base()
+        page.click("step")
+        page.wait_until(before + 0.015)
+        assert page.time() == pytest.approx(before + 0.02, abs=0.011)
+        assert len(page.base()) == 7 and page.base() != base
+        assert page.errors == []
+        code, said = server.end()
+    assert (code, said) == (0, f"ended: {server.address} is closed\n")
