@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.robots.arm.description import arm_reasons
-from gpusim_rl.robots.arm.loading import NOT_OF_ARMS, LoadedArm
+from gpusim_rl.robots.arm.loading import LoadedArm
 from gpusim_rl.robots.arm.prepare import TOOL
 from gpusim_rl.robots.bodies import FREE
 from gpusim_rl.robots.humanoid.description import humanoid_reasons
@@ -121,15 +121,13 @@ def as_yaml(
     A comment above each value that was not given says where it comes from.
     """
     if isinstance(loaded, LoadedArm):
-        why, legs, has_not = arm_reasons(given, loaded), [loaded.robot.joints], NOT_OF_ARMS
+        why, legs = arm_reasons(given, loaded), [loaded.robot.joints]
     else:
         humanoid = isinstance(loaded, LoadedHumanoid)
         why = humanoid_reasons(given, loaded) if humanoid else reasons(given, loaded)
-        legs, has_not = loaded.robot.joints, ("tool",)
+        legs = loaded.robot.joints
     lines = [f"# conf/robot/{name}.yaml", f"name: {name}"]
     for key, value in asdict(loaded.robot).items():
-        if key in has_not:
-            continue
         if key != "joints" and isinstance(value, list) and len(value) == sum(map(len, legs)):
             leg = value[: len(legs[0])]
             repeated = value == leg * len(legs)
