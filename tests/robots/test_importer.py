@@ -172,12 +172,12 @@ def test_only_feet_collide_or_all(file, tmp_path):
 
 def test_what_is_printed_is_the_robot(hund, tmp_path):
     """The printed YAML gives the same model again, and only `scale`, which the task sets, is
-    null."""
+    null, and the `tool` of an arm."""
     printed = yaml.safe_load(as_yaml(hund, {}, "hund", dataclasses.asdict(make_actuator())))
     assert (
         printed.pop("name") == "hund"
         and printed.pop("actuator") == dataclasses.asdict(make_actuator())
-        and [key for key, value in printed.items() if value is None] == ["scale"]
+        and [key for key, value in printed.items() if value is None] == ["scale", "tool"]
     )
     again = make_robot(**printed)
     assert (

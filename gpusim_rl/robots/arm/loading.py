@@ -22,6 +22,7 @@ from gpusim_rl.robots.inertias import implausible
 from gpusim_rl.robots.prepare import add_servos, remove_files
 from gpusim_rl.robots.servos import diverges, six_digits
 
+NOT_OF_ARMS = ("feet", "scale", "height")  # keys of a description
 EXACT = 1e-6  # m
 MARGIN = 0.05  # rad: how far angles of the workspace keep from the ends of their ranges
 HOLD = 1.0  # s, after which the servos must hold the home pose
@@ -123,7 +124,7 @@ def build_arm(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Lo
 
 def describe_chain(robot: Robot, original: mujoco.MjModel) -> tuple[Robot, Tool]:
     """The description with base, joints and tool, and the tool's frame."""
-    for key in ("feet", "scale", "height"):
+    for key in NOT_OF_ARMS:
         if getattr(robot, key) is not None:
             raise RobotError(f"robot.{key}: an arm has none")
     root = topology.find_root(original, robot.base)
