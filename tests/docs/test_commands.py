@@ -32,7 +32,7 @@ WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the 
 # Commands that are not run, and what each needs. Their configuration is composed instead.
 LISTED = {
     "make test": LONG,
-    "python play.py run=runs/quadruped/… mode=web": ENDLESS,
+    "python play.py 'run=runs/quadruped/…' mode=web": ENDLESS,
     "make gpu-test": GPU,
     "make gpu-check": GPU,
     "make cuda-test": LONG,
