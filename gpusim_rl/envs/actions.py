@@ -1,6 +1,14 @@
-"""Actions that move the targets of position servos step by step."""
+"""Actions that move the targets of position servos: from where the joints are, or step by step."""
 
 from torch import Tensor
+
+
+def relative(joint_pos: Tensor, step: Tensor, limits: Tensor) -> Tensor:
+    """(B, nu) targets a step (B, nu) [rad, m] from the joints' positions, within limits (2, nu).
+
+    With a step of 0 a servo does not pull: the target is where the joint is measured.
+    """
+    return (joint_pos + step).clamp(limits[0], limits[1])
 
 
 def integrated(

@@ -8,7 +8,7 @@ import torch
 
 from gpusim_rl.core.maths import leaning_rotation, rotate, yaw
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.actions import integrated
+from gpusim_rl.envs.actions import integrated, relative
 from gpusim_rl.envs.declarations import Command, check_shown_by
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.rewards import reward_terms
@@ -99,6 +99,13 @@ def test_reward_and_bonus_do_not_share_a_name():
     task = altered(bonus=lambda self, s: dict(upright=s.qpos[:, 0]))
     with pytest.raises(ValueError, match="reward and bonus both have a term 'upright'"):
         reward_terms(task, make_env("cartpole", 2).current_state())
+
+
+def test_relative_targets():
+    """They are a step from the joints, within the limits."""
+    limits = torch.tensor([[-1.0, -1.0], [1.0, torch.inf]])
+    target = relative(torch.tensor([[0.9, 5.0]]), torch.tensor([[0.3, 0.3]]), limits)
+    torch.testing.assert_close(target, torch.tensor([[1.0, 5.3]]))
 
 
 def test_integrated_targets():
