@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.core.waiting import waiting
 
 SECONDS = 5  # of a film
@@ -34,7 +35,7 @@ class Films:
         self, path: Path, every: int | None, task_code: str | None, say: Callable[[str], None]
     ):
         self.folder, self.every, self.say = path / "films", every, say
-        self.words = [f"run={path}", f"seconds={SECONDS}"]
+        self.words = [quoted("run", path), f"seconds={SECONDS}"]
         self.words += [f"task_code={task_code}"] if task_code else []
         self.due: int | None = None  # an iteration whose checkpoint is not written yet
         self.queue: list[int] = []  # those whose checkpoints are copied
@@ -82,10 +83,16 @@ class Films:
         """Start the film of a copied checkpoint, with the lowest priority."""
         self.made, self.errors = i, tempfile.TemporaryFile()
         copy = self.copied(i)
-        words = [*self.words, f"checkpoint={copy}", f"video={copy.with_suffix('.mp4')}"]
+        film = quoted("video", copy.with_suffix(".mp4"))
+        words = [*self.words, quoted("checkpoint", copy), film]
+        before = os.environ.get("PYTHONPATH")
+        paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [before])])
+        own = {"PYTHONPATH": paths, "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        # -P: no module comes from the working directory
+        line = [sys.executable, "-P", "-m", "gpusim_rl.films", str(os.getpid()), str(lowest)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpusim_rl.films", str(os.getpid()), str(lowest), *words],
-            env=os.environ | {"LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            [*line, *words],
+            env=os.environ | own,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self.errors,
@@ -100,8 +107,11 @@ class Films:
             errors.seek(0)
             lines = errors.read().decode(errors="replace").strip().splitlines()
         self.copied(self.made).unlink(missing_ok=True)
+        for part in self.folder.glob(f".{self.made:06d}.mp4.*"):  # of a process that was killed
+            part.unlink(missing_ok=True)
         if process.returncode:
             why = lines[-1] if lines else f"its process ended with {process.returncode}"
+            why = "it takes too long" if process.returncode == -signal.SIGKILL else why
             self.say(f"no film of iteration {self.made}: {why.removeprefix('error: ')}")
 
     def finish(self) -> None:
@@ -111,6 +121,8 @@ class Films:
         begins again.
         """
         self.copy_if_due()
+        if self.process and self.process.poll() is not None:
+            self.end()
         if self.process and self.errors:
             self.process.kill()
             self.process.wait()
@@ -137,6 +149,12 @@ class Films:
             self.process.wait()
             self.process.returncode = 0  # it did not fail
             self.end()
+
+
+def quoted(key: str, path: Path) -> str:
+    """A word of a command line for a path with any characters."""
+    text = str(path).replace("'", r"\'")
+    return f"{key}='{text}'"
 
 
 def attend(parent: int, lowest: bool) -> None:

@@ -141,6 +141,7 @@ class Trainer:
         try:
             scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
         except BaseException:
+            self.films.stop()
             self.sink.close(failed=True)
             raise
         told = {f"eval/{key}": x for key, x in scores.items() if x is not None}

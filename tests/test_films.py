@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from gpusim_rl.films import Films
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.films import Films, quoted
+from gpusim_rl.runs.run import Run
 from tests.commands import TINY, refused, succeed
 from tests.films import decoded
 
@@ -63,6 +66,28 @@ def test_only_the_newest_waits(films):
     assert films.process is None and not films.queue and not [*folder.iterdir()]
 
 
+def test_a_film_that_has_ended_is_not_made_again(films):
+    """The end of a training takes what is there. What a killed process left is removed, and no film
+    of the run before that."""
+    films, lines, folder = films
+    films({"iteration": 2.0})
+    films.process.wait()
+    started = films.process
+    part = folder / ".000002.mp4.0123.part.mp4"
+    part.write_bytes(b"half a film")
+    assert Run(folder.parent).films() == []
+    films.finish()
+    assert films.process is None and started.returncode and len(lines) == 1
+    assert not part.exists()
+
+
+def test_paths_of_any_characters_are_words():
+    """The command line of a film reads them as they are."""
+    for name in ("a(1)", "a,b", "x=1", "[2]", "it's", "a b", "$x", "{a}", "back\\slash"):
+        word = quoted("run", Path("/tmp", name))
+        assert compose_plain("play", [word])["run"] == f"/tmp/{name}"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="ends with its parent on Linux alone")
 def test_its_process_ends_with_the_training(tmp_path):
     """It is of lowest priority, and does not outlive a training that was killed."""
@@ -79,8 +104,12 @@ def test_its_process_ends_with_the_training(tmp_path):
         number, scheduler = map(int, training.stdout.readline().split())
         training.kill()
     assert scheduler == os.SCHED_IDLE
-    for _ in range(100):
-        if not os.path.exists(f"/proc/{number}"):
+    for _ in range(600):
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":  # it has ended, and nobody has asked how
             return
         time.sleep(0.1)
     pytest.fail("the process of the film goes on")

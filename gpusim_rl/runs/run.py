@@ -134,7 +134,7 @@ class Run:
         self._lock = file
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
-        for part in self.path.glob("**/.*.part"):  # of a process that was killed
+        for part in self.path.glob("**/.*.part*"):  # of a process that was killed
             part.unlink(missing_ok=True)
 
     def check_lock(self) -> None:
@@ -221,7 +221,8 @@ class Run:
     def films(self, since: float = 0.0) -> list[Path]:
         """The films (.mp4) of the run, written after a time [s since 1970], newest last."""
         files = [*self.path.glob("*.mp4"), *self.path.glob("films/*.mp4")]
-        files = [file for file in files if file.is_file() and not file.is_symlink()]
+        # pathlib's * matches hidden files, too: those are not whole
+        files = [x for x in files if x.is_file() and not x.is_symlink() and x.name[0] != "."]
         times = {file: file.stat().st_mtime for file in files}
         return sorted((x for x in files if times[x] >= since), key=lambda x: times[x])
 
