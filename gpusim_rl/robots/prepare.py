@@ -104,9 +104,12 @@ def fix_inertias(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
 
 
 def clear(spec: mujoco.MjSpec) -> None:
-    """Remove the keyframes, sensors, actuators and contact pairs of the file, in place."""
+    """Remove the keyframes, sensors, actuators, contact pairs and gravity compensation of the file,
+    in place."""
     for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs):
         spec.delete(element)
+    for body in spec.bodies:
+        body.gravcomp = 0
 
 
 def add_ground(spec: mujoco.MjSpec, original: mujoco.MjModel, height: float = 0.0) -> None:

@@ -145,4 +145,5 @@ def diverges(m: mujoco.MjModel) -> str:
         mujoco.mj_step(m, d)
     if np.isfinite(d.qvel).all() and np.abs(d.qvel).max() < SPEED:
         return ""
-    return "its simulation diverges: try a smaller robot.kp or robot.kd"
+    springs = " or softer springs of its joints" if m.jnt_stiffness.any() else ""
+    return f"its simulation diverges: try a smaller robot.kp or robot.kd{springs}"

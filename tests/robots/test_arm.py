@@ -21,7 +21,7 @@ from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import as_yaml
 from gpusim_rl.robots.shapes import load_any, load_as
 from tests import robot_files
-from tests.arm_files import mjcf
+from tests.arm_files import COUPLED, mjcf
 from tests.exported import export_task
 from tests.worlds import numbers, robot_keys
 
@@ -55,6 +55,15 @@ def test_what_is_guessed(greifer):
     assert "middle of the fingertips" in why["tool"]
     assert "fixed: links_weg, rechts_weg" in why["joints"]
     assert robot.mirror == [-1, 1, 1, -1, 1, -1]
+
+
+def test_gravity_is_the_tasks(tmp_path):
+    """Gravity compensation of the file is not kept, and a weld between fingers does not matter."""
+    weld = COUPLED.replace("/></eq", '/><weld body1="links" body2="rechts"/></eq')
+    text = mjcf(more=weld).replace('<body name="oberarm"', '<body name="oberarm" gravcomp="1"')
+    loaded = load(tmp_path, text)
+    assert loaded.original.body_gravcomp.any() and not loaded.mjm.body_gravcomp.any()
+    assert loaded.mjm.neq == 0
 
 
 def test_home(greifer):
@@ -259,6 +268,17 @@ def test_given_values_win(tmp_path):
         (
             mjcf(more='<equality><joint joint1="heben" joint2="beugen"/></equality>'),
             "an equality couples heben, beugen",
+        ),
+        (
+            mjcf(
+                more='<tendon><fixed name="t"><joint joint="heben" coef="1"/>'
+                '<joint joint="beugen" coef="-1"/></fixed></tendon>'
+            ),
+            "a tendon couples heben, beugen",
+        ),
+        (
+            mjcf(more='<equality><connect body1="hand" anchor="0 0 0"/></equality>'),
+            "an equality couples hand and world",
         ),
         (
             "<mujoco><worldbody><body name='a'><geom size='0.1'/></body></worldbody></mujoco>",

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.tool import Tool
-from gpusim_rl.robots.bodies import Array, RobotError
+from gpusim_rl.robots.bodies import Array, RobotError, subtree
 from gpusim_rl.robots.prepare import (
     BOX,
     HIDDEN,
@@ -79,13 +79,31 @@ def turned(tool: Tool, angle: float) -> Array:
 
 
 def check_couplings(m: mujoco.MjModel, joints: list[str]) -> None:
-    """RobotError if the file couples joints of the arm with each other, or by a tendon."""
+    """RobotError if an equality or a tendon of the file couples joints of the arm."""
     ids = {m.joint(name).id for name in joints}
     for i in range(m.neq):
-        pair = {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])}
-        if m.eq_type[i] == mujoco.mjtEq.mjEQ_JOINT and pair & ids and pair <= ids | {-1}:
-            names = ", ".join(m.joint(j).name for j in sorted(pair) if j >= 0)
+        if names := coupled(m, i, ids):
             raise RobotError(f"robot.joints: an equality couples {names}: they do not move freely")
+    for i in range(m.ntendon):
+        path = slice(m.tendon_adr[i], m.tendon_adr[i] + m.tendon_num[i])
+        moved = m.wrap_objid[path][m.wrap_type[path] == mujoco.mjtWrap.mjWRAP_JOINT]
+        if names := ", ".join(m.joint(j).name for j in sorted({*moved.tolist()} & ids)):
+            raise RobotError(f"robot.joints: a tendon couples {names}: they do not move freely")
+
+
+def coupled(m: mujoco.MjModel, i: int, ids: set[int]) -> str:
+    """What an equality couples, of the joints of an arm and the bodies that they move."""
+    ends = [int(m.eq_obj1id[i]), int(m.eq_obj2id[i])]
+    if m.eq_type[i] == mujoco.mjtEq.mjEQ_JOINT:
+        arm = {*ends} & ids and {*ends} <= ids | {-1}
+        return ", ".join(m.joint(j).name for j in sorted(ends) if j >= 0) if arm else ""
+    kind = mujoco.mjtEq(int(m.eq_type[i]))
+    if kind not in (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD):
+        return ""
+    if m.eq_objtype[i] == OBJECT.mjOBJ_SITE:
+        ends = [int(m.site_bodyid[x]) for x in ends]
+    moved = [{j for j in ids if x in subtree(m, int(m.jnt_bodyid[j]))} for x in ends]
+    return " and ".join(m.body(x).name for x in ends) if moved[0] != moved[1] else ""
 
 
 def lock(spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], rest: Array) -> None:

@@ -45,8 +45,6 @@ def prepare_quadruped(
     clear(spec)
     fix_inertias(spec, original)
     set_options(spec.option)
-    for element in spec.bodies:
-        element.gravcomp = 0
     body = spec.body(base)
     if not any(joint.type == FREE for joint in body.joints):
         body.add_freejoint(name=added_name("base"))
