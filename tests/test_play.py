@@ -253,11 +253,12 @@ def test_export(here, trained):
 
 
 def controller_of(run: Path) -> tuple[bytes, dict[str, Any]]:
-    """The graph of a run's policy.onnx, and its description but for the name of the run."""
+    """The graph of a run's policy.onnx, and its description but for the name of the run, and the
+    seal, which depends on it."""
     model = onnx.load(run / "policy.onnx")
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     about = json.loads(metadata.pop("gpusim_rl"))
-    del about["lineage"]["run"]
+    del about["lineage"]["run"], metadata["seal"]
     return model.graph.SerializeToString(deterministic=True), metadata | about
 
 

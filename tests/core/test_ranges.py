@@ -6,7 +6,7 @@ import pytest
 
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core import ranges
-from gpusim_rl.core.ranges import BENCH, PLAY, RANGES, Range
+from gpusim_rl.core.ranges import BENCH, GATE, PLAY, RANGES, Range
 from gpusim_rl.envs.registry import load_task
 from tests.worlds import TASKS
 
@@ -24,7 +24,7 @@ def is_number(value: object) -> bool:
 @pytest.mark.parametrize("name", ["config", "play", "bench", "bench_time", "bench_profile"])
 def test_each_number_has_a_range(name, task):
     """Of each program, and of each task what it adds."""
-    tables = {"config": RANGES, "play": PLAY | RANGES}
+    tables = {"config": RANGES, "play": PLAY | RANGES | GATE}
     table = tables.get(name, BENCH | RANGES)
     own = load_task(task).ranges
     table = table | {f"task.{key}": entry for key, entry in own.items()}

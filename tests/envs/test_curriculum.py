@@ -362,7 +362,7 @@ def train(*words: str) -> list[dict[str, Any]]:
     """The rows of a training with an evaluation after each iteration."""
     words = (*TINY, "eval_every=1", "log=none", "run_dir=run", *words)
     if "resume=run" in words:
-        words = words[len(TINY) + 4 :]
+        words = words[len(TINY) + 3 :]
     cfg = resume.check_training(compose.compose_plain("config", [*words]), [*words])
     trainer.Trainer(cfg).train()
     return Run(Path("run")).rows()

@@ -68,9 +68,9 @@ def test_several_worlds_in_a_film(run):
     others has a robot on its own ground."""
     words = ("run=run", "video=wall.mp4", "worlds=5", "seconds=1", "kind=steps", "level=1")
     assert succeed("play.py", *words, cwd=run) == "wrote wall.mp4\n"
-    frames = decoded(run / "wall.mp4", 1272, 1272)
+    frames = decoded(run / "wall.mp4", 1278, 1278)
     assert len(frames) == 25
-    last = frames[-1].reshape(3, 424, 3, 424, 3).swapaxes(1, 2).reshape(9, 424, 424, 3)
+    last = frames[-1].reshape(3, 426, 3, 426, 3).swapaxes(1, 2).reshape(9, 426, 426, 3)
     assert last[5:].mean() < 2 and last[:5].reshape(5, -1).std(1).min() > 15
     assert np.abs(last[0].astype(int) - last[1]).mean() > 2
 
