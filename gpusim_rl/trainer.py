@@ -175,9 +175,9 @@ class Trainer:
             (self.run.path / "policy.onnx").unlink(missing_ok=True)
         else:
             export_policy(self.loop.learner, self.cfg, self.run.path)
-        for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
-            self.sink.add(file)
         self.write_report()
+        for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
+            metric_writers.add_or_warn(self.sink, file)
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 

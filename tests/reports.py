@@ -3,8 +3,6 @@
 import copy
 import json
 import re
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,14 +50,25 @@ def make_run(path: Path, *words: str, rows: int = 12, **files: Any) -> Path:
     return path
 
 
-def loaded(page: Path, tmp: Path) -> str:
-    """The page as headless Chromium has it after loading, with no way to a network."""
-    browser = shutil.which("chromium")
-    assert browser, "needs Chromium: apt install chromium"
-    line = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp}/c"]
-    line += ["--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", page.resolve().as_uri()]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout
+def opened(browser: Any, path: Path) -> tuple[list[bool], list[str]]:
+    """(whether each picture is drawn, what a page must not do) of a file, in a browser.
+
+    The latter are its addresses that are neither file: nor data:, and its dialogs.
+    """
+    page, wrong = browser.new_page(), list[str]()
+
+    def look(request: Any) -> None:
+        if not request.url.startswith(("file:", "data:")):
+            wrong.append(request.url)
+
+    def close(dialog: Any) -> None:
+        wrong.append(f"{dialog.type}: {dialog.message}")
+        dialog.dismiss()
+
+    page.on("request", look)
+    page.on("dialog", close)
+    page.goto(path.resolve().as_uri())
+    return page.evaluate("[...document.images].map(x => x.naturalWidth > 0)"), wrong
 
 
 def words_of(page: str) -> str:

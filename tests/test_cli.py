@@ -532,6 +532,7 @@ def test_names_of_swept_runs():
     assert name == "seed_1-robot.mjcf_a_b_.xml"
     assert compose.parse([f"run={name}"])[0].value() == name
     assert len(command_line.run_name([f"a={'x' * 999}"], {"a": []})) <= 150
+    assert command_line.run_name(["seed=1"], {}) == "run"  # below the directory of all
 
 
 def test_no_login_needs_no_wandb(trained):

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import json
 import re
 import shutil
 import sys
@@ -15,11 +14,15 @@ import yaml
 from gpusim_rl import report
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.envs.scores import wilson
-from tests.commands import TINY, command, refused, succeed
-from tests.reports import EVIL, loaded, make_run, words_of
+from gpusim_rl.trainer import configure, train
+from gpusim_rl.training.metric_writers import Nowhere
+from tests.browser import CHROMIUM, chromium
+from tests.commands import EXPORTED, TINY, command, refused, succeed
+from tests.reports import EVIL, make_run, opened, words_of
 
 SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
 CAUSES = {"still": 0.5}  # of those that count successes
+BROKEN = '<img src="data:image/svg+xml;base64,PHN2Zw==">'  # a picture that cannot be drawn
 
 
 def render(*runs: Path, out: Path) -> str:
@@ -140,6 +143,28 @@ def test_hostile_metrics(tmp_path):
     assert [f"{run.name}<td" in page for run in runs] == [True] * 6
 
 
+ODD = (
+    {"success": -1e300, "episodes": 1e300},
+    {"still": 1e308, "fell": -1e308, "success": 2, "episodes": 1e9},
+    {"success": 1e308, "return": -1e308, "episodes": -1},
+)
+
+
+def test_scores_that_are_no_shares(tmp_path):
+    """Scores of a stranger that count no episodes are shown, and not counted."""
+    runs = [make_run(tmp_path / str(i), f"seed={i}", eval=odd) for i, odd in enumerate(ODD)]
+    for run in runs:
+        page = render(run, out=run / "report.html")
+        assert "<td>evaluation: " not in page and "success" in page
+    assert "3 runs" in render(*runs, out=tmp_path / "a.html")
+
+
+def test_letters_that_the_font_lacks(tmp_path, recwarn):
+    """A metric with a Chinese name is drawn without a warning."""
+    render(make_run(tmp_path / "run", evil="高"), out=tmp_path / "a.html")
+    assert not [str(one.message) for one in recwarn]
+
+
 def test_a_training_writes_its_report(tmp_path):
     """train.py leaves report.html, says so, and shows what was trained; also if it gives up."""
     here = tmp_path / "here"
@@ -152,6 +177,21 @@ def test_a_training_writes_its_report(tmp_path):
     done = command("train.py", *words, *worse, "run_dir=bad", cwd=here)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert 'class="failed">Failed after' in (here / "bad" / "report.html").read_text()
+
+
+def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
+    """A training whose logger refuses the policy ends well, with its report and one line."""
+
+    def add(self: object, file: Path) -> None:
+        raise RuntimeError("the logger is full")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Nowhere, "add", add)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
+    run = train(configure(*words, "iterations=1", "run_dir=run")).path
+    assert (run / "report.html").is_file()
+    error = capsys.readouterr().err
+    assert error.endswith("not logged: run/policy.onnx: RuntimeError: the logger is full\n")
 
 
 def test_without_matplotlib(tmp_path, monkeypatch, capsys):
@@ -239,13 +279,16 @@ def test_the_command_says_how_it_is_called(tmp_path):
     assert "nowhere is not a directory" in says
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs apt install chromium")
+@pytest.mark.skipif(not CHROMIUM, reason="needs apt install chromium")
 def test_a_page_opens_without_a_network(tmp_path):
-    """Chromium shows every picture of a page from the disk, and hostile words run nothing."""
+    """Chromium draws every picture of a page from the disk, and hostile words run nothing. It tells
+    where a page is none of this."""
     runs = [make_run(tmp_path / f"r{i}", f"seed={i}", eval=SCORES) for i in range(3)]
     runs.append(make_run(tmp_path / "evil", evil=EVIL))
-    page = tmp_path / "page.html"
+    page, bad = tmp_path / "page.html", tmp_path / "bad.html"
     report.write(runs, page)
-    dom = loaded(page, tmp_path)
-    assert dom.count("<img") == page.read_text().count("<img ") and "</html>" in dom
-    assert "<script" not in dom and json.dumps(EVIL)[1:9] not in dom
+    bad.write_text(f"<img src=http://127.0.0.1:9/a.png><script>alert(1)</script>{BROKEN}")
+    with chromium() as browser:
+        good, wrong = opened(browser, page), opened(browser, bad)
+    assert good == ([True] * page.read_text().count("<img "), []) and good[0]
+    assert wrong == ([False, False], ["http://127.0.0.1:9/a.png", "alert: 1"])

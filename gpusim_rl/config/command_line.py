@@ -128,7 +128,7 @@ def swept(words: list[str]) -> dict[str, list[str]]:
 def run_name(words: list[str], sweep: dict[str, list[str]]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 
-    It has no character that would need quotes in `run=`.
+    It is `run` if nothing is swept, and has no character that would need quotes in `run=`.
 
     Args:
         words: of this run, KEY=VALUE.
@@ -136,4 +136,4 @@ def run_name(words: list[str], sweep: dict[str, list[str]]) -> str:
     """
     values = dict(word.split("=", 1) for word in words)
     short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in sweep}
-    return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST]
+    return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST] or "run"

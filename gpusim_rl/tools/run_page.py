@@ -170,14 +170,13 @@ def episodes_of(run: Summary) -> int:
 def failures(run: Summary) -> list[tuple[str, str]]:
     """(cause, how often), of the evaluation and of the end of the training."""
     episodes, rows = episodes_of(run), []
-    if "success" in run.scores and episodes:
-        missed = round((1 - run.scores["success"]) * episodes)
-        rows.append(("evaluation: no success", f"{missed} of {episodes} episodes"))
-    shares = {cause: run.scores.get(name) for name, cause in FAILED.items()}
-    shares |= {why: 1 - run.scores[name] for name, why in MISSED.items() if name in run.scores}
+    missed = {"success": "no success"} | MISSED
+    shares = {why: 1 - run.scores[name] for name, why in missed.items() if name in run.scores}
+    shares |= {why: run.scores[name] for name, why in FAILED.items() if name in run.scores}
     for cause, share in shares.items():
-        if share is not None and episodes:
-            rows.append((f"evaluation: {cause}", f"{round(share * episodes)} of {episodes}"))
+        if 0 <= share <= 1 and episodes:
+            counted = f"{round(share * episodes)} of {episodes} episodes"
+            rows.append((f"evaluation: {cause}", counted))
     for name, what in PER_EPISODE.items():
         if name in run.scores:
             rows.append((f"evaluation: {what}", f"{run.scores[name]:.4g} per episode"))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from gpusim_rl.core.errors import printable, warn
+from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
@@ -106,9 +108,11 @@ class WandB:
         about["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
         failed = "W&B is offline; "
         try:
-            self.run = wandb.init(**about)
-        except wandb.Error:
-            failed = "W&B cannot be reached; "
+            with waiting("waiting for W&B"):
+                self.run = wandb.init(**about)
+        except wandb.Error as error:  # no network, or a key that it does not know
+            why, _, _ = str(error).partition("\n")
+            failed = f"W&B cannot be used: {printable(why[:200])}; "
             self.run = wandb.init(**about, mode="offline")
         self.task, self.step, self.finished = config["task"]["name"], 0, False
         asked = "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
@@ -135,7 +139,8 @@ class WandB:
 
     def close(self, failed: bool = False) -> None:
         if not self.finished:
-            self.run.finish(exit_code=int(failed))
+            with waiting("finishing the run of W&B"):
+                self.run.finish(exit_code=int(failed))
         self.finished = True
 
 
@@ -206,6 +211,15 @@ def sink(name: str, log: dict[str, Any], path: Path, config: dict[str, Any]) -> 
     if name == "wandb" or (name == "auto" and logged_in()):
         return WandB(name == "auto", log, path, config)
     return TensorBoard(path) if name == "tensorboard" else Nowhere()
+
+
+def add_or_warn(to: Sink, file: Path) -> None:
+    """Add a film or a policy. If that fails, one line says why: it must not fail a training."""
+    try:
+        to.add(file)
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
+        warn(f"not logged: {file}: {kind}{' '.join(str(error).split())}"[:1000])
 
 
 def digest(file: Path) -> dict[str, Any]:

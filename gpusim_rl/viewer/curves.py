@@ -128,7 +128,9 @@ def grid_of(count: int) -> tuple[Any, list[Any]]:
 def address(figure: Any) -> str:
     """A figure as the address of an SVG picture, in which a browser runs nothing."""
     out = io.BytesIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    with warnings.catch_warnings():  # of a letter that the font lacks, which is drawn as a box
+        warnings.filterwarnings("ignore", "Glyph ", UserWarning)
+        figure.savefig(out, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from pathlib import Path
 
 import imageio
@@ -10,6 +11,7 @@ import pytest
 from gpusim_rl.algorithms.ppo.report import NAMES as PPO_NAMES
 from gpusim_rl.algorithms.ppo.report import SHARES
 from gpusim_rl.config.validate import check_log
+from gpusim_rl.core import waiting
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import NAMES, logged_in, public_name, public_row, sink
@@ -103,6 +105,17 @@ def test_tensorboard(tmp_path):
     assert digest in text.tensor_proto.string_val[0].decode()
 
 
+def test_what_a_logger_does_not_take(tmp_path, capsys):
+    """A file that is no film, or any other failure, is one line on stderr, and no exception."""
+    (tmp_path / "play.mp4").write_bytes(b"no film")
+    to = sink("tensorboard", LOG, tmp_path, CONFIG)
+    metric_writers.add_or_warn(to, tmp_path / "play.mp4")
+    to.close()
+    error = capsys.readouterr().err
+    assert error.startswith(f"not logged: {tmp_path}/play.mp4: ") and "is not a film" in error
+    assert error.count("\n") == 1 and "\\n" not in error
+
+
 def test_nothing_and_unknown(tmp_path):
     """log=none writes nothing, and a name that is none is refused with the choices."""
     to = sink("none", LOG, tmp_path, CONFIG)
@@ -116,10 +129,11 @@ def test_nothing_and_unknown(tmp_path):
         sink("w&b", LOG, tmp_path, CONFIG)
 
 
-def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch):
+def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     """With a login but no network a run is kept offline after a while, with one line that says how
     to send it later. Its file holds name, group, tags, metrics, film and policy."""
     monkeypatch.setattr(metric_writers, "PATIENCE", 1.0)
+    monkeypatch.setattr(waiting, "EVERY", 0.1)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     policy = tmp_path / "policy.onnx"
@@ -127,7 +141,12 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch):
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a", "b"]}
     to = sink("auto", log, tmp_path, CONFIG)
     (folder,) = tmp_path.glob("wandb/offline-run-*")
-    assert to.where == f"W&B cannot be reached; `wandb sync {folder}` sends the run later"
+    assert re.fullmatch(
+        f"W&B cannot be used: .*timed out.*; `wandb sync {folder}` sends the run later",
+        to.where,
+        re.IGNORECASE,
+    )
+    assert "waiting for W&B: 0:0" in capsys.readouterr().out
     to.write(ROW | {"eval/success": 0.5})
     to.add(gray_film(tmp_path / "play.mp4"))
     to.add(policy)
@@ -165,6 +184,29 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
     assert (asked["name"], asked["group"], asked["tags"]) == (tmp_path.name, None, [])
     Online.disabled, Online.url = True, None
     assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
+
+
+def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
+    """What W&B answers is said in the line, and the run is kept offline. To finish it may take a
+    while, which is said, too."""
+    import wandb
+
+    class Offline:
+        offline, disabled, url, dir = True, False, None, str(tmp_path / "files")
+        finish = staticmethod(lambda exit_code: time.sleep(0.5))
+
+    def init(mode: str = "", **_: object) -> type[Offline]:
+        if mode == "offline":
+            return Offline
+        raise wandb.errors.AuthenticationError("the key \x1b[2J is unknown\nat line 7")
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(waiting, "EVERY", 0.05)
+    to = sink("auto", LOG, tmp_path, CONFIG)
+    assert to.where.startswith(r"W&B cannot be used: the key \x1b[2J is unknown; `wandb sync ")
+    to.close()
+    assert "finishing the run of W&B: 0:0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
