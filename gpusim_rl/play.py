@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import numpy as np
 from omegaconf import DictConfig
 
 from gpusim_rl import gate, new_task, player
@@ -23,6 +22,7 @@ from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
 from gpusim_rl.viewer.picture import picture
+from gpusim_rl.viewer.target import fixed_command
 from gpusim_rl.viewer.window import Choose, Command, Keys, tour, view
 
 REPLAY_SECONDS = 5  # of a video of repro=
@@ -179,10 +179,7 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
 
     def choose(about: Mapping[str, Any]) -> Command:
         names, trained = about["names"], about["trained"]
-        fixed = np.array(cfg["command"] or [], dtype=float)
-        if len(fixed) not in (0, len(names)):
-            expected = f"{len(names)} numbers: {', '.join(names)}"
-            raise ValueError(f"command={cfg['command']}: this policy follows {expected}")
+        fixed = fixed_command(about, cfg["command"])
         if keys is not None and not len(fixed):
             center = about.get("center", ())
             keys.append(Keys(trained["low"], trained["high"], center, names))

@@ -10,6 +10,7 @@ import numpy as np
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.pace import Every, Pace
+from gpusim_rl.viewer.target import fixed_command
 from gpusim_rl.viewer.web_page import SPEEDS, Controls, Request, Sliders
 from gpusim_rl.viewer.web_server import LOOPBACK, PORT, is_loopback, open_server, quiet
 from gpusim_rl.web_policy import Shown, known_runs
@@ -58,7 +59,7 @@ class Web:
         ]
         command = cfg["command"] or []
         for shown in self.policies:
-            check_command(command, shown.rollout.about)
+            fixed_command(shown.rollout.about, command)
         self.sliders = Sliders(server, self.requests, command, cfg["seconds"])
         worlds = max(shown.rollout.worlds for shown in self.policies)
         self.controls = Controls(server, self.requests, worlds, self.restart, self.push)
@@ -202,11 +203,3 @@ class Web:
         self.controls.state.value = f"{at:.2f} s, {'paused' if paused else speed}"
         for shown in self.policies:
             shown.show_numbers(self.controls.followed or 0)
-
-
-def check_command(command: list[float], about: Any) -> None:
-    """ValueError unless a command of the command line has as many numbers as a policy follows."""
-    names = about["names"] if about else ()
-    if len(command) not in (0, len(names)):
-        expected = f"{len(names)} numbers: {', '.join(names)}" if names else "no command"
-        raise ValueError(f"command={command}: this policy follows {expected}")

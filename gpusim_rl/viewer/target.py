@@ -43,9 +43,15 @@ def check_command(about: Mapping[str, Any] | None, model: Any, path: Path) -> No
 def fault_of(about: Mapping[str, Any], model: Any) -> str:
     """What is wrong with a command; empty if nothing is."""
     count, trained = len(about["names"]), about["trained"]
+    for key in ("names", "units"):
+        words = about.get(key, [])
+        if not (isinstance(words, list | tuple) and all(isinstance(x, str) for x in words)):
+            return f"{key} of its command are no list of words"
     for numbers in (trained["low"], trained["high"], about.get("center", trained["low"])):
         if len(numbers) != count or not all(is_number(x) for x in numbers):
             return f"ranges and center of its command are not {count} numbers each"
+    if any(a > b for a, b in zip(trained["low"], trained["high"], strict=True)):
+        return "a range of its command ends below its begin"
     if "lean" in about:
         angles = about["lean"], about.get("spin", math.pi)
         if count <= 4 or not all(is_number(x) and 0 <= x <= 3.1416 for x in angles):
@@ -55,6 +61,19 @@ def fault_of(about: Mapping[str, Any], model: Any) -> str:
     if "shown_by" in about and (count < 3 or not can_show(model, about["shown_by"])):
         return f"its model has no body {about['shown_by']!r} that shows the command"
     return ""
+
+
+def fixed_command(about: Mapping[str, Any] | None, command: list[float] | None) -> np.ndarray:
+    """(n,) what command= of the command line asks of a policy; (0,) if it is not given.
+
+    ValueError unless it has as many numbers as the policy follows.
+    """
+    names = about["names"] if about else ()
+    fixed = np.array(command or [], dtype=float)
+    if len(fixed) not in (0, len(names)):
+        expected = f"{len(names)} numbers: {', '.join(names)}" if names else "no command"
+        raise ValueError(f"command={command}: this policy follows {expected}")
+    return fixed
 
 
 def is_number(x: Any) -> bool:

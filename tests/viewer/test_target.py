@@ -63,7 +63,13 @@ def test_a_body_is_moved_to_the_command():
         {"center": [0.5]},
         {"trained": {"low": ["1"] * 7, "high": [1.0] * 7}},
         {"trained": {"low": [-1.0] * 7}},
+        {"trained": {"low": [1.0] * 7, "high": [-1.0] * 7}},
         {"names": 3},
+        {"names": "xyzwabc"},
+        {"names": [*NAMES[:6], 7]},
+        {"units": 5},
+        {"units": None},
+        {"units": ["m", None]},
     ],
 )
 def test_a_broken_command_is_one_line(others):
