@@ -3,8 +3,13 @@
 Torch and MuJoCo are imported inside functions: mistakes in the command line are answered before.
 """
 
-import json
+# ruff: noqa: E402
+
 import os
+
+PARENT = os.getppid()  # before imports that take long: it may end meanwhile
+
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -192,15 +197,14 @@ def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
 
 def show_page(cfg: dict[str, Any]) -> None:
     """mode=web: serve a page that shows one policy, or two side by side."""
-    parent = os.getppid()
     with errors.one_line_errors():
         words = cfg["compare"] or [cfg["onnx"] or str(player.find_run(cfg).path)]
         for word in cfg["compare"] or ():
-            if not word.endswith(".onnx"):
+            if not player.is_file(word):
                 player.find_run({"run": word})
     from gpusim_rl import web  # loads torch and viser, after mistakes are answered
 
-    web.serve(cfg, words, parent)
+    web.serve(cfg, words, PARENT)
 
 
 def play(cfg: dict[str, Any]) -> None:

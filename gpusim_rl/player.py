@@ -17,6 +17,12 @@ MAX_STEPS = 1000  # timesteps of a control step
 SHORTEST = 1e-5  # timestep [s]
 
 
+def is_file(word: str) -> bool:
+    """Whether a word names an exported policy, and no run."""
+    path = Path(word)
+    return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
+
+
 def find_run(cfg: dict[str, Any]) -> Any:
     """The run that run= names, else the newest."""
     from gpusim_rl.runs.run import Run, newest

@@ -113,9 +113,10 @@ class Web:
             shown.open(word)
         except (ValueError, OSError) as error:
             shown.say(str(error))
-            shown.pick.value = next(k for k, x in shown.words.items() if x == shown.word)
+            shown.pick.value = shown.label
             return
         shown.iteration.options = shown.checkpoints()
+        shown.show_checkpoint()
         shown.note.value = ""
         self.restart_time()
         self.arrange()
@@ -127,12 +128,15 @@ class Web:
 
     def change_checkpoint(self, shown: Shown) -> None:
         """Let the policy of the chosen checkpoint act; if that fails, say why, and go on."""
+        if shown.iteration.value == shown.acting:
+            return
         try:
             shown.load_checkpoint(shown.iteration.value)
             if shown.ppo:
                 shown.note.value = f"after {shown.ppo.iterations} iterations"
         except (ValueError, OSError) as error:
             shown.say(str(error))
+            shown.show_checkpoint()
 
     # -- the loop ----------------------------------------------------------------------------------
 

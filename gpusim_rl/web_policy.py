@@ -34,13 +34,14 @@ class Shown:
         self.cfg, self.server, self.name, self.place = cfg, server, name, np.zeros(2)
         self.word = word
         self.run, self.ppo, self.rollout = self.load(word)
+        self.acting = self.first_checkpoint(cfg["checkpoint"])
         self.cfg = cfg | {"checkpoint": None}  # it is of the first run alone
         self.scene = self.make_scene(self.rollout, word)
         self.begin()
 
     def load(self, word: str) -> tuple[Any, Any, Rollout]:
         """The run and the PPO of a policy, None for one of a file, and the worlds it acts in."""
-        if is_file(word):
+        if player.is_file(word):
             return None, None, player.file_rollout(Path(word))
         run = player.find_run({"run": word})
         ppo, config = player.load_run(run, self.cfg)
@@ -56,6 +57,7 @@ class Shown:
             self.scene = self.make_scene(self.rollout, self.word)
             raise
         self.word, self.run, self.ppo, self.rollout = word, run, ppo, rollout
+        self.acting = LAST
         self.begin()
 
     def make_scene(self, rollout: Rollout, word: str) -> Scene:
@@ -81,6 +83,14 @@ class Shown:
         if self.run and self.ppo and isinstance(self.rollout, RunRollout):
             player.load_checkpoint(self.run, self.ppo, None if name == LAST else name)
             self.rollout.set_policy(self.ppo.policy)
+        self.acting = name
+
+    def first_checkpoint(self, path: str | None) -> str:
+        """What the page calls checkpoint= of the command line: its name, if the run has it."""
+        if not path or not self.run:
+            return LAST
+        own = Path(path).resolve().parent == self.run.checkpoints.path.resolve()
+        return Path(path).stem if own else tail(path)
 
     def checkpoints(self) -> tuple[str, ...]:
         """Names of the run's checkpoints, the newest first."""
@@ -89,20 +99,35 @@ class Shown:
 
     def add_controls(self, title: str, choices: list[str]) -> None:
         """Add the choice of a run and a checkpoint, what is known of the robot, and plots."""
-        gui, self.words = self.server.gui, {tail(word): word for word in choices}
+        gui, self.words = self.server.gui, labelled(choices)
         with gui.add_folder(title) as self.folder:
-            self.pick = gui.add_dropdown("run", tuple(self.words), initial_value=tail(self.word))
-            self.iteration = gui.add_dropdown("checkpoint", self.checkpoints(), initial_value=LAST)
+            self.pick = gui.add_dropdown("run", tuple(self.words), initial_value=self.label)
+            self.iteration = gui.add_dropdown(
+                "checkpoint", self.offers(), initial_value=self.acting
+            )
             self.note = gui.add_text("note", "", disabled=True, multiline=True)
             self.base = gui.add_text("base", "", disabled=True, hint="pose: m, then w x y z")
             self.plots = (Plot(gui, "reward [1/s]"), Plot(gui, "measures"))
 
+    @property
+    def label(self) -> str:
+        """What the page calls this run or file."""
+        return next(label for label, word in self.words.items() if word == self.word)
+
+    def offers(self, *chosen: str) -> tuple[str, ...]:
+        """Checkpoints to choose from: also those that act or are chosen, if they were removed."""
+        return tuple(dict.fromkeys((*self.checkpoints(), self.acting, *chosen)))
+
     def look_for_checkpoints(self) -> None:
         """Offer the checkpoints that a training has written meanwhile."""
-        names = self.checkpoints()
+        names = self.offers(self.iteration.value)
         if names != self.iteration.options:
-            kept = self.iteration.value
-            self.iteration.options = names if kept in names else (*names, kept)
+            self.iteration.options = names
+
+    def show_checkpoint(self) -> None:
+        """Name the checkpoint that acts."""
+        self.look_for_checkpoints()
+        self.iteration.value = self.acting
 
     def step(self, command: np.ndarray | None) -> None:
         """One control step; what is plotted is read ten times a second."""
@@ -127,14 +152,20 @@ class Shown:
         errors.warn(text)
 
 
-def is_file(word: str) -> bool:
-    """Whether a word names an exported policy, and no run."""
-    return word.endswith(".onnx")
-
-
 def tail(word: str) -> str:
     """The end of a path, as the page shows it."""
     return short(word if len(word) < LONGEST else f"…{word[1 - LONGEST :]}")
+
+
+def labelled(words: list[str]) -> dict[str, str]:
+    """Words by what the page calls them, which has a number where two have the same end."""
+    names: dict[str, str] = {}
+    for word in words:
+        name, count = tail(word), 2
+        while name in names:
+            name, count = f"{tail(word)} ({count})", count + 1
+        names[name] = word
+    return names
 
 
 def tracked(measures: dict[str, float]) -> dict[str, float]:
@@ -145,7 +176,7 @@ def tracked(measures: dict[str, float]) -> dict[str, float]:
 
 def known_runs(words: list[str]) -> list[str]:
     """These runs and files, then the newest runs beside them and under runs/."""
-    roots = {Path("runs"), *(Path(word).parent for word in words if not is_file(word))}
+    roots = {Path("runs"), *(Path(word).parent for word in words if not player.is_file(word))}
     folders = {
         folder.parent
         for root in roots

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -137,9 +138,13 @@ class WebServer:
         env = environment(cwd.parent / f"{cwd.name}-home")
         pipes = dict[str, Any](stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.process = subprocess.Popen(line, cwd=cwd, env=env, **pipes)
-        self.first = self.process.stdout.readline() if self.process.stdout else ""
-        said = re.match(r"open (http://\S+) ", self.first)
-        assert said, self.first + self.process.communicate()[0]
+        try:
+            self.first = first_line(self.process)
+            said = re.match(r"open (http://\S+) ", self.first)
+            assert said, self.first + self.process.communicate(timeout=20)[0]
+        except BaseException:
+            self.process.kill()
+            raise
         self.address = said[1]
 
     @property
@@ -161,6 +166,13 @@ class WebServer:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.end()
         self.process.kill()
+
+
+def first_line(process: Any, patience: float = 120.0) -> str:
+    """What a process prints first. TimeoutError unless it does within this time [s]."""
+    if not select.select([process.stdout], [], [], patience)[0]:
+        raise TimeoutError(f"nothing was printed within {patience:g} s")
+    return process.stdout.readline()
 
 
 def listening(pid: int) -> set[str]:

@@ -7,6 +7,7 @@ the robots takes it out. No text of a stranger's file is shown as Markdown or HT
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -75,13 +76,13 @@ class Controls:
         others.on_click(
             lambda event: requests.put(restart if event.target.value == "reset" else self.step_once)
         )
-        direction.on_click(
-            lambda event: requests.put(
-                lambda: push(self.strength.value * np.array(DIRECTIONS[event.target.value], float))
-            )
-        )
+        direction.on_click(lambda event: requests.put(partial(push, self.velocity(event.target))))
         for changed in (self.follow, self.robot):
             changed.on_update(lambda _: requests.put(lambda: None))
+
+    def velocity(self, direction: Any) -> np.ndarray:
+        """(2,) what a push in the direction that was clicked adds [m/s]."""
+        return self.strength.value * np.array(DIRECTIONS[direction.value], float)
 
     def toggle(self) -> None:
         """Pause, or go on."""

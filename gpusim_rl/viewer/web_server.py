@@ -5,12 +5,14 @@ import functools
 import http
 import io
 import ipaddress
+import math
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import viser
 import websockets.asyncio.server
+from viser import _messages
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
@@ -101,6 +103,38 @@ def checked_requests(host: str) -> Iterator[list[str]]:
         module.serve = serve
 
 
+def check_updates(gui: Any) -> None:
+    """Let a page change values of controls alone, to what they offer. viser has no setting for it.
+
+    Args:
+        gui: of a server. viser would let a page set any property of a control.
+    """
+    interface, update = gui._websock_interface, gui._handle_gui_updates
+
+    async def checked(client: int, message: _messages.GuiUpdateMessage) -> None:
+        control = gui._gui_input_handle_from_uuid.get(message.uuid)
+        if control is None or [*message.updates] != ["value"]:
+            return
+        value = offered(control, message.updates["value"])
+        if value is not None:
+            await update(client, _messages.GuiUpdateMessage(message.uuid, {"value": value}))
+
+    interface.unregister_handler(_messages.GuiUpdateMessage, update)
+    interface.register_handler(_messages.GuiUpdateMessage, checked)
+
+
+def offered(control: Any, value: Any) -> bool | int | float | str | None:
+    """The value that a page may set a control to, in its range; None if it offers no such one."""
+    if not control.visible or control.disabled:
+        return None
+    if hasattr(control, "options"):
+        return value if isinstance(value, str) and value in control.options else None
+    if hasattr(control, "min"):
+        number = type(value) in (int, float) and math.isfinite(value)
+        return min(max(value, control.min), control.max) if number else None
+    return value if type(value) is bool else None
+
+
 def open_server(host: str, port: int) -> tuple[Server, str]:
     """A server of the page, and its address.
 
@@ -116,9 +150,11 @@ def open_server(host: str, port: int) -> tuple[Server, str]:
     if not started:  # a later viser may start its server in another way
         server.stop()
         raise ValueError("this version of viser starts its server unchecked: install another")
+    check_updates(server.gui)
     server.gui.configure_theme(control_width="large", show_logo=False, show_share_button=False)
     server.gui.main_panel.dock_right()
-    name = f"[{host}]" if ":" in host else host
+    everywhere = host != "localhost" and ipaddress.ip_address(host).is_unspecified
+    name = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
     return server, f"http://{name}:{server.get_port()}"
 
 

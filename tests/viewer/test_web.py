@@ -1,12 +1,15 @@
 """The web page: who may open it, and that it shows what a film shows."""
 
+import asyncio
+import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,15 +20,18 @@ from typing import Any
 import numpy as np
 import pytest
 import viser
+from viser import _messages
+from viser.infra import ClientId
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from gpusim_rl import play_mode, player
 from gpusim_rl.config import compose
 from gpusim_rl.viewer.web_page import LONGEST, Sliders, numbers, short
-from gpusim_rl.viewer.web_server import Server, open_server, quiet, refusal
+from gpusim_rl.viewer.web_server import Server, free_port, is_own, open_server, quiet, refusal
 from gpusim_rl.web import Web
-from tests.browser import CHROMIUM, WebPage, WebServer, chromium, listening
+from gpusim_rl.web_policy import labelled
+from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
 from tests.commands import environment
 from tests.worlds import ROOT
 
@@ -45,6 +51,12 @@ def served() -> Iterator[tuple[Server, str]]:
 def settings(*words: str) -> dict[str, Any]:
     """A configuration of play.py."""
     return compose.compose_plain("play", ["mode=web", *words])
+
+
+def send(server: Server, control: Any, **updates: Any) -> None:
+    """Let a page of a browser ask for new properties of a control."""
+    message = _messages.GuiUpdateMessage(control._impl.uuid, updates)
+    asyncio.run(server.gui._websock_interface._handle_incoming_message(ClientId(0), message))
 
 
 @pytest.fixture
@@ -110,6 +122,31 @@ def test_names_of_this_machine(host, bound, answered):
     assert (refusal(Headers(Host=host), bound) == "") == answered
 
 
+def test_a_message_of_a_page_sets_what_its_control_offers(web):
+    """viser takes any value of any property from a page; here it has to be one that is offered."""
+    controls, (shown,) = web.controls, web.policies
+    says = (
+        (controls.speed, ["99", "1/10"]),
+        (shown.pick, ["../evil", 5]),
+        (shown.iteration, ["../../../../../etc/passwd", None, ["last"], "000000"]),
+        (controls.robot, [float("nan"), "1", -5, 99]),
+        (controls.follow, ["", 3, False]),
+        (controls.state, ["evil"]),
+    )
+    for control, values in says:
+        for value in values:
+            send(web.server, control, value=value)
+    send(web.server, shown.iteration, _impl=0, value="last")
+    send(web.server, shown.iteration, removed=True)
+    assert (controls.speed.value, shown.iteration.value) == ("1/10", "000000")
+    assert shown.words[shown.pick.value] == shown.word
+    assert (controls.robot.value, controls.follow.value, controls.state.value) == (1, False, "")
+    send(web.server, controls.robot, value=-5)
+    assert controls.robot.value == 0
+    web.step()
+    web.draw()
+
+
 def test_no_tunnel(served):
     """A page cannot make viser open a tunnel to the internet."""
     assert served[0].request_share_url() is None
@@ -119,6 +156,20 @@ def test_an_address_of_another_machine():
     """host= that is no address of this machine, and a port that is taken, get one line."""
     with pytest.raises(OSError, match=r"host=192\.0\.2\.1 port=0: "):
         open_server("192.0.2.1", 0)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # of another program, which has it
+            stack.enter_context(socket.create_server(("127.0.0.1", 65535)))
+        with pytest.raises(OSError, match=r"host=127\.0\.0\.1 port=65535: "):
+            free_port("127.0.0.1", 65535)
+
+
+def test_the_address_of_a_server_for_other_machines():
+    """A server at all addresses prints this machine's name, which it answers."""
+    server, address = open_server("0.0.0.0", 0)
+    with quiet():
+        server.stop()
+    name = address.removeprefix("http://").rpartition(":")[0]
+    assert name == socket.gethostname() and is_own(name.lower(), "0.0.0.0")
 
 
 # -- what it shows ---------------------------------------------------------------------------------
@@ -177,11 +228,46 @@ def test_checkpoints(web, capsys):
     assert shown.note.value == "after 0 iterations"
     assert not np.array_equal(next(weights.parameters()).detach(), last.detach())
     assert np.array_equal(shown.rollout.qpos(), before)
-    shown.iteration.options = (*shown.iteration.options, "000001")
+    options = shown.iteration.options
+    shown.iteration.options = (*options, "000001")
     shown.iteration.value = "000001"
     web.change_checkpoint(shown)
     assert "000001.safetensors is not a whole checkpoint" in shown.note.value
     assert shown.note.value in capsys.readouterr().err
+    assert (shown.iteration.value, shown.iteration.options[: len(options)]) == ("000000", options)
+
+
+def test_the_page_names_the_checkpoint_that_acts(web, trained, tmp_path):
+    """Another run begins with its last one; one of the command line is named, or its path."""
+    (shown,) = web.policies
+    shown.iteration.value = "000000"
+    web.change_checkpoint(shown)
+    other = shutil.copytree(trained, tmp_path / "other")
+    shown.words["other"], shown.pick.options = str(other), (*shown.pick.options, "other")
+    shown.pick.value = "other"
+    web.change_run(shown)
+    assert (shown.word, shown.iteration.value) == (str(other), "last")
+    assert shown.first_checkpoint(f"{other}/checkpoints/000000.safetensors") == "000000"
+    assert shown.first_checkpoint(f"{trained}/checkpoints/000000.safetensors") != "000000"
+    shown.acting = "000007"  # training has removed it
+    shown.look_for_checkpoints()
+    before = shown.iteration.options
+    shown.look_for_checkpoints()
+    assert "000007" in before and shown.iteration.options is before
+
+
+def test_labels_of_runs():
+    """Two paths with the same end have two labels."""
+    words = [f"{i}/{'x' * 2 * LONGEST}" for i in range(3)]
+    assert list(labelled(words).values()) == words
+
+
+def test_what_is_a_file(trained, tmp_path):
+    """A policy is known by being a file: its name may lack .onnx, which a run's may have."""
+    shutil.copy(trained / "policy.onnx", tmp_path / "policy")
+    (tmp_path / "dir.onnx").mkdir()
+    assert player.is_file(str(tmp_path / "policy")) and player.is_file("missing.onnx")
+    assert not player.is_file(str(tmp_path / "dir.onnx")) and not player.is_file("missing")
 
 
 def test_compare(trained, served):
@@ -295,16 +381,37 @@ def test_the_server_ends_with_its_parent(tmp_path, trained):
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert parent.stdout
-    port = int(re.search(r":(\d+) ", parent.stdout.readline())[1])  # type: ignore[index]
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-    assert listening(int(children[0])) == {f"0100007F:{port:04X}"}
-    os.kill(parent.pid, signal.SIGKILL)
-    begun = time.monotonic()
-    assert parent.stdout.read() == "ended with the process that started it\n"
-    assert time.monotonic() - begun < 30
-    parent.wait()
-    parent.stdout.close()
+    child = 0
+    try:
+        said = first_line(parent)
+        child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0])
+        port = int(re.search(r":(\d+) ", said)[1])  # type: ignore[index]
+        assert listening(child) == {f"0100007F:{port:04X}"}
+        parent.kill()
+        assert parent.communicate(timeout=60)[0] == "ended with the process that started it\n"
+        child = 0
+    finally:
+        parent.kill()
+        if child:
+            os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
+def test_a_parent_that_ends_while_the_server_starts(tmp_path, trained):
+    """The parent is the one at the begin of the program, also if it has ended before the page."""
+    line = [sys.executable, str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx"]
+    code = f"""import subprocess, time
+subprocess.Popen({[*line, "port=0"]})
+time.sleep(0.2)"""
+    begun = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(tmp_path / "home"),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert begun.stdout.endswith("ended with the process that started it\n")
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
