@@ -400,18 +400,28 @@ def test_the_server_ends_with_its_parent(tmp_path, trained):
 def test_a_parent_that_ends_while_the_server_starts(tmp_path, trained):
     """The parent is the one at the begin of the program, also if it has ended before the page."""
     line = [sys.executable, str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx"]
+    # numpy is loaded long before the page
     code = f"""import subprocess, time
-subprocess.Popen({[*line, "port=0"]})
-time.sleep(0.2)"""
-    begun = subprocess.run(
+child = subprocess.Popen({[*line, "port=0"]})
+print(child.pid, flush=True)
+while "numpy" not in open(f"/proc/{{child.pid}}/maps").read():
+    time.sleep(0.01)"""
+    parent = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         env=environment(tmp_path / "home"),
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
     )
-    assert begun.stdout.endswith("ended with the process that started it\n")
+    child = int(first_line(parent))
+    try:
+        said, _ = parent.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.kill(child, signal.SIGKILL)
+        parent.kill()
+        parent.communicate()
+        raise
+    assert said.endswith("ended with the process that started it\n")
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
