@@ -94,7 +94,7 @@ class Reach(Task):
         self.acceleration_limit = self.tensor(self.largest_acceleration)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
         self.unit = self.tensor([-1.0] * m.nu), self.tensor([1.0] * m.nu)
-        self.even = mirror_signs(m, self.chain, m.key_qpos[0], self.signs)
+        self.even = mirror_signs(m, Chain(m, tool), m.key_qpos[0], self.signs)  # on the CPU
 
     @property
     def command(self):
