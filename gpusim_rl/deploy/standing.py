@@ -36,8 +36,7 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
         one is known. `fixed`: true if the base is. Nothing if not all actuators are position
         servos of joints that are measured, or if the robot does not stand still.
     """
-    names = measured_servos(m, needs)
-    if not names:
+    if not (names := measured_servos(m, needs)):
         return {}
     m = copy.copy(m)
     m.opt.noslip_iterations = NOSLIP
@@ -50,15 +49,15 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
         return {name: reading(m, data, name) for name in names}
 
     seen = step(pose, SETTLE)
-    if not stands(m, data, begin):
-        return {}
-    answers = [moved(dt, pose, i, step) for i in range(m.nu)]
-    if not stands(m, data, begin):
+    still = stands(m, data, begin)
+    answers = [moved(dt, pose, i, step) for i in range(m.nu)] if still else []
+    if not still or not stands(m, data, begin):
         return {}
     readings = {name: x.tolist() for name, x in seen.items()}
     down = lying(m)
     about = {"readings": readings, "move": MOVE, **changes(m, answers)}
-    about |= {"fixed": True} if fixed(m) else {}
+    if fixed(m):
+        return about | {"fixed": True}
     return about if down is None else about | {"lying": down.tolist()}
 
 

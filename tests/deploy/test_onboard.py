@@ -199,10 +199,10 @@ def test_a_stop_as_it_rises_is_no_kick(sim):
 
 def test_faults_that_come_and_go_stop_the_robot(sim):
     """Four of five readings missing stop it; one of five does not."""
-    for missing, phase in (([0], "run"), ([0, 1, 2, 3], "stop")):
+    for missing, steps, phase in (([0], 20, "run"), ([0, 1, 2, 3], 7, "stop")):
         guard, _ = guarded(sim)
         sim.drive(guard, 1.2, FORWARD)
-        for t in range(20):
+        for t in range(steps):
             sim.send(guard.act(None if t % 5 in missing else sim.read(), FORWARD), guard.gain)
         assert guard.phase == phase
 
@@ -264,10 +264,20 @@ def test_wrong_settings_are_one_line(sim, settings, says):
 
 @pytest.mark.parametrize("name", list(sabotage.misuses()))
 def test_misuses_are_stopped(trot, name):
-    """Each of the twelve, and variants, is stopped before a fall; the honest policy is not."""
-    result = sabotage.drive(trot, sabotage.misuses()[name], check=True, seconds=7.0)
-    assert not result.fell and "\n" not in result.message
-    assert bool(result.by) == (not name.startswith("none")), result.message
+    """Each is stopped by the right layer, in one line with the right words, before a fall.
+
+    The honest policy is not. The last one falls: a miss that docs/deploy.md tells of."""
+    misuse = sabotage.misuses()[name]
+    result = sabotage.drive(trot, misuse, check=True, seconds=7.0)
+    assert sabotage.expected(result, misuse) and "\n" not in result.message, result
+
+
+def test_the_table_of_mistakes():
+    """docs/deploy.md tells who stops each of the twelve, in their order."""
+    text = (ROOT / "docs" / "deploy.md").read_text().split("### Twelve mistakes")[1]
+    rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| ")][1:]
+    twelve = list(sabotage.misuses().values())[1:13]
+    assert [row.split(",")[0].split(" ")[0] for row in rows] == [x.by for x in twelve]
 
 
 def test_preflight_in_the_air(trot):
