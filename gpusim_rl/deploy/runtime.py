@@ -156,8 +156,7 @@ class Policy:
         except Exception as error:  # the errors of onnxruntime have no common base class
             reason = " ".join(str(error).split())
             raise ValueError(f"onnxruntime cannot run the policy: {reason}") from None
-        shapes = {"targets": (self._worlds, len(self.joints)), "fault": (self._worlds,)}
-        if shapes != {"targets": targets.shape, "fault": fault.shape}:
+        if (targets.shape, fault.shape) != ((self._worlds, len(self.joints)), (self._worlds,)):
             raise ValueError(f"targets and fault have shapes {targets.shape}, {fault.shape}")
         if not np.isfinite(targets).all():
             raise ValueError(f"the targets {targets.tolist()} are not finite")
@@ -168,9 +167,8 @@ class Policy:
     def reading(self, name: str, readings: Readings) -> Array:
         """(B, width) of one reading; a mapping of joints is put in order. Raises as `act` does."""
         if name not in readings:
-            raise ValueError(
-                f"reading {name!r} is missing: this policy needs {', '.join(self.needs)}"
-            )
+            needed = ", ".join(self.needs)
+            raise ValueError(f"reading {name!r} is missing: this policy needs {needed}")
         value = readings[name]
         if isinstance(value, Mapping):
             names = self.reads.get(name, [])

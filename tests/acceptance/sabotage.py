@@ -54,7 +54,7 @@ class Misuse(NamedTuple):
     robot: str | None = None  # that the program expects
     by: str = ""  # who stops it, with preflight; empty if nothing does
     says: str = ""  # words of the message
-    falls: bool = False  # a miss: docs/deploy.md says so
+    missed: bool = False  # by preflight, as docs/deploy.md says; the robot may fall
 
 
 # -- misuses of the robot's readings ---------------------------------------------------------------
@@ -196,7 +196,7 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
             says="FL_thigh was moved, but joint_pos says that FR_thigh was",
         ),
         "late by 5 steps, and said": Misuse(late, late=5, by=check, says="are late"),
-        "sign of all abductions": Misuse(mirrored(0, 3, 6, 9), falls=True),
+        "sign of all abductions": Misuse(mirrored(0, 3, 6, 9), missed=True),
     }
 
 
@@ -230,9 +230,12 @@ def drive(path: Path, misuse: Misuse, check: bool, seconds: float = SECONDS) -> 
 
 
 def expected(result: Result, misuse: Misuse) -> bool:
-    """Whether a misuse is stopped by whom it should be, with the right words, before a fall."""
-    if misuse.falls:  # a miss, whatever comes after the fall
-        return result.fell
+    """Whether a misuse is stopped by whom it should be, with the right words, before a fall.
+
+    Of one that is missed, whether preflight misses it.
+    """
+    if misuse.missed:
+        return result.by in ("", "guard")
     return result.by == misuse.by and misuse.says in result.message and not result.fell
 
 

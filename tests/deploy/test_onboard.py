@@ -168,7 +168,8 @@ def test_a_spike_of_a_joint_moves_no_target(sim, checks, wrong):
         }
 
     def step() -> None:
-        before = guard.sent.copy()
+        before = guard.sent
+        assert before is not None
         targets = guard.act(spiked(), FORWARD)
         assert (np.abs(targets - before) <= guard.limits.change + 1e-9).all()
         assert ((low <= targets) & (targets <= high)).all()
@@ -266,7 +267,7 @@ def test_wrong_settings_are_one_line(sim, settings, says):
 def test_misuses_are_stopped(trot, name):
     """Each is stopped by the right layer, in one line with the right words, before a fall.
 
-    The honest policy is not. The last one falls: a miss that docs/deploy.md tells of."""
+    The honest policy is not. The last one is missed, as docs/deploy.md says."""
     misuse = sabotage.misuses()[name]
     result = sabotage.drive(trot, misuse, check=True, seconds=7.0)
     assert sabotage.expected(result, misuse) and "\n" not in result.message, result
@@ -310,7 +311,8 @@ def test_a_robot_that_hangs_and_nobody_says_so(trot):
     sim = Simulated(runtime.Policy(trot))
     sim.model.opt.gravity[:] = 0
     sim.data.qpos[2] = 1.0
-    up, settings = sim.read()["up"], dict(wait=lambda: None, clock=sim.clock, say=str)
+    up = sim.read()["up"]
+    settings: Any = {"wait": lambda: None, "clock": sim.clock, "say": str}
     with pytest.raises(ValueError, match="no joint tilts the robot: does it hang"):
         preflight(sim.policy, lambda: sim.read() | {"up": up}, sim.send, **settings)
 
