@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 
 from onboard.guard import Guard  # onboard and runtime.py are copied from gpusim_rl/deploy
 from onboard.preflight import Pace, preflight
@@ -45,14 +46,32 @@ class Robot:
         self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
 
 
-policy, (host, port) = Policy(sys.argv[1]), sys.argv[2].split(":")
-robot = Robot(host, int(port))
-if "preflight" in sys.argv:
-    preflight(policy, robot.read, robot.send, **EXPECTED)
-guard = Guard(policy, **EXPECTED)
+def drive(policy: Policy, robot: Robot, asked: list) -> None:
+    """Preflight and the loop. `asked` fills when the robot is to lie down."""
+    pace = Pace(policy.dt)
+
+    def wait() -> None:
+        pace()
+        if asked:
+            raise InterruptedError  # ends preflight, after which the robot lies down
+
+    if "preflight" in sys.argv:
+        with suppress(InterruptedError):
+            preflight(policy, robot.read, robot.send, wait=wait, **EXPECTED)
+    guard = Guard(policy, **EXPECTED)
+    while guard.phase != "off":
+        guard.stop() if asked else None
+        robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
+        pace()
+
+
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
+asked = []
 for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda *_: guard.stop())
-wait = Pace(policy.dt)
-while guard.phase != "off":
-    robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
-    wait()
+    signal.signal(number, lambda *_: asked.append(True))
+try:
+    host, port = sys.argv[2].split(":")
+    drive(Policy(sys.argv[1]), Robot(host, int(port)), asked)
+except (OSError, ValueError) as error:
+    sys.exit(str(error))

@@ -25,6 +25,7 @@ import onnxruntime
 
 FORMATS = (3, 4)  # 3 has no seal, and less to check readings by
 SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
+VERDICT = re.compile(rb"r([\x80-\xff]*[\0-\x7f])\n\x04gate\x12([\x80-\xff]*[\0-\x7f]).*", re.DOTALL)
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of one input, for one robot
 TYPES = ("float32", "float64", "int32", "int64", "bool")
@@ -64,8 +65,7 @@ class Policy:
             self.about: dict[str, Any] = json.loads(metadata["gpusim_rl"])
             self.mjcf: str = metadata["mjcf"]
         except (KeyError, ValueError, RecursionError):
-            reason = "it has no description of its task"
-            raise ValueError(f"{path} was not exported by gpusim_rl: {reason}") from None
+            raise ValueError(f"{path} was not exported by gpusim_rl: no description") from None
         check_format(self.about, Path(path))
         try:
             self._configure()
@@ -93,11 +93,9 @@ class Policy:
         self._start: dict[str, Array] = {}
         for entry in self.about["memory"]:
             shape, kind = [int(n) for n in entry["shape"]], str(entry["type"])
-            numbers = float(np.prod([float(n) for n in shape]))
-            if kind not in TYPES or not 0 <= numbers <= MAX_NUMBERS:
+            if kind not in TYPES or not 0 <= np.prod([float(n) for n in shape]) <= MAX_NUMBERS:
                 raise ValueError(f"memory {entry['name']} of type {kind}, shape {shape}")
-            start = np.asarray(entry["start"], kind).reshape(1, *shape)
-            self._start[str(entry["name"])] = start
+            self._start[str(entry["name"])] = np.asarray(entry["start"], kind).reshape(1, *shape)
         self._inputs = {str(x["name"]): str(x["input"]) for x in self.about["memory"]}
         self._results = ["targets", "fault", *(str(x["output"]) for x in self.about["memory"])]
         expected = {*inputs, *self._inputs.values()}
@@ -118,8 +116,7 @@ class Policy:
         """Forget the past: an episode begins.
 
         Args:
-            worlds: the number of robots, for a batch; None for one robot, whose readings and
-                targets then have no axis for the batch.
+            worlds: robots of a batch; None for one, whose readings and targets have no batch axis.
         """
         self._single, self._worlds = worlds is None, worlds or 1
         self.memory = {name: x.repeat(self._worlds, 0) for name, x in self._start.items()}
@@ -128,9 +125,8 @@ class Policy:
     def restart(self, worlds: Array) -> None:
         """Forget the past of the robots for which worlds (B,) is true: an episode begins."""
         for name, start in self._start.items():
-            self.memory[name] = np.where(
-                worlds.reshape(-1, *[1] * (start.ndim - 1)), start, self.memory[name]
-            )
+            begins = worlds.reshape(-1, *[1] * (start.ndim - 1))
+            self.memory[name] = np.where(begins, start, self.memory[name])
         self._begins |= worlds
 
     def act(self, readings: Readings, command: Any = None) -> Array:
@@ -154,15 +150,13 @@ class Policy:
         feed = {name: self.reading(name, readings) for name in self.needs}
         if self.command:
             feed["command"] = self.asked(command)
-        feed |= {"restart": self._begins}
-        feed |= {self._inputs[name]: x for name, x in self.memory.items()}
+        feed |= {"restart": self._begins, **{self._inputs[k]: x for k, x in self.memory.items()}}
         try:
             targets, fault, *after = map(np.asarray, self.session.run(self._results, feed))
         except Exception as error:  # the errors of onnxruntime have no common base class
             reason = " ".join(str(error).split())
             raise ValueError(f"onnxruntime cannot run the policy: {reason}") from None
-        shapes = {"targets": (self._worlds, len(self.joints)), "fault": (self._worlds,)}
-        if shapes != {"targets": targets.shape, "fault": fault.shape}:
+        if (targets.shape, fault.shape) != ((self._worlds, len(self.joints)), (self._worlds,)):
             raise ValueError(f"targets and fault have shapes {targets.shape}, {fault.shape}")
         if not np.isfinite(targets).all():
             raise ValueError(f"the targets {targets.tolist()} are not finite")
@@ -187,14 +181,12 @@ class Policy:
 
     def asked(self, command: Any) -> Array:
         """(B, n) the command: one for all robots, or one for each."""
-        about = self.command or {}
-        width = len(about["names"])
+        about, width = self.command or {}, len((self.command or {})["names"])
         if command is None:
             needed = f"{width} numbers [{', '.join(about['units'])}]"
             raise ValueError(f"this policy follows a command of {needed}, but none was given")
-        command = np.atleast_1d(command)
-        each = np.broadcast_to(command, (self._worlds, command.shape[-1]))
-        return self._checked("command", each, width)
+        x = np.atleast_1d(command)
+        return self._checked("command", np.broadcast_to(x, (self._worlds, x.shape[-1])), width)
 
     def _checked(self, name: str, value: Any, width: int) -> Array:
         """A value as (B, width) float32; ValueError if its shape differs."""
@@ -209,7 +201,7 @@ class Policy:
 def check_format(about: Any, path: Path) -> None:
     """ValueError in one line unless a file is a controller, in a known format, and as exported.
 
-    Its SHA-256 finds mistakes, such as another one's normalizer. It is no signature.
+    Its SHA-256 finds mistakes. It is no signature. The gate's verdict alone may follow it.
     """
     version = about.get("format") if isinstance(about, dict) else None
     if version not in FORMATS:
@@ -218,10 +210,19 @@ def check_format(about: Any, path: Path) -> None:
     if about.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
     data = path.read_bytes()
-    size, seal = (SEAL.findall(data) or [(b"0", b"")])[0]  # a verdict may follow the first bytes
+    size, seal = (SEAL.findall(data) or [(b"0", b"")])[0]
     digest = hashlib.sha256(data[: int(size)].replace(seal, b"0" * 64)).hexdigest() if seal else ""
-    if digest != seal.decode() or (not seal and version > FORMATS[0]):
+    whole = is_verdict(data[int(size) :]) if seal else version == FORMATS[0]
+    if digest != seal.decode() or not whole:
         raise ValueError(f"{path} was changed after its export, so its SHA-256 differs")
+
+
+def is_verdict(tail: bytes) -> bool:
+    """Whether bytes after the sealed ones are none, or one metadata entry with the key `gate`."""
+    if not (entry := VERDICT.fullmatch(tail)):
+        return not tail
+    sizes = [sum((byte & 127) << 7 * i for i, byte in enumerate(x)) for x in entry.groups()]
+    return sizes == [len(tail) - entry.end(1), len(tail) - entry.end(2)]
 
 
 def load_session(path: Path) -> onnxruntime.InferenceSession:
@@ -235,8 +236,7 @@ def load_session(path: Path) -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no common base class
         reason = " ".join(str(error).split())
-        says = f"{path} is not an ONNX file that onnxruntime can load: {reason}"
-        raise ValueError(says) from None
+        raise ValueError(f"{path} is not an ONNX file onnxruntime can load: {reason}") from None
 
 
 def readings(policy: Policy, data: Any) -> dict[str, Any]:

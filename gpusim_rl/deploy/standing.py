@@ -33,11 +33,10 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
         `readings`: name → numbers. `move`: how far each joint is moved [rad, m]. `changes`: for
         joint_pos and each reading of an axis, (nu, width) how it changes. `delay`: for each
         joint, the control steps until it is half way. `lying`: (nu,) a pose on the ground, if
-        one is known. Nothing if not all actuators are position servos of joints that are measured,
-        or if the robot does not stand still.
+        one is known. `fixed`: true if the base is. Nothing if not all actuators are position
+        servos of joints that are measured, or if the robot does not stand still.
     """
-    names = measured_servos(m, needs)
-    if not names:
+    if not (names := measured_servos(m, needs)):
         return {}
     m = copy.copy(m)
     m.opt.noslip_iterations = NOSLIP
@@ -50,14 +49,15 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
         return {name: reading(m, data, name) for name in names}
 
     seen = step(pose, SETTLE)
-    if not stands(m, data, begin):
-        return {}
-    answers = [moved(dt, pose, i, step) for i in range(m.nu)]
-    if not stands(m, data, begin):
+    still = stands(m, data, begin)
+    answers = [moved(dt, pose, i, step) for i in range(m.nu)] if still else []
+    if not still or not stands(m, data, begin):
         return {}
     readings = {name: x.tolist() for name, x in seen.items()}
     down = lying(m)
     about = {"readings": readings, "move": MOVE, **changes(m, answers)}
+    if fixed(m):
+        return about | {"fixed": True}
     return about if down is None else about | {"lying": down.tolist()}
 
 
@@ -80,6 +80,13 @@ def measured_servos(m: mujoco.MjModel, needs: Iterable[str]) -> list[str]:
     names = [name for name in needs if name in known]
     servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m)
     return names if m.nkey and servos and JOINTS[0] in names else []
+
+
+def fixed(m: mujoco.MjModel) -> bool:
+    """Whether the bodies that carry the driven joints stand on no joint but these."""
+    driven = driven_joints(m)
+    roots = m.body_rootid[m.jnt_bodyid[driven]]
+    return bool(np.isin(np.flatnonzero(np.isin(m.jnt_bodyid, roots)), driven).all())
 
 
 def lying(m: mujoco.MjModel) -> np.ndarray | None:

@@ -113,7 +113,7 @@ def sealed(model: onnx.ModelProto) -> bytes:
     """The bytes of a model, with their SHA-256 in its metadata, where it counts as 64 zeros.
 
     So the runtime notices a file that was changed after its export. Whoever changes one on purpose
-    seals it again. What is appended to these bytes, such as a verdict, is not covered.
+    seals it again. Only a verdict may be appended to these bytes, which is not covered.
     """
     notes = {note.key: note.value for note in model.metadata_props}
     size, blank = 0, ""

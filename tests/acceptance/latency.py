@@ -22,9 +22,11 @@ import onnxruntime
 import torch
 from torch import nn
 
+from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import to_onnx
+from gpusim_rl.exporter import rest
 from tests.exported import export_task, fresh_env
 from tests.simulated_robot import Simulated
 from tests.worlds import make_policy, make_task
@@ -48,7 +50,8 @@ def exported(folder: Path, hidden: tuple[int, ...]) -> Path:
     """An untrained quadruped's file with a network of this size."""
     task = make_task("quadruped")
     actor: Any = make_policy(*fresh_env(task, "quadruped", 2).dims, hidden=hidden, seed=3).actor
-    return export_task("quadruped", folder / "policy.onnx", task=task, actor=actor).path
+    about = rest(task, Controller(task, actor))
+    return export_task("quadruped", folder / "policy.onnx", task=task, actor=actor, rest=about).path
 
 
 def timed(path: Path, hidden: tuple[int, ...], steps: int) -> dict[str, np.ndarray]:

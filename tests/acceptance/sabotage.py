@@ -4,8 +4,9 @@
 
 The robot is MuJoCo C. Each misuse goes through what docs/deploy.md describes: the runtime loads the
 file, the guard is told task and robot, preflight moves the joints, and the guard drives the policy
-for ten seconds at 0.5 m/s. The last column is the same without preflight. Exits with 1 if one of
-the twelve is not stopped, the robot falls, or the honest policy is not driven to the end.
+for ten seconds at 0.5 m/s. The last column is the same without preflight. Exits with 1 if one is
+not stopped by the layer and with the words of `misuses`, if the robot falls, or if the honest
+policy is not driven to the end. The last variant is a miss that docs/deploy.md tells of.
 
 `--mixed` is another checkpoint's file of the same task, whose normalizer is put into the file.
 `--other` is the file of another task. Without them, numbers and names of the file are changed.
@@ -51,6 +52,9 @@ class Misuse(NamedTuple):
     late: int = 0  # control steps
     file: Callable[[Path, Path], Path] = lambda path, folder: path
     robot: str | None = None  # that the program expects
+    by: str = ""  # who stops it, with preflight; empty if nothing does
+    says: str = ""  # words of the message
+    missed: bool = False  # by preflight, as docs/deploy.md says; the robot may fall
 
 
 # -- misuses of the robot's readings ---------------------------------------------------------------
@@ -77,14 +81,17 @@ def swapped_legs(sim: Simulated) -> Robot:
     return read, lambda targets, gain=1.0: sim.send(targets[SIDES], gain)
 
 
-def mirrored_joint(sim: Simulated) -> Robot:
-    """One motor turns the other way, and so does its encoder."""
-    sign = np.where(np.arange(12) == 1, -1.0, 1.0)
+def mirrored(*joints: int) -> Callable[[Simulated], Robot]:
+    """Motors that turn the other way, as do their encoders."""
+    sign = np.where(np.isin(np.arange(12), joints), -1.0, 1.0)
 
-    def read() -> dict[str, Any]:
-        return {k: x * sign if len(x) == 12 else x for k, x in sim.read().items()}
+    def wire(sim: Simulated) -> Robot:
+        def read() -> dict[str, Any]:
+            return {k: x * sign if len(x) == 12 else x for k, x in sim.read().items()}
 
-    return read, lambda targets, gain=1.0: sim.send(targets * sign, gain)
+        return read, lambda targets, gain=1.0: sim.send(targets * sign, gain)
+
+    return wire
 
 
 def nan_later(sim: Simulated) -> Robot:
@@ -151,30 +158,45 @@ def of_another_task(path: Path, folder: Path, other: Path | None = None) -> Path
 def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, Misuse]:
     """What a user does wrong, by its name."""
     minus, degrees = (lambda x: -x), (lambda x: x * DEGREES)
+    guard, check = "guard", "preflight"
     return {
         "none: the honest policy": Misuse(),
-        "flipped gravity": Misuse(changed(up=minus)),
-        "degrees": Misuse(changed(joint_pos=degrees, joint_vel=degrees)),
-        "swapped legs": Misuse(swapped_legs),
-        "one joint's sign": Misuse(mirrored_joint),
-        "another normalizer": Misuse(file=lambda path, at: other_normalizer(path, at, mixed)),
-        "a command of 3 m/s": Misuse(command=[3.0, 0.0, 0.0]),
-        "NaN": Misuse(nan_later),
-        "late by 5 steps": Misuse(late),
-        "twice the rate": Misuse(twice_as_fast),
-        "a missing sensor": Misuse(missing),
-        "another robot": Misuse(robot="go1"),
-        "another file": Misuse(file=lambda path, at: of_another_task(path, at, other)),
+        "flipped gravity": Misuse(changed(up=minus), by=check, says="minus projected gravity"),
+        "degrees": Misuse(
+            changed(joint_pos=degrees, joint_vel=degrees), by=check, says="is it in degrees?"
+        ),
+        "swapped legs": Misuse(swapped_legs, by=check, says="legs are swapped"),
+        "one joint's sign": Misuse(mirrored(1), by=check, says="is its sign another?"),
+        "another normalizer": Misuse(
+            file=lambda path, at: other_normalizer(path, at, mixed), by="file", says="SHA-256"
+        ),
+        "a command of 3 m/s": Misuse(command=[3.0, 0.0, 0.0], by=guard, says="cut to 1"),
+        "NaN": Misuse(nan_later, by=guard, says="gyro[0] is nan"),
+        "late by 5 steps": Misuse(late, by=check, says="readings or targets are late"),
+        "twice the rate": Misuse(twice_as_fast, by=check, says="the period is 0.01 s"),
+        "a missing sensor": Misuse(missing, by=check, says="reading 'gyro' is missing"),
+        "another robot": Misuse(robot="go1", by=guard, says="robot is 'quadruped', not 'go1'"),
+        "another file": Misuse(
+            file=lambda path, at: of_another_task(path, at, other), by=guard, says="task is 'getup'"
+        ),
         # variants, beyond the twelve
-        "gyro in degrees": Misuse(changed(gyro=degrees)),
-        "gyro's sign": Misuse(changed(gyro=minus)),
+        "gyro in degrees": Misuse(changed(gyro=degrees), by=check, says="gyro"),
+        "gyro's sign": Misuse(changed(gyro=minus), by=check, says="are its signs or axes others?"),
+        "sign of the gyro's y axis": Misuse(
+            changed(gyro=lambda x: x * [1, -1, 1]), by=check, says="as up[0] tilts: are its signs"
+        ),
         "one encoder's sign": Misuse(
-            changed(joint_pos=lambda x: x * np.where(np.arange(12) == 0, -1, 1))
+            changed(joint_pos=lambda x: x * np.where(np.arange(12) == 0, -1, 1)),
+            by=check,
+            says="another sign, order or unit",
         ),
         "readings of swapped legs": Misuse(
-            changed(joint_pos=lambda x: x[SIDES], joint_vel=lambda x: x[SIDES])
+            changed(joint_pos=lambda x: x[SIDES], joint_vel=lambda x: x[SIDES]),
+            by=check,
+            says="FL_thigh was moved, but joint_pos says that FR_thigh was",
         ),
-        "late by 5 steps, and said": Misuse(late, late=5),
+        "late by 5 steps, and said": Misuse(late, late=5, by=check, says="are late"),
+        "sign of all abductions": Misuse(mirrored(0, 3, 6, 9), missed=True),
     }
 
 
@@ -207,6 +229,16 @@ def drive(path: Path, misuse: Misuse, check: bool, seconds: float = SECONDS) -> 
     return Result("guard" if guard.why or cut else "", guard.why or "".join(cut), sim.fell)
 
 
+def expected(result: Result, misuse: Misuse) -> bool:
+    """Whether a misuse is stopped by whom it should be, with the right words, before a fall.
+
+    Of one that is missed, whether preflight misses it.
+    """
+    if misuse.missed:
+        return result.by in ("", "guard")
+    return result.by == misuse.by and misuse.says in result.message and not result.fell
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -217,9 +249,9 @@ def main() -> None:
     args = parser.parse_args()
     stopped = []
     print("| misuse | stopped by | message | fell | without preflight |\n|---|---|---|---|---|")
-    for i, (name, misuse) in enumerate(misuses(args.mixed, args.other).items()):
+    for name, misuse in misuses(args.mixed, args.other).items():
         whole, alone = drive(args.onnx, misuse, True), drive(args.onnx, misuse, False)
-        stopped.append(not whole.fell and (not whole.by if i == 0 else bool(whole.by)))
+        stopped.append(expected(whole, misuse))
         without = f"{alone.by or 'nothing'}, {'fell' if alone.fell else 'did not fall'}"
         print(f"| {name} | {whole.by or '-'} | {whole.message} | {whole.fell} | {without} |")
     print(f"{sum(stopped[1:13])} of 12 are stopped; honest: {stopped[0]}; variants: {stopped[13:]}")

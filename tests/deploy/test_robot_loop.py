@@ -52,15 +52,29 @@ def wait_for(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError("".join(lines))
 
 
+def copy_programs(folder: Path) -> None:
+    """What docs/deploy.md says to copy to the robot."""
+    deploy, examples = ROOT / "gpusim_rl" / "deploy", ROOT / "docs" / "examples"
+    for file in (deploy / "runtime.py", *examples.glob("*.py")):
+        shutil.copy(file, folder)
+    shutil.copytree(deploy / "onboard", folder / "onboard")
+
+
+def test_a_wrong_file_is_one_line(tmp_path):
+    """The loop ends with what is wrong with its file, and with 1."""
+    copy_programs(tmp_path)
+    with started(tmp_path, "robot_loop.py", "nothing.onnx", "127.0.0.1:5005") as loop:
+        said, _ = loop.communicate(timeout=START)
+    assert (loop.returncode, said.strip()) == (1, "no ONNX file nothing.onnx")
+
+
 def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
     """With lost and late packets it stands up and walks; killed and started again it does so by the
     ramp; asked to stop, the robot lies down. 20 s of real time at 50 Hz."""
-    deploy, examples = ROOT / "gpusim_rl" / "deploy", ROOT / "docs" / "examples"
-    for file in (deploy / "runtime.py", *examples.glob("*.py")):
-        shutil.copy(file, tmp_path)
-    shutil.copytree(deploy / "onboard", tmp_path / "onboard")
+    copy_programs(tmp_path)
     shutil.copy(trot, tmp_path / "policy.onnx")
-    assert len((tmp_path / "robot_loop.py").read_text().splitlines()) < 60
+    lines = len((tmp_path / "robot_loop.py").read_text().splitlines())
+    assert f"a whole program of {lines} lines" in (ROOT / "docs" / "deploy.md").read_text()
     with started(tmp_path, "udp_robot.py", "policy.onnx", "0", "90") as robot:
         port = wait_for(robot, "waits at port").split()[-1]
         loop = ["robot_loop.py", "policy.onnx", f"127.0.0.1:{port}"]

@@ -13,6 +13,7 @@ import torch
 
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.to_onnx import sealed
+from gpusim_rl.deploy.verdict import METADATA, field, with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.training.evaluation import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
@@ -236,7 +237,7 @@ def test_wrong_files_are_named(walker, tmp_path):
     action, phase, held = about["memory"]
     files = {
         "text": (b"this is not ONNX", "is not an ONNX file"),
-        "empty": (b"", "is not an ONNX file"),
+        "blank": (b"", "is not an ONNX file"),
         "half": (whole[: len(whole) // 2], "is not an ONNX file"),
     }
     for name, changes, says in (
@@ -263,8 +264,13 @@ def test_wrong_files_are_named(walker, tmp_path):
     onnx.helper.set_model_props(model, {"gpusim_rl": older, "mjcf": notes["mjcf"]})
     (tmp_path / "older.onnx").write_bytes(model.SerializeToString())
     assert runtime.Policy(tmp_path / "older.onnx").about["format"] == 3
-    (tmp_path / "judged.onnx").write_bytes(whole + b"\x72\x00")  # with an empty entry behind it
+    judged = with_verdict(whole, {"passed": True, "says": "x" * 300})
+    (tmp_path / "judged.onnx").write_bytes(judged)
     assert runtime.Policy(tmp_path / "judged.onnx").joints
+    entry = field(1, b"gpusim_rl") + field(2, json.dumps(about | {"robot": "go1"}).encode())
+    for name, more in (("appended", field(METADATA, entry)), ("empty", b"\x72\x00")):
+        files[name] = whole + more, "was changed after its export"
+        files[f"judged {name}"] = judged + more, "was changed after its export"
     onnx.helper.set_model_props(model, {})
     files["plain"] = (model.SerializeToString(), "was not exported by gpusim_rl")
     for name, (data, says) in files.items():

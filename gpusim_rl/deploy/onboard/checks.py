@@ -1,12 +1,13 @@
 """What is wrong with readings, a command or a file, in one line that names it. NumPy alone."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 BEYOND = 0.2  # [rad, m] a joint may be measured outside of its range
+NEAR = 0.5  # [rad, m] a joint's largest distance from its target as the robot stands up
 DEGREES = 180 / math.pi
 Array = np.ndarray
 Values = dict[str, Array]  # name of a reading → (width,)
@@ -18,9 +19,12 @@ def check_file(
 ) -> None:
     """ValueError unless a policy is of this task and robot, and drives servos of its joints.
 
+    Its file must say how the robot stands, and how it lies or that its base is fixed.
+
     Args:
         policy: a `Policy` of runtime.py.
-        task, robot, joints: their names; None for any.
+        task, robot: their names; None for any.
+        joints: their names in the order of the targets; None for any.
     """
     about, out = policy.about, policy.outputs
     if about["format"] < 4:
@@ -29,35 +33,91 @@ def check_file(
         if expected is not None and about[key] != expected:
             raise ValueError(f"the file's {key} is {about[key]!r}, not {expected!r}: another file")
     if joints is not None:
-        mine = list(joints)
-        lacks = [str(name) for name in policy.joints if name not in mine]
-        more = [name for name in mine if name not in policy.joints]
-        if lacks or more:
-            what = f"lacks {', '.join(lacks) or 'none'}, has {', '.join(more) or 'none'} too many"
-            raise ValueError(
-                f"the file's robot is {about['robot']!r}: of its joints this one {what}"
-            )
+        check_joints(policy, list(joints))
     if None in policy.joints or not all(out["kp"]) or "joint_pos" not in policy.needs:
         needed = "that reads joint_pos and drives position servos of joints"
         raise ValueError(f"this is for a policy {needed}: {about['task']} is none")
+    standing = about.get("standing") or {}
+    if not standing:
+        raise ValueError("the file does not say how its robot stands: it cannot be checked")
+    if "lying" not in standing and not standing.get("fixed"):
+        says = "the file says neither how its robot lies down, nor that its base is fixed"
+        raise ValueError(f"{says}: a stop would throw it over")
+    try:
+        check_numbers(policy)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"the file's description is invalid: {reason}") from None
 
 
-def trained_bounds(policy: Any, margin: float) -> Bounds:
-    """The range of each reading in training, wider by `margin` times its width on each side."""
+def check_joints(policy: Any, mine: list[str]) -> None:
+    """ValueError unless these are the joints of a policy, in the order of its targets."""
+    lacks = [str(name) for name in policy.joints if name not in mine]
+    more = [name for name in mine if name not in policy.joints]
+    of = f"the file's robot is {policy.about['robot']!r}"
+    if lacks or more:
+        what = f"lacks {', '.join(lacks) or 'none'}, has {', '.join(more) or 'none'} too many"
+        raise ValueError(f"{of}: of its joints this one {what}")
+    if mine != policy.joints:
+        pairs = enumerate(zip(policy.joints, mine, strict=False))
+        differs = next((f"{i} is {a}, not {b}" for i, (a, b) in pairs if a != b), "is named twice")
+        raise ValueError(f"{of}: its joint {differs}")
+
+
+def check_numbers(policy: Any) -> None:
+    """ValueError or others unless what is read from a file is finite, and of its width."""
+    positive = {"kp": 1e-9, "torque_limit": 1e-9, "kd": 0.0, "change": 0.0}  # name → least
+    for name, values, shape in numbers(policy):
+        x = np.array(values, float)
+        if x.shape != shape or not np.isfinite(x).all():
+            raise ValueError(f"{name} is not {shape} finite numbers")
+        if (x < positive.get(name, -np.inf)).any():
+            raise ValueError(f"{name} {x.tolist()}")
+        if shape[0] == 2 and len(shape) == 2 and (x[0] > x[1]).any():
+            raise ValueError(f"{name} begins above its end")
+
+
+def numbers(policy: Any) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    """Names, values and shapes of what the guard and preflight read from a file.
+
+    A range is (2, width). What may be None has a stand-in.
+    """
+    out, standing, n = policy.outputs, policy.about["standing"], len(policy.joints)
+    for key in ("kp", "kd", "safe_pose", "change"):
+        yield key, out[key], (n,)
+    yield "torque_limit", [1.0 if x is None else x for x in out["torque_limit"]], (n,)
+    for key in ("control_range", "joint_range"):
+        yield key, np.transpose([x or (0.0, 1.0) for x in out[key]]), (2, n)
+    for name, width in policy.needs.items():
+        seen = described(policy, name)["seen"]
+        yield f"seen of {name}", [seen["least"], seen["greatest"]], (2, width)
+    if policy.command:
+        trained = policy.command["trained"]
+        width = len(policy.command["names"])
+        yield "trained of command", [trained["low"], trained["high"]], (2, width)
+    for name, values in standing["readings"].items():
+        yield f"standing {name}", values, (policy.needs[name],)
+    for name, values in standing["changes"].items():
+        yield f"changes of {name}", values, (n, policy.needs[name])
+    yield "delay", standing["delay"], (n,)
+    yield "lying", standing.get("lying", [0.0] * n), (n,)
+
+
+def reading_bounds(policy: Any, margin: float) -> tuple[Bounds, Bounds]:
+    """The range of each reading as the policy runs, and before and after that.
+
+    The first is that of training, wider by `margin` times its width on each side. The second is
+    the same, but joints may be anywhere in their range.
+    """
     bounds = {}
-    for x in policy.about["inputs"]:
-        if x["name"] in policy.needs:
-            least, greatest = np.array(x["seen"]["least"]), np.array(x["seen"]["greatest"])
-            wide = margin * (greatest - least)
-            bounds[x["name"]] = least - wide, greatest + wide
-    return bounds
-
-
-def joint_bounds(policy: Any) -> tuple[Array, Array]:
-    """(nu,) where a joint may be as the robot lies or stands up."""
+    for name in policy.needs:
+        seen = described(policy, name)["seen"]
+        least, greatest = np.array(seen["least"]), np.array(seen["greatest"])
+        wide = margin * (greatest - least)
+        bounds[name] = least - wide, greatest + wide
     ends = [x or (-np.inf, np.inf) for x in policy.outputs["joint_range"]]
     low, high = np.array(ends, float).T
-    return low - BEYOND, high + BEYOND
+    return bounds, bounds | {"joint_pos": (low - BEYOND, high + BEYOND)}
 
 
 def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[str]]:
@@ -74,6 +134,16 @@ def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[
     return values, wrong if readings is not None else ["there are no readings"]
 
 
+def sound_joints(
+    policy: Any, values: Values | None, bounds: Bounds
+) -> tuple[Array | None, Array | None]:
+    """Positions and speeds (nu,) of the joints as measured; None unless they are within bounds."""
+    own = {name: x for name, x in bounds.items() if name in ("joint_pos", "joint_vel")}
+    if values is None or outside(policy, values, own):
+        return None, None
+    return values["joint_pos"], values.get("joint_vel")
+
+
 def outside(policy: Any, values: Values, bounds: Bounds) -> list[str]:
     """A line for each reading with a number outside of its bounds."""
     lines = []
@@ -86,6 +156,14 @@ def outside(policy: Any, values: Values, bounds: Bounds) -> list[str]:
             says = f"{label(policy, name, i)} is {x[i]:.3g} {unit(policy, name, i)}".strip()
             lines.append(f"{says}, outside of {known}{hint(policy, name, x, bounds[name])}")
     return lines
+
+
+def follows(policy: Any, pose: Array, targets: Array) -> list[str]:
+    """The fault of a joint that is far from its target as the robot stands up, both (nu,)."""
+    away = np.abs(pose - targets)
+    name, far = policy.joints[int(away.argmax())], away.max()
+    line = f"{name} is {far:.2g} from its target: it does not follow as the robot stands up"
+    return [line] if far > NEAR else []
 
 
 def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:

@@ -15,14 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from .checks import Values, ask, check_file, joint_bounds, outside, read, trained_bounds
+from .checks import (
+    Bounds,
+    Values,
+    ask,
+    check_file,
+    follows,
+    outside,
+    read,
+    reading_bounds,
+    sound_joints,
+)
 from .limits import Limits
 
 CHECKS = ("refuse", "clamp", "warn")
 PERIODS = 50  # control steps whose median period is compared with dt
 SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
 CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
-NEAR = 0.5  # [rad, m] a joint's largest distance from its target as it stands up
+HEALS = 0.25  # of a fault, that a good step makes up for
 Array = np.ndarray
 
 
@@ -31,14 +41,14 @@ class Guard:
     """A policy between checks of what goes in and limits on what comes out, for one robot.
 
     Phases: `rise` moves the joints from where they are to the stance, `run` is the policy's. `stop`
-    lets the robot crouch at once: more than half of the way to the file's lying pose. From there it
-    lies down slowly, the gain falls to 0, and damping stays. A robot without a lying pose goes
-    slowly to the stance, and keeps it. The end is `off`.
+    lets a robot that runs crouch at once: more than half of the way to the file's lying pose. From
+    there, or from where it has risen to, it lies down slowly. The gain falls to 0, and damping
+    stays. A robot with a fixed base goes slowly to the stance, and keeps it. The end is `off`.
 
     A fault is a reading or command that is missing, of a wrong width or not finite. It is also one
     that is late or outside of its range, and a joint that does not follow as the robot stands up.
-    A step with a fault repeats the last targets; `patience` faults in a row stop the robot. Before
-    anything has moved a fault raises ValueError.
+    A step with a fault repeats the last targets; `patience` faults stop the robot, where four good
+    steps make up for one. Before anything has moved a fault raises ValueError.
 
     Args:
         policy: a `Policy` of runtime.py whose targets are positions of joints.
@@ -48,7 +58,7 @@ class Guard:
         margin: how far readings may leave the range of training, in widths of that range.
         late: greatest age of readings [control steps].
         rate: greatest difference of the median period from dt, as a share; else the robot stops.
-        patience: faults in a row that stop the robot.
+        patience: faults that stop the robot, less a quarter of the good steps since.
         speed: of a joint as the robot stands up and stops [rad/s, m/s].
         change: greatest change of a target in a step, in multiples of training's greatest.
         lower: how long the gain falls after the robot has lain down [s].
@@ -87,23 +97,23 @@ class Guard:
         self.lying = self.policy.about.get("standing", {}).get("lying")
         self.lying = None if self.lying is None else np.array(self.lying)
         self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
-        self.trained = trained_bounds(self.policy, self.margin)
-        self.anyhow = self.trained | {"joint_pos": joint_bounds(self.policy)}
+        self.trained, self.anyhow = reading_bounds(self.policy, self.margin)
         self.reset()
 
     def reset(self) -> None:
         """Begin again: stand up from the measured pose."""
         self.phase, self.gain, self.why = "rise", 1.0, ""
         self.sent: Array | None = None
-        self.begin, self.steps, self.faults = self.stance, 0, 0
+        self.begin, self.steps, self.faults = self.stance, 0, 0.0
         self.times, self.told = list[float](), set[str]()
 
     def stop(self, why: str = "asked to") -> None:
-        """Crouch and lie down, or go to the stance: see above."""
+        """Crouch and lie down, or go to the stance; see above."""
         if self.phase in ("rise", "run"):
-            self.why, self.goals = why, [self.stance]
+            ran, self.why = self.phase == "run", why
+            self.goals = [self.stance if self.lying is None else self.lying]
             self._enter("stop", f"stops: {why}")
-            if self.lying is not None:
+            if ran and self.lying is not None:
                 self.begin = self.stance + CROUCH * (self.lying - self.stance)
                 self.goals = [self.begin, self.lying]
 
@@ -126,28 +136,31 @@ class Guard:
         command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
         faults += wrong + self._late(age)
+        bounds = self.trained if runs else self.anyhow
+        joints = sound_joints(self.policy, known, bounds)
         if known is not None and (runs or self.phase == "rise"):
-            faults += self._range(known) + self._follows(known)
+            faults += self._range(known, bounds)
+            if not runs and self.sent is not None:
+                faults += follows(self.policy, known["joint_pos"], self.sent)
         if self.sent is None:
             if faults or known is None:
                 raise ValueError(faults[0])
             self.sent = self.begin = known["joint_pos"]
-            self.say("stands up")
+            if self.phase == "rise":
+                self.say("stands up")
         self._rate()
         targets = self._targets(known, command, faults)
-        self.faults = self.faults + 1 if faults else 0
+        self.faults = self.faults + 1 if faults else max(0.0, self.faults - HEALS)
         self._tell(faults)
-        if self.faults >= self.patience:
+        if faults and self.faults >= self.patience:
             self.stop(faults[0])
-        known = known or {}
-        pose, speed = known.get("joint_pos"), known.get("joint_vel")
-        self.sent = self.limits(targets, self.sent, pose, speed)
+        self.sent = self.limits(targets, self.sent, *((None, None) if faults else joints))
         return self.sent
 
     # -- phases ------------------------------------------------------------------------------------
 
     def _enter(self, phase: str, line: str) -> None:
-        self.phase, self.steps, self.faults = phase, 0, 0
+        self.phase, self.steps, self.faults = phase, 0, 0.0
         self.begin = self.stance if self.sent is None else self.sent
         self.say(line)
 
@@ -199,9 +212,8 @@ class Guard:
                 self.told.add(kind)
                 self.say(line)
 
-    def _range(self, values: Values) -> list[str]:
+    def _range(self, values: Values, bounds: Bounds) -> list[str]:
         """Faults of readings outside of their range; in place, if they are cut to it."""
-        bounds = self.trained if self.phase == "run" else self.anyhow
         lines = outside(self.policy, values, bounds)
         if not lines or self.checks == "refuse":
             return lines
@@ -210,19 +222,11 @@ class Guard:
         self._tell(lines)
         return []
 
-    def _follows(self, values: Values) -> list[str]:
-        """The fault of a joint that is far from its target as the robot stands up."""
-        if self.phase != "rise" or self.sent is None:
-            return []
-        away = np.abs(values["joint_pos"] - self.sent)
-        name, far = self.policy.joints[int(away.argmax())], away.max()
-        line = f"{name} is {far:.2g} from its target: it does not follow as the robot stands up"
-        return [line] if far > NEAR else []
-
     def _late(self, age: float) -> list[str]:
-        """The fault of readings that are late; an age of NaN is late, too."""
-        most = self.late * self.policy.dt
-        lines = [] if age <= most else [f"the readings' age is {age:.3g} s, more than {most:.3g} s"]
+        """The fault of readings that are late or of the future; an age of NaN is late, too."""
+        least, most = -self.policy.dt, self.late * self.policy.dt  # two clocks differ a little
+        far = "less than 0: do the clocks differ?" if age < least else f"more than {most:.3g} s"
+        lines = [] if least <= age <= most else [f"the readings' age is {age:.3g} s, {far}"]
         if self.checks != "warn":
             return lines
         self._tell(lines)

@@ -34,6 +34,7 @@ class Limits:
         """(nu,) targets within control or joint range, near those before, and within the torque.
 
         A servo's torque is kp (q* - q) - kd q̇, for a target q*, a joint's position q and speed q̇.
+        The limit of torque does not move a target out of the range. Not a number: that before.
 
         Args:
             targets, before: of this control step and of the last one [rad, m].
@@ -46,6 +47,8 @@ class Limits:
             least, greatest = (
                 pose + (damped + end) / self.kp for end in (-self.torque, self.torque)
             )
-            x = np.minimum(np.maximum(x, least), greatest)
+            lowest, highest = np.minimum(self.low, x), np.maximum(self.high, x)
+            x = np.clip(np.minimum(np.maximum(x, least), greatest), lowest, highest)
+        x = np.where(np.isfinite(x), x, before)
         self.cut = np.abs(x - targets) > 1e-6
         return x

@@ -58,8 +58,6 @@ def preflight(
         ValueError: what is wrong, in one line. The robot keeps the last targets.
     """
     guard, pause = Guard(policy, **settings), wait or Pace(policy.dt)
-    if not policy.about.get("standing"):
-        raise ValueError("the file does not say how its robot stands: no preflight is possible")
 
     def step(targets: Array | None) -> Values:
         if targets is not None:
@@ -126,7 +124,7 @@ def not_mirrored(policy: Any, pose: Array, stance: Array) -> None:
 def at_rest(policy: Any, values: Values, hung: bool) -> None:
     """ValueError unless the robot in its stance measures what the file says."""
     known = policy.about["standing"]["readings"]
-    known |= {"joint_pos": policy.outputs["safe_pose"]} if hung else {}
+    known = known | ({"joint_pos": policy.outputs["safe_pose"]} if hung else {})
     for name, expected in known.items():
         axis = described(policy, name).get("sensor", "").endswith("axis")
         if name not in NEAR and not axis:
@@ -210,15 +208,19 @@ def base_answers(policy: Any, answers: list[Answer]) -> None:
     """ValueError if the base tilts otherwise than in the file, or the gyro does not show it."""
     about = policy.about["standing"]
     for axis in [x for x in about["changes"] if x != "joint_pos"]:
-        tilts(policy.joints, axis, answers, np.array(about["changes"][axis]))
+        known = np.array(about["changes"][axis])
+        tilts(policy.joints, axis, answers, known)
         if described(policy, axis)["frame"] == described(policy, "gyro").get("frame"):
-            turns(axis, answers, np.array(about["readings"][axis]))
+            turns(axis, answers, known, np.array(about["readings"][axis]))
 
 
 def tilts(joints: list[str], axis: str, answers: list[Answer], known: Array) -> None:
     """ValueError if most joints that tilt the base clearly do so as another joint should."""
     size = np.linalg.norm(known, axis=1)
     clear = np.flatnonzero(size >= max(CLEAR, size.max() / 2))
+    if len(clear) and max(np.abs(answers[i].values[axis]).max() for i in clear) < CLEAR / 4:
+        why = f"does it hang (hung=True), or does {axis} not change?"
+        raise ValueError(f"preflight: no joint tilts the robot: {why}")
     best = {int(i): nearest(answers[i].values[axis], known, int(i)) for i in clear}
     wrong = [i for i, said in best.items() if said != (i, 1)]
     if 2 * len(wrong) > len(clear):
@@ -228,11 +230,16 @@ def tilts(joints: list[str], axis: str, answers: list[Answer], known: Array) -> 
         raise ValueError(f"preflight: {line}: legs are swapped, or the axes of {axis} are others")
 
 
-def turns(axis: str, answers: list[Answer], up: Array) -> None:
-    """ValueError unless the integral of the gyro explains how a fixed axis (3,) tilts."""
+def turns(axis: str, answers: list[Answer], known: Array, up: Array) -> None:
+    """ValueError unless the integral of the gyro explains how a fixed axis (3,) tilts.
+
+    Each number of the axis that tilts clearly in the file, (nu, 3), is compared alone.
+    """
     seen = np.array([2 * answer.values[axis] for answer in answers])
     expected = np.array([-np.cross(answer.turned["gyro"], up) for answer in answers])
-    ratio = float((seen * expected).sum() / (seen**2).sum())
-    if not 0.2 < ratio < 5:
-        why = "is it in degrees" if ratio > 10 else "are its signs or axes others"
-        raise ValueError(f"preflight: gyro turns {ratio:.3g} times as much as {axis} tilts: {why}?")
+    for k in np.flatnonzero(np.abs(known).max(0) >= CLEAR / 2):
+        ratio = float(seen[:, k] @ expected[:, k] / (seen[:, k] @ seen[:, k]))
+        if not 0.2 < ratio < 5:
+            why = "is it in degrees" if ratio > 10 else "are its signs or axes others"
+            line = f"gyro turns {ratio:.3g} times as much as {axis}[{k}] tilts: {why}?"
+            raise ValueError(f"preflight: {line}")
