@@ -13,9 +13,9 @@ SAID = 3  # complaints that are said; out= holds all
 
 
 def gate_policy(cfg: dict[str, Any]) -> None:
-    """mode=gate: print what the policy does, write the verdict into its file; exit 1 if it fails.
+    """mode=gate: print what the policy does, write the verdict into its file.
 
-    out= holds all of it as JSON.
+    out= holds all of it as JSON. Exits with 1 if the policy fails, or a variant is refused.
     """
     with errors.one_line_errors():
         path = policy_file(cfg)
@@ -82,6 +82,9 @@ def text(report: dict[str, Any]) -> str:
     from gpusim_rl.tools.gate.judge import table
 
     lines = [table(report["rows"])]
+    if report["changed"]:
+        told = ", ".join(f"gate.{key}={value}" for key, value in report["changed"].items())
+        lines.append(f"other than the defaults: {told}")
     if report["skipped"]:
         told = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
         lines.append(f"not tried, since the robot lacks it: {told}")
@@ -94,9 +97,11 @@ def text(report: dict[str, Any]) -> str:
 
 
 def finish(path: Path, report: dict[str, Any]) -> None:
-    """Say the verdict in one line; exit with 1 if it is not that the policy passes."""
+    """Say the verdict in one line; exit with 1 unless policy and variants pass."""
     if report["verdict"] != "pass":
         lines = report["complaints"]
         more = f"; and {len(lines) - SAID} more" if len(lines) > SAID else ""
         errors.exit_with_error(f"{path} fails the gate: {'; '.join(lines[:SAID])}{more}", 1)
     print(f"{path} passes the gate; the verdict is written into the file")
+    if refused := [x["variant"] for x in report.get("variants", []) if x["refused"]]:
+        errors.exit_with_error(f"{path}: refused variants: {', '.join(refused)}", 1)

@@ -16,11 +16,12 @@ from gpusim_rl import gate as command_of_gate
 from gpusim_rl import player
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import digest, read_verdict
 from gpusim_rl.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.tools.gate import gate, variants
 from gpusim_rl.tools.gate.drive import Driven, Senses, drive
-from gpusim_rl.tools.gate.judge import complaints, row, table
+from gpusim_rl.tools.gate.judge import complaints, rate, row, table
 from gpusim_rl.tools.gate.robot import Robot, make_robot
 from gpusim_rl.tools.gate.scenarios import SCENARIOS, Plan, lacks
 from gpusim_rl.tools.gate.worlds import Worlds
@@ -28,7 +29,7 @@ from gpusim_rl.tools.gate.worlds import Worlds
 TINY = (
     *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
     *("gate.limits.falls=0.9", "gate.limits.velocity=0.9", "gate.limits.turn=0.9"),
-    "gate.limits.transport=20.0",
+    *("gate.limits.transport=20.0", "gate.limits.endurance_falls=20000.0"),
 )
 SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
 
@@ -119,13 +120,24 @@ def test_a_robot_that_falls_is_seen(robot):
     assert driven.lived[0] < 260 < driven.lived[2] == 300
 
 
+def test_a_base_without_a_name_falls_too(robot):
+    """A robot whose base has no name is judged as one whose base has, in every scenario."""
+    policy = Policy(DEMO)
+    policy.mjcf = policy.mjcf.replace('name="trunk"', "")
+    nameless = make_robot(policy)
+    assert nameless.base == robot.base and lacks(nameless) == {}
+    thrown = planned(nameless, "pushes", count=2, seconds=5)
+    thrown.push[4, 0] = 20.0
+    assert drive(thrown).fell.tolist() == [True, False]
+
+
 # -- the verdict -----------------------------------------------------------------------------------
 
 
-def results(robot: Robot, **values: Any) -> Driven:
-    """Results of 100 robots that do well, but for `values`."""
-    well = dict.fromkeys(Driven._fields, np.full(100, 0.01))
-    well |= {"fell": np.zeros(100, bool), "fault": np.zeros(100, bool)}
+def results(robot: Robot, count: int = 100, **values: Any) -> Driven:
+    """Results of robots that do well, but for `values`."""
+    well = dict.fromkeys(Driven._fields, np.full(count, 0.01))
+    well |= {"fell": np.zeros(count, bool), "fault": np.zeros(count, bool)}
     return Driven(**well | values)
 
 
@@ -153,13 +165,21 @@ def test_each_limit_is_judged(robot, values, says):
     assert complaints([reported], robot, SETTINGS) == [] and "corners*" in table([reported])
 
 
-def test_endurance_counts_falls(robot):
-    """One fall in the endurance is allowed, two are not."""
-    plan = planned(robot, "normal")
-    for falls, told in ((1, 0), (2, 1)):
-        fell = np.arange(100) < falls
-        one = row("endurance", results(robot, fell=fell, speed=np.zeros(100)), plan)
-        assert len(complaints([one], robot, SETTINGS)) == told
+@pytest.mark.parametrize("robots, falls, told", [(8, 1, 0), (8, 2, 1), (1, 1, 1), (1, 0, 1)])
+def test_endurance_counts_falls_per_hour(robot, robots, falls, told):
+    """Of eight robots in 20 minutes one may fall, and not two; one robot proves nothing."""
+    driven = {"fell": np.arange(robots) < falls, "lived": np.full(robots, 60_000)}
+    driven = results(robot, robots, **driven, speed=np.zeros(robots))
+    one = row("endurance", driven, planned(robot, "normal"))
+    lines = complaints([one], robot, SETTINGS)
+    assert len(lines) == told and all("falls per robot-hour" in line for line in lines)
+    assert f"endurance: {falls} falls in {robots / 3:.2f} robot-hours" in table([one])
+
+
+def test_the_rate_has_its_exact_interval():
+    """Ends of Poisson's 95 % intervals, of the tables of Garwood (1936)."""
+    for count, ends in {0: (0, 3.689), 1: (0.0253, 5.572), 10: (4.795, 18.390)}.items():
+        assert rate(count, 2.0)["interval"] == pytest.approx(np.array(ends) / 2, rel=1e-3)
 
 
 def run_gate(file: Path, *words: str) -> dict[str, Any]:
@@ -179,6 +199,10 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     told = gate.read(file)
     assert told and told["verdict"] == report["verdict"] == "pass"
     assert told["file"] == digest(before) and told["settings"] != gate.settings_hash(SETTINGS)
+    assert told["follows"] == "velocity" and told["reported"] == ["delay 3", "corners"]
+    assert told["seed"] == 1 and {*told["scenarios"]} == {*SCENARIOS}
+    words = [f"gate.{key}={value}" for key, value in told["changed"].items()]
+    assert sorted(words) == sorted(TINY) and f"defaults: {words[0]}, " in said
     file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
     with pytest.raises(ValueError, match=r"policy.onnx: the file was edited"):
         gate.read(file)
@@ -193,7 +217,7 @@ def test_a_policy_that_does_not_walk_fails(file, capsys):
             tensor.CopyFrom(numpy_helper.from_array(zero, tensor.name))
     notes = {note.key: note.value for note in model.metadata_props}
     onnx.helper.set_model_props(model, {k: notes[k] for k in ("gpusim_rl", "mjcf")})
-    file.write_bytes(model.SerializeToString())
+    file.write_bytes(sealed(model))
     with pytest.raises(SystemExit) as end:
         run_gate(file, "gate.limits.velocity=0.3")
     assert end.value.code == 1 and "fails the gate: " in capsys.readouterr().err
@@ -220,13 +244,30 @@ def test_variants_are_judged(file, tmp_path, capsys):
             assert 0 < worst < {"fp16": 0.01, "int8": 0.3}[name]
 
 
-def test_a_variant_that_fails_is_refused(file):
-    """A variant that fails the gate leaves no file."""
-    settings = compose_plain("play", [*TINY, "gate.limits.velocity=0.01"])["gate"]
-    report = gate.judge(Policy(file), settings, 1, "test")
-    assert report["verdict"] == "fail"
-    told = variants.make(file, ["fp16"], report, settings, 1)
-    assert told[1]["refused"] and not list(file.parent.glob("*.fp16.onnx"))
+def test_a_variant_that_fails_is_refused(file, monkeypatch, capsys):
+    """A variant that fails the gate is not written, and the command exits with 1."""
+    fails = {"verdict": "fail", "complaints": ["normal: falls 1"]}
+    monkeypatch.setattr(variants, "judge", lambda *args: gate.judge(*args) | fails)
+    with pytest.raises(SystemExit) as end:
+        run_gate(file, "variants=[fp16]")
+    told = capsys.readouterr()
+    assert end.value.code == 1 and "policy.onnx: refused variants: fp16" in told.err
+    assert "fail: refused" in told.out and [*file.parent.iterdir()] == [file]
+
+
+def test_an_interrupted_gate_leaves_the_older_variant(file, monkeypatch):
+    """A variant is written once it has passed: until then the older file stays."""
+    older = file.with_suffix(".fp16.onnx")
+    older.write_bytes(b"older")
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(variants, "judge", interrupted)
+    report = {"verdict": "pass", "complaints": [], "success": {"value": 1.0, "interval": [0, 1]}}
+    with pytest.raises(KeyboardInterrupt):
+        variants.make(file, ["fp16"], report, SETTINGS, 1)
+    assert older.read_bytes() == b"older" and {*file.parent.iterdir()} == {file, older}
 
 
 # -- the demo, and mistakes ------------------------------------------------------------------------
@@ -302,6 +343,8 @@ def test_a_file_that_cannot_be_judged(tmp_path):
 
 
 def test_reported_scenarios_exist():
-    """A scenario that is only reported must be one."""
+    """A scenario that is only reported must be one, and others must be left."""
     with pytest.raises(ValueError, match="unknown scenario 'jumps': choose of normal"):
         gate.judge(Policy(DEMO), SETTINGS | {"reported": ["jumps"]}, 1, "test")
+    with pytest.raises(ValueError, match=r"gate\.reported leaves nothing to judge"):
+        gate.judge(Policy(DEMO), SETTINGS | {"reported": [*SCENARIOS]}, 1, "test")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
@@ -19,6 +20,8 @@ from gpusim_rl.tools.gate.robot import make_robot
 from gpusim_rl.tools.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 
 Report = dict[str, Any]
+# What a verdict tells of a report, besides success.
+TOLD = ("verdict", "complaints", "skipped", "follows", "reported", "seed", "changed")
 
 
 def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
@@ -29,7 +32,8 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
     Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, and `skipped`:
     scenario → what the robot lacks for it.
 
-    ValueError if neither a fall nor the following of a command could be seen.
+    ValueError if neither a fall nor the following of a command could be seen, or all scenarios
+    are reported only.
     """
     robot = make_robot(policy)
     if not robot.base and robot.follows == "nothing":
@@ -41,6 +45,8 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
         names = ", ".join(SCENARIOS)
         raise ValueError(f"gate.reported: unknown scenario {unknown[0]!r}: choose of {names}")
     skipped = lacks(robot)
+    if not {*SCENARIOS} - {*skipped} - {*settings["reported"]}:
+        raise ValueError("gate.reported leaves nothing to judge")
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short = Plan(robot, settings["robots"] * len(names), settings["seconds"], settings, seed)
     rows = drive_rows(short, names, title)
@@ -55,6 +61,9 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
         "complaints": failed,
         "skipped": skipped,
         "follows": robot.follows,
+        "reported": [x["scenario"] for x in rows if not x["judged"]],
+        "seed": seed,
+        "changed": changed(settings),
         "rows": rows,
     }
 
@@ -74,11 +83,27 @@ def drive_rows(plan: Plan, names: list[str], title: str) -> list[Row]:
 def write_verdict(path: Path, report: Report, settings: Settings) -> None:
     """Write a report's verdict into the file that it is of."""
     data = read_whole(path, MAX_BYTES)
-    short = {key: report[key] for key in ("verdict", "complaints", "skipped")}
+    short = {key: report[key] for key in TOLD}
+    short["scenarios"] = {x["scenario"]: x["success"]["value"] for x in report["rows"]}
     told = report["success"]
     short |= {"success": told["value"], "success_interval": told["interval"]}
     short |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     write_whole(path, with_verdict(data, short | {"settings": settings_hash(settings)}))
+
+
+def changed(settings: Settings) -> dict[str, Any]:
+    """The settings that differ from the defaults, by their dotted names."""
+    usual = flat(compose_plain("play", ["mode=gate"])["gate"])
+    return {key: x for key, x in flat(settings).items() if plain(x) != plain(usual.get(key))}
+
+
+def flat(settings: Settings, start: str = "") -> dict[str, Any]:
+    """Settings by their dotted names."""
+    out = {}
+    for key, value in settings.items():
+        inner = isinstance(value, dict)
+        out |= flat(value, f"{start}{key}.") if inner else {f"{start}{key}": value}
+    return out
 
 
 def settings_hash(settings: Settings) -> str:

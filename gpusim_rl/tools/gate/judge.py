@@ -13,6 +13,7 @@ from gpusim_rl.tools.gate.scenarios import Plan, Settings
 Row = dict[str, Any]
 ENDURANCE = "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
+NAMES = {"rate": "falls per robot-hour"}  # of keys in a complaint
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
@@ -33,10 +34,35 @@ def mean(values: np.ndarray) -> Row | None:
     return {"value": value, "interval": [value - half, value + half]}
 
 
+def rate(count: int, hours: float) -> Row:
+    """Events per hour, and the exact interval of their Poisson rate at 95 %.
+
+    Garwood (1936), https://doi.org/10.1093/biomet/28.3-4.437.
+    """
+    low = expected(count - 1, 0.975) if count else 0.0
+    high = expected(count, 0.025)
+    interval = [low / hours, high / hours]
+    return {"count": count, "hours": hours, "value": count / hours, "interval": interval}
+
+
+def expected(count: int, chance: float) -> float:
+    """How many events a Poisson process expects, if `count` or fewer happen with a chance."""
+    low, high = 0.0, 2.0 * count + 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        terms = (i * math.log(middle) - middle - math.lgamma(i + 1) for i in range(count + 1))
+        if sum(map(math.exp, terms)) > chance:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def row(name: str, driven: Driven, plan: Plan) -> Row:
     """The results of one scenario: `falls` and `success` are shares, all others are means.
 
-    A robot succeeds if it neither falls nor faults, and its errors are within the limits.
+    A robot succeeds if it neither falls nor faults, and its errors are within the limits. The
+    endurance has a `rate`, too: falls per hour that a robot was driven.
     """
     robot, settings = plan.robot, plan.settings
     limits, failed = settings["limits"], driven.fell | driven.fault
@@ -44,6 +70,9 @@ def row(name: str, driven: Driven, plan: Plan) -> Row:
     for values, key in ((driven.error, robot.follows), (driven.turn, "turn")):
         within &= np.isnan(values) | (values <= limits.get(key, math.inf))
     told = {key: mean(getattr(driven, key)) for key in MEANS}
+    if name == ENDURANCE:
+        steps = max(1, int(driven.lived.sum()))
+        told["rate"] = rate(int(failed.sum()), steps * robot.policy.dt / 3600)
     return {
         "scenario": name,
         "robots": len(failed),
@@ -64,14 +93,12 @@ def exceeded(one: Row, robot: Robot, limits: dict[str, float]) -> list[str]:
     """The limits that a scenario does not keep."""
     lines, name = [], one["scenario"]
     keys = {"falls": "falls", "error": robot.follows} | {key: key for key in JUDGED}
-    if name == ENDURANCE:  # few robots, for long: their number counts
-        keys.pop("falls")
-        if one["falls"]["count"] > limits["endurance_falls"]:
-            lines.append(f"{name}: {one['falls']['count']} of {one['robots']} robots fall")
+    if name == ENDURANCE:  # few robots, for long: falls per hour count
+        keys = {"rate": "endurance_falls"} | {k: x for k, x in keys.items() if k != "falls"}
     for key, limit in keys.items():
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
-            told = f"{one[key]['value']:.3g}, up to {high:.3g}"
-            lines.append(f"{name}: {key} {told}, at most {limits[limit]:g}")
+            told = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
+            lines.append(f"{name}: {NAMES.get(key, key)} {told}")
     return lines
 
 
@@ -101,6 +128,12 @@ def table(rows: list[Row]) -> str:
         lines.append(f"{name:10}{one['robots']:7}{''.join(cells)}")
     if not all(x["judged"] for x in rows):
         lines.append("* reported, not judged")
+    for told in (x["rate"] for x in rows if "rate" in x):
+        low, high = told["interval"]
+        lines.append(
+            f"{ENDURANCE}: {told['count']} falls in {told['hours']:.2f} robot-hours: "
+            f"{told['value']:.2f} per hour ({low:.2f} to {high:.2f})"
+        )
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from gpusim_rl.robots.servos import driven_joints, gear, safe_controls
 
 WALKS = ("m/s", "m/s", "rad/s")  # units of a command of velocities
 TOUCHES = "gate base contacts"  # the sensor that is added to the model
+UNNAMED = "gate base"  # the name of a base that has none
 SETTLING = 0.2  # s in which a robot that stands touches the ground
 ITERATIONS, LINE_SEARCHES = 100, 50  # of a solver that converges, as in an evaluation
 JOINT = mujoco.mjtJoint
@@ -56,7 +57,7 @@ def make_robot(policy: Policy) -> Robot:
     model = compiled(policy.mjcf)
     base = base_body(model)
     if base:
-        model = compiled(policy.mjcf, model.body(base).name)
+        model = compiled(policy.mjcf, base)
     up, height = posture(model, base)
     follows, place = what_follows(policy, model)
     limits = policy.outputs["torque_limit"]
@@ -65,13 +66,15 @@ def make_robot(policy: Policy) -> Robot:
     return Robot(policy, model, base, up, height, follows, place, np.array(torque), joints)
 
 
-def compiled(mjcf: str, base: str = "") -> mujoco.MjModel:
-    """The model of a file, with a sensor of the contacts of its base, if it is named."""
+def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:
+    """The model of a file, with a sensor of the contacts of its base, if it has one."""
     spec = mujoco.MjSpec.from_string(mjcf)
     if base:
-        body = mujoco.mjtObj.mjOBJ_BODY
-        kind = mujoco.mjtSensor.mjSENS_CONTACT
-        sensor = spec.add_sensor(name=TOUCHES, type=kind, objtype=body, objname=base)
+        spec.compile()  # gives the bodies their numbers
+        (body,) = [x for x in spec.bodies if x.id == base]
+        body.name = body.name or UNNAMED  # a sensor needs a name
+        kind, of = mujoco.mjtSensor.mjSENS_CONTACT, mujoco.mjtObj.mjOBJ_BODY
+        sensor = spec.add_sensor(name=TOUCHES, type=kind, objtype=of, objname=body.name)
         sensor.intprm[0], sensor.intprm[2] = 1, 1  # how many contacts there are
     model = spec.compile()
     model.opt.iterations, model.opt.ls_iterations = ITERATIONS, LINE_SEARCHES
@@ -79,11 +82,11 @@ def compiled(mjcf: str, base: str = "") -> mujoco.MjModel:
 
 
 def base_body(model: mujoco.MjModel) -> int:
-    """The outermost body with a free joint or a vertical slide, and a name; 0 if there is none."""
+    """The outermost body with a free joint or a vertical slide; 0 if there is none."""
     for joint in range(model.njnt):
         kind, body = model.jnt_type[joint], int(model.jnt_bodyid[joint])
         vertical = kind == SLIDE and abs(model.jnt_axis[joint][2]) > 0.99
-        if (kind == FREE or vertical) and model.body(body).name:
+        if kind == FREE or vertical:
             return body
     return 0
 

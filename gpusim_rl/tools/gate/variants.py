@@ -35,7 +35,7 @@ def make(path: Path, names: list[str], report: Report, settings: Settings, seed:
     """Write the variants of a file beside it, such as policy.int8.onnx, each with its verdict.
 
     A variant is refused if it fails the gate, or succeeds less often than the file by more than
-    `settings` allow. Then no file is left.
+    `settings` allow. Then it is not written, and an older file of its name stays as it was.
 
     Args:
         path: a file whose report is `report`.
@@ -49,15 +49,16 @@ def make(path: Path, names: list[str], report: Report, settings: Settings, seed:
     feeds = recorded(Policy(path), settings, seed) if "int8" in names else []
     for name in names:
         out = path.with_suffix(f".{name}.onnx")
-        write_whole(out, sealed(makers[name]()))
-        told = judge(Policy(out), settings, seed, str(out))
-        row = about(name, out, told)
-        lost = rows[0]["success"] - row["success"]
-        row["refused"] = told["verdict"] != "pass" or lost > settings["variant"]
-        if row["refused"]:
-            out.unlink()
-        else:
-            write_verdict(out, told, settings)
+        with tempfile.TemporaryDirectory() as folder:
+            draft = Path(folder) / out.name
+            draft.write_bytes(sealed(makers[name]()))
+            told = judge(Policy(draft), settings, seed, str(out))
+            row = about(name, draft, told)
+            lost = rows[0]["success"] - row["success"]
+            row["refused"] = told["verdict"] != "pass" or lost > settings["variant"]
+            if not row["refused"]:
+                write_verdict(draft, told, settings)
+                write_whole(out, draft.read_bytes())
         rows.append(row)
     return rows
 
