@@ -238,7 +238,8 @@ def turns(axis: str, answers: list[Answer], known: Array, up: Array) -> None:
     seen = np.array([2 * answer.values[axis] for answer in answers])
     expected = np.array([-np.cross(answer.turned["gyro"], up) for answer in answers])
     for k in np.flatnonzero(np.abs(known).max(0) >= CLEAR / 2):
-        ratio = float(seen[:, k] @ expected[:, k] / (seen[:, k] @ seen[:, k]))
+        # weighted by what the file says, so that noise does not make the ratio smaller
+        ratio = float(known[:, k] @ expected[:, k] / (known[:, k] @ seen[:, k]))
         if not 0.2 < ratio < 5:
             why = "is it in degrees" if ratio > 10 else "are its signs or axes others"
             line = f"gyro turns {ratio:.3g} times as much as {axis}[{k}] tilts: {why}?"
