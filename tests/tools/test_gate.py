@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from gpusim_rl import gate as command_of_gate
 from gpusim_rl import player
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import digest, read_verdict
 from gpusim_rl.play_mode import DEMO, choose_mode, demo
@@ -173,7 +173,7 @@ def test_endurance_counts_falls_per_hour(robot, robots, falls, told):
     one = row("endurance", driven, planned(robot, "normal"))
     lines = complaints([one], robot, SETTINGS)
     assert len(lines) == told and all("falls per robot-hour" in line for line in lines)
-    assert f"endurance: {falls} falls in {robots / 3:.2f} robot-hours" in table([one])
+    assert f"endurance: falls in {robots / 3:.2f} robot-hours: {falls}, per" in table([one])
 
 
 def test_the_rate_has_its_exact_interval():
@@ -278,7 +278,8 @@ def test_the_demo_is_gated():
     assert DEMO.stat().st_size < 1_000_000
     verdict = gate.read(DEMO)
     assert verdict and verdict["verdict"] == "pass" and verdict["success"] > 0.9
-    assert verdict["settings"] == gate.settings_hash(SETTINGS)
+    assert verdict["settings"] == gate.settings_hash(SETTINGS) and verdict["changed"] == {}
+    assert Policy(DEMO).about["format"] == FORMATS[-1]
     shown = demo(compose_plain("play", ["mode=demo"]))
     assert shown["onnx"] == str(DEMO)
 

@@ -16,7 +16,7 @@ from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
 from gpusim_rl.deploy.verdict import read_verdict, with_verdict
 from gpusim_rl.tools.gate.drive import Driven, drive
 from gpusim_rl.tools.gate.judge import ENDURANCE, Row, complaints, row, success
-from gpusim_rl.tools.gate.robot import make_robot
+from gpusim_rl.tools.gate.robot import Robot, make_robot
 from gpusim_rl.tools.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 
 Report = dict[str, Any]
@@ -36,17 +36,8 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
     are reported only.
     """
     robot = make_robot(policy)
-    if not robot.base and robot.follows == "nothing":
-        raise ValueError(
-            "the gate cannot judge this policy: its robot has no base that could fall, and no "
-            "sensor shows how it follows a command"
-        )
-    if unknown := [name for name in settings["reported"] if name not in SCENARIOS]:
-        names = ", ".join(SCENARIOS)
-        raise ValueError(f"gate.reported: unknown scenario {unknown[0]!r}: choose of {names}")
     skipped = lacks(robot)
-    if not {*SCENARIOS} - {*skipped} - {*settings["reported"]}:
-        raise ValueError("gate.reported leaves nothing to judge")
+    check(robot, settings, skipped)
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short = Plan(robot, settings["robots"] * len(names), settings["seconds"], settings, seed)
     rows = drive_rows(short, names, title)
@@ -66,6 +57,20 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
         "changed": changed(settings),
         "rows": rows,
     }
+
+
+def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
+    """ValueError if nothing of a robot could be judged, or a reported scenario is unknown."""
+    if not robot.base and robot.follows == "nothing":
+        raise ValueError(
+            "the gate cannot judge this policy: its robot has no base that could fall, and no "
+            "sensor shows how it follows a command"
+        )
+    if unknown := [name for name in settings["reported"] if name not in SCENARIOS]:
+        names = ", ".join(SCENARIOS)
+        raise ValueError(f"gate.reported: unknown scenario {unknown[0]!r}: choose of {names}")
+    if not {*SCENARIOS} - {*skipped} - {*settings["reported"]}:
+        raise ValueError("gate.reported leaves nothing to judge")
 
 
 def drive_rows(plan: Plan, names: list[str], title: str) -> list[Row]:

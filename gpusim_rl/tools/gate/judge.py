@@ -131,8 +131,8 @@ def table(rows: list[Row]) -> str:
     for told in (x["rate"] for x in rows if "rate" in x):
         low, high = told["interval"]
         lines.append(
-            f"{ENDURANCE}: {told['count']} falls in {told['hours']:.2f} robot-hours: "
-            f"{told['value']:.2f} per hour ({low:.2f} to {high:.2f})"
+            f"{ENDURANCE}: falls in {told['hours']:.2f} robot-hours: {told['count']}, "
+            f"per hour {told['value']:.2f} ({low:.2f} to {high:.2f})"
         )
     return "\n".join(lines)
 
