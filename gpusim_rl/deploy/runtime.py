@@ -235,8 +235,8 @@ def load_session(path: Path) -> onnxruntime.InferenceSession:
         # loaded from bytes, a model that reads its weights from other files is refused
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no common base class
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is not an ONNX file onnxruntime can load: {reason}") from None
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} is not an ONNX file that onnxruntime can load: {why}") from None
 
 
 def readings(policy: Policy, data: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.robots.model_files import check_confined, copy_model
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.runs.checkpoints import load
@@ -440,7 +441,7 @@ def test_hostile_policies(tmp_path, trained):
     for i, change in enumerate(changes):
         onnx.helper.set_model_props(whole, notes | change)
         path = tmp_path / f"{i}.onnx"
-        onnx.save(whole, path)
+        path.write_bytes(sealed(whole))  # as a stranger does, too
         with pytest.raises(ValueError) as error:
             player.play_onnx(path, lambda *_: None)
         assert f"{i}.onnx" in str(error.value)
