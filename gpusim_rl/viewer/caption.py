@@ -1,5 +1,6 @@
 """What stands in the pictures of a film: the command, and how fast the robot is."""
 
+import functools
 import textwrap
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -73,7 +74,7 @@ class Caption:
 
     def write(self, picture: np.ndarray, t: float, position: np.ndarray | None) -> np.ndarray:
         """A picture (height, width, 3) uint8 with the text of `text` in its upper left corner."""
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import Image, ImageDraw
 
         if not (text := self.text(t, position)):
             return picture
@@ -85,8 +86,16 @@ class Caption:
             (size // 2, size // 2),
             "\n".join(lines),
             "white",
-            ImageFont.load_default(size),
+            font(size),
             stroke_width=max(1, size // 10),
             stroke_fill="black",
         )
         return np.asarray(image)
+
+
+@functools.cache
+def font(size: int) -> Any:
+    """Pillow's own font of a size [pixels], which takes milliseconds to load."""
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
