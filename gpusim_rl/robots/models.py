@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mujoco
 
+from gpusim_rl.core.errors import silence_mujoco
 from gpusim_rl.core.paths import ASSETS, find_asset, folders
 
 
@@ -110,6 +111,7 @@ def compile_mjcf(
     ValueError or FileNotFoundError in one line if it cannot be compiled.
     """
     file = find_mjcf(path)
+    silence_mujoco()  # else it would leave MUJOCO_LOG.TXT behind
     try:
         spec = mujoco.MjSpec.from_file(str(file))
         return (change(spec) if change else spec).compile()
