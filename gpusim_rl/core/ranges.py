@@ -170,6 +170,7 @@ GATE = {  # of mode=gate
     "gate.fastest": POSITIVE,
     "gate.walks": AT_LEAST_0,
     "gate.limits.*": AT_LEAST_0,
+    "gate.limits.success": CHANCE,
     "gate.variant": SHARE,
 }
 

@@ -99,6 +99,9 @@ def exceeded(one: Row, robot: Robot, limits: dict[str, float]) -> list[str]:
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
             told = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {told}")
+    if name != ENDURANCE and (low := one["success"]["interval"][0]) < limits["success"]:
+        told = f"{one['success']['value']:.3g}, down to {low:.3g}, at least {limits['success']:g}"
+        lines.append(f"{name}: success {told}")
     return lines
 
 
