@@ -1,20 +1,18 @@
 """Drive a robot by an exported policy, over UDP: stand up, walk forward, lie down at Ctrl-C.
 
-python robot_loop.py policy.onnx 127.0.0.1:5005 [preflight]
+python robot_loop.py policy.onnx 127.0.0.1 5005 [preflight]
 """
 
 import json
-import signal
 import socket
 import sys
 import time
-from contextlib import suppress
 
 from onboard.guard import Guard  # onboard and runtime.py are copied from gpusim_rl/deploy
-from onboard.preflight import Pace, preflight
+from onboard.preflight import preflight
+from onboard.rate import Rate
 from runtime import Policy
 
-EXPECTED = {"task": "quadruped", "robot": "quadruped"}
 FORWARD = [0.5, 0.0, 0.0]  # m/s, m/s to the left, rad/s
 
 
@@ -31,12 +29,12 @@ class Robot:
 
     def read(self) -> dict:
         """The newest readings: all packets that wait are taken, and those that come late left."""
-        while True:
-            try:
+        try:
+            while True:
                 packet = json.loads(self.socket.recv(65536))
-            except OSError:  # none waits
-                return self.packet["readings"]
-            self.packet = max(self.packet, packet, key=lambda x: x["time"])
+                self.packet = max(self.packet, packet, key=lambda x: x["time"])
+        except OSError:  # none waits
+            return self.packet["readings"]
 
     def age(self) -> float:
         """Of these readings [s]: the robot's clock is time.monotonic of the same machine."""
@@ -46,32 +44,15 @@ class Robot:
         self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
 
 
-def drive(policy: Policy, robot: Robot, asked: list) -> None:
-    """Preflight and the loop. `asked` fills when the robot is to lie down."""
-    pace = Pace(policy.dt)
-
-    def wait() -> None:
-        pace()
-        if asked:
-            raise InterruptedError  # ends preflight, after which the robot lies down
-
-    if "preflight" in sys.argv:
-        with suppress(InterruptedError):
-            preflight(policy, robot.read, robot.send, wait=wait, **EXPECTED)
-    guard = Guard(policy, **EXPECTED)
-    while guard.phase != "off":
-        guard.stop() if asked else None
-        robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
-        pace()
-
-
-if len(sys.argv) < 3:
+if not "".join(sys.argv[3:4]).isdigit() or sys.argv[4:] not in ([], ["preflight"]):
     sys.exit(__doc__)
-asked = []
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda *_: asked.append(True))
 try:
-    host, port = sys.argv[2].split(":")
-    drive(Policy(sys.argv[1]), Robot(host, int(port)), asked)
-except (OSError, ValueError) as error:
-    sys.exit(str(error))
+    guard = Guard(Policy(sys.argv[1]), task="quadruped", robot="quadruped")
+    robot, rate = Robot(sys.argv[2], int(sys.argv[3])), Rate(guard.policy.dt, guard.stop)
+    if "preflight" in sys.argv:
+        preflight(guard, robot.read, robot.send, rate.sleep)
+    while guard.phase != "off":
+        robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
+        rate.sleep()
+except (KeyboardInterrupt, OSError, OverflowError, ValueError) as error:
+    sys.exit(f"{' '.join(sys.argv)}: {error or 'ended'}")

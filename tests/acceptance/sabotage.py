@@ -218,7 +218,7 @@ def drive(path: Path, misuse: Misuse, check: bool, seconds: float = SECONDS) -> 
         guard = Guard(policy, **told)  # pyright: ignore
         by = "preflight"
         if check:
-            preflight(policy, read, send, wait=lambda: None, **told)
+            preflight(guard, read, send, int)
         by = "guard"
         end = sim.clock() + seconds
         while guard.phase != "off" and (sim.clock() < end or guard.phase == "stop"):

@@ -58,7 +58,7 @@ def test_it_stands_up_runs_stops_and_stands_up_again(sim):
         assert (guard.phase, guard.gain) == ("off", 0.0) and not sim.fell
         sim.lie(0.5)
         assert sim.data.qpos[2] < 0.1
-    assert said == ["stands up", "the policy runs", "stops: asked to", said[3]] * 2
+    assert said == ["stands up", "stands, and the policy begins", "stops: asked to", said[3]] * 2
     assert said[3] == "lies: the servos only damp"
 
 
@@ -111,8 +111,9 @@ def test_limits_by_hand():
     pose, speed = np.array([-0.5, 0.0]), np.array([-2.0, 0.0])
     np.testing.assert_allclose(limits(far, zero, pose, speed), [-0.2, 1.0])
     np.testing.assert_allclose(limits(zero, zero, zero, zero), zero)
-    # neither a joint out of its range nor a number that is none moves a target out of it
-    np.testing.assert_allclose(limits(zero, zero, np.array([20.0, 0.0]), zero), [2.0, 0.0])
+    # no joint that is far away moves a target further than it may change
+    np.testing.assert_allclose(limits(zero, zero, np.array([-3.0, 0.0]), zero), [-0.2, 0.0])
+    np.testing.assert_allclose(limits(zero, zero + 1.9, np.array([20.0, 0.0]), zero), [2.0, 1.0])
     np.testing.assert_allclose(limits(np.array([np.nan, 0.5]), zero, None, None), [0.0, 0.5])
     assert not limits.cut.any()
 
@@ -295,14 +296,14 @@ def test_preflight_in_the_air(trot):
         def read(sim=sim, order=order) -> dict[str, Any]:
             return {k: x[order] if len(x) == 12 else x for k, x in sim.read().items()}
 
-        keys: Any = dict(hung=True, wait=lambda: None, clock=sim.clock, say=lambda line: None)
+        guard = Guard(policy, clock=sim.clock, say=str)
         if swapped:
             with pytest.raises(
                 ValueError, match="FL_abduction was moved, but joint_pos says that FR_"
             ):
-                preflight(policy, read, sim.send, **keys)
+                preflight(guard, read, sim.send, int, hung=True)
         else:
-            preflight(policy, read, sim.send, **keys)
+            preflight(guard, read, sim.send, int, hung=True)
             assert json.dumps(policy.about) == before
 
 
@@ -312,9 +313,9 @@ def test_a_robot_that_hangs_and_nobody_says_so(trot):
     sim.model.opt.gravity[:] = 0
     sim.data.qpos[2] = 1.0
     up = sim.read()["up"]
-    settings: Any = {"wait": lambda: None, "clock": sim.clock, "say": str}
+    guard = Guard(sim.policy, clock=sim.clock, say=str)
     with pytest.raises(ValueError, match="no joint tilts the robot: does it hang"):
-        preflight(sim.policy, lambda: sim.read() | {"up": up}, sim.send, **settings)
+        preflight(guard, lambda: sim.read() | {"up": up}, sim.send, int)
 
 
 @pytest.mark.parametrize(

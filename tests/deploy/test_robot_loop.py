@@ -63,9 +63,12 @@ def copy_programs(folder: Path) -> None:
 def test_a_wrong_file_is_one_line(tmp_path):
     """The loop ends with what is wrong with its file, and with 1."""
     copy_programs(tmp_path)
-    with started(tmp_path, "robot_loop.py", "nothing.onnx", "127.0.0.1:5005") as loop:
+    with started(tmp_path, "robot_loop.py", "nothing.onnx", "127.0.0.1", "5005") as loop:
         said, _ = loop.communicate(timeout=START)
-    assert (loop.returncode, said.strip()) == (1, "no ONNX file nothing.onnx")
+    assert (loop.returncode, said.strip()) == (
+        1,
+        "robot_loop.py nothing.onnx 127.0.0.1 5005: no ONNX file nothing.onnx",
+    )
 
 
 def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
@@ -77,16 +80,16 @@ def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
     assert f"a whole program of {lines} lines" in (ROOT / "docs" / "deploy.md").read_text()
     with started(tmp_path, "udp_robot.py", "policy.onnx", "0", "90") as robot:
         port = wait_for(robot, "waits at port").split()[-1]
-        loop = ["robot_loop.py", "policy.onnx", f"127.0.0.1:{port}"]
+        loop = ["robot_loop.py", "policy.onnx", "127.0.0.1", port]
         with started(tmp_path, *loop) as first:
-            wait_for(first, "the policy runs")
+            wait_for(first, "the policy begins")
             time.sleep(7)
             assert first.poll() is None
             first.send_signal(signal.SIGKILL)
             assert first.wait() == -signal.SIGKILL
         time.sleep(0.6)
         with started(tmp_path, *loop) as second:
-            wait_for(second, "the policy runs")
+            wait_for(second, "the policy begins")
             time.sleep(4)
             second.send_signal(signal.SIGTERM)
             said, _ = second.communicate(timeout=START)

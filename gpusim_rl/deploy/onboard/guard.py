@@ -174,7 +174,7 @@ class Guard:
             targets, after = self._ramp(self.stance)
             if after >= SETTLE:
                 self.policy.reset()
-                self._enter("run", "the policy runs")
+                self._enter("run", "stands, and the policy begins")
             return targets
         targets = self.policy.act(values, command)
         if self.policy.fault.any():

@@ -1,4 +1,4 @@
-"""The last layer before the servos: limits of position, of change and of torque. NumPy alone."""
+"""The last layer before the servos: limits of torque, of position and of change. NumPy alone."""
 
 from typing import Any
 
@@ -31,24 +31,23 @@ class Limits:
     def __call__(
         self, targets: Array, before: Array, pose: Array | None, speed: Array | None
     ) -> Array:
-        """(nu,) targets within control or joint range, near those before, and within the torque.
+        """(nu,) targets within the torque, within control or joint range, and near those before.
 
         A servo's torque is kp (q* - q) - kd q̇, for a target q*, a joint's position q and speed q̇.
-        The limit of torque does not move a target out of the range. Not a number: that before.
+        That limit depends on readings, so it comes first: a wrong reading moves no target further
+        than range and change allow. Not a number: that before.
 
         Args:
             targets, before: of this control step and of the last one [rad, m].
             pose, speed: of the joints [rad, m; rad/s, m/s]; None if they are not known.
         """
-        x = np.minimum(np.maximum(targets, self.low), self.high)
-        x = np.minimum(np.maximum(x, before - self.change), before + self.change)
+        x = targets
         if pose is not None:
             damped = 0.0 if speed is None else self.kd * speed
-            least, greatest = (
-                pose + (damped + end) / self.kp for end in (-self.torque, self.torque)
-            )
-            lowest, highest = np.minimum(self.low, x), np.maximum(self.high, x)
-            x = np.clip(np.minimum(np.maximum(x, least), greatest), lowest, highest)
+            low, high = (pose + (damped + end) / self.kp for end in (-self.torque, self.torque))
+            x = np.minimum(np.maximum(x, low), high)
+        x = np.minimum(np.maximum(x, self.low), self.high)
+        x = np.minimum(np.maximum(x, before - self.change), before + self.change)
         x = np.where(np.isfinite(x), x, before)
         self.cut = np.abs(x - targets) > 1e-6
         return x

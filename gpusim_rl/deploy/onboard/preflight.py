@@ -1,19 +1,21 @@
 """Move each joint a little, and refuse a robot that does not answer as its policy's file says.
 
-    preflight(policy, robot.read, robot.send)  # standing, or hung=True
+    guard = Guard(Policy("policy.onnx"), task="quadruped", robot="quadruped")
+    preflight(guard, robot.read, robot.send)  # standing, or hung=True
 
 It finds joints in another order, signs, degrees, swapped legs, another gravity and late readings.
 The folder of this file can be copied to the robot. It needs NumPy alone.
 """
 
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .checks import Values, described, label, read
 from .guard import Guard
+from .rate import Rate
 
 MOVE = 0.05  # [rad, m] to both sides of the stance
 RAMP, HOLD, LAST = 0.1, 0.4, 0.16  # [s] of the way; in all; at the end, which is averaged
@@ -36,42 +38,51 @@ class Answer(NamedTuple):
     delay: float  # control steps until the joint passed the middle of its way up
 
 
+class Stopped(Exception):
+    """The guard was asked to stop, as by Ctrl-C."""
+
+
 def preflight(
-    policy: Any,
+    guard: Guard,
     read_robot: Callable[[], Any],
     send: Callable[[Array], Any],
+    wait: Callable[[], Any] | None = None,
     *,
     hung: bool = False,
-    wait: Callable[[], Any] | None = None,
-    **settings: Any,
 ) -> None:
     """Stand up slowly, compare the readings with the file's, then move each joint by 0.05 rad.
 
+    At the end the robot is in its stance, and the guard's phase is `run`. If `wait` stops the guard,
+    preflight ends at once; the phase is `stop`, and `Guard.act` lets the robot lie down.
+
     Args:
-        policy: a `Policy` of runtime.py, of a robot with position servos.
+        guard: of a robot with position servos, which has not moved it yet.
         read_robot, send: () → readings, as for `Policy.act`; takes targets (nu,).
+        wait: returns when the next control step begins; that of `Rate` unless given.
         hung: the legs are in the air, so the base does not tilt.
-        wait: returns when the next control step begins; one that sleeps unless given.
-        settings: of `Guard`, such as task, robot, joints, late, say, clock.
 
     Raises:
         ValueError: what is wrong, in one line. The robot keeps the last targets.
     """
-    guard, pause = Guard(policy, **settings), wait or Pace(policy.dt)
+    policy, pause = guard.policy, wait or Rate(guard.policy.dt).sleep
 
     def step(targets: Array | None) -> Values:
         if targets is not None:
+            phase = guard.phase
             send(targets)
             pause()
+            if guard.phase != phase:
+                raise Stopped
         return checked(policy, read_robot())
 
-    stand(guard, step, hung)
-    answers: list[Answer] = []
-    for i in range(len(policy.joints)):
-        answers.append(moved(policy.dt, guard.stance, i, step))
-        joint_answers(policy, i, answers[i], guard.late, hung)
-    if not hung:
-        base_answers(policy, answers)
+    with suppress(Stopped):
+        stand(guard, step, hung)
+        answers: list[Answer] = []
+        for i in range(len(policy.joints)):
+            answers.append(moved(policy.dt, guard.stance, i, step))
+            joint_answers(policy, i, answers[i], guard.late, hung)
+        if not hung:
+            base_answers(policy, answers)
 
 
 def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
@@ -95,17 +106,6 @@ def checked(policy: Any, readings: Any) -> Values:
     if wrong:
         raise ValueError(f"preflight: {wrong[0]}")
     return values
-
-
-class Pace:
-    """Sleeps until the next control step begins."""
-
-    def __init__(self, dt: float):
-        self.dt, self.next = dt, time.monotonic() + dt
-
-    def __call__(self) -> None:
-        time.sleep(max(0.0, self.next - time.monotonic()))
-        self.next = max(self.next + self.dt, time.monotonic())
 
 
 def mean(rows: list[Values], name: str) -> Array:
