@@ -98,7 +98,7 @@ def main() -> None:
             row.append(f"{1e3 * np.median(x[1]):.3f}")
             print("|", " | ".join([size, what, *row]), "|")
             worst[size, what] = 1e3 * ends[1]
-    sys.exit(worst[next(iter(SIZES)), "runtime"] > ALLOWED)
+    sys.exit(int(worst[next(iter(SIZES)), "runtime"] > ALLOWED))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def test_limits_by_hand():
     np.testing.assert_allclose(limits(zero, zero, zero, zero), zero)
     # no joint that is far away moves a target further than it may change
     np.testing.assert_allclose(limits(zero, zero, np.array([-3.0, 0.0]), zero), [-0.2, 0.0])
-    np.testing.assert_allclose(limits(zero, zero + 1.9, np.array([20.0, 0.0]), zero), [2.0, 1.0])
+    np.testing.assert_allclose(limits(zero, zero + 1.9, np.array([20.0, 0.0]), zero), [2.0, 0.0])
     np.testing.assert_allclose(limits(np.array([np.nan, 0.5]), zero, None, None), [0.0, 0.5])
     assert not limits.cut.any()
 
@@ -296,7 +296,7 @@ def test_preflight_in_the_air(trot):
         def read(sim=sim, order=order) -> dict[str, Any]:
             return {k: x[order] if len(x) == 12 else x for k, x in sim.read().items()}
 
-        guard = Guard(policy, clock=sim.clock, say=str)
+        guard, _ = guarded(sim)
         if swapped:
             with pytest.raises(
                 ValueError, match="FL_abduction was moved, but joint_pos says that FR_"
@@ -307,13 +307,25 @@ def test_preflight_in_the_air(trot):
             assert json.dumps(policy.about) == before
 
 
+@pytest.mark.parametrize("after", [20, 150])  # as it stands up; as joints are moved
+def test_preflight_is_stopped(trot, after):
+    """When the wait between two steps stops the guard, preflight ends and the robot lies down."""
+    sim, steps = Simulated(runtime.Policy(trot)), iter(range(after))
+    guard, said = guarded(sim)
+    preflight(guard, sim.read, sim.send, lambda: next(steps, None) is None and guard.stop())
+    assert (guard.phase, guard.why) == ("stop", "asked to")
+    sim.drive(guard, 10.0, FORWARD)
+    assert guard.phase == "off" and not sim.fell and sim.data.qpos[2] < 0.1
+    assert [line.split(":")[0] for line in said][-2:] == ["stops", "lies"]
+
+
 def test_a_robot_that_hangs_and_nobody_says_so(trot):
     """Without hung=True a base that does not tilt is asked for, not called swapped legs."""
     sim = Simulated(runtime.Policy(trot))
     sim.model.opt.gravity[:] = 0
     sim.data.qpos[2] = 1.0
     up = sim.read()["up"]
-    guard = Guard(sim.policy, clock=sim.clock, say=str)
+    guard, _ = guarded(sim)
     with pytest.raises(ValueError, match="no joint tilts the robot: does it hang"):
         preflight(guard, lambda: sim.read() | {"up": up}, sim.send, int)
 

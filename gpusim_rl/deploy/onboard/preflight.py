@@ -52,8 +52,8 @@ def preflight(
 ) -> None:
     """Stand up slowly, compare the readings with the file's, then move each joint by 0.05 rad.
 
-    At the end the robot is in its stance, and the guard's phase is `run`. If `wait` stops the guard,
-    preflight ends at once; the phase is `stop`, and `Guard.act` lets the robot lie down.
+    At the end the robot is in its stance, and the guard's phase is `run`. If `wait` stops the
+    guard, preflight ends at once; the phase is `stop`, and `Guard.act` lets the robot lie down.
 
     Args:
         guard: of a robot with position servos, which has not moved it yet.
