@@ -22,7 +22,7 @@ from gpusim_rl import gate, new_task, player
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
-from gpusim_rl.play_mode import choose_mode, demo
+from gpusim_rl.play_mode import choose_mode, demo, web_packages
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
@@ -202,7 +202,8 @@ def show_page(cfg: dict[str, Any]) -> None:
         for word in cfg["compare"] or ():
             if not player.is_file(word):
                 player.find_run({"run": word})
-    from gpusim_rl import web  # loads torch and viser, after mistakes are answered
+    with errors.one_line_errors(), web_packages():
+        from gpusim_rl import web  # loads torch and viser, after mistakes are answered
 
     web.serve(cfg, words, PARENT)
 

@@ -1,7 +1,11 @@
 """What `play.py` is asked to do, and whether its keys fit together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from gpusim_rl import new_task
@@ -31,13 +35,15 @@ ONLY = {  # modes that a key is for
     "host": ("web",),
     "port": ("web",),
 }
+# As in pyproject.toml. The page uses private names of viser, which a 1.2 may change.
+WEB = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
 
 
 def choose_mode(cfg: dict[str, Any]) -> str:
     """The mode, with `auto` resolved.
 
-    ValueError if the keys do not fit together, OSError if a file cannot be written.
+    ValueError if the keys do not fit together, OSError if a file is missing or cannot be written.
     """
     if cfg["mode"] not in MODES:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
@@ -66,6 +72,8 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
     if mode == "new-task":
         new_task.check_name(cfg["name"])
+    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
+        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
     return mode
 
 
@@ -118,6 +126,17 @@ def check_web(cfg: dict[str, Any]) -> None:
     for key in ("run", "onnx", "checkpoint", "worlds"):
         if cfg[key]:
             raise ValueError(f"compare= names both policies: not with {key}=")
+
+
+@contextmanager
+def web_packages() -> Iterator[None]:
+    """Turn the ImportError of a package that lacks what the page uses into a ValueError."""
+    try:
+        yield
+    except ImportError as error:
+        needed = " and ".join(f"{name}{versions}" for name, versions in WEB.items())
+        found = " and ".join(f"{name} {version(name)}" for name in WEB)
+        raise ValueError(f"mode=web cannot use {found}, it needs {needed}: {error}") from None
 
 
 def is_path(word: Any) -> bool:

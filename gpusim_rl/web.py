@@ -9,6 +9,7 @@ import numpy as np
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.play_mode import web_packages
 from gpusim_rl.viewer.pace import Every, Pace
 from gpusim_rl.viewer.target import fixed_command
 from gpusim_rl.viewer.web_page import SPEEDS, Controls, Request, Sliders
@@ -29,7 +30,7 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
         parent: id of the parent process when this one began.
     """
     host = cfg["host"] or LOOPBACK
-    with errors.one_line_errors():
+    with errors.one_line_errors(), web_packages():
         server, address = open_server(host, PORT if cfg["port"] is None else cfg["port"])
     try:
         with errors.one_line_errors():

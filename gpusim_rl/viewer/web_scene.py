@@ -7,7 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import trimesh
-from mjviser import conversions
+from mjviser.conversions import group_geoms_by_visual_compat, merge_geoms
 
 from gpusim_rl.viewer.offscreen import whole
 from gpusim_rl.viewer.target import command_arrow
@@ -90,10 +90,10 @@ class Scene:
                 wxyz=quaternion(self.data.geom_xmat[g]),
             )
         solid = [g for g in geoms if model.geom_type[g] != PLANE]
-        for i, group in enumerate(conversions.group_geoms_by_visual_compat(model, solid)):
+        for i, group in enumerate(group_geoms_by_visual_compat(model, solid)):
             handle = self.scene.add_batched_meshes_trimesh(
                 f"{self.root}/body{body}/{i}",
-                conversions.merge_geoms(model, group),
+                merge_geoms(model, group),
                 batched_wxyzs=np.tile([1.0, 0, 0, 0], (n, 1)),
                 batched_positions=np.zeros((n, 3)),
                 lod="off",

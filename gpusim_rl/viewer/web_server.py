@@ -108,18 +108,24 @@ def check_updates(gui: Any) -> None:
 
     Args:
         gui: of a server. viser would let a page set any property of a control.
+
+    Raises ImportError if this version of viser keeps controls in another way.
     """
-    interface, update = gui._websock_interface, gui._handle_gui_updates
+    try:
+        interface, update = gui._websock_interface, gui._handle_gui_updates
+        controls = gui._gui_input_handle_from_uuid
+        interface.unregister_handler(_messages.GuiUpdateMessage, update)
+    except (AttributeError, AssertionError, ValueError) as error:
+        raise ImportError(str(error)) from None
 
     async def checked(client: int, message: _messages.GuiUpdateMessage) -> None:
-        control = gui._gui_input_handle_from_uuid.get(message.uuid)
+        control = controls.get(message.uuid)
         if control is None or [*message.updates] != ["value"]:
             return
         value = offered(control, message.updates["value"])
         if value is not None:
             await update(client, _messages.GuiUpdateMessage(message.uuid, {"value": value}))
 
-    interface.unregister_handler(_messages.GuiUpdateMessage, update)
     interface.register_handler(_messages.GuiUpdateMessage, checked)
 
 
@@ -142,15 +148,20 @@ def open_server(host: str, port: int) -> tuple[Server, str]:
         host: address to bind to.
         port: the first of a hundred that are tried; 0 for any that is free.
 
-    Raises OSError if there is no such address on this machine, or no free port.
+    Raises OSError if there is no such address on this machine, or no free port. Raises ImportError
+    if this version of viser cannot be made safe.
     """
     port = free_port(host, port)
     with checked_requests(host) as started, quiet():
         server = Server(host=host, port=port, label="gpusim_rl", verbose=False)
-    if not started:  # a later viser may start its server in another way
-        server.stop()
-        raise ValueError("this version of viser starts its server unchecked: install another")
-    check_updates(server.gui)
+    try:
+        if not started:  # a later viser may start its server in another way
+            raise ImportError("it starts its server unchecked")
+        check_updates(server.gui)
+    except ImportError:
+        with quiet():
+            server.stop()
+        raise
     server.gui.configure_theme(control_width="large", show_logo=False, show_share_button=False)
     server.gui.main_panel.dock_right()
     everywhere = host != "localhost" and ipaddress.ip_address(host).is_unspecified

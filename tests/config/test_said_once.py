@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from gpusim_rl.config.compose import build, flatten
 from gpusim_rl.config.validate import arguments, require
 from gpusim_rl.deploy import describe, runtime
+from gpusim_rl.play_mode import WEB
 from gpusim_rl.training import metric_writers
 from tests.worlds import ROOT, TASKS
 
@@ -87,9 +89,13 @@ def test_no_number_is_stated_twice():
 
 
 def test_lists_and_limits_agree():
-    """What must stand in two places is equal: kinds of logs, and the format of exported files."""
+    """What must stand in two places is equal: kinds of logs, the format of exported files, and the
+    versions that the web page needs."""
     assert set(metric_writers.SINKS) == {file.stem for file in (CONF / "log").glob("*.yaml")}
     assert runtime.FORMATS[-1] == describe.FORMAT
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    web = {f"{name}{versions}" for name, versions in WEB.items()}
+    assert web == {*project["optional-dependencies"]["web"]}
 
 
 def test_a_planted_number_is_found():

@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,18 @@ from websockets.sync.client import connect
 
 from gpusim_rl import play_mode, player
 from gpusim_rl.config import compose
+from gpusim_rl.viewer import web_server
 from gpusim_rl.viewer.web_page import LONGEST, Sliders, numbers, short
-from gpusim_rl.viewer.web_server import Server, free_port, is_own, open_server, quiet, refusal
-from gpusim_rl.web import Web
+from gpusim_rl.viewer.web_server import (
+    Server,
+    check_updates,
+    free_port,
+    is_own,
+    open_server,
+    quiet,
+    refusal,
+)
+from gpusim_rl.web import Web, serve
 from gpusim_rl.web_policy import labelled
 from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
 from tests.commands import environment
@@ -342,6 +353,8 @@ WRONG = {
     "compare=[a,b] checkpoint=c": "compare= names both policies: not with checkpoint=",
     "worlds=65": "worlds=65: expected a whole number from 1 to 64",
     "worlds=4 onnx=p.onnx": "worlds=4 needs run=",
+    "onnx=nope": "no ONNX file nope",
+    "onnx=nope.onnx": "no ONNX file nope.onnx",
     "video=walk.mp4": "video= is not shown by mode=web",
     "repro=r.safetensors": "repro= is not shown by mode=web",
     "command=fast": "command=fast: expected numbers",
@@ -354,7 +367,7 @@ WRONG = {
 @pytest.mark.parametrize("line", WRONG)
 def test_wrong_words(line):
     """A wrong word of mode=web is refused in one line that names it."""
-    with pytest.raises(ValueError, match=re.escape(WRONG[line])) as error:
+    with pytest.raises((ValueError, OSError), match=re.escape(WRONG[line])) as error:
         play_mode.choose_mode(settings(*line.split()))
     assert "\n" not in str(error.value)
 
@@ -365,6 +378,18 @@ def test_without_viser(monkeypatch):
     monkeypatch.setattr(play_mode, "find_spec", lambda name: name != "viser" and find(name))
     with pytest.raises(ValueError, match=r"pip install 'gpusim_rl\[web\]'"):
         play_mode.choose_mode(settings())
+
+
+def test_a_viser_that_is_another(monkeypatch, capsys):
+    """One that lacks what the page uses is one line with both versions, and no server is left."""
+    monkeypatch.setattr(web_server, "check_updates", lambda _: check_updates(SimpleNamespace()))
+    left = threading.active_count()
+    with pytest.raises(SystemExit):
+        serve(settings("port=0"), ["run"], os.getppid())
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: mode=web cannot use viser {viser.__version__} and mjviser ")
+    assert ", it needs viser>=1.1,<1.2 and mjviser>=" in said and "_websock_interface" in said
+    assert said.count("\n") == 1 and threading.active_count() <= left
 
 
 # -- as a process ----------------------------------------------------------------------------------
