@@ -5,7 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.maths import squared
 from gpusim_rl.envs.scores import Scores, mean_of
+from gpusim_rl.envs.state import State
 
 HOVER = 0.1  # m: largest distance from the commanded point of a success
 # A robot stands that leans by less than 15°, is higher than 0.8 of the wanted height, and has each
@@ -91,6 +93,23 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
         jerk=last["jerk"].mean().sqrt().item(),
         saturated=record["saturated"].mean().item(),
         power=record["power"].mean().item(),
+    )
+
+
+def return_measures(s: State, gear: Tensor, limits: Tensor) -> dict[str, Tensor]:
+    """What `return_scores` needs of a state of B worlds with the memory `speed`. All are (B,).
+
+    Args:
+        s: the state.
+        gear: (nu,) torque of an action of 1 [N m].
+        limits: (2, nu) least and greatest positions of the joints [rad].
+    """
+    low, high = limits
+    return dict(
+        speed=s.speed,
+        power=(gear * s.action * s.joint_vel).abs().sum(1),
+        jerk=squared(s.action - s.previous),
+        limit=((s.joint_pos < low) | (s.joint_pos > high)).any(1).float(),
     )
 
 

@@ -108,6 +108,15 @@ def subtree(m: mujoco.MjModel, body: int) -> set[int]:
     return bodies
 
 
+def keyframe_of(m: mujoco.MjModel, joints: list[str], angles: list[float]) -> str:
+    """The name or number of the first keyframe in which joints are at these angles [rad], or ""."""
+    columns = [m.joint(name).qposadr[0] for name in joints]
+    for i in range(m.nkey):
+        if np.allclose(m.key_qpos[i, columns], angles, atol=1e-4):
+            return repr(m.key(i).name or i)
+    return ""
+
+
 def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
     """The ids (body, geom, site) of the geom, site or body with a name.
 
@@ -125,25 +134,31 @@ def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
     return bodies.index(name), -1, -1
 
 
+def outline(m: mujoco.MjModel, geom: int) -> tuple[Array, float]:
+    """Points (n, 3) of a geom in its frame, and the radius of the balls around them [m].
+
+    They are the center of a sphere, the ends of a capsule, the vertices of a mesh, or the corners
+    of the bounding box of another geom. The last two have no balls: a radius of 0.
+    """
+    size, kind = m.geom_size[geom], m.geom_type[geom]
+    if kind == SPHERE or kind == CAPSULE:
+        ends = [[0, 0, -1], [0, 0, 1]] if kind == CAPSULE else [[0, 0, 0]]
+        return size[1] * np.array(ends), float(size[0])
+    if kind == MESH:
+        mesh = m.geom_dataid[geom]
+        first = m.mesh_vertadr[mesh]
+        return m.mesh_vert[first : first + m.mesh_vertnum[mesh]], 0.0
+    signs = np.array(list(product((-1, 1), repeat=3)))
+    return m.geom_aabb[geom, :3] + signs * m.geom_aabb[geom, 3:], 0.0
+
+
 def tip(m: mujoco.MjModel, d: mujoco.MjData, geom: int, anchor: Array) -> tuple[Array, float]:
     """The point (3,) of a geom that is farthest from an anchor, and the geom's radius there.
 
     Both are in meters. The radius is 0 for a geom that is neither a sphere nor a capsule.
     """
-    frame, size = d.geom_xmat[geom].reshape(3, 3), m.geom_size[geom]
-    kind = int(m.geom_type[geom])  # an integer of NumPy is in no tuple of enums
-    if kind in (SPHERE, CAPSULE):
-        ends = np.array([[0, 0, -1], [0, 0, 1]])
-        local = ends * (size[1] if kind == CAPSULE else 0)
-    elif kind == MESH:
-        mesh = m.geom_dataid[geom]
-        first = m.mesh_vertadr[mesh]
-        local = m.mesh_vert[first : first + m.mesh_vertnum[mesh]]
-    else:
-        corners = np.array(list(product((-1, 1), repeat=3)))
-        local = m.geom_aabb[geom, :3] + corners * m.geom_aabb[geom, 3:]
-    points = d.geom_xpos[geom] + local @ frame.T
+    local, radius = outline(m, geom)
+    points = d.geom_xpos[geom] + local @ d.geom_xmat[geom].reshape(3, 3).T
     reach = np.linalg.norm(points - anchor, axis=1)
     far = points[reach >= 0.98 * reach.max()].mean(0)  # the middle of a flat end
-    radius = float(size[0]) if kind in (SPHERE, CAPSULE) else 0.0
     return far + radius * (far - anchor) / max(float(np.linalg.norm(far - anchor)), 1e-9), radius

@@ -9,7 +9,7 @@ import numpy as np
 from gpusim_rl.robots.arm.description import arm_reasons
 from gpusim_rl.robots.arm.loading import LoadedArm
 from gpusim_rl.robots.arm.prepare import TOOL
-from gpusim_rl.robots.bodies import FREE
+from gpusim_rl.robots.bodies import FREE, keyframe_of
 from gpusim_rl.robots.humanoid.description import humanoid_reasons
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
 from gpusim_rl.robots.importer import GUESSES, LoadedRobot
@@ -78,10 +78,8 @@ def joint_names(loaded: LoadedRobot) -> list[str]:
 def stance_reason(loaded: LoadedRobot) -> str:
     """Where the stance comes from."""
     m = loaded.original
-    columns = [m.joint(name).qposadr[0] for name in joint_names(loaded)]
-    for i in range(m.nkey):
-        if np.allclose(m.key_qpos[i, columns], loaded.robot.stance, atol=1e-4):
-            return f"the keyframe {(m.key(i).name or i)!r}, in which it stands"
+    if keyframe := keyframe_of(m, joint_names(loaded), loaded.robot.stance):
+        return f"the keyframe {keyframe}, in which it stands"
     tried = ", as it did not stand in a keyframe" if m.nkey else ""
     return f"bent legs with the feet below the hips{tried}"
 

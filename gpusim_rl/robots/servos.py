@@ -16,6 +16,13 @@ DRIVEN = {  # the kind of object that an actuator without a joint drives
     TRANSMISSION.mjTRN_BODY: mujoco.mjtObj.mjOBJ_BODY,
 }
 
+FROM_FILE = {  # what is said of a value that the file has
+    "torque": "the limits in the file",
+    "armature": "as in the file",
+    "kp": "the gains of the file's servos",
+    "kd": "the damping of the file's servos",
+}
+
 
 def driven_joints(m: mujoco.MjModel) -> list[int]:
     """The joint that each actuator drives, in the order of ctrl; -1 if it drives none."""
@@ -130,6 +137,25 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
             value = gains.get(key, 0)
             values[i] = value if value > 0 else values[i]
     return values
+
+
+def gain_reasons(
+    m: mujoco.MjModel, names: list[str], robot: Any, guesses: dict[str, str]
+) -> dict[str, str]:
+    """Key → where its values of a robot's joints come from: the file, or a guess.
+
+    Args:
+        m: the model of the file.
+        names: of the joints.
+        robot: a `Robot`, whose values are compared with the file's.
+        guesses: key → how it is guessed, for each key of `FROM_FILE`.
+    """
+    reasons = {}
+    for key, guess in guesses.items():
+        same = np.isclose(joint_parameters(m, names, key), getattr(robot, key), rtol=1e-4)
+        mixed = f"{FROM_FILE[key]}, where it has any; else {guess}" if same.any() else guess
+        reasons[key] = FROM_FILE[key] if same.all() else mixed
+    return reasons
 
 
 def six_digits(values: np.ndarray) -> list[float]:

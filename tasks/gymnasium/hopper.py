@@ -7,7 +7,7 @@ import torch
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
-from gpusim_rl.envs.goal_scores import return_scores
+from gpusim_rl.envs.goal_scores import return_measures, return_scores
 from gpusim_rl.envs.task import Task
 
 
@@ -53,7 +53,6 @@ class Hopper(Task):
         self.rest = self.nominal("qpos0")
         self.unit = self.tensor([-1.0] * 12), self.tensor([1.0] * 12)
         self.gear = self.nominal("actuator_gear")[:, 0]  # N m: torque of action 1
-        self.low, self.high = self.joint_limits
 
     @property
     def estimated(self):
@@ -102,13 +101,7 @@ class Hopper(Task):
         return low | steep | (torch.cat([s.qpos[:, 2:], s.qvel], 1).abs().amax(1) >= self.largest)
 
     def measure(self, s):
-        beyond = (s.joint_pos < self.low) | (s.joint_pos > self.high)
-        return dict(
-            speed=s.speed,
-            power=(self.gear * s.action * s.joint_vel).abs().sum(1),
-            jerk=squared(s.action - s.previous),
-            limit=beyond.any(1).float(),
-        )
+        return return_measures(s, self.gear, self.joint_limits)
 
     def score(self, record):
         return return_scores(record, self.dt, self.solved)

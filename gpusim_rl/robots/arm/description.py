@@ -5,15 +5,10 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.robots.arm.loading import LoadedArm
+from gpusim_rl.robots.bodies import keyframe_of
 from gpusim_rl.robots.inertias import shown
-from gpusim_rl.robots.servos import joint_parameters
+from gpusim_rl.robots.servos import gain_reasons
 
-FROM_FILE = {
-    "torque": "the limits in the file",
-    "armature": "as in the file",
-    "kp": "the gains of the file's servos",
-    "kd": "the damping of the file's servos",
-}
 GUESS = {
     "torque": "twice that of the weights it lifts, and 10 rad/s² of acceleration; a seventh of the "
     "largest at least",
@@ -39,7 +34,7 @@ def arm_reasons(given: dict[str, Any], loaded: LoadedArm) -> dict[str, str]:
         "joints": f"the longest chain of hinges from the base{fixed}{endless(loaded)}",
         "tool": f"{loaded.tool.why}{turned}",
         "stance": stance_reason(loaded),
-        **{key: gain_reason(loaded, key) for key in FROM_FILE},
+        **gain_reasons(loaded.original, loaded.robot.joints, loaded.robot, GUESS),
         "mirror": "from the axes of the joints; mirrored poses were compared"
         if loaded.robot.mirror
         else "the arm is not its own mirror image",
@@ -56,19 +51,8 @@ def endless(loaded: LoadedArm) -> str:
 
 def stance_reason(loaded: LoadedArm) -> str:
     """Where the stance comes from."""
-    m = loaded.original
-    columns = [m.joint(name).qposadr[0] for name in loaded.robot.joints]
-    for i in range(m.nkey):
-        if np.allclose(m.key_qpos[i, columns], loaded.robot.stance, atol=1e-4):
-            return f"the keyframe {(m.key(i).name or i)!r}"
+    m, robot = loaded.original, loaded.robot
+    if keyframe := keyframe_of(m, robot.joints, robot.stance):
+        return f"the keyframe {keyframe}"
     tried = ", as something touches or is beyond limits in a keyframe" if m.nkey else ""
     return f"the tool in front of the shoulder and pointing down, nothing touches{tried}"
-
-
-def gain_reason(loaded: LoadedArm, key: str) -> str:
-    """Where the values of kp, kd, torque or armature come from."""
-    file = joint_parameters(loaded.original, loaded.robot.joints, key)
-    same = np.isclose(file, getattr(loaded.robot, key), rtol=1e-4)
-    if same.all():
-        return FROM_FILE[key]
-    return f"{FROM_FILE[key]}, where it has any; else {GUESS[key]}" if same.any() else GUESS[key]

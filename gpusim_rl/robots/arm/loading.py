@@ -9,7 +9,8 @@ import mujoco
 import numpy as np
 import torch
 
-from gpusim_rl.core.errors import warn_once
+from gpusim_rl.core.errors import warn, warn_once
+from gpusim_rl.core.waiting import waiting
 from gpusim_rl.robots.arm import gains, prepare, topology
 from gpusim_rl.robots.arm.gains import Loads, joint_values
 from gpusim_rl.robots.arm.kinematics import Kinematics
@@ -72,7 +73,8 @@ class LoadedArm:
         wanted = Box._fields if lean is not None else Box._fields[:2]
         if {*wanted} <= {*given}:
             return numbers
-        box = find_box(self.kinematics, prepare.lowest(self.original), lean, given)
+        with waiting("looking for goals that the arm can reach", warn):
+            box = find_box(self.kinematics, prepare.lowest(self.original), lean, given)
         of_box = {key: getattr(box, key) for key in wanted}
         return numbers | {k: [*x] if isinstance(x, tuple) else x for k, x in of_box.items()}
 

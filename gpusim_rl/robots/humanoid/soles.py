@@ -6,7 +6,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import CAPSULE, MESH, SPHERE, Array, RobotError, subtree
+from gpusim_rl.robots.bodies import Array, RobotError, outline, subtree
 
 RADIUS = 0.01  # m of the spheres, at most
 THICK = 0.015  # m above a foot's lowest point: what is lower belongs to its sole
@@ -80,17 +80,9 @@ def corner_places(flat: Array, radius: float) -> list[Array]:
 
 def surface(m: mujoco.MjModel, d: mujoco.MjData, geom: int) -> Array:
     """(n, 3) points on the surface of a geom [m], or the corners of its bounding box."""
-    size, kind = m.geom_size[geom], m.geom_type[geom]
-    if kind == SPHERE or kind == CAPSULE:
-        ends = [[0, 0, -1], [0, 0, 1]] if kind == CAPSULE else [[0, 0, 0]]
-        local = size[1] * np.repeat(ends, len(BALL), 0) + size[0] * np.tile(BALL, (len(ends), 1))
-    elif kind == MESH:
-        mesh = m.geom_dataid[geom]
-        first = m.mesh_vertadr[mesh]
-        local = m.mesh_vert[first : first + m.mesh_vertnum[mesh]]
-    else:
-        corners = np.array(list(product((-1, 1), repeat=3)))
-        local = m.geom_aabb[geom, :3] + corners * m.geom_aabb[geom, 3:]
+    local, radius = outline(m, geom)
+    if radius:
+        local = (local[:, None] + radius * BALL).reshape(-1, 3)
     return d.geom_xpos[geom] + local @ d.geom_xmat[geom].reshape(3, 3).T
 
 
