@@ -58,8 +58,6 @@ def parse(words: list[str]) -> tuple[list[Path], Path]:
     if not named:
         raise ValueError("expected a run directory, such as runs/quadruped/…")
     runs = list({run.resolve(): run for run in runs_of(named)}.values())
-    if len(runs) > MOST:
-        raise ValueError(f"{len(runs)} runs: a page has at most {MOST}")
     if out is None:
         folder = runs[0] if len(runs) == 1 else common(runs)
         out = str(folder / "report.html")
@@ -71,9 +69,11 @@ def write(runs: list[Path], out: Path) -> None:
     """Write the page of runs.
 
     Raises:
-        ValueError: a run is damaged, or matplotlib is not installed.
+        ValueError: a run is damaged, there are too many, or matplotlib is not installed.
         OSError: the file cannot be written.
     """
+    if len(runs) > MOST:
+        raise ValueError(f"{len(runs)} runs: a page has at most {MOST}")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell of its cache
     try:
         import jinja2  # noqa: F401
@@ -85,17 +85,16 @@ def write(runs: list[Path], out: Path) -> None:
     write_whole(out, render(runs, out).encode("utf-8", "replace"))
 
 
-def write_or_warn(run: Path) -> bool:
-    """Write report.html of a run that ends. Returns whether it could be; if not, one line says why.
+def write_or_warn(runs: list[Path], out: Path) -> bool:
+    """Write the page of runs that end. Returns whether it could be; if not, one line says why.
 
     A training must not fail for its report, whatever is wrong with that.
     """
     try:
-        write([run], run / "report.html")
+        write(runs, out)
         return True
     except Exception as error:
-        kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
-        errors.warn(f"no report.html: {kind}{error}")
+        errors.warn(f"no {out}: {errors.reason(error)}")
         return False
 
 

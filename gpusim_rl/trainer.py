@@ -177,14 +177,14 @@ class Trainer:
             export_policy(self.loop.learner, self.cfg, self.run.path)
         self.write_report()
         for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
-            metric_writers.add_or_warn(self.sink, file)
+            self.sink.add(file)
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 
     def write_report(self) -> None:
         """Write report.html, if the configuration wants one; one line if it cannot be written."""
         if self.group.rank == 0 and self.cfg["report"]:
-            report.write_or_warn(self.run.path)
+            report.write_or_warn([self.run.path], self.run.path / "report.html")
 
     def result(self, **values: Any) -> Result:
         """What is known of the training now."""

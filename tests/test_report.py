@@ -5,6 +5,7 @@ import html
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,8 +15,10 @@ import yaml
 from gpusim_rl import report
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.envs.scores import wilson
+from gpusim_rl.train import main
 from gpusim_rl.trainer import configure, train
-from gpusim_rl.training.metric_writers import Nowhere
+from gpusim_rl.training import metric_writers
+from gpusim_rl.training.metric_writers import Dispensable, Nowhere
 from tests.browser import CHROMIUM, chromium
 from tests.commands import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of
@@ -182,11 +185,12 @@ def test_a_training_writes_its_report(tmp_path):
 def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     """A training whose logger refuses the policy ends well, with its report and one line."""
 
-    def add(self: object, file: Path) -> None:
-        raise RuntimeError("the logger is full")
+    class Full(Nowhere):
+        def add(self, file: Path) -> None:
+            raise RuntimeError("the logger is full")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Nowhere, "add", add)
+    monkeypatch.setattr(metric_writers, "sink", lambda *_: Dispensable("full", Full()))
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
     run = train(configure(*words, "iterations=1", "run_dir=run")).path
     assert (run / "report.html").is_file()
@@ -194,13 +198,45 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     assert error.endswith("not logged: run/policy.onnx: RuntimeError: the logger is full\n")
 
 
+def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
+    """After its last run the page of all lies beside them, and one line says so. A failure is one
+    line, too, and report=false leaves it out."""
+    made = []
+
+    def make(cfg: dict) -> None:
+        made.append(Path(cfg["run_dir"]))
+        assert not list(tmp_path.glob("**/report.html"))
+        make_run(made[-1], f"seed={cfg['seed']}")
+
+    def sweep(*words: str) -> tuple[Path, str, str]:
+        made.clear()
+        monkeypatch.chdir(Path(tempfile.mkdtemp(dir=tmp_path)))
+        argv = ["train.py", "-m", "task=cartpole", "seed=1,2", *words]
+        monkeypatch.setattr(sys, "argv", argv)
+        main()
+        assert len(made) == 2
+        return made[0].parent, *capsys.readouterr()
+
+    monkeypatch.setattr("gpusim_rl.train.train_or_exit", make)
+    home, out, _ = sweep()
+    assert out == f"wrote {home}/report.html, which compares 2 runs\n"
+    assert "2 runs" in words_of((home / "report.html").read_text())
+    (home / "report.html").unlink()
+    assert sweep("report=false")[1:] == ("", "")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    home, out, error = sweep()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"no {home}/report.html: a report needs matplotlib")
+
+
 def test_without_matplotlib(tmp_path, monkeypatch, capsys):
     """Where matplotlib is missing, a training goes on with one line, and the command names it."""
     run = make_run(tmp_path / "run")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not report.write_or_warn(run) and not (run / "report.html").exists()
+    assert not report.write_or_warn([run], run / "report.html")
+    assert not (run / "report.html").exists()
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("no report.html: a report needs matplotlib")
+    assert error.count("\n") == 1 and error.startswith(f"no {run}/report.html: a report needs")
     with pytest.raises(SystemExit) as ended:
         report.main([str(run)])
     assert ended.value.code == 2 and "pip install matplotlib" in capsys.readouterr().err

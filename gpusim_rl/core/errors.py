@@ -11,6 +11,12 @@ def printable(text: str) -> str:
     return "".join(x if x.isprintable() else repr(x)[1:-1] for x in text)
 
 
+def reason(error: Exception) -> str:
+    """An error as one line, with its kind where its text may say little without."""
+    kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())}"[:1000]
+
+
 def warn(line: str) -> None:
     """Print a line to stderr, as it is but for control characters."""
     print(printable(line), file=sys.stderr, flush=True)

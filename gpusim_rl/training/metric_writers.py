@@ -4,63 +4,27 @@ import hashlib
 import os
 import struct
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from gpusim_rl.core.errors import printable, warn
+from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
+from gpusim_rl.training.metric_names import public_row
 
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
 PATIENCE = 20.0  # s, for the first answer from W&B
+LAST = "300"  # s, for the last: without a network W&B would try for hours
 SINKS = ("auto", "wandb", "tensorboard", "none")
 FILMS = (".mp4", ".gif")
 PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size
-
-# Name in metrics.jsonl → name in W&B and TensorBoard. `…/*` renames all that begin so.
-NAMES = {
-    "return": "train/return",
-    "length": "train/episode_length",
-    "success": "train/success",
-    "terminated": "train/terminated",
-    "fault": "train/faults",
-    "overflow": "train/overflows",
-    "env_steps": "train/env_steps",
-    "bad": "train/bad_iterations",
-    "rollbacks": "train/rollbacks",
-    "reward/*": "reward/*",
-    "measure/*": "measure/*",
-    "schedule/*": "schedule/*",
-    "policy_loss": "loss/policy",
-    "value_loss": "loss/value",
-    "entropy": "loss/entropy",
-    "approx_kl": "loss/approx_kl",
-    "clipped": "loss/clip_fraction",
-    "actor_norm": "loss/actor_grad_norm",
-    "critic_norm": "loss/critic_grad_norm",
-    "learning_rate": "loss/learning_rate",
-    "std": "loss/action_std",
-    "skipped": "loss/skipped_minibatches",
-    "steps_per_s": "perf/steps_per_s",
-    "time_s": "perf/time_s",
-    "share/*": "perf/share/*",
-    "cores": "perf/cores",
-    "eval/*": "eval/*",
-}
-
-
-def public_name(name: str) -> str:
-    """The name of a metric in W&B and TensorBoard; its own if `NAMES` lacks it."""
-    group, slash, rest = name.partition("/")
-    return NAMES.get(f"{group}/*", f"{group}/*")[:-1] + rest if slash else NAMES.get(name, name)
-
-
-def public_row(row: Row) -> Row:
-    """A row of metrics under the names of `NAMES`, without `iteration`, which is its step."""
-    return {public_name(name): value for name, value in row.items() if name != "iteration"}
 
 
 class Sink(Protocol):
@@ -88,6 +52,43 @@ class Nowhere:
     def close(self, failed: bool = False) -> None: ...
 
 
+class Dispensable:
+    """A sink that must not fail a training: its first error is one line, and it is off afterwards.
+
+    Args:
+        name: what the line calls it.
+        to: the sink.
+    """
+
+    def __init__(self, name: str, to: Sink):
+        self.name, self.to, self.where = name, to, to.where
+
+    def write(self, row: Row) -> None:
+        with self.off_at_error():
+            self.to.write(row)
+
+    def add(self, file: Path) -> None:
+        try:
+            self.to.add(file)
+        except Exception as error:  # perhaps of the file alone
+            warn(f"not logged: {file}: {reason(error)}")
+
+    def close(self, failed: bool = False) -> None:
+        with self.off_at_error():
+            self.to.close(failed)
+
+    @contextmanager
+    def off_at_error(self) -> Iterator[None]:
+        """Say what goes wrong inside, and take nothing from then on."""
+        try:
+            yield
+        except Exception as error:
+            warn(f"{self.name} is off from now on: {reason(error)}")
+            to, self.to = self.to, Nowhere()
+            with suppress(Exception):
+                to.close(failed=True)
+
+
 class WandB:
     """A run at Weights & Biases.
 
@@ -103,6 +104,8 @@ class WandB:
 
         if not logged_in():  # else it would prompt, or wait for the network
             os.environ.setdefault("WANDB_MODE", "offline")
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", LAST)
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
         about: dict[str, Any] = {"project": log["project"], "name": log["run"] or path.name}
         about |= {"group": log["group"], "tags": log["tags"], "dir": path, "config": config}
         about["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
@@ -118,8 +121,7 @@ class WandB:
         asked = "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
         asked, none = (asked, "; log=none keeps them here") if auto else ("W&B: ", "")
         kept = f"{failed}`wandb sync {Path(self.run.dir).parent}` sends the run later"
-        address = "" if self.run.offline else self.run.url
-        self.where = f"{asked}{address}{none}" if address else kept
+        self.where = kept if self.run.offline else f"{asked}{self.run.url}{none}"
         if self.run.disabled:
             self.where = "W&B is off: WANDB_MODE=disabled"
 
@@ -138,10 +140,18 @@ class WandB:
         self.run.log_artifact(policy)
 
     def close(self, failed: bool = False) -> None:
-        if not self.finished:
+        import wandb
+
+        if self.finished:
+            return
+        self.finished = True
+        try:
             with waiting("finishing the run of W&B"):
                 self.run.finish(exit_code=int(failed))
-        self.finished = True
+        except Exception:
+            with suppress(Exception):  # else the end of Python, or the next run, would fail again
+                wandb.teardown(1)
+            raise
 
 
 class TensorBoard:
@@ -158,6 +168,7 @@ class TensorBoard:
             raise ValueError(
                 "log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'"
             ) from None
+        silence_threads()
         self.writer, self.step = SummaryWriter(str(path / "tensorboard")), 0
         self.where = f"TensorBoard: tensorboard --logdir {path / 'tensorboard'}"
 
@@ -187,6 +198,13 @@ class TensorBoard:
         self.writer.close()
 
 
+@cache
+def silence_threads() -> None:
+    """Drop the traceback of a thread of TensorBoard, once per process: the next write raises it."""
+    hook, of = threading.excepthook, "tensorboard."
+    threading.excepthook = lambda x: type(x.thread).__module__.startswith(of) or hook(x)
+
+
 def logged_in() -> bool:
     """Whether a W&B login exists on this machine; touches neither the network nor wandb."""
     if os.environ.get("WANDB_API_KEY"):
@@ -209,17 +227,8 @@ def sink(name: str, log: dict[str, Any], path: Path, config: dict[str, Any]) -> 
     if name not in SINKS:
         raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
     if name == "wandb" or (name == "auto" and logged_in()):
-        return WandB(name == "auto", log, path, config)
-    return TensorBoard(path) if name == "tensorboard" else Nowhere()
-
-
-def add_or_warn(to: Sink, file: Path) -> None:
-    """Add a film or a policy. If that fails, one line says why: it must not fail a training."""
-    try:
-        to.add(file)
-    except Exception as error:
-        kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
-        warn(f"not logged: {file}: {kind}{' '.join(str(error).split())}"[:1000])
+        return Dispensable("W&B", WandB(name == "auto", log, path, config))
+    return Dispensable("TensorBoard", TensorBoard(path)) if name == "tensorboard" else Nowhere()
 
 
 def digest(file: Path) -> dict[str, Any]:

@@ -551,9 +551,9 @@ def leave_empty(learner: Any, cfg: Any, run: Path, path: Path | None = None) -> 
     return 0.0
 
 
-def leave_empty_report(run: Path) -> bool:
+def leave_empty_report(runs: list[Path], out: Path) -> bool:
     """Stands in for `write_or_warn`: the page is empty."""
-    (run / "report.html").write_bytes(b"")
+    out.write_bytes(b"")
     return True
 
 

@@ -1,7 +1,10 @@
 """W&B and TensorBoard: names that people know, and what each of them keeps of a run."""
 
 import hashlib
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +17,9 @@ from gpusim_rl.config.validate import check_log
 from gpusim_rl.core import waiting
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
-from gpusim_rl.training.metric_writers import NAMES, logged_in, public_name, public_row, sink
+from gpusim_rl.training.metric_names import NAMES, public_name, public_row
+from gpusim_rl.training.metric_writers import logged_in, sink
+from tests.commands import environment
 from tests.films import gray_film
 from tests.wandb_file import read_wandb, records
 from tests.worlds import ROOT
@@ -109,11 +114,81 @@ def test_what_a_logger_does_not_take(tmp_path, capsys):
     """A file that is no film, or any other failure, is one line on stderr, and no exception."""
     (tmp_path / "play.mp4").write_bytes(b"no film")
     to = sink("tensorboard", LOG, tmp_path, CONFIG)
-    metric_writers.add_or_warn(to, tmp_path / "play.mp4")
+    to.add(tmp_path / "play.mp4")
     to.close()
     error = capsys.readouterr().err
     assert error.startswith(f"not logged: {tmp_path}/play.mp4: ") and "is not a film" in error
     assert error.count("\n") == 1 and "\\n" not in error
+
+
+def test_a_full_disk_ends_the_log_of_tensorboard_alone(tmp_path, capfd):
+    """What cannot be written is one line, and nothing is written from then on."""
+    to = sink("tensorboard", LOG, tmp_path, CONFIG)
+    to.write(ROW)
+    to.to.writer.flush()
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    file.unlink()
+    file.symlink_to("/dev/full")
+    for _ in range(100):  # a thread writes a few at a time
+        to.write(ROW)
+    to.close()
+    out, error = capfd.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith("TensorBoard is off from now on: [Errno 28] No space left")
+
+
+def test_wandb_without_its_service_is_off(tmp_path):
+    """If the process that W&B starts is killed, the training goes on with one line, and ends well.
+    Another run of the same multirun has a W&B again."""
+    code = f"""
+import os, signal
+from pathlib import Path
+from gpusim_rl.training.metric_writers import sink
+for name in ("a", "b"):
+    path = Path({str(tmp_path)!r}, name)
+    path.mkdir()
+    to = sink("wandb", {LOG!r}, path, {CONFIG!r})
+    to.write({ROW!r})
+    if name == "a":
+        (child,) = Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+        while (Path("/proc") / child / "cmdline").read_bytes():  # it is still there
+            pass
+        for _ in range(100):
+            to.write({ROW!r})
+    to.close()
+print(len(list(Path({str(tmp_path)!r}).glob("b/wandb/offline-run-*/run-*.wandb"))))
+"""
+    line = [sys.executable, "-c", code]
+    env = environment(tmp_path / "home")
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert done.stderr.startswith("W&B is off from now on: ") and done.stderr.count("\n") == 1
+
+
+def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
+    """Without a network it gives up after a while, unless WANDB_FINISH_TIMEOUT says otherwise."""
+    import wandb
+
+    for name in ("WANDB_FINISH_TIMEOUT", "WANDB_FINISH_TIMEOUT_RAISES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    asked = wandb.Settings()
+
+    class Online:
+        offline, disabled, url, dir = False, False, "https://wandb.ai/me", str(tmp_path)
+
+        def finish(self, exit_code: int) -> None:
+            asked.update_from_env_vars(os.environ)
+            raise TimeoutError(f"not finished after {asked.finish_timeout} s")
+
+    monkeypatch.setattr(wandb, "init", lambda **_: Online())
+    sink("wandb", LOG, tmp_path, CONFIG).close()
+    said = "W&B is off from now on: not finished after 300.0 s\n"
+    assert capsys.readouterr().err == said and asked.finish_timeout_raises
+    monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "7")
+    sink("wandb", LOG, tmp_path, CONFIG).close()
+    assert "after 7.0 s" in capsys.readouterr().err
 
 
 def test_nothing_and_unknown(tmp_path):
