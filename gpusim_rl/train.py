@@ -2,6 +2,7 @@
 
 import sys
 from itertools import chain, count
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:
     return values | {"run_dir": str(next(path for path in names if not path.exists()))}
 
 
+def compare_runs(job: Any) -> None:
+    """After the last run of a multirun, write the report of all that lie in its directory.
+
+    job: what Hydra says of the run.
+    """
+    from gpusim_rl import report
+    from gpusim_rl.core.distributed import ProcessGroup
+
+    home, (words, _) = Path(job.sweep.dir), command_line.split(sys.argv[1:])
+    asked = prod(map(len, command_line.swept(words).values()))
+    runs = [file.parent for file in sorted(home.glob("*/config.yaml"))]
+    if job.job.num + 1 < asked or len(runs) < 2 or ProcessGroup.from_environment().rank > 0:
+        return
+    if report.write_or_warn(runs, home / "report.html"):
+        print(f"wrote {home}/report.html, which compares {len(runs)} runs")
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def run(cfg: DictConfig) -> None:
     """One training of a multirun, as Hydra composed it."""
@@ -102,6 +120,8 @@ def run(cfg: DictConfig) -> None:
         values = in_multirun(values, HydraConfig.get())
         values = resume.check_training(values, list(HydraConfig.get().overrides.task))
     train_or_exit(values)
+    if values["report"]:
+        compare_runs(HydraConfig.get())
 
 
 def main() -> None:
