@@ -12,6 +12,7 @@ import yaml
 from gpusim_rl.build import make_task
 from gpusim_rl.config import robot_size
 from gpusim_rl.config.compose import build, compose_plain
+from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.robots.arm.description import arm_reasons
@@ -148,13 +149,16 @@ def test_the_box_can_be_reached(greifer, lean):
         assert solved(greifer, goal, turn if lean else None) < 1e-3
 
 
-def test_what_a_user_says_of_the_box_stays(greifer):
-    """A given center keeps its place, and the rest is found for it."""
+def test_what_a_user_says_of_the_box_stays(greifer, monkeypatch, capsys):
+    """A given center keeps its place, and the rest is found for it. A long search says so."""
     box = greifer.task_numbers(None, dict(center=[0.3, 0.1, 0.3]))
     assert box["center"] == [0.3, 0.1, 0.3] and box["largest"][0] > 0
     assert "center" not in greifer.task_numbers(None, dict(center=[9, 9, 9], largest=[1, 1, 1]))
     with pytest.raises(ValueError, match=r"set task\.center and task\.largest"):
+        monkeypatch.setattr(waiting, "EVERY", 0.01)  # s
         greifer.task_numbers(None, dict(center=[9.0, 9.0, 9.0]))
+    out, error = capsys.readouterr()  # `mode=robot` prints a file on the first
+    assert out == "" and error.startswith("looking for goals that the arm can reach: 0:0")
 
 
 def test_the_task_takes_it(tmp_path, capsys):
