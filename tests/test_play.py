@@ -48,6 +48,7 @@ def test_train_says_where_the_run_is(trained):
     """train.py prints the run directory first and last, one line for each iteration far apart, and
     the scores."""
     lines = (trained.parent / "stdout.txt").read_text().splitlines()
+    lines = [x for x in lines if " left" not in x or x.startswith("iteration")]  # a slow machine's
     assert lines[0].startswith("run: run; physics while learning: timesteps of 10 ms") and lines[
         -1
     ].endswith("see it: python play.py run=run")
