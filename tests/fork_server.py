@@ -6,6 +6,7 @@ has loaded none of the three, for commands that must answer without.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -133,6 +134,7 @@ def load(light: bool) -> None:
 def main() -> None:
     """Import, serve, and in a child run the script or the module of its command line."""
     load(light=sys.argv[2] == "1")
+    gc.freeze()  # a child's gc.collect would look at half a million objects, and at its end again
     client = socket.socket(fileno=int(sys.argv[1]))
     first, *words = serve(client)
     if first == "-m":
