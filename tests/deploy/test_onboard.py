@@ -263,6 +263,33 @@ def test_wrong_settings_are_one_line(sim, settings, says):
     assert "\n" not in str(error.value)
 
 
+def test_wrong_arguments_of_preflight(sim):
+    """Each is refused in one line that names it, before anything moves."""
+    good: dict[str, Any] = dict(policy=sim.policy, read_robot=sim.read, send=sim.send)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"policy": "policy.onnx"}, "policy is of type str: expected a Policy"),
+        ({"read_robot": sim.read()}, "read_robot is of type dict: expected a function"),
+        ({"send": None}, "send is of type NoneType: expected a function"),
+        ({"wait": 0.02}, "wait is of type float: expected a function"),
+        ({"say": None}, "say is of type NoneType: expected a function"),
+        ({"hung": "no"}, "hung='no': expected True or False"),
+        ({"joints": "FL_knee"}, "joints='FL_knee': expected the names of all joints"),
+        ({"joints": [None]}, "has None too many"),
+        ({"task": "getup"}, "the file's task is 'quadruped', not 'getup'"),
+        ({"read_robot": lambda: 3}, "the readings are of type int: expected a mapping"),
+        ({"read_robot": dict}, "reading 'gyro' is missing"),
+        ({"read_robot": lambda: sim.read() | {"up": "high"}}, "up: could not convert string"),
+        ({"read_robot": lambda: sim.read() | {"up": {}}}, "up has no joint names: this policy needs an array"),
+        ({"read_robot": lambda: sim.read() | {"gyro": [0, 0, 1e300]}}, r"gyro\[2\] is inf"),
+    ]
+    before = sim.data.ctrl.copy()
+    for change, says in wrong:
+        with pytest.raises(ValueError, match=says) as error:
+            preflight(**(good | change))
+        assert "\n" not in str(error.value)
+    assert (sim.data.ctrl == before).all() and sim.clock() == 0
+
+
 @pytest.mark.parametrize("name", list(sabotage.misuses()))
 def test_misuses_are_stopped(trot, name):
     """Each is stopped by the right layer, in one line with the right words, before a fall.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import Values, described, label, read
+from .checks import Values, check_functions, described, label, read
 from .guard import Guard
 
 MOVE = 0.05  # [rad, m] to both sides of the stance
@@ -22,7 +22,6 @@ NEAR = {"joint_pos": 0.35, "joint_vel": 0.5, "gyro": 0.3}  # largest distance fr
 MIRRORED = 0.25  # [rad, m] a joint may be near the mirror image of its stance
 NEAR_AXIS = 0.3  # the same of a unit vector
 CLEAR = 0.01  # least tilt, in the file, that tells the legs apart; small ones depend on friction
-DEGREES = 180 / np.pi
 Array = np.ndarray
 
 
@@ -57,6 +56,10 @@ def preflight(
     Raises:
         ValueError: what is wrong, in one line. The robot keeps the last targets.
     """
+    own = {"say": print, "clock": time.monotonic} | settings
+    check_functions(read_robot=read_robot, send=send, wait=wait or send, **own)
+    if not isinstance(hung, bool):
+        raise ValueError(f"hung={hung!r}: expected True or False")
     guard, pause = Guard(policy, **settings), wait or Pace(policy.dt)
 
     def step(targets: Array | None) -> Values:
