@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from gpusim_rl.core.paths import PACKAGE
+from gpusim_rl.core.paths import PACKAGE, quoted
 from gpusim_rl.core.waiting import waiting
 
 SECONDS = 5  # of a film
@@ -149,12 +149,6 @@ class Films:
             self.process.wait()
             self.process.returncode = 0  # it did not fail
             self.end()
-
-
-def quoted(key: str, path: Path) -> str:
-    """A word of a command line for a path with any characters."""
-    text = str(path).replace("'", r"\'")
-    return f"{key}='{text}'"
 
 
 def attend(parent: int, lowest: bool) -> None:

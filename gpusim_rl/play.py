@@ -22,7 +22,7 @@ from gpusim_rl import gate, new_task, player
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
-from gpusim_rl.play_mode import choose_mode, demo, web_packages
+from gpusim_rl.play_mode import choose_mode, demo, demo_words, web_packages
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
@@ -240,8 +240,7 @@ def run(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
-    words = ["mode=demo" if word == "demo" else word for word in sys.argv[1:]]
-    sys.argv[1:], cfg = command_line.check("play", words)
+    sys.argv[1:], cfg = command_line.check("play", demo_words(sys.argv[1:]))
     try:
         play(cfg) if cfg else run()
     except KeyboardInterrupt:

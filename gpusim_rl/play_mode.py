@@ -11,8 +11,9 @@ from typing import Any
 from gpusim_rl import new_task
 from gpusim_rl.config import gate_settings, validate
 from gpusim_rl.core import ranges
-from gpusim_rl.core.paths import PACKAGE
+from gpusim_rl.core.paths import PACKAGE, quoted
 from gpusim_rl.viewer.offscreen import has_display
+from gpusim_rl.viewer.target import is_number
 
 MODES = (
     *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "demo", "robot"),
@@ -34,6 +35,8 @@ ONLY = {  # modes that a key is for
     "compare": ("web",),
     "host": ("web",),
     "port": ("web",),
+    "out": ("evaluate", "grid", "export", "gate", "robot"),
+    "video": ("video",),
 }
 # As in pyproject.toml. The page uses private names of viser, which a 1.2 may change.
 WEB = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
@@ -77,6 +80,13 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     return mode
 
 
+def demo_words(words: list[str]) -> list[str]:
+    """The command line, in which `demo` is the mode; beside another one, such as web, a file."""
+    others = any(word.startswith("mode=") for word in words)
+    stands_for = quoted("onnx", DEMO) if others else "mode=demo"
+    return [stands_for if word == "demo" else word for word in words]
+
+
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:
     """The configuration that shows the policy which comes with the package.
 
@@ -85,13 +95,15 @@ def demo(cfg: dict[str, Any]) -> dict[str, Any]:
     for key in ("run", "onnx", "repro", "checkpoint"):
         if cfg[key] is not None:
             raise ValueError(f"{key}={cfg[key]}: the demo shows its own policy")
-    film = cfg["video"] or (None if has_display() else "demo.mp4")
+    film = "demo.mp4" if cfg["video"] is None and not has_display() else cfg["video"]
     return cfg | {"mode": "auto", "onnx": str(DEMO), "video": film}
 
 
 def check_source(cfg: dict[str, Any]) -> None:
     """ValueError unless run=, onnx= and repro= fit together and to the mode."""
     only_runs = cfg["mode"] in OF_RUNS
+    if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]):
+        raise ValueError("onnx= is a policy by itself: not with run= or checkpoint=")
     if cfg["onnx"] and only_runs:
         raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
     judged = cfg["mode"] == "gate"
@@ -135,8 +147,8 @@ def web_packages() -> Iterator[None]:
         yield
     except ImportError as error:
         needed = " and ".join(f"{name}{versions}" for name, versions in WEB.items())
-        found = " and ".join(f"{name} {version(name)}" for name in WEB)
-        raise ValueError(f"mode=web cannot use {found}, it needs {needed}: {error}") from None
+        have = " and ".join(f"{name} {version(name)}" for name in WEB)
+        raise ValueError(f"mode=web cannot use {have}, it needs {needed}: {error}") from None
 
 
 def is_path(word: Any) -> bool:
@@ -166,15 +178,16 @@ def check_values(cfg: dict[str, Any]) -> None:
     for key, what in words.items():
         if not isinstance(cfg[key], str | None):
             raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
-    ranges.check(cfg, table=ranges.PLAY)
     size = cfg["size"]
-    pair = size if isinstance(size, list) else [size]
-    if size is not None and (len(pair) != 2 or any(x % 2 for x in pair)):
+    if size is not None and not (isinstance(size, list) and len(size) == 2):
+        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
+    ranges.check(cfg, table=ranges.PLAY)
+    if any(x % 2 for x in size or ()):
         raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
     validate.check_task_code(cfg)
     gate_settings.check_settings(cfg)
     gate_settings.check_variants(cfg["variants"])
     command = cfg["command"]
-    numbers = isinstance(command, list) and all(type(x) in (int, float) for x in command)
+    numbers = isinstance(command, list) and all(map(is_number, command))
     if command and not numbers:
         raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")

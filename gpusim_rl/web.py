@@ -146,32 +146,38 @@ class Web:
         """Step in real time while a page is open, until the parent process has ended."""
         picture, seldom, read, look = map(Every, (PICTURE, SELDOM, READ, LOOK))
         while os.getppid() == parent:
-            single = self.controls.steps > 0
-            going = single or (bool(self.server.get_clients()) and not self.controls.paused)
             if look.passed():
                 for shown in self.policies:
                     shown.look_for_checkpoints()
-            request = self.request(0.0 if single else self.pace.wait() if going else IDLE)
-            if request:
-                request()
-            elif going:
+            wait = 0.0 if self.controls.steps else self.pace.wait() if self.going() else IDLE
+            asked = self.answer(wait)
+            stepped = self.controls.steps > 0 or (self.going() and self.pace.wait() <= 0)
+            if stepped:
                 self.step()
-            else:
+            elif not self.going():
                 self.pace = Pace()
+            if not (asked or stepped):
                 continue
             drawn = seldom if self.pace.late() else picture
-            now = single or request is not None
+            now = not self.going()  # nothing is drawn after this
             if drawn.passed() or now:
                 self.draw()
             if read.passed() or now:
                 self.show_numbers()
 
-    def request(self, wait: float) -> Request | None:
-        """What a page asks for, if it does within this time [s]."""
+    def going(self) -> bool:
+        """Whether time passes: a page is open, and it is not paused."""
+        return bool(self.server.get_clients()) and not self.controls.paused
+
+    def answer(self, wait: float) -> bool:
+        """Do all that pages ask for, if they do within this time [s]. Returns whether they did."""
         try:
-            return self.requests.get(block=wait > 0, timeout=max(wait, 0.0))
+            self.requests.get(block=wait > 0, timeout=max(wait, 0.0))()
         except Empty:
-            return None
+            return False
+        for _ in range(self.requests.qsize()):  # a slider that is dragged asks a hundred times
+            self.requests.get()()
+        return True
 
     def step(self) -> None:
         """One control step of the policies whose time it is."""

@@ -14,6 +14,7 @@ from gpusim_rl.viewer.web_scene import Scene
 RUNS = 50  # runs to choose from
 LAST = "last"  # checkpoint
 NOTE = 400  # characters
+BASE = "pose: m, then w x y z; of a robot that is fixed, its first joints"
 PERIOD = 0.1  # s between two points of a plot
 TRACKED = ("error", "distance", "angle")  # in names of measures that tell how a command is followed
 
@@ -106,7 +107,7 @@ class Shown:
                 "checkpoint", self.offers(), initial_value=self.acting
             )
             self.note = gui.add_text("note", "", disabled=True, multiline=True)
-            self.base = gui.add_text("base", "", disabled=True, hint="pose: m, then w x y z")
+            self.base = gui.add_text("base", "", disabled=True, hint=BASE)
             self.plots = (Plot(gui, "reward [1/s]"), Plot(gui, "measures"))
 
     @property

@@ -40,7 +40,8 @@ def chromium() -> Iterator[Any]:
 
 
 class WebPage:
-    """A page of mode=web in a browser. Errors of its scripts are kept in `errors`.
+    """A page of mode=web in a browser. Errors of its scripts and in its console are kept in
+    `errors`.
 
     Args:
         browser: of `chromium`.
@@ -59,6 +60,7 @@ class WebPage:
     ):
         self.page, self.errors = browser.new_page(viewport={"width": width, "height": height}), []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
         self.page.goto(f"{address}/?fixedDpr={detail}")
         self.page.get_by_text("state", exact=True).wait_for(timeout=PATIENCE)
 
@@ -87,6 +89,11 @@ class WebPage:
         """Click a button."""
         # as a script does it: a page that draws on the processor is never still
         self.page.get_by_role("button", name=name, exact=True).dispatch_event("click")
+
+    def plots(self) -> list[str]:
+        """The picture of each plot."""
+        code = "[...document.querySelectorAll('.uplot canvas')].map(x => x.toDataURL())"
+        return self.page.evaluate(code)
 
     def time(self) -> float:
         """Simulated time [s]; 0 before the first step."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.films import Films, quoted
+from gpusim_rl.core.paths import quoted
+from gpusim_rl.films import Films
 from gpusim_rl.runs.run import Run
 from tests.commands import TINY, refused, succeed
 from tests.films import decoded

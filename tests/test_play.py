@@ -181,7 +181,9 @@ def test_keys_pause_and_push():
     assert (keys.paused, keys.pushes, keys(0.0).tolist()) == (True, 2, [0])
     keys.press(257)
     assert not keys.paused
-    assert keys.help == "arrows up and down: forward; space: back; Enter: pause; slash: push"
+    assert keys.help == (
+        "arrows up and down: forward; space: back; Enter: pause; slash: push; Backspace: reset"
+    )
 
 
 def test_commands_about_a_center():

@@ -79,7 +79,8 @@ def same_kind(key: str, old: Any, new: Any) -> None:
     """
     if key == "curriculum" or (key == "task.training" and (new == EXACT or old == EXACT)):
         return
-    check_range(key, old, new)
+    if not isinstance(old, bool):
+        check_range(key, old, new)
     if old is None or (isinstance(old, float) and type(new) is int):
         return
     if type(old) is not type(new):

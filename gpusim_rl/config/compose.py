@@ -57,7 +57,11 @@ def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str,
             check_key(override, base)
         cfg = build(name, [first(o) for o in parsed])
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        says = str(error).splitlines()[0]
+        word = says.removeprefix("Error merging override ")
+        raise ValueError(
+            says if word == says else f"{word}: expected another kind of value"
+        ) from None
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:

@@ -72,7 +72,9 @@ def check_extras(cfg: dict[str, Any]) -> None:
 
 def check_log(log: dict[str, Any]) -> None:
     """ValueError unless the names at W&B are words that it takes."""
-    names = {f"log.{key}": [log[key] or "-"] for key in ("project", "run", "group")}
+    names = {
+        f"log.{key}": ["-" if log[key] is None else log[key]] for key in ("project", "run", "group")
+    }
     for key, words in (names | {"log.tags": log["tags"]}).items():
         most = 64 if key == "log.tags" else 128
         for value in words:

@@ -17,6 +17,12 @@ def program(name: str) -> str:
     return f"python {name}.py" if in_checkout else f"gpusim-{name}"
 
 
+def quoted(key: str, path: Path) -> str:
+    """A word of a command line for a path with any characters."""
+    text = str(path).replace("'", r"\'")
+    return f"{key}='{text}'"
+
+
 def user_folder(name: str) -> Path | None:
     """The folder `conf` or `tasks` of the working directory; None if it has none of its own."""
     folder = Path.cwd() / name

@@ -25,13 +25,14 @@ class Range(NamedTuple):
     below: bool = False  # `high` itself is not allowed
     whole: bool = False
     null: bool = False  # null is allowed
+    single: bool = False  # no list is allowed
 
     def holds(self, value: Any) -> bool:
         """Whether a value is a number within the range, null where it is allowed, or a list."""
         if value is None:
             return self.null
         if isinstance(value, list | tuple):
-            return all(self._number(x) for x in value)
+            return not self.single and all(self._number(x) for x in value)
         return self._number(value)
 
     def _number(self, x: Any) -> bool:
@@ -62,7 +63,7 @@ POSITIVE = Range(0, above=True)
 AT_LEAST_0 = Range(0)
 OF_JOINTS = Range(0, 10**8, above=True, null=True)
 CORES = Range(0, 1024, whole=True)
-CAPACITY = Range(0, 2**31 - 1, whole=True, null=True)
+CAPACITY = Range(0, 2**31 - 1, whole=True, null=True, single=True)
 
 # Key → what it may be. `*` is any name of its section.
 RANGES: dict[str, Range] = {
@@ -71,12 +72,12 @@ RANGES: dict[str, Range] = {
     "num_envs": COUNT,
     "num_steps": COUNT,
     "iterations": COUNT,
-    "stop_at": Range(0, 1, above=True, null=True),
+    "stop_at": Range(0, 1, above=True, null=True, single=True),
     "eval_every": COUNT,
     "episodes": COUNT,
     "save_every": COUNT,
     "log_every": COUNT,
-    "film_every": Range(1, 2**31 - 1, whole=True, null=True),
+    "film_every": Range(1, 2**31 - 1, whole=True, null=True, single=True),
     "rollbacks": Range(0, 1024, whole=True),
     "sim.threads": CORES,
     "sim.naconmax": CAPACITY,
@@ -132,10 +133,10 @@ PLAY = {
     "seed": RANGES["seed"],
     "episodes": COUNT,
     "seconds": SECONDS,
-    "worlds": Range(1, 64, whole=True, null=True),
+    "worlds": Range(1, 64, whole=True, null=True, single=True),
     "size": Range(16, 4096, whole=True, null=True),
-    "port": Range(0, 65535, whole=True, null=True),
-    "level": Range(0, MAX_HISTORY, whole=True, null=True),
+    "port": Range(0, 65535, whole=True, null=True, single=True),
+    "level": Range(0, MAX_HISTORY, whole=True, null=True, single=True),
 }
 BENCH = {  # of all modes of gpusim_rl.bench
     "repeats": COUNT,
@@ -188,8 +189,8 @@ def check(tree: Mapping[str, Any], section: str = "", table: Mapping[str, Range]
             continue
         for name, value in values_of(tree, key[len(start) :].split("."), start):
             if not allowed.holds(value):
-                many = isinstance(value, list | tuple)
-                value = list(value) if many else value
+                many = isinstance(value, list | tuple) and not allowed.single
+                value = list(value) if isinstance(value, tuple) else value
                 raise ValueError(f"{name}={value!r}: expected {allowed.words(many)}")
 
 

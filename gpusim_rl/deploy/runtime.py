@@ -174,7 +174,7 @@ class Policy:
             names = self.reads.get(name, [])
             lacks = ", ".join(joint for joint in names if joint not in value)
             if lacks or not names:
-                needed = ", ".join(names) or "an array"
+                lacks, needed = lacks or "names", ", ".join(names) or "an array"
                 raise ValueError(f"{name} has no joint {lacks}: this policy needs {needed}")
             value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
         return self._checked(name, value, self.needs[name])

@@ -146,9 +146,10 @@ class Sliders:
         self.folder.visible = bool(ranges)
         for name, (unit, low, high, first) in [*ranges.items()][:MOST]:
             label = f"{short(name)} [{short(unit)}]"
-            step = max((high - low) / 100, 1e-9)
+            low, high, step = (float(f"{x:.4g}") for x in (low, high, max(high - low, 1e-7) / 100))
+            high = max(high, low + step)  # of four digits; `command` stays within the range
             with self.folder:
-                slider = self.gui.add_slider(label, low, max(high, low + step), step, first)
+                slider = self.gui.add_slider(label, low, high, step, min(max(first, low), high))
             slider.on_update(lambda _: self.requests.put(self.take_over))
             self.sliders[name] = slider
 

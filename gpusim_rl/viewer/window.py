@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpusim_rl.viewer.film import Frames
-from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw
+from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw, whole
 from gpusim_rl.viewer.picture import add_arrow
 from gpusim_rl.viewer.target import command_arrow, leaning
 
@@ -39,7 +39,7 @@ class Keys:
         self.low, self.high = np.array(low), np.array(high)
         self.center = np.array(center or np.zeros(len(low)))
         self.value = self.center.copy()
-        self.paused, self.pushes = False, 0
+        self.paused, self.pushes, self.resets = False, 0, 0
 
     @property
     def help(self) -> str:
@@ -47,16 +47,17 @@ class Keys:
         keys = ("arrows up and down", "comma and full stop", "arrows left and right")
         moved = [f"{pair}: {name}" for pair, name in zip(keys, self.names, strict=False)]
         moved += ["space: back"] if moved else []
-        return "; ".join([*moved, "Enter: pause", "slash: push"])
+        return "; ".join([*moved, "Enter: pause", "slash: push", "Backspace: reset"])
 
     def press(self, key: int) -> None:
-        """Change the command by a tenth of its range, or set it to the center; pause, or push.
+        """Change the command by a tenth of its range, or set it to the center; pause, push, reset.
 
         Args:
-            key: GLFW's code of an arrow, comma, full stop, space, Enter or slash.
+            key: GLFW's code of an arrow, comma, full stop, space, Enter, slash, Backspace.
         """
         self.paused ^= key == 257
         self.pushes += key == 47
+        self.resets += key == 259
         axis, step = self.STEP.get(key, (0, 0))
         if axis < len(self.value):
             changed = self.value[axis] + step * (self.high - self.low)[axis] / 10
@@ -84,10 +85,9 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
 
     check_window()
     data = mujoco.MjData(model)
-    press = keys.press if keys else None
-    with mujoco.viewer.launch_passive(
-        model, data, key_callback=press, show_left_ui=False
-    ) as window:
+    how: dict[str, Any] = {"key_callback": keys.press} if keys else {}
+    how |= dict(show_left_ui=False, show_right_ui=False)  # nothing that is set there would last
+    with mujoco.viewer.launch_passive(model, data, **how) as window:
         follow(window, model)
         begun = time.perf_counter()
         for t, qpos in frames:
@@ -96,7 +96,7 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
             draw_command(window.user_scn, rollout, data)
             window.sync()
             time.sleep(max(0.0, begun + t - time.perf_counter()))
-            while keys and keys.paused and window.is_running():
+            while keys and keys.paused and not keys.resets and window.is_running():
                 window.sync()
                 time.sleep(0.05)
                 begun = time.perf_counter() - t
@@ -105,6 +105,9 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
             while keys and rollout and keys.pushes:
                 keys.pushes -= 1
                 rollout.push(np.array(PUSHES[keys.pushes % len(PUSHES)]))
+            if keys and rollout and keys.resets:
+                keys.resets = 0
+                rollout.restart()
 
 
 def check_window() -> None:
@@ -133,8 +136,9 @@ def follow(window: Any, model: Any) -> None:
 def draw_command(scene: Any, rollout: Any, data: Any) -> None:
     """Draw the last command as an arrow in an otherwise empty scene, if it is a velocity."""
     scene.ngeom = 0
-    if rollout and rollout.asked is not None:
-        arrow = command_arrow(rollout.about, rollout.asked, data, 0.2 * data.model.stat.extent)
+    if rollout and rollout.asked is not None and data.model.njnt:
+        reach = whole(data.model, data).distance / 2.5
+        arrow = command_arrow(rollout.about, rollout.asked, data, reach)
         if arrow:
             add_arrow(scene, *arrow)
 

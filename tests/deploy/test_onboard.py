@@ -264,6 +264,43 @@ def test_wrong_settings_are_one_line(sim, settings, says):
     assert "\n" not in str(error.value)
 
 
+def test_wrong_arguments_of_preflight(sim):
+    """Each is refused in one line that names it, before anything moves."""
+    guard, _ = guarded(sim)
+    for says, change in {
+        "guard is of type Policy: expected a Guard": {"guard": sim.policy},
+        "read_robot is of type dict: expected a function": {"read_robot": sim.read()},
+        "send is of type NoneType: expected a function": {"send": None},
+        "wait is of type float: expected a function": {"wait": 0.02},
+        "hung='no': expected True or False": {"hung": "no"},
+        "the readings are of type int: expected a mapping": {"read_robot": lambda: 3},
+        "reading 'gyro' is missing": {"read_robot": dict},
+        "up: could not convert string": {"read_robot": lambda: sim.read() | {"up": "high"}},
+        "up has no joint names": {"read_robot": lambda: sim.read() | {"up": {}}},
+        r"gyro\[2\] is inf": {"read_robot": lambda: sim.read() | {"gyro": [0, 0, 1e300]}},
+    }.items():
+        with pytest.raises(ValueError, match=says) as error:
+            preflight(**dict(guard=guard, read_robot=sim.read, send=sim.send) | change)
+        assert "\n" not in str(error.value)
+    assert guard.sent is None and sim.clock() == 0
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"say": None}, "say is of type NoneType: expected a function"),
+        ({"clock": 3}, "clock is of type int: expected a function"),
+        ({"joints": "FL_knee"}, "joints='FL_knee': expected the names of all joints"),
+        ({"joints": [None]}, "has None too many"),
+        ({"policy": "policy.onnx"}, "policy is of type str: expected a Policy"),
+    ],
+)
+def test_wrong_arguments_of_the_guard(sim, settings, says):
+    """Each is refused in one line that names it."""
+    with pytest.raises(ValueError, match=says):
+        Guard(**{"policy": sim.policy} | settings)
+
+
 @pytest.mark.parametrize("name", list(sabotage.misuses()))
 def test_misuses_are_stopped(trot, name):
     """Each is stopped by the right layer, in one line with the right words, before a fall.

@@ -228,6 +228,15 @@ def test_time_and_pushes(web):
     assert shown.time == 0 and shown.rollout.env.time.tolist() == [0, 0]
 
 
+def test_a_slider_that_is_dragged_does_not_stop_the_time(web):
+    """A hundred requests that wait are answered at once, and then a step is due."""
+    done: list[int] = []
+    for i in range(100):
+        web.requests.put(lambda i=i: done.append(i))
+    assert web.answer(0.0) and done == [*range(100)]
+    assert not web.answer(0.0)
+
+
 def test_checkpoints(web, capsys):
     """The chosen checkpoint acts, where the robots are; one that is not whole is a note."""
     (shown,) = web.policies

@@ -26,14 +26,19 @@ def check_file(
         task, robot: their names; None for any.
         joints: their names in the order of the targets; None for any.
     """
+    if not hasattr(policy, "outputs"):
+        kind = type(policy).__name__
+        raise ValueError(f"policy is of type {kind}: expected a Policy of runtime.py")
     about, out = policy.about, policy.outputs
     if about["format"] < 4:
         raise ValueError(f"a file of format {about['format']} has no ranges: export it again")
     for key, expected in (("task", task), ("robot", robot)):
         if expected is not None and about[key] != expected:
             raise ValueError(f"the file's {key} is {about[key]!r}, not {expected!r}: another file")
+    if isinstance(joints, str) or not isinstance(joints, Iterable | None):
+        raise ValueError(f"joints={joints!r}: expected the names of all joints")
     if joints is not None:
-        check_joints(policy, list(joints))
+        check_joints(policy, list(map(str, joints)))
     if None in policy.joints or not all(out["kp"]) or "joint_pos" not in policy.needs:
         needed = "that reads joint_pos and drives position servos of joints"
         raise ValueError(f"this is for a policy {needed}: {about['task']} is none")
@@ -48,6 +53,13 @@ def check_file(
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())
         raise ValueError(f"the file's description is invalid: {reason}") from None
+
+
+def check_functions(**arguments: Any) -> None:
+    """ValueError for the first of these arguments that is no function."""
+    for name, x in arguments.items():
+        if not callable(x):
+            raise ValueError(f"{name} is of type {type(x).__name__}: expected a function")
 
 
 def check_joints(policy: Any, mine: list[str]) -> None:
@@ -123,15 +135,22 @@ def reading_bounds(policy: Any, margin: float) -> tuple[Bounds, Bounds]:
 def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[str]]:
     """The readings in order, and what is wrong: missing, of a wrong width, or not finite."""
     values, wrong = {}, []
-    for name in policy.needs if readings is not None else ():
+    if readings is None:
+        return values, ["there are no readings"]
+    if not isinstance(readings, Mapping):
+        kind = type(readings).__name__
+        return values, [f"the readings are of type {kind}: expected a mapping of names to numbers"]
+    for name in policy.needs:
         try:
-            values[name] = policy.reading(name, readings)[0].astype(float)
+            with np.errstate(over="ignore"):  # beyond float32 is infinite
+                values[name] = policy.reading(name, readings)[0].astype(float)
         except (ValueError, TypeError) as error:
-            wrong.append(" ".join(str(error).split()))
+            says = " ".join(str(error).split())
+            wrong.append(says if name in says else f"{name}: {says}")
             continue
         for i in np.flatnonzero(~np.isfinite(values[name]))[:1]:
             wrong.append(f"{label(policy, name, i)} is {values[name][i]}")
-    return values, wrong if readings is not None else ["there are no readings"]
+    return values, wrong
 
 
 def sound_joints(

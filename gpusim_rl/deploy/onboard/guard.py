@@ -20,6 +20,7 @@ from .checks import (
     Values,
     ask,
     check_file,
+    check_functions,
     follows,
     outside,
     read,
@@ -92,6 +93,7 @@ class Guard:
         for key in ("margin", "late", "rate", "patience", "speed", "change", "lower"):
             if not 0 < getattr(self, key) < np.inf:
                 raise ValueError(f"{key}={getattr(self, key)!r}: expected a number above 0")
+        check_functions(clock=self.clock, say=self.say)
         check_file(self.policy, self.task, self.robot, self.joints)
         self.stance = np.array(self.policy.outputs["safe_pose"])
         self.lying = self.policy.about.get("standing", {}).get("lying")

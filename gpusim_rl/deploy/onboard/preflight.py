@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import Values, described, label, read
+from .checks import Values, check_functions, described, label, read
 from .guard import Guard
 from .rate import Rate
 
@@ -24,7 +24,6 @@ NEAR = {"joint_pos": 0.35, "joint_vel": 0.5, "gyro": 0.3}  # largest distance fr
 MIRRORED = 0.25  # [rad, m] a joint may be near the mirror image of its stance
 NEAR_AXIS = 0.3  # the same of a unit vector
 CLEAR = 0.01  # least tilt, in the file, that tells the legs apart; small ones depend on friction
-DEGREES = 180 / np.pi
 Array = np.ndarray
 
 
@@ -64,6 +63,8 @@ def preflight(
     Raises:
         ValueError: what is wrong, in one line. The robot keeps the last targets.
     """
+    check_guard(guard, hung)
+    check_functions(read_robot=read_robot, send=send, wait=wait or send)
     policy, pause = guard.policy, wait or Rate(guard.policy.dt).sleep
 
     def step(targets: Array | None) -> Values:
@@ -83,6 +84,14 @@ def preflight(
             joint_answers(policy, i, answers[i], guard.late, hung)
         if not hung:
             base_answers(policy, answers)
+
+
+def check_guard(guard: Any, hung: Any) -> None:
+    """ValueError unless these can be arguments of `preflight`."""
+    if not isinstance(guard, Guard):
+        raise ValueError(f"guard is of type {type(guard).__name__}: expected a Guard")
+    if not isinstance(hung, bool):
+        raise ValueError(f"hung={hung!r}: expected True or False")
 
 
 def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
