@@ -137,7 +137,7 @@ def check_checkpoint(page: WebPage) -> str:
 def shot(browser: Any, address: str, path: Path) -> None:
     """A screenshot of a new, larger page."""
     page = WebPage(browser, address, *SHOT, detail=1.0)
-    page.page.wait_for_timeout(8000)
+    page.page.wait_for_timeout(20000)  # it fades in
     page.page.screenshot(path=path, timeout=PATIENCE)
     assert page.errors == []
     page.page.close()
