@@ -42,6 +42,8 @@ class Films:
         self.made = 0  # the one whose film is being made
         self.process: subprocess.Popen[bytes] | None = None
         self.errors: IO[bytes] | None = None  # what the process writes
+        for copy in self.folder.glob("*.safetensors"):  # of a training that was killed
+            copy.unlink(missing_ok=True)
 
     def __call__(self, row: dict[str, float]) -> None:
         """To be called with each row of metrics: it starts what can be started, and never waits."""

@@ -157,16 +157,19 @@ class Trainer:
             return self.result()
         failed = True
         try:
-            self.films.finish()
             self.write_files(scores)
+            self.films.finish()
+            self.write_report()
+            self.log_files()
             failed = False
         finally:
+            self.films.stop()
             self.sink.close(failed)
         self.group.leave()
         return self.result(scores=scores)
 
     def write_files(self, scores: Scores) -> None:
-        """What `write_results` writes: into the run directory, and to W&B or TensorBoard."""
+        """Write the scores, what the policy was shown, and the policy."""
         self.run.repair()
         self.run.json("eval.json", scores)
         ranges, success = self.seen.ranges(), scores.get("success")
@@ -175,7 +178,9 @@ class Trainer:
             (self.run.path / "policy.onnx").unlink(missing_ok=True)
         else:
             export_policy(self.loop.learner, self.cfg, self.run.path)
-        self.write_report()
+
+    def log_files(self) -> None:
+        """Give film and policy to W&B or TensorBoard; OSError if the last checkpoint failed."""
         for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
             self.sink.add(file)
         if failed := self.loop.checkpoint_writer.failed:

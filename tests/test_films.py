@@ -15,8 +15,8 @@ from gpusim_rl.core.paths import quoted
 from gpusim_rl.films import Films
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter
-from gpusim_rl.trainer import configure, train
-from tests.commands import TINY, refused, succeed
+from gpusim_rl.trainer import Trainer, configure, train
+from tests.commands import EXPORTED, TINY, refused, succeed
 from tests.films import decoded
 
 
@@ -74,6 +74,33 @@ def test_a_film_that_fails_is_one_line(films):
     why = f"{folder.parent} is not a run directory: it has no config.yaml"
     assert lines[-1] == f"no film of iteration 2: {why}"
     assert not [*folder.iterdir()]
+
+
+def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
+    """Ctrl-C while the last film is made loses no result, and leaves nothing of the film. What a
+    killed training left of one is removed."""
+    monkeypatch.chdir(tmp_path)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "run_dir=run", "iterations=1")
+    trainer = Trainer(configure(*words, "film_every=1"))
+    trainer.train()
+
+    def interrupted(films: Films) -> None:
+        films.copy_if_due()
+        assert films.queue
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Films, "finish", interrupted)
+    policy = Path("run/policy.onnx")
+    monkeypatch.setattr("gpusim_rl.trainer.export_policy", lambda *_: policy.touch())
+    scores = trainer.evaluate()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.write_results(scores)
+    names = {file.name for file in Path("run").iterdir()}
+    assert {"eval.json", "readings.json", "policy.onnx"} <= names
+    assert not [*Path("run/films").iterdir()]
+    Path("run/films/000001.safetensors").touch()
+    Films(Path("run"), 1, None, print)
+    assert not [*Path("run/films").iterdir()]
 
 
 def test_only_the_newest_waits(films):
