@@ -47,6 +47,7 @@ class Result:
         iterations: how many are done.
         signal: number of the signal that ended the training early; 0 if none did.
         failure: why the last checkpoint could not be written; empty if it was.
+        refused: why the policy fails gate=true; empty if it passes, or was not judged.
         scores: of the last evaluation; empty after a signal.
     """
 
@@ -54,6 +55,7 @@ class Result:
     iterations: int
     signal: int = 0
     failure: str = ""
+    refused: str = ""
     scores: Scores = field(default_factory=dict)
 
 
@@ -155,9 +157,13 @@ class Trainer:
         if self.group.rank > 0:
             self.group.leave()
             return self.result()
-        failed = True
+        failed, refused = True, ""
         try:
             self.write_files(scores)
+            if self.cfg["gate"]:  # it writes into the file, which the loggers get
+                from gpusim_rl.gate import gate_trained
+
+                refused = gate_trained(self.run.path / "policy.onnx")
             self.films.finish()
             self.write_report()
             self.log_files()
@@ -166,7 +172,7 @@ class Trainer:
             self.films.stop()
             self.sink.close(failed)
         self.group.leave()
-        return self.result(scores=scores)
+        return self.result(scores=scores, refused=refused)
 
     def write_files(self, scores: Scores) -> None:
         """Write the scores, what the policy was shown, and the policy."""

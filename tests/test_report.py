@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from gpusim_rl import report
+from gpusim_rl import gate, report
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.envs.scores import wilson
-from gpusim_rl.train import main
+from gpusim_rl.train import main, train_or_exit
 from gpusim_rl.trainer import configure, train
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import Dispensable, Nowhere
@@ -25,6 +25,8 @@ from tests.reports import EVIL, make_run, opened, words_of
 
 SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
 CAUSES = {"still": 0.5}  # of those that count successes
+GATED = {"rows": [], "changed": {}, "skipped": {}, "follows": "velocity", "verdict": "fail"}
+GATED |= {"success": {"value": 0.5, "interval": (0.4, 0.6), "of": 9}, "complaints": ["it falls"]}
 BROKEN = '<img src="data:image/svg+xml;base64,PHN2Zw==">'  # a picture that cannot be drawn
 
 
@@ -196,6 +198,32 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     assert (run / "report.html").is_file()
     error = capsys.readouterr().err
     assert error.endswith("not logged: run/policy.onnx: RuntimeError: the logger is full\n")
+
+
+def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
+    """The gate writes into the policy before the logger has it; the exit code comes last."""
+    logged = []
+
+    class Kept(Nowhere):
+        def add(self, file: Path) -> None:
+            logged.append(file.read_bytes())
+
+    def judge_file(path: Path, *_: object) -> dict:
+        path.write_bytes(path.read_bytes() + b"verdict")
+        return GATED
+
+    def export(*_: object) -> None:
+        Path("run/policy.onnx").write_bytes(b"onnx and ")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metric_writers, "sink", lambda *_: Kept())
+    monkeypatch.setattr(gate, "judge_file", judge_file)
+    monkeypatch.setattr("gpusim_rl.trainer.export_policy", export)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "gate=true", "iterations=1")
+    with pytest.raises(SystemExit) as ended:
+        train_or_exit(configure(*words, "run_dir=run"))
+    assert ended.value.code == 1 and Path("run/policy.onnx").read_bytes() == b"onnx and verdict"
+    assert logged == [b"onnx and verdict"]
 
 
 def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
