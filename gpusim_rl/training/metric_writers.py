@@ -22,7 +22,7 @@ HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the n
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 SINKS = ("auto", "wandb", "tensorboard", "none")
-FILMS = (".mp4", ".gif")
+FILM = ".mp4"
 PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size
 
@@ -36,7 +36,7 @@ class Sink(Protocol):
         """Take a row of metrics, at its `iteration`."""
 
     def add(self, file: Path) -> None:
-        """Take a film (one of `FILMS`) or a policy (.onnx) of the last row's iteration."""
+        """Take a film (.mp4) or a policy (.onnx) of the last row's iteration."""
 
     def close(self, failed: bool = False) -> None:
         """Finish. No other method may be called afterwards, but this one again."""
@@ -132,9 +132,9 @@ class WandB:
     def add(self, file: Path) -> None:
         import wandb
 
-        if file.suffix in FILMS:
-            kind: Any = file.suffix[1:]
-            return self.run.log({"eval/film": wandb.Video(str(file), format=kind)}, step=self.step)
+        if file.suffix == FILM:
+            film = {"eval/film": wandb.Video(str(file), format="mp4")}
+            return self.run.log(film, step=self.step)
         policy = wandb.Artifact(f"{self.task}-policy", "model", metadata=digest(file))
         policy.add_file(str(file.resolve()), policy="immutable")  # `wandb sync` reads it there
         self.run.log_artifact(policy)
@@ -181,7 +181,7 @@ class TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.util.tensor_util import make_tensor_proto
 
-        if file.suffix in FILMS:
+        if file.suffix == FILM:
             data, height, width = pictures(file)
             image = Summary.Image(
                 encoded_image_string=data, height=height, width=width, colorspace=3
