@@ -66,11 +66,16 @@ def test_one_run(tmp_path):
 
 
 def test_several_runs(tmp_path):
-    """Runs that differ in the seed alone are one line with a band; the table has the swept keys,
-    mean and range of the scores, and each run."""
+    """Runs that differ in the seed alone, or in what does not train, are one line with a band; the
+    table has the swept keys, mean and range of the scores, and each run."""
     for gamma in (0.9, 0.95):
         for seed in (1, 2, 3):
-            words = (f"algo.gamma={gamma}", f"seed={seed}")
+            words = (
+                f"algo.gamma={gamma}",
+                f"seed={seed}",
+                f"film_every={seed}",
+                f"save_every={seed}",
+            )
             scores = SCORES | {"success": gamma / 2 if seed < 3 else gamma}
             make_run(tmp_path / f"g{gamma}-s{seed}", *words, rows=10 + seed, eval=scores)
     report.main([str(tmp_path)])

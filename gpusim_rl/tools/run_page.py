@@ -9,6 +9,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import read_text
@@ -17,9 +18,7 @@ from gpusim_rl.runs.summary import Summary, number, summarize, word
 from gpusim_rl.viewer import report_page
 
 GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
-# What says nothing of how a run trains; `threads` is this machine's number.
-SILENT = ("run_dir", "resume", "auto_resume", "plan", "task_code", "gpu", "log", "hydra", "threads")
-SILENT += ("report", "export")
+SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
 # Scores that are shares of independent episodes.
 PROPORTIONS = ("success", "fell", "falls", "off_velocity", "off_yaw")
 PROPORTIONS += ("upright", "tall", "near", "still")
