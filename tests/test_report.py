@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 import shutil
 import sys
@@ -167,6 +168,22 @@ def test_scores_that_are_no_shares(tmp_path):
         page = render(run, out=run / "report.html")
         assert "<td>evaluation: " not in page and "success" in page
     assert "3 runs" in render(*runs, out=tmp_path / "a.html")
+
+
+def test_names_that_no_picture_may_hold(tmp_path):
+    """Control characters, half a surrogate and the like in a metric's name are escaped."""
+    names = ("\0a", "a\x1b[2J", "\ud800", "a\nb", "\uffff", "a--><b>")
+    row = {"iteration": 3, "env_steps": 300} | {f"reward/{name}": 1.0 for name in names}
+    run = make_run(tmp_path / "run", rows=2)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    titles = [
+        "".join(text.itertext())
+        for picture in pictures(render(run, out=run / "report.html"))
+        for text in ElementTree.fromstring(picture).iter()
+    ]
+    for shown in (r"\x00a", r"a\x1b[2J", r"\ud800", r"a\nb", r"\uffff"):
+        assert shown in " ".join(titles)
 
 
 def test_letters_that_the_font_lacks(tmp_path, recwarn):
