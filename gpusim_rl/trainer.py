@@ -95,7 +95,9 @@ class Trainer:
         learner, cfg, self.recipe = make_on_device(cfg, self.group)
         self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
-        self.sink = metric_writers.sink(sink, self.cfg["log"], self.run.path, self.cfg)
+        self.sink = metric_writers.sink(
+            sink, self.cfg["log"], self.run.path, self.cfg, learner.iterations
+        )
         self.begun = time.time()
         title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
         self.table = dashboard.Dashboard(
