@@ -42,16 +42,20 @@ class Films:
         self.made = 0  # the one whose film is being made
         self.process: subprocess.Popen[bytes] | None = None
         self.errors: IO[bytes] | None = None  # what the process writes
+        for copy in self.folder.glob("*.safetensors"):  # of a training that was killed
+            copy.unlink(missing_ok=True)
 
     def __call__(self, row: dict[str, float]) -> None:
         """To be called with each row of metrics: it starts what can be started, and never waits."""
         i = int(row["iteration"])
-        if self.every and i % self.every == 0:
-            self.due = i
         if self.copy_if_due() and len(self.queue) > 1:
             late = self.queue.pop(0)
             self.say(f"no film of iteration {late}: that of {self.made} takes too long")
             self.copied(late).unlink(missing_ok=True)
+        if self.every and i % self.every == 0:
+            if self.due not in (None, i):
+                self.say(f"no film of iteration {self.due}: its checkpoint is not written in time")
+            self.due = i  # this checkpoint is written after its row
         if self.process and self.process.poll() is not None:
             self.end()
         if self.queue and not self.process:

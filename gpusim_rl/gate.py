@@ -31,18 +31,24 @@ def gate_policy(cfg: dict[str, Any]) -> None:
             from gpusim_rl.core.files import write_whole
 
             write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
-    finish(path, report)
+    if line := complaint(path, report):
+        errors.exit_with_error(line, 1)
 
 
-def gate_trained(path: Path) -> None:
-    """gate=true of train.py: what mode=gate does with its defaults, for the file of a training."""
+def gate_trained(path: Path) -> str:
+    """gate=true of train.py: what mode=gate does with its defaults, for the file of a training.
+
+    Returns why it fails, in a line; empty if it passes.
+    """
     from gpusim_rl.config.compose import compose_plain
 
     cfg = compose_plain("play", ["mode=gate"])
-    with errors.one_line_errors():
+    try:
         report = judge_file(path, cfg["gate"], cfg["seed"])
+    except (ValueError, OSError) as error:
+        return str(error)
     print(text(report))
-    finish(path, report)
+    return complaint(path, report)
 
 
 def policy_file(cfg: dict[str, Any]) -> Path:
@@ -96,12 +102,12 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def finish(path: Path, report: dict[str, Any]) -> None:
-    """Say the verdict in one line; exit with 1 unless policy and variants pass."""
+def complaint(path: Path, report: dict[str, Any]) -> str:
+    """Why a policy or its variants fail, in a line; empty if they pass. A pass is printed."""
     if report["verdict"] != "pass":
         lines = report["complaints"]
         more = f"; and {len(lines) - SAID} more" if len(lines) > SAID else ""
-        errors.exit_with_error(f"{path} fails the gate: {'; '.join(lines[:SAID])}{more}", 1)
+        return f"{path} fails the gate: {'; '.join(lines[:SAID])}{more}"
     print(f"{path} passes the gate; the verdict is written into the file")
-    if refused := [x["variant"] for x in report.get("variants", []) if x["refused"]]:
-        errors.exit_with_error(f"{path}: refused variants: {', '.join(refused)}", 1)
+    refused = [x["variant"] for x in report.get("variants", []) if x["refused"]]
+    return f"{path}: refused variants: {', '.join(refused)}" if refused else ""

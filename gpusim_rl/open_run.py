@@ -11,8 +11,9 @@ from gpusim_rl.config import resume
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.progress import number
+from gpusim_rl.training.progress import is_over, number
 
+ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until it goes on
 Opened = tuple[Run, dict[str, str], dict[str, Any]]
 
 
@@ -63,6 +64,9 @@ def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
     group.barrier()  # all have read
     if group.rank == 0:
         rewrite_run(run, cfg, learner, path, edited)
+        if not is_over(cfg, note, learner.iterations):
+            for name in ENDINGS:
+                (run.path / name).unlink(missing_ok=True)
     return run, note, cfg
 
 

@@ -20,8 +20,8 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
     Returns when done. Exits with 1 if training gave up, if the connection to other processes
-    failed, or if its results cannot be written. Exits with 2 for a mistake of the user, and with
-    128 + n if signal n ended it.
+    failed, if its results cannot be written, or if the policy fails gate=true. Exits with 2 for a
+    mistake of the user, and with 128 + n if signal n ended it.
     """
     # torch is loaded here, after mistakes in the command line are answered; a robot.mjcf loads it
     from gpusim_rl.core.distributed import PeerLost
@@ -64,10 +64,8 @@ def train_and_evaluate(cfg: dict[str, Any]) -> None:
     *others, last = [f"{path}/eval.json", *files]
     written = f"{', '.join(others)} and {last}" if others else last
     trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
-    if cfg["gate"] and trainer.group.rank == 0:
-        from gpusim_rl.gate import gate_trained
-
-        gate_trained(path / "policy.onnx")
+    if result.refused:
+        errors.exit_with_error(result.refused, 1)
 
 
 def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:

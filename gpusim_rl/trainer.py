@@ -47,6 +47,7 @@ class Result:
         iterations: how many are done.
         signal: number of the signal that ended the training early; 0 if none did.
         failure: why the last checkpoint could not be written; empty if it was.
+        refused: why the policy fails gate=true; empty if it passes, or was not judged.
         scores: of the last evaluation; empty after a signal.
     """
 
@@ -54,6 +55,7 @@ class Result:
     iterations: int
     signal: int = 0
     failure: str = ""
+    refused: str = ""
     scores: Scores = field(default_factory=dict)
 
 
@@ -93,7 +95,9 @@ class Trainer:
         learner, cfg, self.recipe = make_on_device(cfg, self.group)
         self.run, note, self.cfg = open_run(cfg, learner)
         sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
-        self.sink = metric_writers.sink(sink, self.cfg["log"], self.run.path, self.cfg)
+        self.sink = metric_writers.sink(
+            sink, self.cfg["log"], self.run.path, self.cfg, learner.iterations
+        )
         self.begun = time.time()
         title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
         self.table = dashboard.Dashboard(
@@ -155,18 +159,25 @@ class Trainer:
         if self.group.rank > 0:
             self.group.leave()
             return self.result()
-        failed = True
+        failed, refused = True, ""
         try:
-            self.films.finish()
             self.write_files(scores)
+            if self.cfg["gate"]:  # it writes into the file, which the loggers get
+                from gpusim_rl.gate import gate_trained
+
+                refused = gate_trained(self.run.path / "policy.onnx")
+            self.films.finish()
+            self.write_report()
+            self.log_files()
             failed = False
         finally:
+            self.films.stop()
             self.sink.close(failed)
         self.group.leave()
-        return self.result(scores=scores)
+        return self.result(scores=scores, refused=refused)
 
     def write_files(self, scores: Scores) -> None:
-        """What `write_results` writes: into the run directory, and to W&B or TensorBoard."""
+        """Write the scores, what the policy was shown, and the policy."""
         self.run.repair()
         self.run.json("eval.json", scores)
         ranges, success = self.seen.ranges(), scores.get("success")
@@ -175,7 +186,9 @@ class Trainer:
             (self.run.path / "policy.onnx").unlink(missing_ok=True)
         else:
             export_policy(self.loop.learner, self.cfg, self.run.path)
-        self.write_report()
+
+    def log_files(self) -> None:
+        """Give film and policy to W&B or TensorBoard; OSError if the last checkpoint failed."""
         for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
             self.sink.add(file)
         if failed := self.loop.checkpoint_writer.failed:

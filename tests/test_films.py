@@ -1,10 +1,12 @@
 """Films during a training: made by another process, of the checkpoint of their iteration."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,18 +14,40 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.films import Films
 from gpusim_rl.runs.run import Run
-from tests.commands import TINY, refused, succeed
+from gpusim_rl.runs.writer import CheckpointWriter
+from gpusim_rl.trainer import Trainer, configure, train
+from tests.commands import EXPORTED, TINY, refused, succeed
 from tests.films import decoded
 
 
 def test_a_training_films_what_it_has_learned(tmp_path):
-    """film_every= leaves a film of five seconds for its iterations, and nothing else; the command
-    is written into the picture."""
+    """film_every= leaves a film of five seconds for its iterations, and nothing else."""
     words = ("task=cartpole", *TINY, "iterations=2", "film_every=2", "run_dir=run", "export=none")
     said = succeed("train.py", *words, "save_every=50", cwd=tmp_path)
     assert "no film" not in said
     assert [p.name for p in (tmp_path / "run" / "films").iterdir()] == ["000002.mp4"]
     assert len(decoded(tmp_path / "run" / "films" / "000002.mp4", 480, 720)) == 125
+
+
+def test_films_are_begun_while_it_trains(tmp_path, monkeypatch):
+    """Each is, also where rows come at its iterations alone: when the next row does."""
+    begun, started, saved = set[int](), Films.start, CheckpointWriter.save
+
+    def start(films: Films, i: int, lowest: bool = True) -> None:
+        begun.add(i)
+        started(films, i, lowest)
+
+    def save(writer: CheckpointWriter, *words: Any, **more: Any) -> None:
+        saved(writer, *words, **more)
+        writer.wait()  # as if an iteration took longer
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Films, "start", start)
+    monkeypatch.setattr(CheckpointWriter, "save", save)
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    words = ("task=cartpole", *TINY, "log=none", "run_dir=run", "iterations=6")
+    train(configure(*words, "film_every=2", "log_every=2", "save_every=50"))
+    assert begun == {2, 4, 6}
 
 
 @pytest.fixture
@@ -44,6 +68,7 @@ def test_a_film_that_fails_is_one_line(films):
     films({"iteration": 1.0})
     assert not folder.exists()
     films({"iteration": 2.0})
+    films({"iteration": 3.0})
     assert films.process is not None and films.copied(2).exists()
     films.finish()
     why = f"{folder.parent} is not a run directory: it has no config.yaml"
@@ -51,17 +76,49 @@ def test_a_film_that_fails_is_one_line(films):
     assert not [*folder.iterdir()]
 
 
+def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
+    """Ctrl-C while the last film is made loses no result, and leaves nothing of the film. What a
+    killed training left of one is removed."""
+    monkeypatch.chdir(tmp_path)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "run_dir=run", "iterations=1")
+    trainer = Trainer(configure(*words, "film_every=1"))
+    trainer.train()
+
+    def interrupted(films: Films) -> None:
+        films.copy_if_due()
+        assert films.queue
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Films, "finish", interrupted)
+    policy = Path("run/policy.onnx")
+    monkeypatch.setattr("gpusim_rl.trainer.export_policy", lambda *_: policy.touch())
+    scores = trainer.evaluate()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.write_results(scores)
+    names = {file.name for file in Path("run").iterdir()}
+    assert {"eval.json", "readings.json", "policy.onnx"} <= names
+    assert not [*Path("run/films").iterdir()]
+    Path("run/films/000001.safetensors").touch()
+    Films(Path("run"), 1, None, print)
+    assert not [*Path("run/films").iterdir()]
+
+
 def test_only_the_newest_waits(films):
     """While a film is made, a newer checkpoint takes the place of one that waits. A checkpoint that
-    is not written yet is filmed later. After `stop` nothing is left."""
+    is not written yet is filmed later, or one line says that it is not. After `stop` nothing is
+    left."""
     films, lines, folder = films
     films({"iteration": 2.0})
-    films.process.poll = lambda: None  # it takes long
     films({"iteration": 4.0})
+    films.process.poll = lambda: None  # it takes long
     films({"iteration": 6.0})
-    assert lines == ["no film of iteration 4: that of 2 takes too long"] and films.queue == [6]
     films({"iteration": 8.0})
-    assert (films.due, films.queue) == (8, [6])
+    assert lines == ["no film of iteration 4: that of 2 takes too long"] and films.queue == [6]
+    films({"iteration": 9.0})
+    assert (films.due, films.queue, len(lines)) == (8, [6], 1)
+    films({"iteration": 10.0})
+    assert lines[1:] == ["no film of iteration 8: its checkpoint is not written in time"]
+    assert (films.due, films.queue) == (10, [6])
     del films.process.poll
     films.stop()
     assert films.process is None and not films.queue and not [*folder.iterdir()]
@@ -72,6 +129,7 @@ def test_a_film_that_has_ended_is_not_made_again(films):
     of the run before that."""
     films, lines, folder = films
     films({"iteration": 2.0})
+    films({"iteration": 3.0})
     films.process.wait()
     started = films.process
     part = folder / ".000002.mp4.0123.part.mp4"

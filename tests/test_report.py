@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 import shutil
 import sys
@@ -12,10 +13,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from gpusim_rl import report
+from gpusim_rl import gate, report
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.envs.scores import wilson
-from gpusim_rl.train import main
+from gpusim_rl.train import main, train_or_exit
 from gpusim_rl.trainer import configure, train
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import Dispensable, Nowhere
@@ -24,7 +25,9 @@ from tests.commands import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of
 
 SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
-CAUSES = {"still": 0.5}  # of those that count successes
+CAUSES = {"still": 0.875, "off_yaw": 0.5}  # half of the robots turned wrongly, which was not judged
+GATED = {"rows": [], "changed": {}, "skipped": {}, "follows": "velocity", "verdict": "fail"}
+GATED |= {"success": {"value": 0.5, "interval": (0.4, 0.6), "of": 9}, "complaints": ["it falls"]}
 BROKEN = '<img src="data:image/svg+xml;base64,PHN2Zw==">'  # a picture that cannot be drawn
 
 
@@ -52,7 +55,8 @@ def test_one_run(tmp_path):
     assert f"success 0.75 {low:.3f} to {high:.3f}" in " ".join(text.split())
     assert "upright_s" not in text and "evaluation: no success" in text and "128 of 512" in text
     assert re.search(r"the episode ended early\s+64 of 512", text)
-    assert re.search(r"the robot moved in the last second\s+256 of 512", text)
+    assert re.search(r"the robot moved in the last second\s+64 of 512", text)
+    assert "yaw rate was above" not in text
     assert "task ended" in text and "+ a < b" in text and "abc" in text
     assert re.search(r"algo\.gamma\s+0\.98\s+0\.9", text)
     for key in ("run_dir", "log.name", "seed "):
@@ -64,11 +68,16 @@ def test_one_run(tmp_path):
 
 
 def test_several_runs(tmp_path):
-    """Runs that differ in the seed alone are one line with a band; the table has the swept keys,
-    mean and range of the scores, and each run."""
+    """Runs that differ in the seed alone, or in what does not train, are one line with a band; the
+    table has the swept keys, mean and range of the scores, and each run."""
     for gamma in (0.9, 0.95):
         for seed in (1, 2, 3):
-            words = (f"algo.gamma={gamma}", f"seed={seed}")
+            words = (
+                f"algo.gamma={gamma}",
+                f"seed={seed}",
+                f"film_every={seed}",
+                f"save_every={seed}",
+            )
             scores = SCORES | {"success": gamma / 2 if seed < 3 else gamma}
             make_run(tmp_path / f"g{gamma}-s{seed}", *words, rows=10 + seed, eval=scores)
     report.main([str(tmp_path)])
@@ -162,6 +171,20 @@ def test_scores_that_are_no_shares(tmp_path):
     assert "3 runs" in render(*runs, out=tmp_path / "a.html")
 
 
+def test_names_that_no_picture_may_hold(tmp_path):
+    """Control characters, half a surrogate and the like in a metric's name are escaped."""
+    names = ("\0a", "a\x1b[2J", "\ud800", "a\nb", "\uffff", "a--><b>")
+    row = {"iteration": 3, "env_steps": 300} | {f"reward/{name}": 1.0 for name in names}
+    run = make_run(tmp_path / "run", rows=2)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    shown = pictures(render(run, out=run / "report.html"))
+    for picture in shown:
+        ElementTree.fromstring(picture)
+    for name in (r"\x00a", r"a\x1b[2J", r"\ud800", r"a\nb", r"\uffff"):
+        assert f"<!-- {name} -->" in "".join(shown)
+
+
 def test_letters_that_the_font_lacks(tmp_path, recwarn):
     """A metric with a Chinese name is drawn without a warning."""
     render(make_run(tmp_path / "run", evil="高"), out=tmp_path / "a.html")
@@ -196,6 +219,32 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     assert (run / "report.html").is_file()
     error = capsys.readouterr().err
     assert error.endswith("not logged: run/policy.onnx: RuntimeError: the logger is full\n")
+
+
+def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
+    """The gate writes into the policy before the logger has it; the exit code comes last."""
+    logged = []
+
+    class Kept(Nowhere):
+        def add(self, file: Path) -> None:
+            logged.append(file.read_bytes())
+
+    def judge_file(path: Path, *_: object) -> dict:
+        path.write_bytes(path.read_bytes() + b"verdict")
+        return GATED
+
+    def export(*_: object) -> None:
+        Path("run/policy.onnx").write_bytes(b"onnx and ")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metric_writers, "sink", lambda *_: Kept())
+    monkeypatch.setattr(gate, "judge_file", judge_file)
+    monkeypatch.setattr("gpusim_rl.trainer.export_policy", export)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "gate=true", "iterations=1")
+    with pytest.raises(SystemExit) as ended:
+        train_or_exit(configure(*words, "run_dir=run"))
+    assert ended.value.code == 1 and Path("run/policy.onnx").read_bytes() == b"onnx and verdict"
+    assert logged == [b"onnx and verdict"]
 
 
 def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):

@@ -24,12 +24,11 @@ from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries, fields
 from gpusim_rl.runs.run import Run
 
+# What says nothing of how a run trains
+SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
+SILENT += ("run_dir", "auto_resume", "plan", "task_code", "hydra")
 # What resume= may change without a word
-CHANGEABLE = (
-    *("iterations", "stop_at", "eval_every", "save_every", "log_every", "film_every"),
-    *("episodes", "log", "export", "report", "rollbacks", "resume", "run_dir", "auto_resume"),
-    *("plan", "task_code", "hydra", "gate"),
-)
+CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")

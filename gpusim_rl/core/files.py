@@ -1,9 +1,11 @@
 """Files written whole or not at all, and read with suspicion: a stranger may have made them."""
 
+import hashlib
 import os
 import secrets
 import stat
 from pathlib import Path
+from typing import Any
 
 LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
 MAX_MODEL = 1 << 30  # bytes of all files of a model together
@@ -57,3 +59,9 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
         return read_whole(path, largest).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
+
+
+def digest(file: Path) -> dict[str, Any]:
+    """Size and hash of a file, by which it can be told again."""
+    data = file.read_bytes()
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

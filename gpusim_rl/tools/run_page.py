@@ -9,6 +9,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import read_text
@@ -17,11 +18,9 @@ from gpusim_rl.runs.summary import Summary, number, summarize, word
 from gpusim_rl.viewer import report_page
 
 GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
-# What says nothing of how a run trains; `threads` is this machine's number.
-SILENT = ("run_dir", "resume", "auto_resume", "plan", "task_code", "gpu", "log", "hydra", "threads")
-SILENT += ("report", "export")
+SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
 # Scores that are shares of independent episodes.
-PROPORTIONS = ("success", "fell", "falls", "off_velocity", "off_yaw")
+PROPORTIONS = ("success", "fell", "falls", "off_velocity", "off_yaw", "off_distance")
 PROPORTIONS += ("upright", "tall", "near", "still")
 # Share of episodes that failed → why they did.
 FAILED = {
@@ -29,6 +28,7 @@ FAILED = {
     "falls": "the episode ended early",
     "off_velocity": "the error of the velocity was above the tolerance",
     "off_yaw": "the error of the yaw rate was above the tolerance",
+    "off_distance": "the robot made less than 0.75 of the distance",
 }
 # Share of episodes that met a condition → why the others failed.
 MISSED = {
@@ -173,8 +173,9 @@ def failures(run: Summary) -> list[tuple[str, str]]:
     missed = {"success": "no success"} | MISSED
     shares = {why: 1 - run.scores[name] for name, why in missed.items() if name in run.scores}
     shares |= {why: run.scores[name] for name, why in FAILED.items() if name in run.scores}
+    most = shares.get("no success", 1.0) + 1e-6  # what happens more often is no cause
     for cause, share in shares.items():
-        if 0 <= share <= 1 and episodes:
+        if 0 <= share <= min(most, 1) and episodes:
             counted = f"{round(share * episodes)} of {episodes} episodes"
             rows.append((f"evaluation: {cause}", counted))
     for name, what in PER_EPISODE.items():

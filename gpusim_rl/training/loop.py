@@ -12,7 +12,7 @@ from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.incident import describe, write_report
-from gpusim_rl.training.progress import Progress, Stopwatch, number
+from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
 from gpusim_rl.training.signals import Signals
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
@@ -56,7 +56,7 @@ class Training:
         self.stopwatch = Stopwatch(self.seconds_before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
-        self.reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
+        self.over = is_over(cfg, note, learner.iterations)
         self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
         self.progress, self.table = Progress(cfg, note), table
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
@@ -70,7 +70,7 @@ class Training:
         with Signals(self.stopwatch.skip) as signals:
             if self.learner.iterations == 0:
                 self.save()
-            last = self.reached or self.learner.iterations >= self.cfg["iterations"]
+            last = self.over
             try:
                 while not last and not (ended := self.group.max(signals.caught)):
                     last = self.step(signals)

@@ -1,6 +1,5 @@
 """Where metrics, film and policy go besides the run directory: W&B or TensorBoard."""
 
-import hashlib
 import os
 import struct
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from gpusim_rl.core.errors import printable, reason, warn
+from gpusim_rl.core.files import digest
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 from gpusim_rl.training.metric_names import public_row
@@ -22,7 +22,6 @@ HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the n
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 SINKS = ("auto", "wandb", "tensorboard", "none")
-FILMS = (".mp4", ".gif")
 PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size
 
@@ -36,7 +35,7 @@ class Sink(Protocol):
         """Take a row of metrics, at its `iteration`."""
 
     def add(self, file: Path) -> None:
-        """Take a film (one of `FILMS`) or a policy (.onnx) of the last row's iteration."""
+        """Take a film (.mp4) or a policy (.onnx) of the last row's iteration."""
 
     def close(self, failed: bool = False) -> None:
         """Finish. No other method may be called afterwards, but this one again."""
@@ -117,6 +116,7 @@ class WandB:
             why, _, _ = str(error).partition("\n")
             failed = f"W&B cannot be used: {printable(why[:200])}; "
             self.run = wandb.init(**about, mode="offline")
+        self.run.define_metric("*", step_metric="iteration")  # W&B's own step cannot go back
         self.task, self.step, self.finished = config["task"]["name"], 0, False
         asked = "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
         asked, none = (asked, "; log=none keeps them here") if auto else ("W&B: ", "")
@@ -127,14 +127,14 @@ class WandB:
 
     def write(self, row: Row) -> None:
         self.step = int(row["iteration"])
-        self.run.log(public_row(row), step=self.step)
+        self.run.log({"iteration": self.step} | public_row(row))
 
     def add(self, file: Path) -> None:
         import wandb
 
-        if file.suffix in FILMS:
-            kind: Any = file.suffix[1:]
-            return self.run.log({"eval/film": wandb.Video(str(file), format=kind)}, step=self.step)
+        if file.suffix == ".mp4":
+            film = wandb.Video(str(file), format="mp4")
+            return self.run.log({"iteration": self.step, "eval/film": film})
         policy = wandb.Artifact(f"{self.task}-policy", "model", metadata=digest(file))
         policy.add_file(str(file.resolve()), policy="immutable")  # `wandb sync` reads it there
         self.run.log_artifact(policy)
@@ -158,10 +158,11 @@ class TensorBoard:
     """Event files in the directory `tensorboard` of a run.
 
     A film is animated pictures, which TensorBoard shows. An ONNX file is a tensor that holds its
-    bytes, and a text that names it.
+    bytes, and a text that names it. Iterations that are done again, after a roll-back or after the
+    first `done` ones of a run that is continued, replace what was logged of them.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, done: int = 0):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -169,11 +170,14 @@ class TensorBoard:
                 "log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'"
             ) from None
         silence_threads()
-        self.writer, self.step = SummaryWriter(str(path / "tensorboard")), 0
+        self.writer, self.step = SummaryWriter(str(path / "tensorboard"), purge_step=done + 1), done
         self.where = f"TensorBoard: tensorboard --logdir {path / 'tensorboard'}"
 
     def write(self, row: Row) -> None:
-        self.step = int(row["iteration"])
+        before, self.step = self.step, int(row["iteration"])
+        if self.step <= before and "env_steps" in row:  # it was rolled back, and is not over
+            self.writer.close()  # the next file says that it replaces what was logged from here on
+            self.writer.purge_step = self.step
         for name, value in public_row(row).items():
             self.writer.add_scalar(name, value, self.step)
 
@@ -181,7 +185,7 @@ class TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.util.tensor_util import make_tensor_proto
 
-        if file.suffix in FILMS:
+        if file.suffix == ".mp4":
             data, height, width = pictures(file)
             image = Summary.Image(
                 encoded_image_string=data, height=height, width=width, colorspace=3
@@ -216,25 +220,21 @@ def logged_in() -> bool:
         return False
 
 
-def sink(name: str, log: dict[str, Any], path: Path, config: dict[str, Any]) -> Sink:
+def sink(name: str, log: dict[str, Any], path: Path, config: dict[str, Any], done: int = 0) -> Sink:
     """Where log=name sends what a training makes. `auto` is W&B where a login exists, else nothing.
 
     Args:
         log: project, run, group and tags at W&B.
-        path: of the run.
-        config: the whole configuration.
+        path, config: of the run: its directory and its whole configuration.
+        done: iterations of a run that is continued.
     """
     if name not in SINKS:
         raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
     if name == "wandb" or (name == "auto" and logged_in()):
         return Dispensable("W&B", WandB(name == "auto", log, path, config))
-    return Dispensable("TensorBoard", TensorBoard(path)) if name == "tensorboard" else Nowhere()
-
-
-def digest(file: Path) -> dict[str, Any]:
-    """Size and hash of a file, by which it can be told again."""
-    data = file.read_bytes()
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return (
+        Dispensable("TensorBoard", TensorBoard(path, done)) if name == "tensorboard" else Nowhere()
+    )
 
 
 def pictures(film: Path) -> tuple[bytes, int, int]:

@@ -13,6 +13,15 @@ def number(text: str | None, least: float = 0.0) -> float:
         return least
 
 
+def is_over(cfg: dict[str, Any], note: dict[str, str], iterations: int) -> bool:
+    """Whether a training needs no more than the iterations that it has done.
+
+    note: of the checkpoint that it continues.
+    """
+    reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
+    return reached or iterations >= cfg["iterations"]
+
+
 class Progress:
     """The mean return of episodes as last logged, and as it was at the last evaluation.
 

@@ -1,6 +1,7 @@
 """Curves of trainings as small pictures, by matplotlib: a line per setting, a band over its seeds.
 
-Words are drawn as they are, since a stranger may have chosen them: none is read as mathematics.
+A stranger may have chosen the words: none is read as mathematics, and control characters, which no
+SVG may hold, are escaped.
 """
 
 import base64
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpusim_rl.core.errors import printable
 from gpusim_rl.runs.summary import Summary
 
 POINTS = 300  # of a line
@@ -69,7 +71,7 @@ def chart(settings: Settings, panels: Mapping[str, str]) -> str:
         return ""
     figure, axes = grid_of(len(shown))
     for axis, name in zip(axes, shown, strict=True):
-        axis.set_title(panels[name][:40], loc="left", parse_math=False)
+        axis.set_title(printable(panels[name])[:40], loc="left", parse_math=False)
         axis.locator_params(nbins=4)
         for i, one in enumerate(lines[name].values()):
             if one:

@@ -49,6 +49,18 @@ def test_scores_of_robots_that_walk():
             torch.testing.assert_close(scores[name], value, rtol=1e-5, atol=0, msg=name)
 
 
+def test_causes_on_rough_ground_are_those_of_its_success():
+    """A robot fails that falls or makes too little way; errors of velocity and yaw are no cause."""
+    record = walked([1, 1, 1], [False, True, False], [1, 1, 1])
+    record |= {f"foot_{name}": record["foot_FL"] for name in ("RL", "RR")}
+    record |= {"velocity_error": 4 * record["settled"], "wanted": torch.ones(STEPS, 3)}
+    record["progress"] = torch.tensor([0.8, 0.8, 0.7]).expand(STEPS, 3)
+    scores = make_task("quadruped_rough").score(record)
+    causes = {name: scores.get(name) for name in ("success", "fell", "off_distance")}
+    assert causes == pytest.approx({name: 1 / 3 for name in causes})
+    assert not {"off_velocity", "off_yaw"} & scores.keys()
+
+
 def test_failures_have_causes():
     """Each cause is counted by itself: with a tolerance of 0.15 the yaw rates are off, too."""
     walk = walked([1, 1, 0], [False, True, True], [1, 1, 0])

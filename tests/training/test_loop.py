@@ -369,11 +369,25 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
     monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
+    Trainer(resume.check_training(configured("resume=run"), ["resume=run"])).train()
+    assert Path("run/eval.json").exists()
     train.train_or_exit(resume.check_training(configured("resume=run"), ["resume=run"]))
     assert (
         Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2"
         and len(Run(Path("run")).rows()) == 2
     )
+
+
+def test_a_run_that_goes_on_has_not_ended(here):
+    """resume= removes what tells how an earlier part ended, unless there is nothing to do."""
+    path = Trainer(configured("iterations=1", "run_dir=run")).train().path
+    endings = [path / "eval.json", path / "report.json"]
+    for file in endings:
+        file.write_text("{}")
+    for more, kept in ((1, True), (2, False)):
+        words = ["resume=run", f"iterations={more}"]
+        Trainer(resume.check_training(configured(*words), words)).train()
+        assert [file.exists() for file in endings] == [kept, kept]
 
 
 def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):

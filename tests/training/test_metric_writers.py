@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import imageio
@@ -110,6 +111,24 @@ def test_tensorboard(tmp_path):
     assert digest in text.tensor_proto.string_val[0].decode()
 
 
+def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
+    """Those that are done again replace the earlier ones: after resume=, and after a roll-back."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setattr(time, "time", count(10**9).__next__)  # an event file is named by it
+    for done, iterations, value in ((0, (1, 2, 3, 4, 2, 3, 4, 4), 0.5), (3, (4, 5), 0.25)):
+        to = sink("tensorboard", LOG, tmp_path, CONFIG, done)
+        for i in iterations:
+            value += 1
+            to.write({"iteration": i, "env_steps": i, "return": value})
+        to.write({"iteration": iterations[-1], "eval/success": 0.5})
+        to.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    points = [(e.step, e.value) for e in events.Scalars("train/return")]
+    assert points == [(1, 1.5), (2, 5.5), (3, 6.5), (4, 1.25), (5, 2.25)]
+    assert [e.step for e in events.Scalars("eval/success")] == [5]
+
+
 def test_what_a_logger_does_not_take(tmp_path, capsys):
     """A file that is no film, or any other failure, is one line on stderr, and no exception."""
     (tmp_path / "play.mp4").write_bytes(b"no film")
@@ -177,6 +196,7 @@ def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
 
     class Online:
         offline, disabled, url, dir = False, False, "https://wandb.ai/me", str(tmp_path)
+        define_metric = staticmethod(lambda *_, **__: None)
 
         def finish(self, exit_code: int) -> None:
             asked.update_from_env_vars(os.environ)
@@ -222,11 +242,13 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
         re.IGNORECASE,
     )
     assert "waiting for W&B: 0:0" in capsys.readouterr().out
+    to.write(ROW | {"iteration": 5, "return": 1.0})  # before a roll-back
     to.write(ROW | {"eval/success": 0.5})
     to.add(gray_film(tmp_path / "play.mp4"))
     to.add(policy)
     to.close(failed=True)
     values, artifact = read_wandb(folder)
+    assert values["iteration"] == 3
     assert values["train/return"] == 12.345 and values["eval/success"] == 0.5
     (video,) = (folder / "files" / "media" / "videos" / "eval").glob("film_*.mp4")
     assert values["eval/film/path"] == str(video.relative_to(folder / "files"))
@@ -247,6 +269,7 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
     class Online:
         offline = disabled = False
         url: str | None = "https://wandb.ai/me/p/runs/1"
+        define_metric = staticmethod(lambda *_, **__: None)
         dir = str(tmp_path)
 
     asked = {}
@@ -268,6 +291,7 @@ def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
 
     class Offline:
         offline, disabled, url, dir = True, False, None, str(tmp_path / "files")
+        define_metric = staticmethod(lambda *_, **__: None)
         finish = staticmethod(lambda exit_code: time.sleep(0.5))
 
     def init(mode: str = "", **_: object) -> type[Offline]:
