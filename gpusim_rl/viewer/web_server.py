@@ -66,13 +66,6 @@ def is_own(named: str, host: str) -> bool:
     return named in (host, socket.gethostname().lower())
 
 
-class Server(viser.ViserServer):
-    """viser's server, which a page cannot ask to open a tunnel to the internet."""
-
-    def request_share_url(self, verbose: bool = True) -> str | None:
-        return None
-
-
 @contextlib.contextmanager
 def checked_requests(host: str) -> Iterator[list[str]]:
     """Let servers that are started now check their requests. viser has no setting for this.
@@ -103,18 +96,20 @@ def checked_requests(host: str) -> Iterator[list[str]]:
         module.serve = serve
 
 
-def check_updates(gui: Any) -> None:
-    """Let a page change values of controls alone, to what they offer. viser has no setting for it.
+def check_messages(server: viser.ViserServer) -> None:
+    """Take two kinds of messages from a page: its camera, and a control's value that is offered.
 
-    Args:
-        gui: of a server. viser would let a page set any property of a control.
+    viser would also take files, let a page set any property of a control, and open a tunnel to the
+    internet. It has no setting for it.
 
-    Raises ImportError if this version of viser keeps controls in another way.
+    Raises ImportError if this version of viser takes messages in another way.
     """
     try:
-        interface, update = gui._websock_interface, gui._handle_gui_updates
-        controls = gui._gui_input_handle_from_uuid
+        interface, update = server.gui._websock_interface, server.gui._handle_gui_updates
+        controls, loop = server.gui._gui_input_handle_from_uuid, server._event_loop
+        on_connect = server._websock_server.on_client_connect
         interface.unregister_handler(_messages.GuiUpdateMessage, update)
+        interface._incoming_handlers.clear()
     except (AttributeError, AssertionError, ValueError) as error:
         raise ImportError(str(error)) from None
 
@@ -127,6 +122,14 @@ def check_updates(gui: Any) -> None:
             await update(client, _messages.GuiUpdateMessage(message.uuid, {"value": value}))
 
     interface.register_handler(_messages.GuiUpdateMessage, checked)
+    on_connect(keep_camera)
+    loop.set_exception_handler(lambda *_: None)  # of messages that are not what they should be
+
+
+def keep_camera(connection: Any) -> None:
+    """Let a new connection take messages of its camera alone."""
+    for kind in {*connection._incoming_handlers} - {_messages.ViewerCameraMessage}:
+        connection.unregister_handler(kind)
 
 
 def offered(control: Any, value: Any) -> bool | int | float | str | None:
@@ -141,7 +144,7 @@ def offered(control: Any, value: Any) -> bool | int | float | str | None:
     return value if type(value) is bool else None
 
 
-def open_server(host: str, port: int) -> tuple[Server, str]:
+def open_server(host: str, port: int) -> tuple[viser.ViserServer, str]:
     """A server of the page, and its address.
 
     Args:
@@ -153,11 +156,11 @@ def open_server(host: str, port: int) -> tuple[Server, str]:
     """
     port = free_port(host, port)
     with checked_requests(host) as started, quiet():
-        server = Server(host=host, port=port, label="gpusim_rl", verbose=False)
+        server = viser.ViserServer(host=host, port=port, label="gpusim_rl", verbose=False)
     try:
         if not started:  # a later viser may start its server in another way
             raise ImportError("it starts its server unchecked")
-        check_updates(server.gui)
+        check_messages(server)
     except ImportError:
         with quiet():
             server.stop()

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import viser
@@ -32,8 +33,7 @@ from gpusim_rl.config import compose
 from gpusim_rl.viewer import web_server
 from gpusim_rl.viewer.web_page import LONGEST, Sliders, numbers, short
 from gpusim_rl.viewer.web_server import (
-    Server,
-    check_updates,
+    check_messages,
     free_port,
     is_own,
     open_server,
@@ -51,7 +51,7 @@ COMMAND = [0.5, 0.0, 0.2]
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Server, str]]:
+def served() -> Iterator[tuple[viser.ViserServer, str]]:
     """A server without anything to show, and its address."""
     server, address = open_server("127.0.0.1", 0)
     yield server, address
@@ -64,9 +64,13 @@ def settings(*words: str) -> dict[str, Any]:
     return compose.compose_plain("play", ["mode=web", *words])
 
 
-def send(server: Server, control: Any, **updates: Any) -> None:
+def send(server: viser.ViserServer, control: Any, **updates: Any) -> None:
     """Let a page of a browser ask for new properties of a control."""
-    message = _messages.GuiUpdateMessage(control._impl.uuid, updates)
+    take(server, _messages.GuiUpdateMessage(control._impl.uuid, updates))
+
+
+def take(server: viser.ViserServer, message: _messages.Message) -> None:
+    """Let a server take a message of a page."""
     asyncio.run(server.gui._websock_interface._handle_incoming_message(ClientId(0), message))
 
 
@@ -158,9 +162,30 @@ def test_a_message_of_a_page_sets_what_its_control_offers(web):
     web.draw()
 
 
-def test_no_tunnel(served):
-    """A page cannot make viser open a tunnel to the internet."""
-    assert served[0].request_share_url() is None
+def test_files_and_tunnels_are_refused(web, monkeypatch):
+    """A page cannot upload a file into a control, nor let viser open a tunnel to the internet."""
+    asked, server, control = [], web.server, web.controls.speed
+    monkeypatch.setattr(server, "request_share_url", lambda: asked.append(1))
+    for parts in (0, 1):
+        file = ("f", "text/plain", parts, 0)
+        uuid = control._impl.uuid
+        take(server, _messages.FileTransferStartUpload(uuid, f"transfer {parts}", *file))
+    take(server, _messages.ShareUrlRequest())
+    assert (control.value, server.gui._current_file_upload_states, asked) == ("1", {}, [])
+    web.step()
+
+
+def test_a_connection_takes_its_camera_alone(served, caplog):
+    """It drops viser's other kinds of messages, and one that is broken leaves no traceback."""
+    server, address = served
+    opened: list[Any] = []
+    server._websock_server.on_client_connect(opened.append)
+    at, headers = address.replace("http", "ws"), {"Origin": address}
+    with connect(at, subprotocols=[PROTOCOL], additional_headers=headers) as page:  # type: ignore
+        page.send(msgspec.msgpack.encode({"type": "GuiUpdateMessage", "uuid": [], "updates": 5}))
+        assert page.ping().wait(10)
+        assert {*opened[0]._incoming_handlers} == {_messages.ViewerCameraMessage}
+    assert caplog.text == ""
 
 
 def test_an_address_of_another_machine():
@@ -391,7 +416,11 @@ def test_without_viser(monkeypatch):
 
 def test_a_viser_that_is_another(monkeypatch, capsys):
     """One that lacks what the page uses is one line with both versions, and no server is left."""
-    monkeypatch.setattr(web_server, "check_updates", lambda _: check_updates(SimpleNamespace()))
+    monkeypatch.setattr(
+        web_server,
+        "check_messages",
+        lambda _: check_messages(SimpleNamespace(gui=SimpleNamespace())),
+    )
     left = threading.active_count()
     with pytest.raises(SystemExit):
         serve(settings("port=0"), ["run"], os.getppid())
