@@ -5,6 +5,7 @@ import functools
 import http
 import io
 import ipaddress
+import logging
 import math
 import socket
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def refusal(headers: Headers, host: str) -> str:
     named = hostname(hosts[0]) if len(hosts) == 1 else ""
     if not is_loopback(named) and (is_loopback(host) or not is_own(named, host)):
         return "this host is not served"
-    if headers.get("Upgrade") and headers.get_all("Origin") != [f"http://{hosts[0]}"]:
+    if "Upgrade" in headers and headers.get_all("Origin") != [f"http://{hosts[0]}"]:
         return "other origins are refused"
     return ""
 
@@ -73,7 +74,7 @@ def checked_requests(host: str) -> Iterator[list[str]]:
     Yields a list that is not empty once a server was started this way.
     """
     module, started = websockets.asyncio.server, list[str]()
-    serve = module.serve
+    serve, silent = module.serve, logging.Logger("page", logging.CRITICAL)
 
     @functools.wraps(serve)
     def serve_checked(handler: Any, *where: Any, process_request: Any, **others: Any) -> Any:
@@ -87,7 +88,8 @@ def checked_requests(host: str) -> Iterator[list[str]]:
             return response
 
         started.append(host)
-        return serve(handler, *where, process_request=check, **others)
+        # It would print a traceback for each connection that is no request.
+        return serve(handler, *where, process_request=check, logger=silent, **others)
 
     module.serve = serve_checked
     try:

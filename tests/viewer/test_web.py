@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -48,6 +49,13 @@ from tests.worlds import ROOT
 
 PROTOCOL = f"viser-v{viser.__version__}"
 COMMAND = [0.5, 0.0, 0.2]
+UPGRADE = b"Host: 127.0.0.1\r\nConnection: Upgrade\r\n" + 2 * b"Upgrade: websocket\r\n"
+SENT = {  # to the server, by what is no browser
+    "nothing": b"",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "POST": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n",
+    "two upgrades": b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +193,21 @@ def test_a_connection_takes_its_camera_alone(served, caplog):
         page.send(msgspec.msgpack.encode({"type": "GuiUpdateMessage", "uuid": [], "updates": 5}))
         assert page.ping().wait(10)
         assert {*opened[0]._incoming_handlers} == {_messages.ViewerCameraMessage}
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=[*SENT])
+def test_what_is_no_request_of_a_page(served, caplog, monkeypatch, sent):
+    """Whoever connects without HTTP, or with a wrong request, prints nothing into the terminal."""
+    # viser's filter, which is there after the first request
+    monkeypatch.setattr(logging.getLogger("websockets.server"), "filters", [])
+    port = int(served[1].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as other:
+        other.sendall(sent)
+        other.shutdown(socket.SHUT_WR)
+        while other.recv(4096):
+            pass
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), served[0]._event_loop).result()
     assert caplog.text == ""
 
 
