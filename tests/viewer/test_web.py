@@ -14,6 +14,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -322,6 +323,18 @@ def test_the_page_names_the_checkpoint_that_acts(web, trained, tmp_path):
     before = shown.iteration.options
     shown.look_for_checkpoints()
     assert "000007" in before and shown.iteration.options is before
+
+
+def test_another_policy_leaves_nothing_of_the_first(web, trained):
+    """The environment of a run is freed when a file is chosen."""
+    (shown,) = web.policies
+    first = weakref.ref(shown.rollout.env)
+    assert first()
+    shown.words["file"] = str(trained / "policy.onnx")
+    shown.pick.options = (*shown.pick.options, "file")
+    shown.pick.value = "file"
+    web.change_run(shown)
+    assert first() is None
 
 
 def test_labels_of_runs():
