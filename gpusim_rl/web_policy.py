@@ -59,6 +59,8 @@ class Shown:
             raise
         self.word, self.run, self.ppo, self.rollout = word, run, ppo, rollout
         self.acting = LAST
+        for plot in self.plots:  # of the policy before
+            plot.clear()
         self.begin()
 
     def make_scene(self, rollout: Rollout, word: str) -> Scene:

@@ -326,15 +326,22 @@ def test_the_page_names_the_checkpoint_that_acts(web, trained, tmp_path):
 
 
 def test_another_policy_leaves_nothing_of_the_first(web, trained):
-    """The environment of a run is freed when a file is chosen."""
+    """The environment of a run is freed when a file is chosen, and so are its curves."""
     (shown,) = web.policies
+    for _ in range(20):
+        web.step()
+    web.show_numbers()
     first = weakref.ref(shown.rollout.env)
-    assert first()
+    assert first() and all(plot.chart for plot in shown.plots)
     shown.words["file"] = str(trained / "policy.onnx")
     shown.pick.options = (*shown.pick.options, "file")
     shown.pick.value = "file"
     web.change_run(shown)
-    assert first() is None
+    assert first() is None and not any(plot.chart for plot in shown.plots)
+    for _ in range(20):
+        web.step()
+    web.show_numbers()
+    assert [bool(plot.chart) for plot in shown.plots] == [False, True]
 
 
 def test_labels_of_runs():
