@@ -43,7 +43,7 @@ from gpusim_rl.viewer.web_server import (
     refusal,
 )
 from gpusim_rl.web import Web, serve
-from gpusim_rl.web_policy import labelled
+from gpusim_rl.web_policy import known_runs, labelled
 from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
 from tests.commands import environment
 from tests.worlds import ROOT
@@ -342,6 +342,18 @@ def test_another_policy_leaves_nothing_of_the_first(web, trained):
         web.step()
     web.show_numbers()
     assert [bool(plot.chart) for plot in shown.plots] == [False, True]
+
+
+def test_runs_to_choose_from(tmp_path, monkeypatch):
+    """Runs of a multirun are offered, and a run that is shown is offered once."""
+    monkeypatch.chdir(tmp_path)
+    swept = [f"runs/multirun/today/seed_{i}" for i in (1, 2)]
+    for run in ("runs/ant/a", "runs/b", *swept):
+        Path(run, "checkpoints").mkdir(parents=True)
+        Path(run, "config.yaml").touch()
+    assert {*known_runs(["runs/ant/a"])} == {"runs/ant/a", "runs/b", *swept}
+    words = [f"{tmp_path}/runs/ant/a", "runs/b/"]
+    assert sorted(known_runs(words)) == sorted([*words, *swept])
 
 
 def test_labels_of_runs():
