@@ -115,7 +115,7 @@ def check_messages(server: viser.ViserServer) -> None:
     except (AttributeError, AssertionError, ValueError) as error:
         raise ImportError(str(error)) from None
 
-    async def checked(client: int, message: _messages.GuiUpdateMessage) -> None:
+    async def checked(client: Any, message: _messages.GuiUpdateMessage) -> None:
         control = controls.get(message.uuid)
         if control is None or [*message.updates] != ["value"]:
             return
