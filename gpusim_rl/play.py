@@ -22,7 +22,7 @@ from gpusim_rl import gate, new_task, player
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
-from gpusim_rl.play_mode import choose_mode, demo, demo_words, web_packages
+from gpusim_rl.play_mode import choose_mode, demo, web_packages
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import load_backend
@@ -208,10 +208,10 @@ def show_page(cfg: dict[str, Any]) -> None:
     web.serve(cfg, words, PARENT)
 
 
-def play(cfg: dict[str, Any]) -> None:
-    """What a configuration asks for."""
+def play(cfg: dict[str, Any], asks_demo: bool = False) -> None:
+    """What a configuration asks for, of the policy that comes with the package if `asks_demo`."""
     with errors.one_line_errors():
-        cfg = demo(cfg) if cfg["mode"] == "demo" else cfg
+        cfg = demo(cfg) if asks_demo else cfg
         mode = choose_mode(cfg)
     if cfg["repro"]:
         replay(cfg, mode)
@@ -240,8 +240,9 @@ def run(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
-    sys.argv[1:], cfg = command_line.check("play", demo_words(sys.argv[1:]))
+    asked, words = sys.argv[1:], [word for word in sys.argv[1:] if word != "demo"]
+    sys.argv[1:], cfg = command_line.check("play", words)
     try:
-        play(cfg) if cfg else run()
+        play(cfg, "demo" in asked) if cfg else run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None

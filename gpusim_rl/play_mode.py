@@ -11,12 +11,12 @@ from typing import Any
 from gpusim_rl import new_task
 from gpusim_rl.config import gate_settings, validate
 from gpusim_rl.core import ranges
-from gpusim_rl.core.paths import PACKAGE, quoted
+from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.viewer.offscreen import has_display
 from gpusim_rl.viewer.target import is_number
 
 MODES = (
-    *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "demo", "robot"),
+    *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "robot"),
     "new-task",
     "web",
 )
@@ -80,23 +80,21 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     return mode
 
 
-def demo_words(words: list[str]) -> list[str]:
-    """The command line, in which `demo` is the mode; beside another one, such as web, a file."""
-    others = any(word.startswith("mode=") for word in words)
-    stands_for = quoted("onnx", DEMO) if others else "mode=demo"
-    return [stands_for if word == "demo" else word for word in words]
-
-
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:
-    """The configuration that shows the policy which comes with the package.
+    """A configuration, with the policy that comes with the package to be shown.
 
-    In a window if there is a display, else as demo.mp4. ValueError if another one is named.
+    A film is demo.mp4 unless video= names one. ValueError if another policy is named, or the mode
+    shows none.
     """
-    for key in ("run", "onnx", "repro", "checkpoint"):
+    mode = cfg["mode"]
+    if mode not in ("auto", "viewer", "video", "web"):
+        raise ValueError(f"mode={mode}: the demo is shown by mode=viewer, video or web")
+    for key in ("run", "onnx", "repro", "checkpoint", "compare"):
         if cfg[key] is not None:
             raise ValueError(f"{key}={cfg[key]}: the demo shows its own policy")
-    film = "demo.mp4" if cfg["video"] is None and not has_display() else cfg["video"]
-    return cfg | {"mode": "auto", "onnx": str(DEMO), "video": film}
+    films = mode == "video" or (mode == "auto" and not has_display())
+    film = "demo.mp4" if films and cfg["video"] is None else cfg["video"]
+    return cfg | {"onnx": str(DEMO), "video": film}
 
 
 def check_source(cfg: dict[str, Any]) -> None:

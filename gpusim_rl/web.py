@@ -1,5 +1,6 @@
 """mode=web of play.py: policies on a web page, in real time."""
 
+import gc
 import os
 import signal
 from queue import Empty, SimpleQueue
@@ -116,6 +117,8 @@ class Web:
             shown.say(str(error))
             shown.pick.value = shown.label
             return
+        finally:
+            gc.collect()  # an environment refers to itself, and keeps memory and threads
         shown.iteration.options = shown.checkpoints()
         shown.show_checkpoint()
         shown.note.value = ""

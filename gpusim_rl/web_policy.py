@@ -59,6 +59,8 @@ class Shown:
             raise
         self.word, self.run, self.ppo, self.rollout = word, run, ppo, rollout
         self.acting = LAST
+        for plot in self.plots:  # of the policy before
+            plot.clear()
         self.begin()
 
     def make_scene(self, rollout: Rollout, word: str) -> Scene:
@@ -178,12 +180,14 @@ def tracked(measures: dict[str, float]) -> dict[str, float]:
 def known_runs(words: list[str]) -> list[str]:
     """These runs and files, then the newest runs beside them and under runs/."""
     roots = {Path("runs"), *(Path(word).parent for word in words if not player.is_file(word))}
-    folders = {
-        folder.parent
-        for root in roots
-        for depth in ("*/checkpoints", "*/*/checkpoints")
+    runs = {
+        folder.parent.resolve(): folder.parent
+        for root in sorted(roots)
+        for depth in ("*/checkpoints", "*/*/checkpoints", "multirun/*/*/checkpoints")
         for folder in root.glob(depth)
         if (folder.parent / "config.yaml").is_file() and not folder.is_symlink()
     }
-    newest = sorted(folders, key=lambda path: -(path / "checkpoints").stat().st_mtime)
-    return [*dict.fromkeys([*words, *map(str, newest[:RUNS])])]
+    for word in words:
+        runs.pop(Path(word).resolve(), None)
+    newest = sorted(runs.values(), key=lambda path: -(path / "checkpoints").stat().st_mtime)
+    return [*dict.fromkeys(words), *map(str, newest[:RUNS])]

@@ -182,7 +182,7 @@ PLAY = {
     "video=w.mp4 out=a.json": "out=a.json needs mode=evaluate or grid or export or gate or robot",
     "mode=evaluate video=w.mp4": "video=w.mp4 needs mode=video",
     "demo video=": "video=: expected a name that ends in .mp4",
-    "demo mode=evaluate": "mode=evaluate needs run=, not onnx=",
+    "demo mode=evaluate": "mode=evaluate: the demo is shown by mode=viewer, video or web",
     "demo run=a": "run=a: the demo shows its own policy",
     "run=nowhere": "nowhere is not a run directory: it has no config.yaml",
     "mode=evaluate": "no run with a checkpoint under runs/: train one",

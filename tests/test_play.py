@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gpusim_rl import play, play_mode
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.runs.checkpoints import load
@@ -150,6 +152,27 @@ def test_a_gif(here, trained):
     with Image.open(here / "walk.gif") as gif:
         assert gif.size == (360, 240) and gif.n_frames in (12, 13)
         assert gif.info["loop"] == 0 and gif.info["duration"] == 80
+
+
+@pytest.mark.parametrize(
+    "line, film",
+    [
+        ("demo", "demo.mp4"),
+        ("demo mode=video", "demo.mp4"),
+        ("demo video=x.gif", "x.gif"),
+        ("demo mode=web port=0", None),
+        ("mode=web demo", None),
+    ],
+)
+def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
+    """The word may stand with a mode or a film; without a display it writes demo.mp4."""
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(play_mode, "has_display", lambda: False)
+    monkeypatch.setattr(play, "show", lambda cfg, mode: shown.append(cfg))
+    monkeypatch.setattr(play, "show_page", shown.append)
+    monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
+    play.main()
+    assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
 
 
 def test_commands_stay_in_their_range():

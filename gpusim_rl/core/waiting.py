@@ -29,9 +29,10 @@ def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
         say: takes the lines where there is no terminal.
     """
     if sys.stdout.isatty():
+        from rich.markup import escape
         from rich.progress import track
 
-        yield from track(range(steps), doing, transient=True)
+        yield from track(range(steps), escape(doing), transient=True)
         return
     begun = last = time.monotonic()
     for i in range(steps):
@@ -50,8 +51,9 @@ def waiting(doing: str, say: Say = print_now) -> Iterator[None]:
     """
     if sys.stdout.isatty():
         from rich.console import Console
+        from rich.markup import escape
 
-        with Console().status(doing):
+        with Console().status(escape(doing)):
             yield
         return
     over, begun = Event(), time.monotonic()

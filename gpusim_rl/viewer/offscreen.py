@@ -183,7 +183,7 @@ class Camera:
 
         self.data.qpos[:] = qpos
         mujoco.mj_forward(self.model, self.data)
-        if self.above:
+        if self.above and self.model.njnt:
             self.camera.lookat[:] = self.data.subtree_com[self.model.jnt_bodyid[0]]
         self.renderer.update_scene(self.data, self.camera)
         return self.renderer.render()
@@ -198,12 +198,20 @@ class Camera:
 
 
 def whole(model: Any, data: Any) -> Any:
-    """A free camera that sees the whole robot from its front left."""
+    """A free camera that sees the whole robot from its front left.
+
+    It sees all of a model without joints, or whose first joint moves no geom.
+    """
     import mujoco
 
     view = mujoco.MjvCamera()
-    view.lookat[:] = data.subtree_com[model.jnt_bodyid[0]] * [1, 1, 0.8]
-    moving = model.body_rootid[model.geom_bodyid] == model.body_rootid[model.jnt_bodyid[0]]
-    far = np.linalg.norm(data.geom_xpos[moving] - view.lookat, axis=1) + model.geom_rbound[moving]
-    view.distance, view.azimuth, view.elevation = 2.5 * float(far.max()), 215.0, -20.0
+    bodies = model.jnt_bodyid[:1]
+    moving = np.isin(model.body_rootid[model.geom_bodyid], model.body_rootid[bodies])
+    if moving.any():
+        view.lookat[:] = data.subtree_com[bodies[0]] * [1, 1, 0.8]
+        away = np.linalg.norm(data.geom_xpos[moving] - view.lookat, axis=1)
+        view.distance = 2.5 * float((away + model.geom_rbound[moving]).max())
+    else:
+        mujoco.mjv_defaultFreeCamera(model, view)
+    view.azimuth, view.elevation = 215.0, -20.0
     return view

@@ -107,7 +107,7 @@ def command_arrow(
         None if the command is no velocity of a free base, or a small one.
     """
     model = data.model
-    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not (model.jnt_type[:1] == 0).all():
+    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not (model.jnt_type[:1] == 0).any():
         return None
     ends = np.abs([about["trained"][end][:2] for end in ("low", "high")])
     asked, base = np.asarray(command[:2], float), int(model.jnt_bodyid[0])

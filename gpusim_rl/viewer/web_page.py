@@ -228,13 +228,9 @@ class Plot:
             self.chart.data = data
             return
         self.remove()
+        style = {"width": 1.5, "points": {"show": False}}
         curves = tuple(
-            {
-                "label": label,
-                "stroke": COLORS[i % len(COLORS)],
-                "width": 1.5,
-                "points": {"show": False},
-            }
+            style | {"label": label, "stroke": COLORS[i % len(COLORS)]}
             for i, label in enumerate(labels)
         )
         # Without `scales` a plot would take the time for a date.
@@ -242,6 +238,11 @@ class Plot:
         self.chart = self.gui.add_uplot(
             data, (x, *curves), title=self.title, scales=scales, height=200, legend={"show": True}
         )
+
+    def clear(self) -> None:
+        """Forget what was added, and take the plot off the page."""
+        self.rows.clear()
+        self.remove()
 
     def remove(self) -> None:
         """Take the plot off the page."""

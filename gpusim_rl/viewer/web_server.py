@@ -5,6 +5,7 @@ import functools
 import http
 import io
 import ipaddress
+import logging
 import math
 import socket
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def refusal(headers: Headers, host: str) -> str:
     named = hostname(hosts[0]) if len(hosts) == 1 else ""
     if not is_loopback(named) and (is_loopback(host) or not is_own(named, host)):
         return "this host is not served"
-    if headers.get("Upgrade") and headers.get_all("Origin") != [f"http://{hosts[0]}"]:
+    if "Upgrade" in headers and headers.get_all("Origin") != [f"http://{hosts[0]}"]:
         return "other origins are refused"
     return ""
 
@@ -66,13 +67,6 @@ def is_own(named: str, host: str) -> bool:
     return named in (host, socket.gethostname().lower())
 
 
-class Server(viser.ViserServer):
-    """viser's server, which a page cannot ask to open a tunnel to the internet."""
-
-    def request_share_url(self, verbose: bool = True) -> str | None:
-        return None
-
-
 @contextlib.contextmanager
 def checked_requests(host: str) -> Iterator[list[str]]:
     """Let servers that are started now check their requests. viser has no setting for this.
@@ -80,7 +74,7 @@ def checked_requests(host: str) -> Iterator[list[str]]:
     Yields a list that is not empty once a server was started this way.
     """
     module, started = websockets.asyncio.server, list[str]()
-    serve = module.serve
+    serve, silent = module.serve, logging.Logger("page", logging.CRITICAL)
 
     @functools.wraps(serve)
     def serve_checked(handler: Any, *where: Any, process_request: Any, **others: Any) -> Any:
@@ -94,7 +88,8 @@ def checked_requests(host: str) -> Iterator[list[str]]:
             return response
 
         started.append(host)
-        return serve(handler, *where, process_request=check, **others)
+        # It would print a traceback for each connection that is no request.
+        return serve(handler, *where, process_request=check, logger=silent, **others)
 
     module.serve = serve_checked
     try:
@@ -103,22 +98,24 @@ def checked_requests(host: str) -> Iterator[list[str]]:
         module.serve = serve
 
 
-def check_updates(gui: Any) -> None:
-    """Let a page change values of controls alone, to what they offer. viser has no setting for it.
+def check_messages(server: viser.ViserServer) -> None:
+    """Take two kinds of messages from a page: its camera, and a control's value that is offered.
 
-    Args:
-        gui: of a server. viser would let a page set any property of a control.
+    viser would also take files, let a page set any property of a control, and open a tunnel to the
+    internet. It has no setting for it.
 
-    Raises ImportError if this version of viser keeps controls in another way.
+    Raises ImportError if this version of viser takes messages in another way.
     """
     try:
-        interface, update = gui._websock_interface, gui._handle_gui_updates
-        controls = gui._gui_input_handle_from_uuid
+        interface, update = server.gui._websock_interface, server.gui._handle_gui_updates
+        controls, loop = server.gui._gui_input_handle_from_uuid, server._event_loop
+        on_connect = server._websock_server.on_client_connect
         interface.unregister_handler(_messages.GuiUpdateMessage, update)
+        interface._incoming_handlers.clear()
     except (AttributeError, AssertionError, ValueError) as error:
         raise ImportError(str(error)) from None
 
-    async def checked(client: int, message: _messages.GuiUpdateMessage) -> None:
+    async def checked(client: Any, message: _messages.GuiUpdateMessage) -> None:
         control = controls.get(message.uuid)
         if control is None or [*message.updates] != ["value"]:
             return
@@ -127,6 +124,14 @@ def check_updates(gui: Any) -> None:
             await update(client, _messages.GuiUpdateMessage(message.uuid, {"value": value}))
 
     interface.register_handler(_messages.GuiUpdateMessage, checked)
+    on_connect(keep_camera)
+    loop.set_exception_handler(lambda *_: None)  # of messages that are not what they should be
+
+
+def keep_camera(connection: Any) -> None:
+    """Let a new connection take messages of its camera alone."""
+    for kind in {*connection._incoming_handlers} - {_messages.ViewerCameraMessage}:
+        connection.unregister_handler(kind)
 
 
 def offered(control: Any, value: Any) -> bool | int | float | str | None:
@@ -141,7 +146,7 @@ def offered(control: Any, value: Any) -> bool | int | float | str | None:
     return value if type(value) is bool else None
 
 
-def open_server(host: str, port: int) -> tuple[Server, str]:
+def open_server(host: str, port: int) -> tuple[viser.ViserServer, str]:
     """A server of the page, and its address.
 
     Args:
@@ -153,11 +158,11 @@ def open_server(host: str, port: int) -> tuple[Server, str]:
     """
     port = free_port(host, port)
     with checked_requests(host) as started, quiet():
-        server = Server(host=host, port=port, label="gpusim_rl", verbose=False)
+        server = viser.ViserServer(host=host, port=port, label="gpusim_rl", verbose=False)
     try:
         if not started:  # a later viser may start its server in another way
             raise ImportError("it starts its server unchecked")
-        check_updates(server.gui)
+        check_messages(server)
     except ImportError:
         with quiet():
             server.stop()

@@ -1,5 +1,6 @@
 """Long work says how far it is."""
 
+import io
 import re
 import time
 
@@ -33,3 +34,16 @@ def test_work_of_unknown_length_says_that_it_goes_on(monkeypatch):
     with waiting.waiting("exporting", lines.append):
         pass
     assert len(lines) == said
+
+
+def test_a_terminal_shows_a_path_as_it_is(monkeypatch):
+    """Brackets in a name of a file are not read as rich's markup."""
+    terminal, doing = io.StringIO(), "filming runs/[new]/a[/b].mp4"
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert list(waiting.counted(2, doing)) == [0, 1]
+    with waiting.waiting(f"still {doing}"):
+        pass
+    assert doing in terminal.getvalue() and f"still {doing}" in terminal.getvalue()

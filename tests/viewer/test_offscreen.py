@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mujoco.rendering.classic import gl_context
 
-from gpusim_rl.viewer import offscreen
+from gpusim_rl.viewer import offscreen, target
 from tests.commands import environment
 
 BALL = "<mujoco><worldbody><light pos='0 0 3'/><geom size='1' rgba='1 0 0 1'/></worldbody></mujoco>"
@@ -165,3 +165,17 @@ def test_software_is_known():
     name = GL.glGetString(GL.GL_RENDERER).decode()
     probe.free()
     assert known == ("llvmpipe" in name or "softpipe" in name or "swrast" in name), name
+
+
+def test_a_view_of_what_does_not_move():
+    """A model without joints, or whose first joint moves no geom, is seen as a whole."""
+    joint = "<body><freejoint/><inertial pos='0 0 0' mass='1' diaginertia='1 1 1'/></body>"
+    about = {"units": ["m/s"] * 2, "trained": {"low": [-1, -1], "high": [1, 1]}}
+    for moved in ("", joint):
+        model = mujoco.MjModel.from_xml_string(BALL.replace("<geom", f"{moved}<geom"))
+        data = mujoco.MjData(model)
+        mujoco.mj_forward(model, data)
+        view = offscreen.whole(model, data)
+        assert view.distance > 1 and view.azimuth == 215
+        arrow = target.command_arrow(about, np.ones(2), data, 1.0)
+        assert (arrow is None) == (not moved)

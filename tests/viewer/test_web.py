@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -13,12 +14,14 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import viser
@@ -32,8 +35,7 @@ from gpusim_rl.config import compose
 from gpusim_rl.viewer import web_server
 from gpusim_rl.viewer.web_page import LONGEST, Sliders, numbers, short
 from gpusim_rl.viewer.web_server import (
-    Server,
-    check_updates,
+    check_messages,
     free_port,
     is_own,
     open_server,
@@ -41,17 +43,24 @@ from gpusim_rl.viewer.web_server import (
     refusal,
 )
 from gpusim_rl.web import Web, serve
-from gpusim_rl.web_policy import labelled
+from gpusim_rl.web_policy import known_runs, labelled
 from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
 from tests.commands import environment
 from tests.worlds import ROOT
 
 PROTOCOL = f"viser-v{viser.__version__}"
 COMMAND = [0.5, 0.0, 0.2]
+UPGRADE = b"Host: 127.0.0.1\r\nConnection: Upgrade\r\n" + 2 * b"Upgrade: websocket\r\n"
+SENT = {  # to the server, by what is no browser
+    "nothing": b"",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "POST": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n",
+    "two upgrades": b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n",
+}
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Server, str]]:
+def served() -> Iterator[tuple[viser.ViserServer, str]]:
     """A server without anything to show, and its address."""
     server, address = open_server("127.0.0.1", 0)
     yield server, address
@@ -64,9 +73,13 @@ def settings(*words: str) -> dict[str, Any]:
     return compose.compose_plain("play", ["mode=web", *words])
 
 
-def send(server: Server, control: Any, **updates: Any) -> None:
+def send(server: viser.ViserServer, control: Any, **updates: Any) -> None:
     """Let a page of a browser ask for new properties of a control."""
-    message = _messages.GuiUpdateMessage(control._impl.uuid, updates)
+    take(server, _messages.GuiUpdateMessage(control._impl.uuid, updates))
+
+
+def take(server: viser.ViserServer, message: _messages.Message) -> None:
+    """Let a server take a message of a page."""
     asyncio.run(server.gui._websock_interface._handle_incoming_message(ClientId(0), message))
 
 
@@ -158,9 +171,45 @@ def test_a_message_of_a_page_sets_what_its_control_offers(web):
     web.draw()
 
 
-def test_no_tunnel(served):
-    """A page cannot make viser open a tunnel to the internet."""
-    assert served[0].request_share_url() is None
+def test_files_and_tunnels_are_refused(web, monkeypatch):
+    """A page cannot upload a file into a control, nor let viser open a tunnel to the internet."""
+    asked, server, control = [], web.server, web.controls.speed
+    monkeypatch.setattr(server, "request_share_url", lambda: asked.append(1))
+    for parts in (0, 1):
+        file = ("f", "text/plain", parts, 0)
+        uuid = control._impl.uuid
+        take(server, _messages.FileTransferStartUpload(uuid, f"transfer {parts}", *file))
+    take(server, _messages.ShareUrlRequest())
+    assert (control.value, server.gui._current_file_upload_states, asked) == ("1", {}, [])
+    web.step()
+
+
+def test_a_connection_takes_its_camera_alone(served, caplog):
+    """It drops viser's other kinds of messages, and one that is broken leaves no traceback."""
+    server, address = served
+    opened: list[Any] = []
+    server._websock_server.on_client_connect(opened.append)
+    at, headers = address.replace("http", "ws"), {"Origin": address}
+    with connect(at, subprotocols=[PROTOCOL], additional_headers=headers) as page:  # type: ignore
+        page.send(msgspec.msgpack.encode({"type": "GuiUpdateMessage", "uuid": [], "updates": 5}))
+        assert page.ping().wait(10)
+        assert {*opened[0]._incoming_handlers} == {_messages.ViewerCameraMessage}
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=[*SENT])
+def test_what_is_no_request_of_a_page(served, caplog, monkeypatch, sent):
+    """Whoever connects without HTTP, or with a wrong request, prints nothing into the terminal."""
+    # viser's filter, which is there after the first request
+    monkeypatch.setattr(logging.getLogger("websockets.server"), "filters", [])
+    port = int(served[1].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as other:
+        other.sendall(sent)
+        other.shutdown(socket.SHUT_WR)
+        while other.recv(4096):
+            pass
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), served[0]._event_loop).result()
+    assert caplog.text == ""
 
 
 def test_an_address_of_another_machine():
@@ -274,6 +323,37 @@ def test_the_page_names_the_checkpoint_that_acts(web, trained, tmp_path):
     before = shown.iteration.options
     shown.look_for_checkpoints()
     assert "000007" in before and shown.iteration.options is before
+
+
+def test_another_policy_leaves_nothing_of_the_first(web, trained):
+    """The environment of a run is freed when a file is chosen, and so are its curves."""
+    (shown,) = web.policies
+    for _ in range(20):
+        web.step()
+    web.show_numbers()
+    first = weakref.ref(shown.rollout.env)
+    assert first() and all(plot.chart for plot in shown.plots)
+    shown.words["file"] = str(trained / "policy.onnx")
+    shown.pick.options = (*shown.pick.options, "file")
+    shown.pick.value = "file"
+    web.change_run(shown)
+    assert first() is None and not any(plot.chart for plot in shown.plots)
+    for _ in range(20):
+        web.step()
+    web.show_numbers()
+    assert [bool(plot.chart) for plot in shown.plots] == [False, True]
+
+
+def test_runs_to_choose_from(tmp_path, monkeypatch):
+    """Runs of a multirun are offered, and a run that is shown is offered once."""
+    monkeypatch.chdir(tmp_path)
+    swept = [f"runs/multirun/today/seed_{i}" for i in (1, 2)]
+    for run in ("runs/ant/a", "runs/b", *swept):
+        Path(run, "checkpoints").mkdir(parents=True)
+        Path(run, "config.yaml").touch()
+    assert {*known_runs(["runs/ant/a"])} == {"runs/ant/a", "runs/b", *swept}
+    words = [f"{tmp_path}/runs/ant/a", "runs/b/"]
+    assert sorted(known_runs(words)) == sorted([*words, *swept])
 
 
 def test_labels_of_runs():
@@ -391,7 +471,11 @@ def test_without_viser(monkeypatch):
 
 def test_a_viser_that_is_another(monkeypatch, capsys):
     """One that lacks what the page uses is one line with both versions, and no server is left."""
-    monkeypatch.setattr(web_server, "check_updates", lambda _: check_updates(SimpleNamespace()))
+    monkeypatch.setattr(
+        web_server,
+        "check_messages",
+        lambda _: check_messages(SimpleNamespace(gui=SimpleNamespace())),
+    )
     left = threading.active_count()
     with pytest.raises(SystemExit):
         serve(settings("port=0"), ["run"], os.getppid())

@@ -235,4 +235,4 @@ def main(words: list[str]) -> None:
         console.print(line, highlight=False, soft_wrap=True)
     if cfg["out"]:
         write_whole(Path(cfg["out"]), (json.dumps(results, indent=1) + "\n").encode())
-        console.print(f"wrote {cfg['out']}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {cfg['out']}", markup=False, highlight=False, soft_wrap=True)
