@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.commands import EXPORTED, TINY, succeed
+from tests.shared import shared
 
 torch.set_num_threads(1)
 os.environ.pop("WANDB_MODE", None)  # the tests choose
@@ -24,19 +25,13 @@ def pytest_collection_finish() -> None:
 def trained(tmp_path_factory) -> Path:
     """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B and
     no other engine."""
-    cwd = tmp_path_factory.mktemp("trained")
-    said = succeed(
-        "train.py",
-        "task=quadruped",
-        *TINY,
-        EXPORTED,
-        "iterations=2",
-        "run_dir=run",
-        cwd=cwd,
-        block="wandb mujoco_warp jax",
-    )
-    (cwd / "stdout.txt").write_text(said)
-    return cwd / "run"
+
+    def make(cwd: Path) -> None:
+        words = ("task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run")
+        said = succeed("train.py", *words, cwd=cwd, block="wandb mujoco_warp jax")
+        (cwd / "stdout.txt").write_text(said)
+
+    return shared(tmp_path_factory, "trained", make) / "run"
 
 
 @pytest.fixture
