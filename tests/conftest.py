@@ -21,6 +21,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory) -> None:
+    """What JAX compiles, which takes 10 s for a model, is kept for the other workers."""
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(shared(tmp_path_factory, "jax", lambda _: None))
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)  # bytes; else it takes no lock
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B and

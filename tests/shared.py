@@ -10,7 +10,7 @@ import pytest
 
 
 def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A directory of all workers, as `make` has left it. Not to be changed.
+    """A directory of all workers, which `make` has filled.
 
     Args:
         factory: of a worker.
