@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.commands import EXPORTED, TINY, succeed
+from tests.shared import shared
 
 torch.set_num_threads(1)
 os.environ.pop("WANDB_MODE", None)  # the tests choose
@@ -20,23 +21,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory) -> None:
+    """What JAX compiles, which takes 10 s for a model, is kept for the other workers."""
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(shared(tmp_path_factory, "jax", lambda _: None))
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)  # bytes; else it takes no lock
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B and
     no other engine."""
-    cwd = tmp_path_factory.mktemp("trained")
-    said = succeed(
-        "train.py",
-        "task=quadruped",
-        *TINY,
-        EXPORTED,
-        "iterations=2",
-        "run_dir=run",
-        cwd=cwd,
-        block="wandb mujoco_warp jax",
-    )
-    (cwd / "stdout.txt").write_text(said)
-    return cwd / "run"
+
+    def make(cwd: Path) -> None:
+        words = ("task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run")
+        said = succeed("train.py", *words, cwd=cwd, block="wandb mujoco_warp jax")
+        (cwd / "stdout.txt").write_text(said)
+
+    return shared(tmp_path_factory, "trained", make) / "run"
 
 
 @pytest.fixture

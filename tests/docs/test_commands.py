@@ -23,6 +23,7 @@ from gpusim_rl.config import compose
 from tests import arm_files, humanoid_files, robot_files
 from tests.commands import command
 from tests.docs.examples import PAGES, commands, files
+from tests.shared import shared
 from tests.worlds import ROOT
 
 SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 2}
@@ -166,7 +167,11 @@ def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     """A directory with what the pages assume: the run of `make train`, and a user's files."""
-    here = tmp_path_factory.mktemp("base")
+    return shared(tmp_path_factory, "base", make_base)
+
+
+def make_base(here: Path) -> None:
+    """Write what `base` has into a directory."""
     script, words = program("make train")
     assert (script, words) == ("train.py", ["task=quadruped"])
     status, said = run_here(script, [*shortened(script, words), "export=controller"], here)
@@ -182,7 +187,6 @@ def base(tmp_path_factory) -> Path:
     (here / "g1.xml").write_text(humanoid_files.mjcf())
     (here / "yam.xml").write_text(arm_files.mjcf())
     log_csv(here / "log.csv")
-    return here
 
 
 def in_place(words: list[str], here: Path) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusim_rl.config import compose
+from tests.shared import shared
 from tests.worlds import ROOT, TASKS
 
 pytest.importorskip("mkdocs", reason="needs pip install 'gpusim_rl[docs]'")
@@ -25,18 +26,20 @@ LOADS = re.compile(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """The site, as `make docs` builds it."""
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0 and "WARNING" not in said, said
-    return folder
+
+    def build(folder: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+            cwd=ROOT,
+            env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == 0 and "WARNING" not in said, said
+
+    return shared(tmp_path_factory, "site", build)
 
 
 def test_a_page_loads_nothing_from_the_network(site):

@@ -88,6 +88,8 @@ def test_it_is_printed(tmp_path, more):
         part in said for part in (*PARTS, "total", "96 worlds", "largest num_envs that fits")
     )
     assert list(tmp_path.iterdir()) == []
+    if more:  # what is wrong is wrong for every network
+        return
     done = command("train.py", "plan=true", "num_envs=1000000000", "sim=native", cwd=tmp_path)
     assert (
         done.returncode == 2
