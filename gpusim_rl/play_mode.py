@@ -174,7 +174,7 @@ def check_values(cfg: dict[str, Any]) -> None:
         "host": "an address",
     }
     for key, what in words.items():
-        if not isinstance(cfg[key], str | None):
+        if cfg[key] == "" or not isinstance(cfg[key], str | None):
             raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
     size = cfg["size"]
     if size is not None and not (isinstance(size, list) and len(size) == 2):

@@ -174,6 +174,7 @@ PLAY = {
     "mode=new-task name=quadruped": "quadruped.py exists already: choose another name",
     "name=my_arm": "name=my_arm needs mode=new-task",
     "seconds=0": "seconds=0: expected a whole number from 1 to 86400",
+    "video=w.mp4 camera=": "camera='': expected the name of a camera",
     "command=[fast]": "command=['fast']: expected numbers",
     "command=[nan,0,0]": "command=[nan, 0, 0]: expected numbers",
     "video=w.mp4 size=1280x720": "size=1280x720: expected two even numbers, such as [1280,720]",

@@ -147,11 +147,10 @@ class Sliders:
         for name, (unit, low, high, first) in [*ranges.items()][:MOST]:
             label = f"{short(name)} [{short(unit)}]"
             low, high, step = (float(f"{x:.4g}") for x in (low, high, max(high - low, 1e-7) / 100))
-            high = max(high, low + step)  # of four digits; `command` stays within the range
+            high, first = max(high, low + step), min(max(first, low), max(high, low + step))
             with self.folder:
-                slider = self.gui.add_slider(label, low, high, step, min(max(first, low), high))
-            slider.on_update(lambda _: self.requests.put(self.take_over))
-            self.sliders[name] = slider
+                self.sliders[name] = self.gui.add_slider(label, low, high, step, first)
+            self.sliders[name].on_update(lambda _: self.requests.put(self.take_over))
 
     def take_over(self) -> None:
         """Let the sliders say the command."""

@@ -62,6 +62,15 @@ def check_functions(**arguments: Any) -> None:
             raise ValueError(f"{name} is of type {type(x).__name__}: expected a function")
 
 
+def check_preflight(guard: Any, hung: Any, **functions: Any) -> None:
+    """ValueError unless these can be arguments of `preflight`."""
+    if not hasattr(guard, "stance"):
+        raise ValueError(f"guard is of type {type(guard).__name__}: expected a Guard")
+    if not isinstance(hung, bool):
+        raise ValueError(f"hung={hung!r}: expected True or False")
+    check_functions(**functions)
+
+
 def check_joints(policy: Any, mine: list[str]) -> None:
     """ValueError unless these are the joints of a policy, in the order of its targets."""
     lacks = [str(name) for name in policy.joints if name not in mine]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import Values, check_functions, described, label, read
+from .checks import Values, check_preflight, described, label, read
 from .guard import Guard
 from .rate import Rate
 
@@ -53,18 +53,15 @@ def preflight(
 
     At the end the robot is in its stance, and the guard's phase is `run`. If `wait` stops the
     guard, preflight ends at once; the phase is `stop`, and `Guard.act` lets the robot lie down.
+    Raises ValueError, which says in one line what is wrong; the robot keeps the last targets.
 
     Args:
         guard: of a robot with position servos, which has not moved it yet.
         read_robot, send: () → readings, as for `Policy.act`; takes targets (nu,).
         wait: returns when the next control step begins; that of `Rate` unless given.
         hung: the legs are in the air, so the base does not tilt.
-
-    Raises:
-        ValueError: what is wrong, in one line. The robot keeps the last targets.
     """
-    check_guard(guard, hung)
-    check_functions(read_robot=read_robot, send=send, wait=wait or send)
+    check_preflight(guard, hung, read_robot=read_robot, send=send, wait=wait or send)
     policy, pause = guard.policy, wait or Rate(guard.policy.dt).sleep
 
     def step(targets: Array | None) -> Values:
@@ -84,14 +81,6 @@ def preflight(
             joint_answers(policy, i, answers[i], guard.late, hung)
         if not hung:
             base_answers(policy, answers)
-
-
-def check_guard(guard: Any, hung: Any) -> None:
-    """ValueError unless these can be arguments of `preflight`."""
-    if not isinstance(guard, Guard):
-        raise ValueError(f"guard is of type {type(guard).__name__}: expected a Guard")
-    if not isinstance(hung, bool):
-        raise ValueError(f"hung={hung!r}: expected True or False")
 
 
 def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
