@@ -226,7 +226,8 @@ class Plot:
         if self.chart and [x["label"] for x in self.chart.series[1:]] == labels:
             self.chart.data = data
             return
-        self.remove()
+        if self.chart:
+            self.chart.remove()
         style = {"width": 1.5, "points": {"show": False}}
         curves = tuple(
             style | {"label": label, "stroke": COLORS[i % len(COLORS)]}
@@ -241,10 +242,6 @@ class Plot:
     def clear(self) -> None:
         """Forget what was added, and take the plot off the page."""
         self.rows.clear()
-        self.remove()
-
-    def remove(self) -> None:
-        """Take the plot off the page."""
         if self.chart:
             self.chart.remove()
         self.chart = None
