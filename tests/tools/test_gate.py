@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ TINY = (
     "gate.limits.success=0.0",
 )
 SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
+REPORT = dict.fromkeys(gate.TOLD, "pass") | {"complaints": [], "rows": []}
+REPORT |= {"success": {"value": 0.95, "interval": [0.9, 1.0]}}
 
 
 @pytest.fixture(scope="module")
@@ -275,11 +278,50 @@ def test_an_interrupted_gate_leaves_the_older_variant(file, monkeypatch):
     def interrupted(*args: Any) -> Any:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
     monkeypatch.setattr(variants, "judge", interrupted)
-    report = {"verdict": "pass", "complaints": [], "success": {"value": 1.0, "interval": [0, 1]}}
     with pytest.raises(KeyboardInterrupt):
-        variants.make(file, ["fp16"], report, SETTINGS, 1)
+        variants.make(file, file.read_bytes(), ["fp16"], REPORT, SETTINGS, 1)
     assert older.read_bytes() == b"older" and {*file.parent.iterdir()} == {file, older}
+
+
+def test_only_what_was_judged_gets_a_verdict(file, monkeypatch):
+    """A file that is replaced while it is judged gets no verdict."""
+    other = file.read_bytes().replace(b"<mujoco", b"<Mujoco")
+
+    def judged(*args: Any) -> dict[str, Any]:
+        file.write_bytes(other)
+        return REPORT
+
+    monkeypatch.setattr(gate, "judge", judged)
+    with pytest.raises(ValueError, match=r"policy\.onnx was changed while it was judged"):
+        command_of_gate.judge_file(file, SETTINGS, 1)
+    assert file.read_bytes() == other
+
+
+def test_a_verdict_keeps_link_and_mode(file, monkeypatch):
+    """The verdict is written behind a link to the file, which keeps its mode."""
+    link = file.with_name("newest.onnx")
+    link.symlink_to(file)
+    file.chmod(0o640)
+    monkeypatch.setattr(gate, "judge", lambda *args: REPORT)
+    command_of_gate.judge_file(link, SETTINGS, 1)
+    assert link.is_symlink() and stat.S_IMODE(file.stat().st_mode) == 0o640
+    told = gate.read(file)
+    assert told and told["success"] == 0.95
+
+
+def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
+    """A variant may succeed less often by 0.03, and is made of the bytes that were judged."""
+    judged = file.read_bytes()
+    file.write_bytes(b"another file, by now")
+    monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
+    for value, refused in (0.91, True), (0.93, False):
+        told = REPORT | {"success": {"value": value, "interval": [0.9, 1.0]}}
+        monkeypatch.setattr(variants, "judge", lambda *args, told=told: told)
+        rows = variants.make(file, judged, ["fp16"], REPORT, SETTINGS, 1)
+        assert [x["refused"] for x in rows] == [False, refused]
+        assert file.with_suffix(".fp16.onnx").exists() != refused
 
 
 # -- the demo, and mistakes ------------------------------------------------------------------------
@@ -302,6 +344,7 @@ def test_the_demo_is_gated():
         ("mode=gate run=nowhere", "nowhere is not a run directory"),
         ("mode=gate repro=x", "repro= is shown by itself"),
         ("mode=gate out=missing/gate.json", "out=missing/gate.json: no directory missing"),
+        ("mode=gate run=nowhere out=p.onnx", "out=p.onnx: expected a name that ends in .json"),
         ("mode=gate variants=[fp8]", "variants=['fp8']: expected a list of fp16 and int8"),
         ("mode=gate variants=fp16", "variants=fp16: expected a list"),
         ("mode=gate variants=[]", "variants=[]: expected a list"),
