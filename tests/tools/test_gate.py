@@ -5,7 +5,8 @@ import re
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mujoco
 import numpy as np
@@ -21,11 +22,11 @@ from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import digest, read_verdict
 from gpusim_rl.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.tools.gate import gate, variants
-from gpusim_rl.tools.gate.drive import Driven, Senses, drive
+from gpusim_rl.tools.gate.drive import Driven, Notes, Senses, drive
 from gpusim_rl.tools.gate.judge import complaints, rate, row, table
 from gpusim_rl.tools.gate.robot import Robot, make_robot
 from gpusim_rl.tools.gate.scenarios import SCENARIOS, Plan, lacks
-from gpusim_rl.tools.gate.worlds import Worlds
+from gpusim_rl.tools.gate.worlds import VELOCITY, Worlds
 
 TINY = (
     *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
@@ -113,6 +114,55 @@ def test_readings_are_late_lost_and_wrong(robot):
     held = [wrong({"gyro": np.full((500, 3), t)})["gyro"] for t in (1.0, 2.0)]
     lost = np.isclose(held[1] - held[0], 0).all(1).mean()
     assert 0.02 < lost < 0.1  # 5 % keep the value of the step before
+
+
+def test_each_disturbance_is_driven(robot):
+    """Pairs of robots on ice, on a steep slope, with late or wrong readings, … fall or err."""
+    plan = planned(robot, "normal", count=16, seconds=2)
+    plan.command[:] = [1.0, 0.0, 0.0]
+    names = ("friction", "slope", "delay", "payload", "bias", "noise", "dropout")
+    for i, value in enumerate((0.01, np.deg2rad(40.0), 10, 3.0, 30.0, 30.0, 1.0)):
+        getattr(plan, names[i])[2 * i : 2 * i + 2] = value
+    driven = drive(plan)
+    missed = driven.fell | (driven.error > 0.3)
+    assert missed.tolist() == [True] * 14 + [False] * 2
+
+
+def test_notes_of_one_step(robot):
+    """Golden numbers: shares of the actuators, power, transport, errors and change of a step."""
+    plan, ones = planned(robot, "normal", count=1), np.ones((1, 12))
+    notes, plan.payload[:] = Notes(plan), 0.25
+    notes.command(np.array([[0.5, 0.0, 0.1]]), 0)
+    notes.since += 100  # steps since the command: it counts
+    live = {"actuator_force": robot.torque * [-1, *[0.5] * 11], "actuator_velocity": 2 * ones}
+    live |= {"qpos": robot.model.key_qpos[:1].copy(), "qvel": np.zeros((1, 18))}
+    live["qpos"][0, 7:10] = -1.08, 3.52, -2.75  # beyond their ranges: below, above, below
+    live["qvel"][0, 6:8] = -31.0, 31.0
+    live["actuator_force"] = live["actuator_force"][None]
+    sensors = {"velocity": np.array([[0.8, 0.4, 0.0]]), "gyro": np.array([[0.0, 0.0, 0.3]])}
+    notes.last = np.zeros((1, 12))
+    notes.add(
+        cast(Any, SimpleNamespace(live=live, sensors=sensors)),
+        0.1 * notes.width * ones,
+        np.array([True]),
+        1,
+    )
+    told = notes.driven(*np.zeros((2, 1), bool))._asdict()
+    power = 2 * (23.7 + 0.5 * (7 * 23.7 + 4 * 45.4))  # W, with 2 rad/s
+    speed = np.hypot(0.8, 0.4)
+    wanted = dict(error=0.5, turn=0.2, torque=1 / 12, joint=3 / 12, speed=2 / 12, change=0.1)
+    wanted |= {"power": power, "transport": power / (9.81 * 1.25 * 15.18 * speed), "lived": 1}
+    assert {key: told[key][0] for key in wanted} == pytest.approx(wanted)
+
+
+def test_a_base_that_is_low_or_touches_has_fallen(robot):
+    """A robot that lies on its base has fallen, however upright; so has one that is too low."""
+    worlds = Worlds(robot, 2)
+    worlds.begin(np.zeros((2, 12)), np.zeros(2))
+    worlds.live["qpos"][1, 2] -= 0.24  # the trunk on the floor
+    worlds.batch.forward(None, VELOCITY)
+    assert worlds.fallen(1.0, 0.0).tolist() == [False, True]
+    assert worlds.fallen(1.0, 1.1).tolist() == [True, True]
 
 
 def test_a_robot_that_falls_is_seen(robot):
