@@ -104,6 +104,8 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"not tried, since the robot lacks it: {told}")
     if report["follows"] == "nothing":
         lines.append("no command is followed: falls and limits alone are judged")
+    if report["rotation"]:
+        lines.append("of the command the position alone is judged, and not the rotation")
     won = report["success"]
     low, high = won["interval"]
     lines.append(f"success {won['value']:.3f} ({low:.3f} to {high:.3f}) of {won['of']} robots")

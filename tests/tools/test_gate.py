@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,7 +37,7 @@ TINY = (
 )
 SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
 REPORT = dict.fromkeys(gate.TOLD, "pass") | {"complaints": [], "rows": []}
-REPORT |= {"success": {"value": 0.95, "interval": [0.9, 1.0]}}
+REPORT |= {"success": {"value": 0.95, "interval": [0.9, 1.0], "of": 100}}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,23 @@ def test_pushes_and_commands(robot):
     assert (np.abs(planned(robot, "corners").command) == [1.0, 0.5, 1.0]).all()
     drawn = planned(robot, "normal").command
     assert (np.abs(drawn) <= [1.0, 0.5, 1.0]).all() and (drawn[4] == drawn[0]).all()
+
+
+def test_rotations_are_commanded(robot):
+    """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
+    about = dict(names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0])
+    about["trained"] = dict(low=[0.2, -0.1, 0.4, *[-1] * 4], high=[0.4, 0.1, 0.6, *[1] * 4])
+    policy: Any = SimpleNamespace(command=about)
+    posed = replace(robot, policy=policy, follows="position")
+    jumps = planned(posed, "commands", count=64, seconds=12).command
+    assert (np.count_nonzero(jumps[0] != jumps[5], axis=1) == 1).all()
+    corners = planned(posed, "corners", count=64, seconds=12).command
+    assert (corners[0] != corners[5])[:, 3:].any(1).all()
+    drawn = planned(posed, "normal", count=64, seconds=5).command[0, :, 3:]
+    turn, lean = 2 * np.arctan2(drawn[:, 3], drawn[:, 0]), np.hypot(drawn[:, 1], drawn[:, 2])
+    assert turn.min() < -2 and turn.max() > 2 and 0.2 < lean.max() <= np.sin(0.25)
+    report = REPORT | {"changed": {}, "skipped": {}, "rotation": True}
+    assert "position alone is judged, and not the rotation" in command_of_gate.text(report)
 
 
 def test_readings_are_late_lost_and_wrong(robot):

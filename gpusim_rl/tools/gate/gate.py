@@ -30,8 +30,8 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
 
     `title` begins the lines that tell how much is done.
 
-    Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, and `skipped`:
-    scenario → what the robot lacks for it.
+    Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, `skipped`:
+    scenario → what the robot lacks for it, and whether a `rotation` is commanded.
 
     ValueError if neither a fall nor the following of a command could be seen, or all scenarios
     are reported only.
@@ -53,6 +53,7 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
         "complaints": failed,
         "skipped": skipped,
         "follows": robot.follows,
+        "rotation": "lean" in (policy.command or {}),
         "reported": [x["scenario"] for x in rows if not x["judged"]],
         "seed": seed,
         "changed": changed(settings),
