@@ -54,8 +54,11 @@ def gate_trained(path: Path) -> str:
 
 def policy_file(cfg: dict[str, Any]) -> Path:
     """The file that is judged: onnx=, or that of a run."""
+    from gpusim_rl.config.compose import compose_plain
+    from gpusim_rl.config.gate_settings import check_keys
     from gpusim_rl.config.validate import writable
 
+    check_keys(cfg, compose_plain("play", []))
     writable("out", cfg["out"], (".json",))  # never a policy
     path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:
