@@ -52,6 +52,20 @@ def gate_trained(path: Path) -> str:
     return complaint(path, report)
 
 
+def say_verdict(path: Path) -> None:
+    """Print the verdict in a file in one line, if it has one; warn if the file was edited since."""
+    from gpusim_rl.tools.gate import gate
+
+    try:
+        told = gate.read(path)
+        if told:
+            loose = ", with other limits or scenarios than usual" if told["changed"] else ""
+            line = f"{told['verdict']}, success {told['success']:.2f}, {told['date'][:10]}{loose}"
+            print(errors.printable(f"verdict of the release gate: {line}"), flush=True)
+    except (ValueError, TypeError, KeyError) as error:  # a stranger's verdict may be anything
+        errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
+
+
 def policy_file(cfg: dict[str, Any]) -> Path:
     """The file that is judged: onnx=, or that of a run."""
     from gpusim_rl.config.compose import compose_plain

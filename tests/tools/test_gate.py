@@ -5,6 +5,7 @@ import re
 import shutil
 import stat
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ import pytest
 from onnx import numpy_helper
 
 from gpusim_rl import gate as command_of_gate
-from gpusim_rl import player
+from gpusim_rl import play, player
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
@@ -367,16 +368,23 @@ def test_only_what_was_judged_gets_a_verdict(file, monkeypatch):
     assert file.read_bytes() == other
 
 
-def test_a_verdict_keeps_link_and_mode(file, monkeypatch):
-    """The verdict is written behind a link to the file, which keeps its mode."""
+def test_a_verdict_keeps_link_and_mode(file, monkeypatch, capsys):
+    """The verdict is written behind a link to the file, which keeps its mode; play.py says it."""
     link = file.with_name("newest.onnx")
     link.symlink_to(file)
     file.chmod(0o640)
     monkeypatch.setattr(gate, "judge", lambda *args: REPORT)
     command_of_gate.judge_file(link, SETTINGS, 1)
     assert link.is_symlink() and stat.S_IMODE(file.stat().st_mode) == 0o640
-    told = gate.read(file)
-    assert told and told["success"] == 0.95
+    cfg = compose_plain("play", [f"onnx={link}", "mode=video"])
+    monkeypatch.setattr(play, "film", lambda *args, **keys: None)
+    play.show(cfg, "video")
+    today = datetime.now(UTC).date()
+    said = capsys.readouterr().out
+    assert f"verdict of the release gate: pass, success 0.95, {today}, with other limits" in said
+    file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
+    command_of_gate.say_verdict(file)
+    assert "policy.onnx: the file was edited" in capsys.readouterr().err
 
 
 def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
