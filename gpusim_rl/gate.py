@@ -8,6 +8,7 @@ from typing import Any
 
 from gpusim_rl import player
 from gpusim_rl.core import errors
+from gpusim_rl.core.files import read_whole
 
 SAID = 3  # complaints that are said; out= holds all
 
@@ -19,12 +20,12 @@ def gate_policy(cfg: dict[str, Any]) -> None:
     """
     with errors.one_line_errors():
         path = policy_file(cfg)
-        report = judge_file(path, cfg["gate"], cfg["seed"])
+        report, judged = judge_file(path, cfg["gate"], cfg["seed"])
         print(text(report))
         if cfg["variants"]:
             from gpusim_rl.tools.gate import variants
 
-            told = variants.make(path, cfg["variants"], report, cfg["gate"], cfg["seed"])
+            told = variants.make(path, judged, cfg["variants"], report, cfg["gate"], cfg["seed"])
             report["variants"] = told
             print(variants.table(told))
         if cfg["out"]:
@@ -44,33 +45,57 @@ def gate_trained(path: Path) -> str:
 
     cfg = compose_plain("play", ["mode=gate"])
     try:
-        report = judge_file(path, cfg["gate"], cfg["seed"])
+        report, _ = judge_file(path, cfg["gate"], cfg["seed"])
     except (ValueError, OSError) as error:
         return str(error)
     print(text(report))
     return complaint(path, report)
 
 
+def say_verdict(path: Path) -> None:
+    """Print the verdict in a file in one line, if it has one; warn if the file was edited since."""
+    from gpusim_rl.tools.gate import gate
+
+    try:
+        told = gate.read(path)
+        if told:
+            loose = ", with other limits or scenarios than usual" if told["changed"] else ""
+            line = f"{told['verdict']}, success {told['success']:.2f}, {told['date'][:10]}{loose}"
+            print(errors.printable(f"verdict of the release gate: {line}"), flush=True)
+    except (ValueError, TypeError, KeyError) as error:  # a stranger's verdict may be anything
+        errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
+
+
 def policy_file(cfg: dict[str, Any]) -> Path:
     """The file that is judged: onnx=, or that of a run."""
+    from gpusim_rl.config.compose import compose_plain
+    from gpusim_rl.config.gate_settings import check_keys
+    from gpusim_rl.config.validate import writable
+
+    check_keys(cfg, compose_plain("play", []))
+    writable("out", cfg["out"], (".json",))  # never a policy
     path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:
         raise ValueError(f"there is no {path}: write it with mode=export")
-    from gpusim_rl.config.validate import writable
-
     writable("onnx", str(path))
     return path
 
 
-def judge_file(path: Path, settings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The report of a file, whose verdict is written into it. ValueError if it cannot be judged."""
+def judge_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], bytes]:
+    """The report of a file, whose verdict is written into it, and the bytes that were judged.
+
+    ValueError if it cannot be judged, or is changed meanwhile.
+    """
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+
+    judged = read_whole(path, MAX_BYTES)
     policy, _ = player.open_onnx(path)
     from gpusim_rl.tools.gate import gate
 
     with player.engine_errors(path), description_errors(path):
         report = gate.judge(policy, settings, seed, str(path))
-    gate.write_verdict(path, report, settings)
-    return report
+    gate.write_verdict(path, report, settings, judged)
+    return report, judged
 
 
 @contextmanager
@@ -96,6 +121,8 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"not tried, since the robot lacks it: {told}")
     if report["follows"] == "nothing":
         lines.append("no command is followed: falls and limits alone are judged")
+    if report["rotation"]:
+        lines.append("of the command the position alone is judged, and not the rotation")
     won = report["success"]
     low, high = won["interval"]
     lines.append(f"success {won['value']:.3f} ({low:.3f} to {high:.3f}) of {won['of']} robots")

@@ -161,6 +161,7 @@ def show(cfg: dict[str, Any], mode: str) -> None:
             rollout, frames = player.play_run(run, ppo, config, cfg, choose)
         else:
             rollout, frames = player.play_onnx(Path(cfg["onnx"]), choose)
+            gate.say_verdict(Path(cfg["onnx"]))
         fixed_command(rollout.about, cfg["command"])
         if mode == "viewer":
             controls = keys[0] if keys else Keys((), ())

@@ -6,6 +6,10 @@ from gpusim_rl.core import ranges
 
 PAIRS = ("slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
+MOST = 1_000_000  # robot-seconds of a scenario, whose plan is held in memory
+# Keys of play.py that mode=gate uses, and what is meant by some of the others.
+USED = ("mode", "run", "onnx", "out", "variants", "seed", "gate")
+MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots=", "video": "mode=video"}
 
 
 def check_settings(cfg: dict[str, Any]) -> None:
@@ -18,6 +22,25 @@ def check_settings(cfg: dict[str, Any]) -> None:
     names = cfg["gate"]["reported"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"gate.reported={names!r}: expected names of scenarios, as a list")
+    short, long = cfg["gate"], cfg["gate"]["endurance"]
+    check_size("gate.robots", short["robots"], short["seconds"])
+    check_size("gate.endurance.robots", long["robots"], 60 * long["minutes"])
+
+
+def check_size(key: str, robots: int, seconds: float) -> None:
+    """ValueError if the plan of robots over seconds might not fit into memory."""
+    if robots * seconds > MOST:
+        raise ValueError(
+            f"{key}={robots} for {seconds:g} s: at most {MOST} robot-seconds are tried"
+        )
+
+
+def check_keys(cfg: dict[str, Any], usual: dict[str, Any]) -> None:
+    """ValueError for the first key that mode=gate does not use, and that differs from usual."""
+    for key, value in cfg.items():
+        if key not in USED and value != usual[key]:
+            meant = f": is {MEANT[key]} meant?" if key in MEANT else ""
+            raise ValueError(f"mode=gate does not use {key}={value}{meant}")
 
 
 def check_variants(names: Any) -> None:

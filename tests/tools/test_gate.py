@@ -3,8 +3,12 @@
 import json
 import re
 import shutil
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mujoco
 import numpy as np
@@ -13,18 +17,18 @@ import pytest
 from onnx import numpy_helper
 
 from gpusim_rl import gate as command_of_gate
-from gpusim_rl import player
+from gpusim_rl import play, player
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import digest, read_verdict
 from gpusim_rl.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.tools.gate import gate, variants
-from gpusim_rl.tools.gate.drive import Driven, Senses, drive
+from gpusim_rl.tools.gate.drive import Driven, Notes, Senses, drive
 from gpusim_rl.tools.gate.judge import complaints, rate, row, table
 from gpusim_rl.tools.gate.robot import Robot, make_robot
 from gpusim_rl.tools.gate.scenarios import SCENARIOS, Plan, lacks
-from gpusim_rl.tools.gate.worlds import Worlds
+from gpusim_rl.tools.gate.worlds import VELOCITY, Worlds
 
 TINY = (
     *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
@@ -33,6 +37,8 @@ TINY = (
     "gate.limits.success=0.0",
 )
 SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
+REPORT = dict.fromkeys(gate.TOLD, "pass") | {"complaints": [], "rows": []}
+REPORT |= {"success": {"value": 0.95, "interval": [0.9, 1.0], "of": 100}}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,23 @@ def test_pushes_and_commands(robot):
     assert (np.abs(drawn) <= [1.0, 0.5, 1.0]).all() and (drawn[4] == drawn[0]).all()
 
 
+def test_rotations_are_commanded(robot):
+    """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
+    about = dict(names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0])
+    about["trained"] = dict(low=[0.2, -0.1, 0.4, *[-1] * 4], high=[0.4, 0.1, 0.6, *[1] * 4])
+    policy: Any = SimpleNamespace(command=about)
+    posed = replace(robot, policy=policy, follows="position")
+    jumps = planned(posed, "commands", count=64, seconds=12).command
+    assert (np.count_nonzero(jumps[0] != jumps[5], axis=1) == 1).all()
+    corners = planned(posed, "corners", count=64, seconds=12).command
+    assert (corners[0] != corners[5])[:, 3:].any(1).all()
+    drawn = planned(posed, "normal", count=64, seconds=5).command[0, :, 3:]
+    turn, lean = 2 * np.arctan2(drawn[:, 3], drawn[:, 0]), np.hypot(drawn[:, 1], drawn[:, 2])
+    assert turn.min() < -2 and turn.max() > 2 and 0.2 < lean.max() <= np.sin(0.25)
+    report = REPORT | {"changed": {}, "skipped": {}, "rotation": True}
+    assert "position alone is judged, and not the rotation" in command_of_gate.text(report)
+
+
 def test_readings_are_late_lost_and_wrong(robot):
     """A delay of two steps shows the reading before last; errors stay within their widths."""
     late = Senses(planned(robot, "delay 2"))
@@ -110,6 +133,55 @@ def test_readings_are_late_lost_and_wrong(robot):
     held = [wrong({"gyro": np.full((500, 3), t)})["gyro"] for t in (1.0, 2.0)]
     lost = np.isclose(held[1] - held[0], 0).all(1).mean()
     assert 0.02 < lost < 0.1  # 5 % keep the value of the step before
+
+
+def test_each_disturbance_is_driven(robot):
+    """Pairs of robots on ice, on a steep slope, with late or wrong readings, … fall or err."""
+    plan = planned(robot, "normal", count=16, seconds=2)
+    plan.command[:] = [1.0, 0.0, 0.0]
+    names = ("friction", "slope", "delay", "payload", "bias", "noise", "dropout")
+    for i, value in enumerate((0.01, np.deg2rad(40.0), 10, 3.0, 30.0, 30.0, 1.0)):
+        getattr(plan, names[i])[2 * i : 2 * i + 2] = value
+    driven = drive(plan)
+    missed = driven.fell | (driven.error > 0.3)
+    assert missed.tolist() == [True] * 14 + [False] * 2
+
+
+def test_notes_of_one_step(robot):
+    """Golden numbers: shares of the actuators, power, transport, errors and change of a step."""
+    plan, ones = planned(robot, "normal", count=1), np.ones((1, 12))
+    notes, plan.payload[:] = Notes(plan), 0.25
+    notes.command(np.array([[0.5, 0.0, 0.1]]), 0)
+    notes.since += 100  # steps since the command: it counts
+    live = {"actuator_force": robot.torque * [-1, *[0.5] * 11], "actuator_velocity": 2 * ones}
+    live |= {"qpos": robot.model.key_qpos[:1].copy(), "qvel": np.zeros((1, 18))}
+    live["qpos"][0, 7:10] = -1.08, 3.52, -2.75  # beyond their ranges: below, above, below
+    live["qvel"][0, 6:8] = -31.0, 31.0
+    live["actuator_force"] = live["actuator_force"][None]
+    sensors = {"velocity": np.array([[0.8, 0.4, 0.0]]), "gyro": np.array([[0.0, 0.0, 0.3]])}
+    notes.last = np.zeros((1, 12))
+    notes.add(
+        cast(Any, SimpleNamespace(live=live, sensors=sensors)),
+        0.1 * notes.width * ones,
+        np.array([True]),
+        1,
+    )
+    told = notes.driven(*np.zeros((2, 1), bool))._asdict()
+    power = 2 * (23.7 + 0.5 * (7 * 23.7 + 4 * 45.4))  # W, with 2 rad/s
+    speed = np.hypot(0.8, 0.4)
+    wanted = dict(error=0.5, turn=0.2, torque=1 / 12, joint=3 / 12, speed=2 / 12, change=0.1)
+    wanted |= {"power": power, "transport": power / (9.81 * 1.25 * 15.18 * speed), "lived": 1}
+    assert {key: told[key][0] for key in wanted} == pytest.approx(wanted)
+
+
+def test_a_base_that_is_low_or_touches_has_fallen(robot):
+    """A robot that lies on its base has fallen, however upright; so has one that is too low."""
+    worlds = Worlds(robot, 2)
+    worlds.begin(np.zeros((2, 12)), np.zeros(2))
+    worlds.live["qpos"][1, 2] -= 0.24  # the trunk on the floor
+    worlds.batch.forward(None, VELOCITY)
+    assert worlds.fallen(1.0, 0.0).tolist() == [False, True]
+    assert worlds.fallen(1.0, 1.1).tolist() == [True, True]
 
 
 def test_a_robot_that_falls_is_seen(robot):
@@ -275,11 +347,57 @@ def test_an_interrupted_gate_leaves_the_older_variant(file, monkeypatch):
     def interrupted(*args: Any) -> Any:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
     monkeypatch.setattr(variants, "judge", interrupted)
-    report = {"verdict": "pass", "complaints": [], "success": {"value": 1.0, "interval": [0, 1]}}
     with pytest.raises(KeyboardInterrupt):
-        variants.make(file, ["fp16"], report, SETTINGS, 1)
+        variants.make(file, file.read_bytes(), ["fp16"], REPORT, SETTINGS, 1)
     assert older.read_bytes() == b"older" and {*file.parent.iterdir()} == {file, older}
+
+
+def test_only_what_was_judged_gets_a_verdict(file, monkeypatch):
+    """A file that is replaced while it is judged gets no verdict."""
+    other = file.read_bytes().replace(b"<mujoco", b"<Mujoco")
+
+    def judged(*args: Any) -> dict[str, Any]:
+        file.write_bytes(other)
+        return REPORT
+
+    monkeypatch.setattr(gate, "judge", judged)
+    with pytest.raises(ValueError, match=r"policy\.onnx was changed while it was judged"):
+        command_of_gate.judge_file(file, SETTINGS, 1)
+    assert file.read_bytes() == other
+
+
+def test_a_verdict_keeps_link_and_mode(file, monkeypatch, capsys):
+    """The verdict is written behind a link to the file, which keeps its mode; play.py says it."""
+    link = file.with_name("newest.onnx")
+    link.symlink_to(file)
+    file.chmod(0o640)
+    monkeypatch.setattr(gate, "judge", lambda *args: REPORT)
+    command_of_gate.judge_file(link, SETTINGS, 1)
+    assert link.is_symlink() and stat.S_IMODE(file.stat().st_mode) == 0o640
+    cfg = compose_plain("play", [f"onnx={link}", "mode=video"])
+    monkeypatch.setattr(play, "film", lambda *args, **keys: None)
+    play.show(cfg, "video")
+    today = datetime.now(UTC).date()
+    said = capsys.readouterr().out
+    assert f"verdict of the release gate: pass, success 0.95, {today}, with other limits" in said
+    file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
+    command_of_gate.say_verdict(file)
+    assert "policy.onnx: the file was edited" in capsys.readouterr().err
+
+
+def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
+    """A variant may succeed less often by 0.03, and is made of the bytes that were judged."""
+    judged = file.read_bytes()
+    file.write_bytes(b"another file, by now")
+    monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
+    for value, refused in (0.91, True), (0.93, False):
+        told = REPORT | {"success": {"value": value, "interval": [0.9, 1.0]}}
+        monkeypatch.setattr(variants, "judge", lambda *args, told=told: told)
+        rows = variants.make(file, judged, ["fp16"], REPORT, SETTINGS, 1)
+        assert [x["refused"] for x in rows] == [False, refused]
+        assert file.with_suffix(".fp16.onnx").exists() != refused
 
 
 # -- the demo, and mistakes ------------------------------------------------------------------------
@@ -302,6 +420,12 @@ def test_the_demo_is_gated():
         ("mode=gate run=nowhere", "nowhere is not a run directory"),
         ("mode=gate repro=x", "repro= is shown by itself"),
         ("mode=gate out=missing/gate.json", "out=missing/gate.json: no directory missing"),
+        ("mode=gate run=nowhere out=p.onnx", "out=p.onnx: expected a name that ends in .json"),
+        ("mode=gate run=a seconds=60", "does not use seconds=60: is gate.seconds= meant?"),
+        ("mode=gate run=a command=[1,0,0]", "mode=gate does not use command=[1, 0, 0]"),
+        ("mode=gate run=a video=x.mp4", "does not use video=x.mp4: is mode=video meant?"),
+        ("mode=gate gate.robots=65536", "gate.robots=65536 for 20 s: at most 1000000 robot-sec"),
+        ("mode=gate gate.endurance.minutes=1440.0 gate.endurance.robots=64", "for 86400 s: at"),
         ("mode=gate variants=[fp8]", "variants=['fp8']: expected a list of fp16 and int8"),
         ("mode=gate variants=fp16", "variants=fp16: expected a list"),
         ("mode=gate variants=[]", "variants=[]: expected a list"),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import stat
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
-from gpusim_rl.deploy.verdict import read_verdict, with_verdict
+from gpusim_rl.deploy.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.tools.gate.drive import Driven, drive
 from gpusim_rl.tools.gate.judge import ENDURANCE, Row, complaints, row, success
 from gpusim_rl.tools.gate.robot import Robot, make_robot
@@ -29,8 +30,8 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
 
     `title` begins the lines that tell how much is done.
 
-    Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, and `skipped`:
-    scenario → what the robot lacks for it.
+    Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, `skipped`:
+    scenario → what the robot lacks for it, and whether a `rotation` is commanded.
 
     ValueError if neither a fall nor the following of a command could be seen, or all scenarios
     are reported only.
@@ -52,6 +53,7 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
         "complaints": failed,
         "skipped": skipped,
         "follows": robot.follows,
+        "rotation": "lean" in (policy.command or {}),
         "reported": [x["scenario"] for x in rows if not x["judged"]],
         "seed": seed,
         "changed": changed(settings),
@@ -85,15 +87,22 @@ def drive_rows(plan: Plan, names: list[str], title: str) -> list[Row]:
     return [row(name, part, plan) for name, part in parts.items()]
 
 
-def write_verdict(path: Path, report: Report, settings: Settings) -> None:
-    """Write a report's verdict into the file that it is of."""
-    data = read_whole(path, MAX_BYTES)
+def write_verdict(path: Path, report: Report, settings: Settings, judged: bytes) -> None:
+    """Write a report's verdict into the file that it is of; a link stays one.
+
+    judged: the bytes that the report is of. ValueError if the file holds others by now.
+    """
+    path = path.resolve()
+    data, mode = read_whole(path, MAX_BYTES), path.stat().st_mode
+    if digest(data) != digest(judged):
+        raise ValueError(f"{path} was changed while it was judged: judge it again")
     short = {key: report[key] for key in TOLD}
     short["scenarios"] = {x["scenario"]: x["success"]["value"] for x in report["rows"]}
     told = report["success"]
     short |= {"success": told["value"], "success_interval": told["interval"]}
     short |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     write_whole(path, with_verdict(data, short | {"settings": settings_hash(settings)}))
+    path.chmod(stat.S_IMODE(mode))
 
 
 def changed(settings: Settings) -> dict[str, Any]:

@@ -59,20 +59,21 @@ class Plan:
         return len(self.robot.policy.command["names"]) if self.robot.policy.command else 0
 
     def commands(self, share: Array) -> Array:
-        """(…, n) commands at a share of -1 to 1 (…, n) of their ranges; rotations are turned."""
+        """(…, n) commands at a share of -1 to 1 (…, n) of their ranges.
+
+        The shares of a rotation's first three numbers are those of its turn, of its lean, and of
+        the direction of this.
+        """
         about = self.robot.policy.command
         if not about:
             return share
         low, high = (np.array(about["trained"][end], float) for end in ("low", "high"))
         values = (low + high) / 2 + share * (high - low) / 2
         if "lean" in about:
-            for i, place in enumerate(np.ndindex(share.shape[:-1])):
-                values[place][-4:] = leaning(
-                    np.array(about["center"][-4:]),
-                    (-1) ** i * min(1.0, about.get("spin", 1.0)),
-                    about["lean"],
-                    2.0 * i,
-                )
+            center = np.array(about["center"][-4:], float)
+            most = np.array([about.get("spin", math.pi), about["lean"], math.pi])
+            for place in np.ndindex(share.shape[:-1]):
+                values[place][-4:] = leaning(center, *share[place][-4:-1] * most)
         return values
 
 
@@ -117,8 +118,12 @@ def sensors(plan: Plan, which: slice) -> None:
 
 
 def commands(plan: Plan, which: slice) -> None:
-    """One number of the command jumps from one end of its range to the other, and back."""
-    one = np.eye(plan.width)[plan.rng.integers(0, plan.width, plan.count)]
+    """One number of the command jumps from one end of its range to the other, and back.
+
+    A rotation stays in the middle of its range: `corners` turns it.
+    """
+    numbers = plan.width - 4 * ("lean" in (plan.robot.policy.command or {}))
+    one = np.eye(plan.width)[plan.rng.integers(0, numbers, plan.count)]
     jump(plan, which, one)
 
 

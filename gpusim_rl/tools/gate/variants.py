@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from gpusim_rl.core.files import read_whole, write_whole
-from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.tools.gate.drive import drive
 from gpusim_rl.tools.gate.gate import Report, judge, write_verdict
@@ -31,7 +31,9 @@ CALLS, WARM = 2000, 200  # of one robot, that are timed; and those before them
 Row = dict[str, Any]
 
 
-def make(path: Path, names: list[str], report: Report, settings: Settings, seed: int) -> list[Row]:
+def make(
+    path: Path, judged: bytes, names: list[str], report: Report, settings: Settings, seed: int
+) -> list[Row]:
     """Write the variants of a file beside it, such as policy.int8.onnx, each with its verdict.
 
     A variant is refused if it fails the gate, or succeeds less often than the file by more than
@@ -39,27 +41,29 @@ def make(path: Path, names: list[str], report: Report, settings: Settings, seed:
 
     Args:
         path: a file whose report is `report`.
+        judged: the bytes that the report is of.
 
     Returns one row for the file, and one for each variant.
     """
-    whole = onnx.load_model_from_string(read_whole(path, MAX_BYTES))
+    whole = onnx.load_model_from_string(judged)
     layers = network(whole, path)
-    rows = [about("float32", path, report)]
     makers = {"fp16": lambda: half(whole, layers), "int8": lambda: bytes_of(whole, layers, feeds)}
-    feeds = recorded(Policy(path), settings, seed) if "int8" in names else []
-    for name in names:
-        out = path.with_suffix(f".{name}.onnx")
-        with tempfile.TemporaryDirectory() as folder:
-            draft = Path(folder) / out.name
-            draft.write_bytes(sealed(makers[name]()))
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / path.name
+        draft.write_bytes(judged)
+        rows = [about("float32", draft, report)]
+        feeds = recorded(Policy(draft), settings, seed) if "int8" in names else []
+        for name in names:
+            out = path.with_suffix(f".{name}.onnx")
+            draft.write_bytes(made := sealed(makers[name]()))
             told = judge(Policy(draft), settings, seed, str(out))
             row = about(name, draft, told)
             lost = rows[0]["success"] - row["success"]
             row["refused"] = told["verdict"] != "pass" or lost > settings["variant"]
             if not row["refused"]:
-                write_verdict(draft, told, settings)
+                write_verdict(draft, told, settings, made)
                 write_whole(out, draft.read_bytes())
-        rows.append(row)
+            rows.append(row)
     return rows
 
 
