@@ -199,7 +199,7 @@ def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
         define_metric = staticmethod(lambda *_, **__: None)
 
         def finish(self, exit_code: int) -> None:
-            asked.update_from_env_vars(os.environ)
+            asked.update_from_env_vars(dict(os.environ))
             raise TimeoutError(f"not finished after {asked.finish_timeout} s")
 
     monkeypatch.setattr(wandb, "init", lambda **_: Online())
