@@ -106,7 +106,9 @@ def test_pushes_and_commands(robot):
 
 def test_rotations_are_commanded(robot):
     """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
-    about = dict(names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0])
+    about: dict[str, Any] = dict(
+        names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0]
+    )
     about["trained"] = dict(low=[0.2, -0.1, 0.4, *[-1] * 4], high=[0.4, 0.1, 0.6, *[1] * 4])
     policy: Any = SimpleNamespace(command=about)
     posed = replace(robot, policy=policy, follows="position")
