@@ -15,13 +15,16 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF, program
 
+REFUSED: list[str] = []  # policies of a multirun that fail gate=true
+
 
 def train_or_exit(cfg: dict[str, Any]) -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
     Returns when done. Exits with 1 if training gave up, if the connection to other processes
-    failed, if its results cannot be written, or if the policy fails gate=true. Exits with 2 for a
-    mistake of the user, and with 128 + n if signal n ended it.
+    failed, if its results cannot be written, or if the policy fails gate=true; a multirun then
+    goes on, and exits at its end. Exits with 2 for a mistake of the user, and with 128 + n if
+    signal n ended it.
     """
     # torch is loaded here, after mistakes in the command line are answered; a robot.mjcf loads it
     from gpusim_rl.core.distributed import PeerLost
@@ -64,7 +67,10 @@ def train_and_evaluate(cfg: dict[str, Any]) -> None:
     *others, last = [f"{path}/eval.json", *files]
     written = f"{', '.join(others)} and {last}" if others else last
     trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
-    if result.refused:
+    if result.refused and HydraConfig.initialized():  # in a multirun, which goes on
+        errors.warn(f"error: {result.refused}")
+        REFUSED.append(f"{path}/policy.onnx")
+    elif result.refused:
         errors.exit_with_error(result.refused, 1)
 
 
@@ -127,6 +133,8 @@ def main() -> None:
     sys.argv[1:], cfg = command_line.check("config", sys.argv[1:])
     try:
         train_or_exit(cfg) if cfg else run()
+        if REFUSED:
+            errors.exit_with_error(f"refused by the gate: {', '.join(REFUSED)}", 1)
     except KeyboardInterrupt:
         print(
             "interrupted: resume=<run directory> continues from the last checkpoint",

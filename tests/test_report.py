@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +18,7 @@ from gpusim_rl import gate, report
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.envs.scores import wilson
 from gpusim_rl.train import main, train_or_exit
-from gpusim_rl.trainer import configure, train
+from gpusim_rl.trainer import Result, configure, train
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import Dispensable, Nowhere
 from tests.browser import CHROMIUM, chromium
@@ -26,8 +27,9 @@ from tests.reports import EVIL, make_run, opened, words_of
 
 SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
 CAUSES = {"still": 0.875, "off_yaw": 0.5}  # half of the robots turned wrongly, which was not judged
-GATED = {"rows": [], "changed": {}, "skipped": {}, "follows": "velocity", "verdict": "fail"}
+GATED = {"rows": [], "changed": {}, "skipped": {}, "follows": "velocity", "rotation": False}
 GATED |= {"success": {"value": 0.5, "interval": (0.4, 0.6), "of": 9}, "complaints": ["it falls"]}
+GATED |= {"verdict": "fail"}
 BROKEN = '<img src="data:image/svg+xml;base64,PHN2Zw==">'  # a picture that cannot be drawn
 
 
@@ -229,9 +231,9 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
         def add(self, file: Path) -> None:
             logged.append(file.read_bytes())
 
-    def judge_file(path: Path, *_: object) -> dict:
+    def judge_file(path: Path, *_: object) -> tuple[dict, bytes]:
         path.write_bytes(path.read_bytes() + b"verdict")
-        return GATED
+        return GATED, b""
 
     def export(*_: object) -> None:
         Path("run/policy.onnx").write_bytes(b"onnx and ")
@@ -276,6 +278,37 @@ def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
     home, out, error = sweep()
     assert (out, error.count("\n")) == ("", 1)
     assert error.startswith(f"no {home}/report.html: a report needs matplotlib")
+
+
+def test_a_multirun_goes_on_after_a_policy_that_fails(tmp_path, monkeypatch, capsys):
+    """A policy that fails gate=true ends no multirun; the exit code at its end says so."""
+    path = tmp_path / "run"
+
+    class Trained:
+        """A training whose policy fails the gate."""
+
+        def __init__(self, cfg: dict):
+            self.table = SimpleNamespace(say=print)
+
+        def train(self) -> Result:
+            return Result(path, 1)
+
+        def evaluate(self) -> dict:
+            return {}
+
+        def write_results(self, scores: dict) -> Result:
+            return Result(path, 1, refused="policy fails the gate: normal")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpusim_rl.trainer.Trainer", Trained)
+    monkeypatch.setattr("gpusim_rl.train.REFUSED", [])
+    words = ["train.py", "-m", "task=cartpole", "seed=1,2", "report=false"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1 and lines == ["error: policy fails the gate: normal"] * 2
+    assert last == f"error: refused by the gate: {path}/policy.onnx, {path}/policy.onnx"
 
 
 def test_without_matplotlib(tmp_path, monkeypatch, capsys):

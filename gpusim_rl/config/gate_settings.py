@@ -9,7 +9,7 @@ VARIANTS = ("fp16", "int8")
 MOST = 1_000_000  # robot-seconds of a scenario, whose plan is held in memory
 # Keys of play.py that mode=gate uses, and what is meant by some of the others.
 USED = ("mode", "run", "onnx", "out", "variants", "seed", "gate")
-MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots=", "video": "mode=video"}
+MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}
 
 
 def check_settings(cfg: dict[str, Any]) -> None:

@@ -106,7 +106,9 @@ def test_pushes_and_commands(robot):
 
 def test_rotations_are_commanded(robot):
     """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
-    about = dict(names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0])
+    about: dict[str, Any] = dict(
+        names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0]
+    )
     about["trained"] = dict(low=[0.2, -0.1, 0.4, *[-1] * 4], high=[0.4, 0.1, 0.6, *[1] * 4])
     policy: Any = SimpleNamespace(command=about)
     posed = replace(robot, policy=policy, follows="position")
@@ -423,7 +425,7 @@ def test_the_demo_is_gated():
         ("mode=gate run=nowhere out=p.onnx", "out=p.onnx: expected a name that ends in .json"),
         ("mode=gate run=a seconds=60", "does not use seconds=60: is gate.seconds= meant?"),
         ("mode=gate run=a command=[1,0,0]", "mode=gate does not use command=[1, 0, 0]"),
-        ("mode=gate run=a video=x.mp4", "does not use video=x.mp4: is mode=video meant?"),
+        ("mode=gate run=a episodes=9", "does not use episodes=9: is gate.robots= meant?"),
         ("mode=gate gate.robots=65536", "gate.robots=65536 for 20 s: at most 1000000 robot-sec"),
         ("mode=gate gate.endurance.minutes=1440.0 gate.endurance.robots=64", "for 86400 s: at"),
         ("mode=gate variants=[fp8]", "variants=['fp8']: expected a list of fp16 and int8"),
