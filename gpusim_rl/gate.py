@@ -62,7 +62,8 @@ def say_verdict(path: Path) -> None:
             loose = ", with other limits or scenarios than usual" if told["changed"] else ""
             line = f"{told['verdict']}, success {told['success']:.2f}, {told['date'][:10]}{loose}"
             print(errors.printable(f"verdict of the release gate: {line}"), flush=True)
-    except (ValueError, TypeError, KeyError) as error:  # a stranger's verdict may be anything
+    # a stranger's verdict may be anything
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
 
 

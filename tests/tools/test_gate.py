@@ -21,7 +21,7 @@ from gpusim_rl import play, player
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import digest, read_verdict
+from gpusim_rl.deploy.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.tools.gate import gate, variants
 from gpusim_rl.tools.gate.drive import Driven, Notes, Senses, drive
@@ -384,9 +384,17 @@ def test_a_verdict_keeps_link_and_mode(file, monkeypatch, capsys):
     today = datetime.now(UTC).date()
     said = capsys.readouterr().out
     assert f"verdict of the release gate: pass, success 0.95, {today}, with other limits" in said
-    file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
-    command_of_gate.say_verdict(file)
-    assert "policy.onnx: the file was edited" in capsys.readouterr().err
+    data = file.read_bytes()
+    strange = [
+        with_verdict(data, {"verdict": "pass", "changed": {}, "success": x})
+        for x in ("\x1b[2J", 10**400)
+    ]
+    for wrong in (data.replace(b"<mujoco", b"<Mujoco"), *strange):
+        file.write_bytes(wrong)
+        command_of_gate.say_verdict(file)
+        told = capsys.readouterr()
+        assert told.err.startswith("warning: the verdict of the release gate is not valid: ")
+        assert told.out == "" and told.err.count("\n") == 1
 
 
 def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
