@@ -137,6 +137,22 @@ def test_readings_outside_of_their_range(sim, checks, runs):
     assert {*taken} == ({most if checks == "clamp" else 500.0} if runs else set())
 
 
+@pytest.mark.parametrize("stopped, checks", [(True, "refuse"), (False, "clamp"), (False, "warn")])
+def test_the_first_reading_is_always_checked(sim, stopped, checks):
+    """It becomes the first targets, so whatever the phase and checks it must be within the range.
+    A joint that rests a little beyond the end of its range comes back to it within 5 steps."""
+    guard, _ = guarded(sim, checks=checks)
+    if stopped:
+        guard.stop()
+    pose = sim.read()["joint_pos"]
+    with pytest.raises(ValueError, match="joint_pos of FL_knee is -91.*is it in degrees"):
+        guard.act(sim.read() | {"joint_pos": pose * 180 / np.pi})
+    beyond = np.where(np.arange(12) == 2, guard.limits.low - 0.03, pose)
+    for _ in range(5):
+        targets = guard.act(sim.read() | {"joint_pos": beyond})
+    assert (targets >= guard.limits.low).all()
+
+
 def test_a_short_fault_is_held_and_a_long_one_stops(sim):
     """Four steps without readings repeat the targets; five stop the robot."""
     guard, _ = guarded(sim)
