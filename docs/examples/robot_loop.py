@@ -7,13 +7,12 @@ import json
 import socket
 import sys
 import time
+from contextlib import suppress
 
 from onboard.guard import Guard  # onboard and runtime.py are copied from gpusim_rl/deploy
 from onboard.preflight import preflight
 from onboard.rate import Rate
 from runtime import Policy
-
-FORWARD = [0.5, 0.0, 0.0]  # m/s, m/s to the left, rad/s
 
 
 class Robot:
@@ -22,19 +21,21 @@ class Robot:
     def __init__(self, host: str, port: int):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect((host, port))
-        self.socket.settimeout(10)
-        self.socket.send(b"{}")  # it answers to whom it heard from
-        self.packet = json.loads(self.socket.recv(65536))
         self.socket.setblocking(False)
+        self.socket.send(b"{}")  # it answers to whom it heard from
+        self.packet = {"time": 0.0, "readings": None}
+        time.sleep(1)
 
-    def read(self) -> dict:
-        """The newest readings: all packets that wait are taken, and those that come late left."""
-        try:
+    def read(self) -> dict | None:
+        """The newest readings. Packets that come late, or are damaged, count as lost."""
+        with suppress(OSError):  # none waits
             while True:
-                packet = json.loads(self.socket.recv(65536))
-                self.packet = max(self.packet, packet, key=lambda x: x["time"])
-        except OSError:  # none waits
-            return self.packet["readings"]
+                text = self.socket.recv(65536)
+                with suppress(ValueError, LookupError, TypeError):
+                    packet = json.loads(text)
+                    if packet["time"] > self.packet["time"] and packet["readings"]:
+                        self.packet = packet
+        return self.packet["readings"]
 
     def age(self) -> float:
         """Of these readings [s]: the robot's clock is time.monotonic of the same machine."""
@@ -52,7 +53,7 @@ try:
     if "preflight" in sys.argv:
         preflight(guard, robot.read, robot.send, rate.sleep)
     while guard.phase != "off":
-        robot.send(guard.act(robot.read(), FORWARD, robot.age()), guard.gain)
+        robot.send(guard.act(robot.read(), [0.5, 0.0, 0.0], robot.age()), guard.gain)
         rate.sleep()
 except (KeyboardInterrupt, OSError, OverflowError, ValueError) as error:
-    sys.exit(f"{' '.join(sys.argv)}: {error or 'ended'}")
+    sys.exit(f"{' '.join(sys.argv)}: {str(error) or 'ended'}")

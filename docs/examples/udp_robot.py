@@ -19,17 +19,23 @@ import mujoco
 import numpy as np
 import onnxruntime
 
-held = onnxruntime.InferenceSession(sys.argv[1]).get_modelmeta().custom_metadata_map
-about = json.loads(held["gpusim_rl"])
-model = mujoco.MjModel.from_xml_string(held["mjcf"])
+if not 3 <= len(sys.argv) <= 6:
+    sys.exit(__doc__)
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    held = onnxruntime.InferenceSession(sys.argv[1]).get_modelmeta().custom_metadata_map
+    about = json.loads(held["gpusim_rl"])
+    model = mujoco.MjModel.from_xml_string(held["mjcf"])
+    stance, lying = about["outputs"][0]["safe_pose"], about["standing"]["lying"]
+    given = [float(x) for x in sys.argv[3:]]
+    link.bind(("127.0.0.1", int(sys.argv[2])))
+except Exception as error:  # those of onnxruntime have no common base class
+    sys.exit(f"{' '.join(sys.argv)}: {type(error).__name__} {' '.join(str(error).split())}")
 model.opt.noslip_iterations = 10  # feet that stand do not creep
 data = mujoco.MjData(model)
 kp, step, chance = model.actuator_gainprm[:, 0].copy(), model.opt.timestep, random.Random(0)
 substeps = round(about["dt"] / step)
-given = [float(x) for x in sys.argv[3:]]
 seconds, drop, jitter = given + [60.0, 0.01, 0.005][len(given) :]
-link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-link.bind(("127.0.0.1", int(sys.argv[2])))
 link.setblocking(False)
 
 
@@ -48,7 +54,6 @@ def delayed(queue, packet):
         heapq.heappush(queue, (time.monotonic() + late + chance.uniform(0, jitter), packet))
 
 
-stance, lying = about["outputs"][0]["safe_pose"], about["standing"]["lying"]
 crouch = np.add(stance, 0.6 * np.subtract(lying, stance))
 mujoco.mj_resetDataKeyframe(model, data, 0)
 mujoco.mj_forward(model, data)

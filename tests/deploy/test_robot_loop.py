@@ -4,12 +4,15 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from tests.worlds import ROOT
 
@@ -69,6 +72,47 @@ def test_a_wrong_file_is_one_line(tmp_path):
         1,
         "robot_loop.py nothing.onnx 127.0.0.1 5005: no ONNX file nothing.onnx",
     )
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ([], "python udp_robot.py policy.onnx 5005"),
+        (["nothing.onnx", "5005"], "udp_robot.py nothing.onnx 5005: NoSuchFile"),
+        (["{trot}", "five"], "invalid literal for int() with base 10: 'five'"),
+    ],
+)
+def test_wrong_words_of_the_simulated_robot(trot, tmp_path, words, says):
+    """It ends with what is wrong, and no traceback."""
+    copy_programs(tmp_path)
+    with started(tmp_path, "udp_robot.py", *(x.format(trot=trot) for x in words)) as robot:
+        said, _ = robot.communicate(timeout=START)
+    assert robot.returncode == 1 and says in said and "Traceback" not in said
+
+
+def test_damaged_packets_count_as_lost(trot, tmp_path):
+    """The loop leaves what is no packet of readings, and says that it got none."""
+    copy_programs(tmp_path)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        link.bind(("127.0.0.1", 0))
+        link.settimeout(START)
+        port = str(link.getsockname()[1])
+        with started(tmp_path, "robot_loop.py", str(trot), "127.0.0.1", port) as loop:
+            peer = link.recvfrom(65536)[1]
+            for text in (
+                b"no JSON",
+                b"\xff",
+                b"[]",
+                b"3",
+                b"{}",
+                b'{"time": 1e9}',
+                b'{"readings": {"gyro": [0, 0, 0]}}',
+                b'{"time": "noon", "readings": {"gyro": [0, 0, 0]}}',
+            ):
+                link.sendto(text, peer)
+            said, _ = loop.communicate(timeout=START)
+    assert loop.returncode == 1
+    assert said.strip().endswith(f"{port}: there are no readings"), said
 
 
 def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
