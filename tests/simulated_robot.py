@@ -27,6 +27,20 @@ class Simulated:
         mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         mujoco.mj_forward(self.model, self.data)
 
+    def draw(self, seed: int) -> None:
+        """Make it another quadruped of those that training draws, with its noise of readings."""
+        m, rng = self.model, np.random.default_rng(seed)
+        m.geom_friction[:, 0] = rng.uniform(0.5, 1.25)
+        masses = rng.uniform(0.9, 1.1, m.nbody)
+        m.body_mass *= masses
+        m.body_inertia *= masses[:, None]
+        m.body_ipos[1] += rng.uniform(-0.03, 0.03, 3)
+        kp, kd = rng.uniform(0.9, 1.1, 2)
+        m.actuator_gainprm[:, 0] *= kp
+        m.actuator_biasprm[:, 1:3] *= [kp, kd]
+        self.kp, self.rng = m.actuator_gainprm[:, 0].copy(), rng
+        self.noise = {"gyro": 0.2, "up": 0.05, "joint_pos": 0.03, "joint_vel": 1.5}
+
     def clock(self) -> float:
         """The time [s]."""
         return self.data.time

@@ -7,7 +7,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.deploy.onboard.preflight import MOVE, Answer, moved
+from gpusim_rl.deploy.onboard.answers import MOVE, Answer
+from gpusim_rl.deploy.onboard.preflight import moved
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.robots.servos import actuators, driven_joints, safe_controls
 
@@ -75,10 +76,15 @@ def changes(m: mujoco.MjModel, answers: list[Answer]) -> dict[str, Any]:
 
 
 def measured_servos(m: mujoco.MjModel, needs: Iterable[str]) -> list[str]:
-    """Those of the readings that the model has; none unless all actuators are position servos."""
+    """Those of the readings that the model has; none unless all actuators are position servos.
+
+    The control of such a servo is its joint's position: it has no gear, and no offset.
+    """
     known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
     names = [name for name in needs if name in known]
-    servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m)
+    gain, bias = m.actuator_gainprm[:, 0], m.actuator_biasprm
+    plain = (m.actuator_gear[:, 0] == 1) & (bias[:, 0] == 0) & (bias[:, 1] == -gain)
+    servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m) and plain.all()
     return names if m.nkey and servos and JOINTS[0] in names else []
 
 

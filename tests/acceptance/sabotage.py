@@ -72,13 +72,17 @@ def changed(**changes: Callable[[np.ndarray], Any]) -> Callable[[Simulated], Rob
     return wire
 
 
-def swapped_legs(sim: Simulated) -> Robot:
-    """The driver counts legs from the right, both in its readings and its targets."""
+def swapped_legs(*legs: int) -> Callable[[Simulated], Robot]:
+    """The driver has legs in this order, both in its readings and its targets."""
+    order = np.concatenate([np.arange(3 * leg, 3 * leg + 3) for leg in legs])
 
-    def read() -> dict[str, Any]:
-        return {k: x[SIDES] if len(x) == 12 else x for k, x in sim.read().items()}
+    def wire(sim: Simulated) -> Robot:
+        def read() -> dict[str, Any]:
+            return {k: x[order] if len(x) == 12 else x for k, x in sim.read().items()}
 
-    return read, lambda targets, gain=1.0: sim.send(targets[SIDES], gain)
+        return read, lambda targets, gain=1.0: sim.send(targets[np.argsort(order)], gain)
+
+    return wire
 
 
 def mirrored(*joints: int) -> Callable[[Simulated], Robot]:
@@ -165,7 +169,7 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
         "degrees": Misuse(
             changed(joint_pos=degrees, joint_vel=degrees), by=check, says="is it in degrees?"
         ),
-        "swapped legs": Misuse(swapped_legs, by=check, says="legs are swapped"),
+        "swapped legs": Misuse(swapped_legs(1, 0, 3, 2), by=check, says="legs are swapped"),
         "one joint's sign": Misuse(mirrored(1), by=check, says="is its sign another?"),
         "another normalizer": Misuse(
             file=lambda path, at: other_normalizer(path, at, mixed), by="file", says="SHA-256"
@@ -194,6 +198,17 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
             changed(joint_pos=lambda x: x[SIDES], joint_vel=lambda x: x[SIDES]),
             by=check,
             says="FL_thigh was moved, but joint_pos says that FR_thigh was",
+        ),
+        "front legs swapped": Misuse(swapped_legs(1, 0, 2, 3), by=check, says="legs are swapped"),
+        "left legs swapped": Misuse(swapped_legs(2, 1, 0, 3), by=check, says=" was moved, but"),
+        "no joint_vel": Misuse(
+            changed(joint_vel=lambda x: 0 * x), by=check, says="the integral of its joint_vel is 0"
+        ),
+        "joint_vel of swapped legs": Misuse(
+            changed(joint_vel=lambda x: x[SIDES]), by=check, says="another sign, order or unit"
+        ),
+        "joint_vel in half of its unit": Misuse(
+            changed(joint_vel=lambda x: 1.9 * x), by=check, says="another sign, order or unit"
         ),
         "late by 5 steps, and said": Misuse(late, late=5, by=check, says="are late"),
         "sign of all abductions": Misuse(mirrored(0, 3, 6, 9), missed=True),

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import CROUCH, Guard
 from gpusim_rl.deploy.onboard.limits import Limits
 from gpusim_rl.deploy.onboard.preflight import preflight
+from gpusim_rl.deploy.standing import standing
 from tests.acceptance import sabotage
 from tests.schema import problems
 from tests.simulated_robot import Simulated
@@ -58,8 +60,8 @@ def test_it_stands_up_runs_stops_and_stands_up_again(sim):
         assert (guard.phase, guard.gain) == ("off", 0.0) and not sim.fell
         sim.lie(0.5)
         assert sim.data.qpos[2] < 0.1
-    assert said == ["stands up", "stands, and the policy begins", "stops: asked to", said[3]] * 2
-    assert said[3] == "lies: the servos only damp"
+    assert said == ["stands up", "stands", "the policy begins", "stops: asked to", said[4]] * 2
+    assert said[4] == "lies: the servos only damp"
 
 
 def test_the_targets_are_the_policys(sim, trot):
@@ -91,6 +93,25 @@ def test_what_the_file_says_of_standing(trot):
     # a longer left leg turns the robot to its right, and the world's up axis to its left
     assert tilts["FL_knee"][1] > 0.01 > -0.01 > tilts["FR_knee"][1]
     assert max(standing["lying"][2::3]) < -2.5
+
+
+SERVO = """<mujoco><worldbody><body><joint name="a" axis="0 1 0" damping="1"/>
+<geom size=".02"/></body></worldbody>
+<actuator>
+<general joint="a" gear="{gear}" gainprm="5" biastype="affine" biasprm="{bias}"/>
+</actuator>
+<keyframe><key qpos="0.8" ctrl="0.8"/></keyframe></mujoco>"""
+
+
+@pytest.mark.parametrize("gear, bias", [(2, "0 -5 -1"), (1, "1 -5 -1"), (1, "0 -4 -1")])
+def test_a_servo_whose_control_is_no_angle(gear, bias):
+    """With a gear, an offset or another gain it has no stance to send, so the guard refuses it."""
+    needs = ["joint_pos", "joint_vel"]
+    plain, other = (
+        mujoco.MjModel.from_xml_string(SERVO.format(gear=g, bias=b))
+        for g, b in ((1, "0 -5 -1"), (gear, bias))
+    )
+    assert standing(plain, needs, 0.02)["fixed"] and standing(other, needs, 0.02) == {}
 
 
 def test_limits_by_hand():
@@ -145,7 +166,7 @@ def test_the_first_reading_is_always_checked(sim, stopped, checks):
     if stopped:
         guard.stop()
     pose = sim.read()["joint_pos"]
-    with pytest.raises(ValueError, match="joint_pos of FL_knee is -91.*is it in degrees"):
+    with pytest.raises(ValueError, match=r"joint_pos of FL_knee is -91.*is it in degrees"):
         guard.act(sim.read() | {"joint_pos": pose * 180 / np.pi})
     beyond = np.where(np.arange(12) == 2, guard.limits.low - 0.03, pose)
     for _ in range(5):
@@ -234,11 +255,43 @@ def test_an_age_that_cannot_be(sim, age, says):
     guard.act(sim.read(), age=-0.005)
 
 
+@pytest.mark.parametrize(
+    "periods, says",
+    [
+        ([0.01] * 60, "the period is 0.01 s"),  # a clock at half the speed, so twice the rate
+        ([1.0], "the time since the last step is 1 s: the loop hangs"),
+        ([0.11], "the time since the last step is 0.11 s"),
+        ([0.05] * 10, ""),  # 50 ms is late, but not more than 3 steps
+        ([0.07, *[0.02] * 15] * 3, ""),  # borne, as lost readings are
+    ],
+)
+@pytest.mark.parametrize("checks", ["refuse", "warn"])
+def test_the_time_between_two_steps(sim, checks, periods, says):
+    """A wrong rate or a loop that hangs stops the robot; with checks=warn it is only said. The
+    times are forgotten when the robot has stopped."""
+    guard, said = guarded(sim, checks=checks)
+    times = iter(np.cumsum([0.0, *periods]).tolist())
+    guard.clock = lambda: next(times)
+    for _ in range(1 + len(periods)):
+        guard.act(sim.read(), FORWARD)
+    assert any(says in line for line in said)
+    stops = bool(says) and checks == "refuse"
+    assert guard.why.startswith(says) if stops else guard.why == ""
+    guard.clock = lambda: 9.0
+    guard.stop()
+    for _ in range(3):
+        guard.act(sim.read(), FORWARD)
+    assert not guard.times
+
+
 def test_commands(sim):
     """They are cut to the range of training, and said once; one that is not finite is a fault."""
     guard, said = guarded(sim)
     sim.drive(guard, 0.7, [3.0, -9.0, 0.0])
-    assert said[2:] == ["command forward is 3 m/s, cut to 1", "command left is -9 m/s, cut to -0.5"]
+    assert said[2:4] == [
+        "command forward is 3 m/s, cut to 1",
+        "command left is -9 m/s, cut to -0.5",
+    ]
     assert "[nan, 0.0, 0.0] is not finite" in sim.drive(guard, 0.2, [np.nan, 0.0, 0.0])
     guard.reset()
     sim.drive(guard, 2.0, FORWARD)
@@ -358,6 +411,76 @@ def test_preflight_in_the_air(trot):
         else:
             preflight(guard, read, sim.send, int, hung=True)
             assert json.dumps(policy.about) == before
+            # it is not driven by the policy before it stands on the ground
+            assert guard.phase == "rise" and guard.sent is None
+
+
+def weaker(m: Any) -> None:
+    """Servos with 0.85 of the file's kp."""
+    m.actuator_gainprm[:, 0] *= 0.85
+    m.actuator_biasprm[:, 1] *= 0.85
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        weaker,
+        lambda m: m.dof_frictionloss[6:].fill(0.5),
+        pytest.param(lambda m: setattr(m.opt, "noslip_iterations", 0), marks=pytest.mark.matrix),
+        pytest.param(lambda m: m.dof_frictionloss[6:].fill(0.2), marks=pytest.mark.matrix),
+        pytest.param(lambda m: m.geom_friction[:, 0].fill(0.3), marks=pytest.mark.matrix),
+        pytest.param(lambda m: m.geom_friction[:, 0].fill(1.5), marks=pytest.mark.matrix),
+    ],
+    ids=["kp 0.85", "dry friction 0.5", "creep", "dry friction 0.2", "floor 0.3", "floor 1.5"],
+)
+def test_a_robot_that_differs_a_little_passes_preflight(sim, change):
+    """Gains, dry friction of the joints, friction of the floor, feet that creep."""
+    change(sim.model)
+    sim.kp = sim.model.actuator_gainprm[:, 0].copy()
+    guard, said = guarded(sim)
+    preflight(guard, sim.read, sim.send, int)
+    assert said == ["stands up", "stands"] and guard.phase == "run"
+
+
+@pytest.mark.parametrize(
+    "seed", [5, *(pytest.param(i, marks=pytest.mark.matrix) for i in range(40))]
+)
+def test_robots_that_training_draws_pass_preflight(sim, seed):
+    """With training's noise of readings, too. One that is refused does tip over as it stands.
+
+    The first of these is moved twice, as noise hides how fast a joint answers."""
+    sim.draw(seed)
+    guard, _ = guarded(sim)
+    try:
+        preflight(guard, sim.read, sim.send, int)
+    except ValueError as error:
+        assert "the robot tips over" in str(error) and sim.lowest < 0.96, error
+
+
+def test_preflight_needs_a_guard_that_has_not_moved_its_robot(sim):
+    """From a policy's targets the way to the stance would be a jump."""
+    guard, _ = guarded(sim)
+    sim.drive(guard, 1.0, FORWARD)
+    with pytest.raises(ValueError, match=r"moves its robot already: call guard.reset"):
+        preflight(guard, sim.read, sim.send, int)
+    guard.reset()
+    guard.stop()
+    with pytest.raises(ValueError, match="moves its robot already"):
+        preflight(guard, sim.read, sim.send, int)
+
+
+def test_a_robot_that_tips_over_is_not_moved_on(sim):
+    """Preflight ends as soon as the base tilts far, with that reason."""
+    guard, said = guarded(sim)
+
+    def send(targets: np.ndarray) -> None:
+        if "stands" in said and sim.clock() > 3.5:
+            sim.data.qvel[4] = 3.0  # [rad/s] forward
+        sim.send(targets)
+
+    with pytest.raises(ValueError, match="the robot tips over as its joints move: up"):
+        preflight(guard, sim.read, send, int)
+    assert sim.lowest > 0.9
 
 
 @pytest.mark.parametrize("after", [20, 150])  # as it stands up; as joints are moved

@@ -66,6 +66,8 @@ def check_preflight(guard: Any, hung: Any, **functions: Any) -> None:
     """ValueError unless these can be arguments of `preflight`."""
     if not hasattr(guard, "stance"):
         raise ValueError(f"guard is of type {type(guard).__name__}: expected a Guard")
+    if guard.sent is not None or guard.phase != "rise":
+        raise ValueError("this guard moves its robot already: call guard.reset() first")
     if not isinstance(hung, bool):
         raise ValueError(f"hung={hung!r}: expected True or False")
     check_functions(**functions)

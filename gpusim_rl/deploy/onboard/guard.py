@@ -28,6 +28,7 @@ from .checks import (
     sound_joints,
 )
 from .limits import Limits
+from .rate import late_readings, wrong_rate
 
 CHECKS = ("refuse", "clamp", "warn")
 PERIODS = 50  # control steps whose median period is compared with dt
@@ -57,11 +58,11 @@ class Guard:
         checks: what is done with a reading outside of its range. `refuse`: it is a fault. `clamp`:
             it is cut to the range. `warn`: it is only said, as are late readings and a wrong rate.
         margin: how far readings may leave the range of training, in widths of that range.
-        late: greatest age of readings [control steps].
+        late: greatest age of readings, and time between two calls of `act` [control steps].
         rate: greatest difference of the median period from dt, as a share; else the robot stops.
         patience: faults that stop the robot, less a quarter of the good steps since.
         speed: of a joint as the robot stands up and stops [rad/s, m/s].
-        change: greatest change of a target in a step, in multiples of training's greatest.
+        change: greatest change of a target in a step, in multiples of the file's `change`.
         lower: how long the gain falls after the robot has lain down [s].
         clock: the time [s]; it never goes back.
         say: gets one line for each phase, and one for each kind of problem.
@@ -139,9 +140,8 @@ class Guard:
         runs = self.phase == "run"
         command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
-        faults += wrong + self._late(age)
-        bounds = self.trained if runs else self.anyhow
-        joints = sound_joints(self.policy, known, bounds)
+        faults += wrong + self._fault(late_readings(age, self.policy.dt, self.late))
+        joints = sound_joints(self.policy, known, bounds := self.trained if runs else self.anyhow)
         if known is not None and (runs or self.phase == "rise"):
             faults += self._range(known, bounds)
             if not runs and self.sent is not None:
@@ -152,7 +152,7 @@ class Guard:
             self.sent = self.begin = known["joint_pos"]
             if self.phase == "rise":
                 self.say("stands up")
-        self._rate()
+        faults += self._timing()
         targets = self._targets(known, command, faults)
         self.faults = self.faults + 1 if faults else max(0.0, self.faults - HEALS)
         self._tell(faults)
@@ -178,8 +178,9 @@ class Guard:
             targets, after = self._ramp(self.stance)
             if after >= SETTLE:
                 self.policy.reset()
-                self._enter("run", "stands, and the policy begins")
+                self._enter("run", "stands")
             return targets
+        self._tell(["the policy begins"])
         targets = self.policy.act(values, command)
         if self.policy.fault.any():
             faults.append("a result of the policy is not finite")
@@ -219,34 +220,30 @@ class Guard:
     def _range(self, values: Values, bounds: Bounds) -> list[str]:
         """Faults of readings outside of their range; in place, if they are cut to it."""
         lines = outside(self.policy, values, bounds)
-        if not lines or self.checks == "refuse":
-            return lines
-        if self.checks == "clamp":
-            values |= {name: np.clip(values[name], *bounds[name]) for name in bounds}
+        if not lines or self.checks != "clamp":
+            return self._fault(lines)
+        values |= {name: np.clip(values[name], *bounds[name]) for name in bounds}
         self._tell(lines)
         return []
 
-    def _late(self, age: float) -> list[str]:
-        """The fault of readings that are late or of the future; an age of NaN is late, too."""
-        least, most = -self.policy.dt, self.late * self.policy.dt  # two clocks differ a little
-        far = "less than 0: do the clocks differ?" if age < least else f"more than {most:.3g} s"
-        lines = [] if least <= age <= most else [f"the readings' age is {age:.3g} s, {far}"]
+    def _timing(self) -> list[str]:
+        """The fault of a call that comes late. Stops the robot if the median period is wrong."""
+        dt, self.times = self.policy.dt, [*self.times, self.clock()]
+        if self.phase not in ("rise", "run"):
+            self.times = []
+        gap = self.times[-1] - self.times[-2] if len(self.times) > 1 else 0.0
+        if len(self.times) > PERIODS:
+            period, self.times = float(np.median(np.diff(self.times))), self.times[-1:]
+            for line in self._fault(wrong_rate(period, dt, self.rate)):
+                self.stop(line)
+        line = f"the time since the last step is {gap:.3g} s: the loop hangs"
+        lines = self._fault([line] if gap > self.late * dt else [])
+        self.faults += len(lines) * (gap / dt - 1)  # one for each step that was missed
+        return lines
+
+    def _fault(self, lines: list[str]) -> list[str]:
+        """The lines, if what they say is a fault; with checks=warn it is only said."""
         if self.checks != "warn":
             return lines
         self._tell(lines)
         return []
-
-    def _rate(self) -> None:
-        """Stop the robot if `act` is not called once every dt."""
-        self.times.append(self.clock())
-        if len(self.times) > PERIODS and self.phase in ("rise", "run"):
-            line = self.wrong_rate(float(np.median(np.diff(self.times))))
-            self.times = self.times[-1:]
-            if line:
-                self._tell([line]) if self.checks == "warn" else self.stop(line)
-
-    def wrong_rate(self, period: float) -> str:
-        """What is wrong with the time between two control steps [s]; empty if nothing is."""
-        dt = self.policy.dt
-        says = f"the period is {period:.3g} s: this policy runs once every {dt:g} s"
-        return says if abs(period / dt - 1) > self.rate else ""

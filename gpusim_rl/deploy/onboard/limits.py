@@ -12,7 +12,7 @@ class Limits:
 
     Args:
         outputs: what a policy's file says of its targets.
-        change: greatest change in a control step, in multiples of the greatest in training.
+        change: greatest change in a control step, in multiples of the file's `change`.
         least_change: it is at least this [rad, m].
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The clock of a robot's loop, which also ends it softly. Python alone."""
+"""The clock of a robot's loop, which also ends it softly, and what is late. Python alone."""
 
 import signal
 import time
@@ -31,3 +31,21 @@ class Rate:
 
     def _ask(self, *_: Any) -> None:
         self.asked = True
+
+
+def late_readings(age: float, dt: float, steps: float) -> list[str]:
+    """The fault of readings that are late or of the future; an age of NaN is late, too.
+
+    Args:
+        age: time since they were measured [s].
+        dt: control period [s]; two clocks may differ by that.
+        steps: greatest age [control steps].
+    """
+    far = "less than 0: do the clocks differ?" if age < -dt else f"more than {steps * dt:.3g} s"
+    return [] if -dt <= age <= steps * dt else [f"the readings' age is {age:.3g} s, {far}"]
+
+
+def wrong_rate(period: float, dt: float, share: float) -> list[str]:
+    """The fault of a time between two control steps [s] that differs from dt by this share."""
+    says = f"the period is {period:.3g} s: this policy runs once every {dt:g} s"
+    return [says] if abs(period / dt - 1) > share else []
