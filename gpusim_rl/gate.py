@@ -54,10 +54,8 @@ def gate_trained(path: Path) -> str:
 
 def say_verdict(path: Path) -> None:
     """Print the verdict in a file in one line, if it has one; warn if the file was edited since."""
-    from gpusim_rl.tools.gate import gate
-
     try:
-        told = gate.read(path)
+        told = verdict_of(path)
         if told:
             loose = ", with other limits or scenarios than usual" if told["changed"] else ""
             line = f"{told['verdict']}, success {told['success']:.2f}, {told['date'][:10]}{loose}"
@@ -65,6 +63,18 @@ def say_verdict(path: Path) -> None:
     # a stranger's verdict may be anything
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
+
+
+def verdict_of(path: Path) -> dict[str, Any] | None:
+    """The verdict in a file; ValueError, which names the file, if that was edited."""
+    from gpusim_rl.core.files import read_whole
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+    from gpusim_rl.deploy.verdict import read_verdict
+
+    try:
+        return read_verdict(read_whole(path, MAX_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def policy_file(cfg: dict[str, Any]) -> Path:

@@ -55,6 +55,7 @@ def test_what_lies_outside_is_refused_by_name(key):
     entry, section, name = RANGES[key], *key.rpartition(".")[::2]
     wrong: list[object] = [True, "x", {}, math.nan, math.inf]
     wrong += [] if entry.null else [None]
+    wrong += [[entry.high or 1]] if entry.single else []
     if entry.low is not None:
         wrong.append(entry.low if entry.above else entry.low - 1)
     if entry.high is not None:
@@ -64,7 +65,7 @@ def test_what_lies_outside_is_refused_by_name(key):
         with pytest.raises(ValueError) as error:
             ranges.check({name: value}, section)
         assert str(error.value) == f"{key}={value!r}: expected {entry.words()}"
-    if not entry.above:
+    if not entry.above and not entry.single:
         ranges.check({name: [entry.low, entry.low]}, section)
 
 

@@ -282,7 +282,7 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     report = run_gate(file, f"out={tmp_path / 'gate.json'}")
     said = capsys.readouterr().out
     assert "passes the gate" in said and len(report["rows"]) == 12 and "*" not in said
-    told = gate.read(file)
+    told = command_of_gate.verdict_of(file)
     assert told and told["verdict"] == report["verdict"] == "pass"
     assert told["file"] == digest(before) and told["settings"] != gate.settings_hash(SETTINGS)
     assert told["follows"] == "velocity" and told["reported"] == []
@@ -291,7 +291,7 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     assert sorted(words) == sorted(TINY) and f"defaults: {words[0]}, " in said
     file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
     with pytest.raises(ValueError, match=r"policy.onnx: the file was edited"):
-        gate.read(file)
+        command_of_gate.verdict_of(file)
 
 
 def test_a_policy_that_does_not_walk_fails(file, capsys):
@@ -321,7 +321,7 @@ def test_variants_are_judged(file, tmp_path, capsys):
     policy, inputs = Policy(file), variants.recorded(Policy(file), SETTINGS, 1)[::50]
     for name in ("fp16", "int8"):
         path = file.with_suffix(f".{name}.onnx")
-        verdict = gate.read(path)
+        verdict = command_of_gate.verdict_of(path)
         assert verdict and verdict["verdict"] == "pass"
         other = Policy(path)
         for feed in inputs:
@@ -416,7 +416,7 @@ def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
 def test_the_demo_is_gated():
     """The policy that comes with the package is small, and its verdict holds for this file."""
     assert DEMO.stat().st_size < 1_000_000
-    verdict = gate.read(DEMO)
+    verdict = command_of_gate.verdict_of(DEMO)
     assert verdict and verdict["verdict"] == "pass" and verdict["success"] > 0.9
     assert verdict["settings"] == gate.settings_hash(SETTINGS) and verdict["changed"] == {}
     assert Policy(DEMO).about["format"] == FORMATS[-1]

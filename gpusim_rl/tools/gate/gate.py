@@ -14,7 +14,7 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
-from gpusim_rl.deploy.verdict import digest, read_verdict, with_verdict
+from gpusim_rl.deploy.verdict import digest, with_verdict
 from gpusim_rl.tools.gate.drive import Driven, drive
 from gpusim_rl.tools.gate.judge import ENDURANCE, Row, complaints, row, success
 from gpusim_rl.tools.gate.robot import Robot, make_robot
@@ -133,11 +133,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(x) for x in value]
     return float(value) if isinstance(value, int | float | np.number) else value
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """The verdict in a file; ValueError, which names the file, if that was edited."""
-    try:
-        return read_verdict(read_whole(path, MAX_BYTES))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
