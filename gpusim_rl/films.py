@@ -48,6 +48,7 @@ class Films:
     def __call__(self, row: dict[str, float]) -> None:
         """To be called with each row of metrics: it starts what can be started, and never waits."""
         i = int(row["iteration"])
+        self.go_on()
         if self.copy_if_due() and len(self.queue) > 1:
             late = self.queue.pop(0)
             self.say(f"no film of iteration {late}: that of {self.made} takes too long")
@@ -56,6 +57,10 @@ class Films:
             if self.due not in (None, i):
                 self.say(f"no film of iteration {self.due}: its checkpoint is not written in time")
             self.due = i  # this checkpoint is written after its row
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take the film that has ended, and start the next one."""
         if self.process and self.process.poll() is not None:
             self.end()
         if self.queue and not self.process:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpusim_rl import player
 from gpusim_rl.core import errors
-from gpusim_rl.core.files import read_whole
+from gpusim_rl.core.files import read_whole, write_whole
 
 SAID = 3  # complaints that are said; out= holds all
 
@@ -29,8 +29,6 @@ def gate_policy(cfg: dict[str, Any]) -> None:
             report["variants"] = told
             print(variants.table(told))
         if cfg["out"]:
-            from gpusim_rl.core.files import write_whole
-
             write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
     if line := complaint(path, report):
         errors.exit_with_error(line, 1)
@@ -67,7 +65,6 @@ def say_verdict(path: Path) -> None:
 
 def verdict_of(path: Path) -> dict[str, Any] | None:
     """The verdict in a file; ValueError, which names the file, if that was edited."""
-    from gpusim_rl.core.files import read_whole
     from gpusim_rl.deploy.runtime import MAX_BYTES
     from gpusim_rl.deploy.verdict import read_verdict
 

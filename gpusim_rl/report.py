@@ -17,7 +17,7 @@ from gpusim_rl.config import validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 
-MOST = 100  # runs on a page
+MOST = 200  # runs on a page; a multirun has no more
 BELOW = ("*", "*/*", "*/*/*")  # where runs are looked for
 
 

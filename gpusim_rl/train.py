@@ -18,24 +18,24 @@ from gpusim_rl.core.paths import CONF, program
 REFUSED: list[str] = []  # policies of a multirun that fail gate=true
 
 
-def train_or_exit(cfg: dict[str, Any]) -> None:
+def train_or_exit(cfg: dict[str, Any], refused: list[str] | None = None) -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
     Returns when done. Exits with 1 if training gave up, if the connection to other processes
-    failed, if its results cannot be written, or if the policy fails gate=true; a multirun then
-    goes on, and exits at its end. Exits with 2 for a mistake of the user, and with 128 + n if
-    signal n ended it.
+    failed, if its results cannot be written, or if the policy fails gate=true; `refused`, if given,
+    gets that policy instead. Exits with 2 for a mistake of the user, and with 128 + n if signal n
+    ended it.
     """
     # torch is loaded here, after mistakes in the command line are answered; a robot.mjcf loads it
     from gpusim_rl.core.distributed import PeerLost
 
     try:
-        train_and_evaluate(cfg)
+        train_and_evaluate(cfg, refused)
     except PeerLost as error:
         errors.exit_with_error(str(error), 1)
 
 
-def train_and_evaluate(cfg: dict[str, Any]) -> None:
+def train_and_evaluate(cfg: dict[str, Any], refused: list[str] | None) -> None:
     """What `train_or_exit` does; PeerLost if the connection to other processes failed."""
     from gpusim_rl.memory_plan import show_plan
     from gpusim_rl.trainer import Trainer
@@ -67,11 +67,12 @@ def train_and_evaluate(cfg: dict[str, Any]) -> None:
     *others, last = [f"{path}/eval.json", *files]
     written = f"{', '.join(others)} and {last}" if others else last
     trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
-    if result.refused and HydraConfig.initialized():  # in a multirun, which goes on
-        errors.warn(f"error: {result.refused}")
-        REFUSED.append(f"{path}/policy.onnx")
-    elif result.refused:
+    if not result.refused:
+        return
+    if refused is None:
         errors.exit_with_error(result.refused, 1)
+    errors.warn(f"error: {result.refused}")
+    refused.append(f"{path}/policy.onnx")
 
 
 def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def run(cfg: DictConfig) -> None:
     with errors.one_line_errors():
         values = in_multirun(values, HydraConfig.get())
         values = resume.check_training(values, list(HydraConfig.get().overrides.task))
-    train_or_exit(values)
+    train_or_exit(values, REFUSED)
     if values["report"]:
         compare_runs(HydraConfig.get())
 
@@ -131,6 +132,7 @@ def run(cfg: DictConfig) -> None:
 def main() -> None:
     """Check the command line and train, once or for each value of a multirun."""
     sys.argv[1:], cfg = command_line.check("config", sys.argv[1:])
+    REFUSED.clear()
     try:
         train_or_exit(cfg) if cfg else run()
         if REFUSED:

@@ -162,12 +162,12 @@ class Trainer:
         failed, refused = True, ""
         try:
             self.write_files(scores)
+            self.films.finish()
+            self.write_report()
             if self.cfg["gate"]:  # it writes into the file, which the loggers get
                 from gpusim_rl.gate import gate_trained
 
                 refused = gate_trained(self.run.path / "policy.onnx")
-            self.films.finish()
-            self.write_report()
             self.log_files()
             failed = False
         finally:

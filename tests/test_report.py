@@ -254,7 +254,7 @@ def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
     line, too, and report=false leaves it out."""
     made = []
 
-    def make(cfg: dict) -> None:
+    def make(cfg: dict, refused: list[str]) -> None:
         made.append(Path(cfg["run_dir"]))
         assert not list(tmp_path.glob("**/report.html"))
         make_run(made[-1], f"seed={cfg['seed']}")
@@ -301,7 +301,6 @@ def test_a_multirun_goes_on_after_a_policy_that_fails(tmp_path, monkeypatch, cap
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.trainer.Trainer", Trained)
-    monkeypatch.setattr("gpusim_rl.train.REFUSED", [])
     words = ["train.py", "-m", "task=cartpole", "seed=1,2", "report=false"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
@@ -346,7 +345,7 @@ WRONG = {
     "run damaged": "damaged/config.yaml is not YAML",
     "linked": "linked/metrics.jsonl is a link or a pipe",
     "large": "large/metrics.jsonl is larger than",
-    "many": "101 runs: a page has at most 100",
+    "many": "201 runs: a page has at most 200",
     "control": r"control/\x1b[2J/config.yaml is not the configuration",
 }
 
@@ -367,7 +366,7 @@ def strange(tmp_path_factory) -> Path:
     (here / "linked" / "metrics.jsonl").symlink_to(here / "file")
     with open(here / "large" / "metrics.jsonl", "ab") as file:
         file.truncate(1 << 30)
-    for i in range(101):
+    for i in range(201):
         (here / "many" / str(i)).mkdir()
         (here / "many" / str(i) / "config.yaml").touch()
     (here / "control" / "\x1b[2J").mkdir()

@@ -31,9 +31,9 @@ class Robot:
         with suppress(OSError):  # none waits
             while True:
                 text = self.socket.recv(65536)
-                with suppress(ValueError, LookupError, TypeError):
+                with suppress(Exception):
                     packet = json.loads(text)
-                    if packet["time"] > self.packet["time"] and packet["readings"]:
+                    if float(packet["time"]) > self.packet["time"] and packet["readings"]:
                         self.packet = packet
         return self.packet["readings"]
 

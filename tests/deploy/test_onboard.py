@@ -260,7 +260,7 @@ def test_an_age_that_cannot_be(sim, age, says):
     [
         ([0.01] * 60, "the period is 0.01 s"),  # a clock at half the speed, so twice the rate
         ([1.0], "the time since the last step is 1 s: the loop hangs"),
-        ([0.11], "the time since the last step is 0.11 s"),
+        ([0.1], "the time since the last step is 0.1 s"),
         ([0.05] * 10, ""),  # 50 ms is late, but not more than 3 steps
         ([0.07, *[0.02] * 15] * 3, ""),  # borne, as lost readings are
     ],
@@ -270,14 +270,14 @@ def test_the_time_between_two_steps(sim, checks, periods, says):
     """A wrong rate or a loop that hangs stops the robot; with checks=warn it is only said. The
     times are forgotten when the robot has stopped."""
     guard, said = guarded(sim, checks=checks)
-    times = iter(np.cumsum([0.0, *periods]).tolist())
+    times = iter(np.cumsum([10.0, *periods]).tolist())
     guard.clock = lambda: next(times)
     for _ in range(1 + len(periods)):
         guard.act(sim.read(), FORWARD)
     assert any(says in line for line in said)
     stops = bool(says) and checks == "refuse"
     assert guard.why.startswith(says) if stops else guard.why == ""
-    guard.clock = lambda: 9.0
+    guard.clock = lambda: 99.0
     guard.stop()
     for _ in range(3):
         guard.act(sim.read(), FORWARD)

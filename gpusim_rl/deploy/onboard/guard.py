@@ -238,7 +238,7 @@ class Guard:
                 self.stop(line)
         line = f"the time since the last step is {gap:.3g} s: the loop hangs"
         lines = self._fault([line] if gap > self.late * dt else [])
-        self.faults += len(lines) * (gap / dt - 1)  # one for each step that was missed
+        self.faults += len(lines) * (round(gap / dt) - 1)  # one for each step that was missed
         return lines
 
     def _fault(self, lines: list[str]) -> list[str]:
