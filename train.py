@@ -1,6 +1,6 @@
 """Train a policy: `python train.py task=quadruped`. See `python train.py --help`."""
 
-from gpusim_rl.train import main
+from gpusim_rl.commands.train import main
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ import yaml
 from mkdocs.structure.files import File, Files
 
 from gpusim_rl.core import ranges
-from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.load_task import load_task
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = "conf"

@@ -13,25 +13,25 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.config import compose, robot_size, terrain, validate
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
+from gpusim_rl.core.memory import check_rollout, check_worlds, out_of_memory_named
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors, mirrors
 from gpusim_rl.envs.curriculum import config_at
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.registry import load_task
 from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
-from gpusim_rl.robots.terrains.slots import add_boxes
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
-from gpusim_rl.training.memory_checks import check_rollout, check_worlds, out_of_memory_named
 
 # Of algo, for Policy
 NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")

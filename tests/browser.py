@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.commands import environment
+from tests.command_lines import environment
 from tests.worlds import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

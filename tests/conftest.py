@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.commands import EXPORTED, TINY, succeed
+from tests.command_lines import EXPORTED, TINY, succeed
 from tests.shared import shared
 
 torch.set_num_threads(1)

@@ -27,7 +27,7 @@ def connection(light: bool) -> socket.socket:
 
     `light`: the one that has not loaded HEAVY.
     """
-    from tests.commands import environment
+    from tests.command_lines import environment
 
     ours, theirs = socket.socketpair()
     home = tempfile.TemporaryDirectory()
@@ -110,9 +110,9 @@ def serve(client: socket.socket) -> list[str]:
 
 def load(light: bool) -> None:
     """Import what commands import, and compose what most of them begin with."""
+    import gpusim_rl.commands.play
+    import gpusim_rl.commands.train
     import gpusim_rl.config.resume
-    import gpusim_rl.play
-    import gpusim_rl.train
     from gpusim_rl.config.compose import build_base
 
     for groups in ((), ("task=quadruped",), ("task=cartpole",)):
@@ -124,8 +124,8 @@ def load(light: bool) -> None:
     import torch
 
     import gpusim_rl.bench
-    import gpusim_rl.player
-    import gpusim_rl.trainer  # noqa: F401
+    import gpusim_rl.play.player
+    import gpusim_rl.training.trainer  # noqa: F401
     from gpusim_rl.deploy.to_onnx import to_onnx
 
     to_onnx(torch.nn.Linear(2, 2), {"x": torch.zeros(2, 2)}, ["y"])  # loads 1,800 modules

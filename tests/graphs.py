@@ -17,7 +17,7 @@ from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose
 from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, record
 from gpusim_rl.core.streams import one_stream
-from tests.commands import succeed
+from tests.command_lines import succeed
 from tests.guard import guard
 
 SLEEP = 3.0  # s that the device is kept busy before an iteration is enqueued

@@ -19,7 +19,7 @@ from gpusim_rl.sim.factory import choose
 from gpusim_rl.tools.bench.levels import launches
 from tests import graphs
 from tests.algorithms import test_loss_kernels
-from tests.commands import succeed
+from tests.command_lines import succeed
 from tests.tools import test_bench
 from tests.worlds import TASKS, make_sim, make_task
 

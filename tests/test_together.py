@@ -6,10 +6,10 @@ import torch
 
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose
-from gpusim_rl.exporter import export_policy
+from gpusim_rl.deploy.export_policy import export_policy
+from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.sim.actuated import engine
-from gpusim_rl.training.evaluation import evaluate
-from tests.commands import TINY
+from tests.command_lines import TINY
 from tests.guard import guard
 from tests.worlds import SIMS
 

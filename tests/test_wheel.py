@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.commands import environment
+from tests.command_lines import environment
 from tests.worlds import ROOT
 
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "sim.threads=1", "device=cpu", "log=none")
@@ -177,7 +177,7 @@ def test_what_is_installed(wheel, installed):
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("gpusim_rl/**/*.py")}
     ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("conf/**/*.yaml")}
     ours |= {f"gpusim_rl/{path.relative_to(ROOT)}" for path in ROOT.glob("tasks/**/*.*")}
-    for folder in ("templates", "demo"):
+    for folder in ("commands/templates", "demo"):
         ours |= {str(path.relative_to(ROOT)) for path in ROOT.glob(f"gpusim_rl/{folder}/*.*")}
     ours = {name for name in ours if "__pycache__" not in name}
     assert ours <= set(zipfile.ZipFile(wheel).namelist())

@@ -16,18 +16,18 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import NETWORK, OPTIONS
 from gpusim_rl.config import compose, terrain
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
-from gpusim_rl.envs.registry import load_task
 from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
-from gpusim_rl.robots import importer
+from gpusim_rl.robots.quadruped import loading as importer
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.factory import make
 
 ROOT = Path(__file__).parent.parent
-TASKS = sorted(path.stem for path in (ROOT / "tasks").glob("*/*.py") if path.stem != "__init__")
+TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
 SIMS = ("native", "warp")
 # every task on both engines; all but MuJoCo C is for `make matrix-test`
 MATRIX = [

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpusim_rl.build import build_env
 from gpusim_rl.config import check_words, compose, resume, robot_size, trees, validate
+from gpusim_rl.core.memory import out_of_memory_named
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
-from gpusim_rl.training.memory_checks import out_of_memory_named
 
 EXACT = f"task.training={check_words.EXACT}"
 # Keys of a training, which is the other trainer's business.

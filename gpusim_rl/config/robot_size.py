@@ -20,7 +20,7 @@ from gpusim_rl.core.errors import warn_once
 from gpusim_rl.sim.actuator_spec import Actuator
 
 if TYPE_CHECKING:
-    from gpusim_rl.robots.shapes import Loaded
+    from gpusim_rl.robots.load import Loaded
 
 LEG = 0.426  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
 # Task → the shape of its robots, and the length of the legs [m] for which its YAML has its numbers
@@ -187,7 +187,7 @@ def leg_length(robot: str, mtime: int, shape: str) -> float:
 def load(robot: dict[str, Any], shape: str = "quadruped") -> "Loaded":
     """The robot of a configuration's section, which names a file; ValueError or OSError if not."""
     from gpusim_rl.robots.given import Robot
-    from gpusim_rl.robots.shapes import load_as  # it loads torch
+    from gpusim_rl.robots.load import load_as  # it loads torch
 
     keys = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
     return load_as(shape, **arguments(Robot, keys, "robot", f"robot/{robot['name']}"))

@@ -12,11 +12,11 @@ from torch import Tensor
 from gpusim_rl.core import ranges
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.envs.declarations import check_scheduled
-from gpusim_rl.envs.patches import Patches
 from gpusim_rl.envs.randomization.joints import joint_ranges
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import JointColumns, joint_columns, sensor_columns
+from gpusim_rl.envs.terrain.patches import Patches
 from gpusim_rl.envs.training_physics import check_times, coarse, description
 from gpusim_rl.robots.model_files import read_mjcf
 from gpusim_rl.robots.models import compile_mjcf, find_mjcf

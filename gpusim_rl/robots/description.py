@@ -12,7 +12,7 @@ from gpusim_rl.robots.arm.prepare import TOOL
 from gpusim_rl.robots.bodies import FREE, keyframe_of
 from gpusim_rl.robots.humanoid.description import humanoid_reasons
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
-from gpusim_rl.robots.importer import GUESSES, LoadedRobot
+from gpusim_rl.robots.quadruped.loading import GUESSES, LoadedRobot
 from gpusim_rl.robots.quadruped.topology import LEGS
 from gpusim_rl.robots.servos import joint_parameters
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.core.graphs import WARM_UP
-from gpusim_rl.training.memory_checks import OutOfMemory, free_bytes, out_of_memory_named
+from gpusim_rl.core.memory import OutOfMemory, free_bytes, out_of_memory_named
 
 # Worlds that are measured, at least. A GPU's allocator takes megabytes at a time: what fewer worlds
 # need would lie below that.

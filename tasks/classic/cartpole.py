@@ -8,8 +8,8 @@ import torch
 from gpusim_rl.core.maths import gauss
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
 from gpusim_rl.envs.declarations import Reflection, Scheduled
-from gpusim_rl.envs.scores import balance_scores
 from gpusim_rl.envs.task import Task
+from gpusim_rl.tasks.common.scores import balance_scores
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,8 @@ import torch
 from gpusim_rl.core.maths import from_euler, gauss, squared, unrotate
 from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
-from gpusim_rl.envs.goal_scores import hover_scores
 from gpusim_rl.envs.task import Task
+from gpusim_rl.tasks.common.goal_scores import hover_scores
 
 LOWEST, FURTHEST = 0.1, 4.0  # m: a drone below this height, or further from its point, has crashed
 STEEP = 0.5  # cosine of the tilt from which it is penalized: 60°

@@ -8,8 +8,8 @@ import torch
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
 from gpusim_rl.envs.declarations import Reflection
-from gpusim_rl.envs.goal_scores import return_measures, return_scores
 from gpusim_rl.envs.task import Task
+from gpusim_rl.tasks.common.goal_scores import return_measures, return_scores
 
 MIRRORED_LEGS = (3, 2, 1, 0)  # the leg that each leg is in the mirror: legs 1 and 4 are in front
 

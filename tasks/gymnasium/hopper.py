@@ -7,8 +7,8 @@ import torch
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
-from gpusim_rl.envs.goal_scores import return_measures, return_scores
 from gpusim_rl.envs.task import Task
+from gpusim_rl.tasks.common.goal_scores import return_measures, return_scores
 
 
 @dataclass(kw_only=True)

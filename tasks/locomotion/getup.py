@@ -13,11 +13,11 @@ import torch
 from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation, yaw_frame
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
 from gpusim_rl.core.symmetry import Mirror
-from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Reflection, Scheduled
-from gpusim_rl.envs.goal_scores import standing_scores
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
+from gpusim_rl.tasks.common.actions import integrated
+from gpusim_rl.tasks.common.goal_scores import standing_scores
 
 FEET = ("FL", "FR", "RL", "RR")
 

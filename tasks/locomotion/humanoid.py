@@ -11,8 +11,8 @@ import torch
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.envs.declarations import Reflection
-from gpusim_rl.envs.scores import walking_scores
-from gpusim_rl.envs.walking import Spread, Walking
+from gpusim_rl.tasks.common.scores import walking_scores
+from gpusim_rl.tasks.common.walking import Spread, Walking
 
 LEGS = ("left", "right")
 TOLERANCE = 0.3  # m/s, rad/s: largest errors of velocity and yaw rate of a success

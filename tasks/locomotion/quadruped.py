@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.envs.declarations import Reflection
-from gpusim_rl.envs.scores import walking_scores
-from gpusim_rl.envs.walking import Walking
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
+from gpusim_rl.tasks.common.scores import walking_scores
+from gpusim_rl.tasks.common.walking import Walking
 
 FEET = ("FL", "FR", "RL", "RR")
 

@@ -6,7 +6,7 @@ import torch
 
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0
-from gpusim_rl.envs.on_terrain import OnTerrain
+from gpusim_rl.tasks.common.on_terrain import OnTerrain
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 
 BESIDE = 0.07  # m: how far from a foot the ground is looked at

@@ -8,12 +8,12 @@ import torch
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE, Range
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.envs.actions import integrated
 from gpusim_rl.envs.declarations import Command, Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.arm.posture import mirror_signs
 from gpusim_rl.robots.chain import Chain
 from gpusim_rl.robots.servos import driven_joints
+from gpusim_rl.tasks.common.actions import integrated
 
 SECOND = 1.0  # s: at the end of each goal's time, in which the tool must stay within the tolerance
 

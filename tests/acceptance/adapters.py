@@ -15,7 +15,7 @@ from time import perf_counter
 
 import torch
 
-from gpusim_rl.training.evaluation import STOP_SEED, evaluate
+from gpusim_rl.evaluation.evaluate import STOP_SEED, evaluate
 from tests.worlds import Stateless
 
 # PPO's numbers for cartpole, those of conf/task/cartpole.yaml where Stable-Baselines3 knows them

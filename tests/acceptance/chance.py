@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpusim_rl.build import make_task
 from gpusim_rl.config import compose
-from gpusim_rl.training.evaluation import evaluate
+from gpusim_rl.evaluation.evaluate import evaluate
 from tests.worlds import TASKS, Stateless
 
 SEED = 0  # of the random actions

@@ -31,11 +31,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from gpusim_rl import build, exporter, report
+from gpusim_rl import build
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.deploy import export_policy as exporter
 from gpusim_rl.envs import curriculum
-from tests.commands import command
+from gpusim_rl.report import command as report
+from tests.command_lines import command
 from tests.worlds import ROOT
 
 LIMIT = 60  # s a line may take

@@ -24,9 +24,9 @@ import torch
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.envs.env import Env
+from gpusim_rl.evaluation.evaluate import SEED, evaluate, evaluation_env
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.evaluation import SEED, evaluate, evaluation_env
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = 0.03  # of success

@@ -29,7 +29,7 @@ TRAIN = ("train.py", "device=cuda", "log=none")
 SHORT = ("episodes=16", "export=none", "report=false")
 TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/test_gpu.py", "-k")
 BENCH = ("-m", "gpusim_rl.bench", "task=quadruped", "device=cuda", "repeats=3", "seconds=2")
-IMPORTS = "import gpusim_rl.trainer, mujoco_warp, torch; assert torch.cuda.is_available()"
+IMPORTS = "import gpusim_rl.training.trainer, mujoco_warp, torch; assert torch.cuda.is_available()"
 READ = "import json; from gpusim_rl.core.provenance import versions; print(json.dumps(versions()))"
 WITHOUT_GRAPH = "runs without a graph"
 REAL = ("loops", "reads", "walks")  # steps that need a GPU

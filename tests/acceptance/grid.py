@@ -13,9 +13,9 @@ from pathlib import Path
 
 from gpusim_rl.build import make_task
 from gpusim_rl.core import errors
-from gpusim_rl.player import load_run
+from gpusim_rl.evaluation.evaluate import evaluate
+from gpusim_rl.play.player import load_run
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.evaluation import evaluate
 
 FRICTION = (0.2, 0.55, 0.9, 1.25, 1.6)
 PAYLOAD = (0.0, 1.0, 2.0, 3.0, 4.0)  # kg

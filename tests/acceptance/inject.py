@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from gpusim_rl import build, train
+from gpusim_rl import build
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.commands import train
 from gpusim_rl.config import compose
 from gpusim_rl.runs.run import Run
 

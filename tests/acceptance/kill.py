@@ -23,7 +23,7 @@ import torch
 
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.commands import environment
+from tests.command_lines import environment
 from tests.worlds import ROOT
 
 ITERATIONS = 400

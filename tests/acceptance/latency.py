@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 from gpusim_rl.deploy.controller import Controller
+from gpusim_rl.deploy.export_policy import rest
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import to_onnx
-from gpusim_rl.exporter import rest
 from tests.exported import export_task, fresh_env
 from tests.simulated_robot import Simulated
 from tests.worlds import make_policy, make_task

@@ -25,7 +25,7 @@ import torch
 
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.commands import TINY, environment
+from tests.command_lines import TINY, environment
 from tests.worlds import ROOT
 
 RESTARTS = ("--standalone", "--nproc-per-node=2", "--max-restarts=3")

@@ -29,10 +29,10 @@ import torch
 from gpusim_rl.build import choose_symmetry
 from gpusim_rl.config.validate import SYMMETRIES
 from gpusim_rl.core.symmetry import Mirror
-from gpusim_rl.exporter import export_bare_network
-from gpusim_rl.player import load_run
+from gpusim_rl.deploy.export_policy import export_bare_network
+from gpusim_rl.evaluation.evaluate import observe
+from gpusim_rl.play.player import load_run
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.evaluation import observe
 from tests.worlds import ROOT, Stateless
 
 ALLOWED = 1e-6  # of an action

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from gpusim_rl import play
+from gpusim_rl.commands import play
 from gpusim_rl.config import compose
 from tests.browser import PATIENCE, WebPage, WebServer, chromium, listening
 

@@ -8,7 +8,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.samples import first_steps
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
-from gpusim_rl.training.evaluation import evaluate
+from gpusim_rl.evaluation.evaluate import evaluate
 from tests.algorithms.test_capture import exempt
 from tests.guard import guard
 from tests.worlds import make_env, make_ppo, make_settings, numbers

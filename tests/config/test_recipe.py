@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusim_rl import memory_plan
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.recipe import choose_recipe
 from gpusim_rl.config.resume import check_training
 from gpusim_rl.core.distributed import SINGLE
+from gpusim_rl.core.memory import OutOfMemory
 from gpusim_rl.sim import factory
-from gpusim_rl.trainer import configure
-from gpusim_rl.training import memory
-from gpusim_rl.training.memory_checks import OutOfMemory
-from tests.commands import refused, succeed
+from gpusim_rl.training import memory, memory_plan
+from gpusim_rl.training.trainer import configure
+from tests.command_lines import refused, succeed
 from tests.worlds import TASKS
 
 SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "export=none", "report=false")

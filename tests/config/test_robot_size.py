@@ -12,7 +12,7 @@ from gpusim_rl.config import resume, robot_size, validate
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.paths import CONF, TASKS
-from tests.commands import TINY, command, refused
+from tests.command_lines import TINY, command, refused
 from tests.strangers.robots import Shape, mjcf
 from tests.worlds import numbers
 

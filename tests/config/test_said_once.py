@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gpusim_rl.commands.play_mode import WEB
 from gpusim_rl.config.compose import build, flatten
 from gpusim_rl.config.validate import arguments, require
 from gpusim_rl.deploy import describe, runtime
-from gpusim_rl.play_mode import WEB
 from gpusim_rl.training import metric_writers
 from tests.worlds import ROOT, TASKS
 

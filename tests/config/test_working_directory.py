@@ -11,14 +11,16 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from safetensors.torch import save_file
 
-from gpusim_rl import build, train, trainer
+from gpusim_rl import build
 from gpusim_rl.adapters import common
+from gpusim_rl.commands import train
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
-from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.load_task import load_task
+from gpusim_rl.play import replay
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.runs.run import Run
-from gpusim_rl.tools import replay
+from gpusim_rl.training import trainer
 from tests.worlds import ROOT
 from tests.worlds import TASKS as OURS
 

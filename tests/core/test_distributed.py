@@ -14,7 +14,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.commands import TINY, environment, succeed
+from tests.command_lines import TINY, environment, succeed
 from tests.graphs import CALLS, count_down
 from tests.worlds import ROOT
 

@@ -7,7 +7,7 @@ import pytest
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core import ranges
 from gpusim_rl.core.ranges import BENCH, GATE, PLAY, RANGES, Range
-from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.load_task import load_task
 from tests.worlds import TASKS
 
 # Numbers with a check of their own: they depend on other keys, or on the model.

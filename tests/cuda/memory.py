@@ -21,12 +21,12 @@ import warp as wp
 emulate.start()
 emulate.run_warp()
 
-from gpusim_rl import memory_plan, trainer  # noqa: E402 the simulation is set up first
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402
 from gpusim_rl.build import make_ppo  # noqa: E402
 from gpusim_rl.core.distributed import SINGLE  # noqa: E402
 from gpusim_rl.core.graphs import WARM_UP  # noqa: E402
 from gpusim_rl.runs.run import Run  # noqa: E402
+from gpusim_rl.training import memory_plan, trainer  # noqa: E402
 
 OFF = 0.1
 TRAIN = ("task=quadruped", "device=cuda", "log=none")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpusim_rl.deploy.controller import Controller
-from gpusim_rl.exporter import rest
+from gpusim_rl.deploy.export_policy import rest
 from tests.exported import export_task
 from tests.worlds import make_task
 

@@ -19,9 +19,9 @@ from gpusim_rl.deploy.record import percentiles, record
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.reflection import Reflector
 from gpusim_rl.envs.task import Task
+from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
-from gpusim_rl.training.evaluation import MeanAction, evaluation_env
 from tests import robot_files
 from tests.exported import Exported, export_task, fresh_env, make_actor
 from tests.schema import problems

@@ -15,7 +15,7 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import METADATA, field, with_verdict
 from gpusim_rl.envs.readings import JOINTS
-from gpusim_rl.training.evaluation import SEED, evaluation_env
+from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.exported import Exported, export_task
 from tests.robot_computer import BANNED

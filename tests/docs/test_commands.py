@@ -21,7 +21,7 @@ import yaml
 
 from gpusim_rl.config import compose
 from tests import arm_files, humanoid_files, robot_files
-from tests.commands import command
+from tests.command_lines import command
 from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import environment
+from tests.command_lines import environment
 from tests.docs.examples import PAGES, Block, blocks
 from tests.worlds import ROOT
 

@@ -6,13 +6,13 @@ import shlex
 
 import torch
 
-from gpusim_rl import player
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import TOLERANCE, parity
 from gpusim_rl.deploy.record import record
+from gpusim_rl.evaluation.evaluate import evaluation_env
+from gpusim_rl.play import player
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.evaluation import evaluation_env
-from tests.commands import command
+from tests.command_lines import command
 from tests.docs.examples import commands, files
 from tests.worlds import ROOT
 

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 import torch
 
-from gpusim_rl import trainer
 from gpusim_rl.adapters import common
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.curriculum import ALGO
 from gpusim_rl.envs.declarations import scheduled_fields
-from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuator_models import Net
 from gpusim_rl.tasks.classic.cartpole import Cartpole
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from gpusim_rl.training import trainer
 from tests.algorithms.test_capture import exempt
-from tests.commands import succeed
+from tests.command_lines import succeed
 from tests.guard import guard
 from tests.sim.test_actuators import INPUTS
 from tests.worlds import ROOT, TASKS
@@ -354,7 +354,7 @@ def learns_slowly(monkeypatch) -> list[float]:
         seen.append(task.fastest[0])
         return {"success": float(task.fastest[0] <= (0.6 if len(seen) < 10 else 1.0))}
 
-    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", evaluate)
     return seen
 
 

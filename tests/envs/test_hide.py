@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.commands import refused
+from tests.command_lines import refused
 from tests.worlds import make_env
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from gpusim_rl.config import command_line
 from gpusim_rl.envs.env import Env
-from gpusim_rl.training.evaluation import evaluation_env
+from gpusim_rl.evaluation.evaluate import evaluation_env
 from tests.algorithms.test_capture import exempt
-from tests.commands import SMALL
+from tests.command_lines import SMALL
 from tests.guard import guard
 from tests.worlds import SIMS, make_env, make_ppo, make_task, numbers
 

@@ -11,7 +11,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State, joint_columns, sensor_columns
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.algorithms.test_capture import exempt
-from tests.commands import SMALL, command
+from tests.command_lines import SMALL, command
 from tests.guard import guard
 from tests.worlds import SIMS, copies, make_env, make_ppo
 

@@ -20,7 +20,7 @@ from gpusim_rl.robots.arm.loading import LoadedArm
 from gpusim_rl.robots.arm.workspace import LARGEST, REACH, Box, drawn, goals_of
 from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import as_yaml
-from gpusim_rl.robots.shapes import load_any, load_as
+from gpusim_rl.robots.load import load_any, load_as
 from tests import robot_files
 from tests.arm_files import COUPLED, mjcf
 from tests.exported import export_task

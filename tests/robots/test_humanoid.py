@@ -18,7 +18,7 @@ from gpusim_rl.robots.description import as_yaml
 from gpusim_rl.robots.humanoid.description import humanoid_reasons
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
 from gpusim_rl.robots.humanoid.soles import fit_sole
-from gpusim_rl.robots.shapes import load_any, load_as
+from gpusim_rl.robots.load import load_any, load_as
 from tests import robot_files
 from tests.humanoid_files import mjcf
 from tests.worlds import robot_keys

@@ -14,18 +14,18 @@ import pytest
 import torch
 import yaml
 
-from gpusim_rl import player
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.to_onnx import sealed
+from gpusim_rl.play import player
 from gpusim_rl.robots.model_files import check_confined, copy_model
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run, newest
-from tests.commands import command, refused
+from tests.command_lines import command, refused
 
 
 @pytest.fixture

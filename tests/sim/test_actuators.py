@@ -11,19 +11,20 @@ import pytest
 import torch
 from safetensors.torch import save as to_bytes
 
-from gpusim_rl import train, trainer
 from gpusim_rl.build import make_ppo as make_ppo_of
+from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
+from gpusim_rl.play.replay import Repro
 from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuated import ActuatedSim, make_actuated
 from gpusim_rl.sim.actuator_models import KEY, WIDEST, Inputs, Net, load
 from gpusim_rl.sim.actuator_spec import KINDS, Actuator
 from gpusim_rl.sim.native import Native
-from gpusim_rl.tools.replay import Repro
-from tests.commands import EXPORTED, TINY
+from gpusim_rl.training import trainer
+from tests.command_lines import EXPORTED, TINY
 from tests.guard import HostRead, guard
 from tests.worlds import SIMS, make_actuator, make_env, make_ppo, make_task, sim_options
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
 from tests.acceptance import cli
-from tests.commands import TINY, command
+from tests.command_lines import TINY, command
 from tests.strangers.files import Attack, Draw, prepare
 from tests.strangers.robots import Stranger, draw
 

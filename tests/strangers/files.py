@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.commands import EXPORTED, TINY, succeed
+from tests.command_lines import EXPORTED, TINY, succeed
 from tests.strangers.robots import Shape, mjcf
 
 GIANT = 40 << 30  # bytes of a file with nothing in it

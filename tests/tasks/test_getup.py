@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpusim_rl.envs.state import State
-from gpusim_rl.training.evaluation import evaluate
+from gpusim_rl.evaluation.evaluate import evaluate
 from tests.worlds import Stateless, make_env, make_task, numbers
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.goal_scores import return_scores
 from gpusim_rl.envs.state import State
+from gpusim_rl.tasks.common.goal_scores import return_scores
 from tests.worlds import make_env, make_task
 
 gymnasium = pytest.importorskip(

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.scores import walking_scores
 from gpusim_rl.envs.state import State
+from gpusim_rl.tasks.common.scores import walking_scores
 from tests.worlds import make_env, make_task
 
 # One state, from which each term is computed by hand below.

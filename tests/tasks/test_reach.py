@@ -10,7 +10,7 @@ import torch
 from gpusim_rl.core.maths import from_axis_angle, log, product, rotate
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.state import State
-from gpusim_rl.training.evaluation import evaluate
+from gpusim_rl.evaluation.evaluate import evaluate
 from tests.worlds import Stateless, make_env, make_task, numbers
 
 THRESHOLDS = {"reach": 0.95, "reach_pose": 0.90}  # of success, trained

@@ -11,7 +11,7 @@ from gpusim_rl.tools.bench import mjlab
 from gpusim_rl.tools.bench.levels import LEVELS, PARTS
 from gpusim_rl.tools.bench.main import RATIOS, main
 from gpusim_rl.tools.bench.reference_ppo import Plain
-from tests.commands import command
+from tests.command_lines import command
 from tests.worlds import make_env, make_ppo
 
 SMALL = {

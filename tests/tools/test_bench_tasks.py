@@ -3,7 +3,7 @@
 import json
 
 from gpusim_rl.tools.bench.tasks import HEADS, settings, task_names
-from tests.commands import command
+from tests.command_lines import command
 from tests.worlds import TASKS
 
 SMALL = ("device=cpu", "warmup=1", "seconds=1e-3", "repeats=1", "num_envs=8", "num_steps=4")

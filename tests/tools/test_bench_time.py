@@ -9,8 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from gpusim_rl import trial
-from gpusim_rl.tools.bench import modes, summary, time_to_success, trees
+from gpusim_rl.tools.bench import modes, summary, time_to_success, trees, trial
 from tests.worlds import ROOT, make_env, make_ppo
 
 SMALL = (

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusim_rl import train
+from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
 from gpusim_rl.runs.checkpoints import RENAMED
 from gpusim_rl.tools import verify
-from tests.commands import TINY
+from tests.command_lines import TINY
 
 PLAN = "curriculum={task.weights.slip:{from:0,to:1,by:success,start:-1,stop:1}}"
 
@@ -18,7 +18,7 @@ def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
     """A run that was evaluated is what its configuration makes; one whose curriculum goes by
     evaluations is until the first."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *_, **__: {"success": 0.3})
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     words = [
         "task=quadruped",
         *TINY,
@@ -38,7 +38,7 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
     """A run that was continued with other values cannot be made again from its config.yaml: one
     line says so."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *_, **__: {"success": 0.3})
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     for words in (
         ["task=quadruped", *TINY, "iterations=2", "run_dir=run", "log=none"],
         ["resume=run", "iterations=3", "graph=off", "sim.threads=2"],

@@ -5,7 +5,7 @@ import pytest
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import compose
-from gpusim_rl.training.evaluation import STOP_SEED, evaluate
+from gpusim_rl.evaluation.evaluate import STOP_SEED, evaluate
 
 
 def judge(ppo: PPO, cfg: dict) -> dict[str, float]:

@@ -16,22 +16,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpusim_rl import train, trainer
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_ppo as build_ppo
+from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.envs.registry import load_task
+from gpusim_rl.envs.load_task import load_task
+from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
-from gpusim_rl.trainer import Trainer
-from gpusim_rl.training import evaluation, loop
+from gpusim_rl.training import loop, trainer
 from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
-from tests.commands import EXPORTED, TINY, command, environment, refused, succeed
+from gpusim_rl.training.trainer import Trainer
+from tests.command_lines import EXPORTED, TINY, command, environment, refused, succeed
 from tests.worlds import ROOT, make_env, make_ppo
 
 WORDS = ("task=quadruped", *TINY, "log=none")
@@ -368,7 +369,7 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
 
 def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
-    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": 0.9})
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
     Trainer(resume.check_training(configured("resume=run"), ["resume=run"])).train()
     assert Path("run/eval.json").exists()
@@ -407,7 +408,7 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
 
     original = PPO.report
     monkeypatch.setattr(PPO, "report", report)
-    monkeypatch.setattr("gpusim_rl.training.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", evaluate)
     monkeypatch.setattr("gpusim_rl.training.progress.time", clock)
     words = ["stop_at=0.9", "eval_every=1", "save_every=1", "episodes=2"]
     # The return that an evaluation goes by is that of the iteration before.
@@ -428,7 +429,7 @@ def test_the_best_is_kept(here, monkeypatch):
     monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
     monkeypatch.setattr(
-        "gpusim_rl.training.evaluation.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}
+        "gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}
     )
     train.train_or_exit(
         configured("iterations=6", "stop_at=0.95", "eval_every=1", "save_every=100", "run_dir=run")

@@ -10,9 +10,9 @@ import warp as wp
 
 from gpusim_rl import build as building
 from gpusim_rl.config import compose
-from gpusim_rl.training import memory_checks
+from gpusim_rl.core import memory as memory_checks
 from gpusim_rl.training.memory import PARTS, held_bytes, measure, measure_parts
-from tests.commands import command, refused, succeed
+from tests.command_lines import command, refused, succeed
 from tests.worlds import make_env, make_ppo
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_names import NAMES, public_name, public_row
 from gpusim_rl.training.metric_writers import logged_in, sink
-from tests.commands import environment
+from tests.command_lines import environment
 from tests.films import gray_film
 from tests.wandb_file import read_wandb, records
 from tests.worlds import ROOT

@@ -11,7 +11,7 @@ import pytest
 from mujoco.rendering.classic import gl_context
 
 from gpusim_rl.viewer import offscreen, target
-from tests.commands import environment
+from tests.command_lines import environment
 
 BALL = "<mujoco><worldbody><light pos='0 0 3'/><geom size='1' rgba='1 0 0 1'/></worldbody></mujoco>"
 RENDER = f"""

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.rollouts import show_fields
+from gpusim_rl.play.rollouts import show_fields
 from gpusim_rl.viewer.target import check_command, command_arrow, place_target
 from tests.worlds import make_actuator, make_sim_of, make_task
 

@@ -23,7 +23,7 @@ from yaml import YAMLError
 from gpusim_rl.config import validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.paths import TASKS
+from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.waiting import waiting
 
 SIMS = ("native", "warp")
@@ -34,7 +34,7 @@ HEADS = ("task", "sim", "worlds", *(f"{level} steps/s" for level in LEVELS), "of
 
 def task_names() -> list[str]:
     """The names of our tasks, in alphabetical order."""
-    return sorted(file.stem for file in TASKS.glob("*/*.py") if file.stem != "__init__")
+    return sorted(file.stem for file in (CONF / "task").glob("*.yaml"))
 
 
 def measured(task: str, sim: str, words: list[str]) -> dict[str, Any]:

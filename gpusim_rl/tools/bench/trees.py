@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gpusim_rl.core.paths import PACKAGE
 
-TRIAL = PACKAGE / "trial.py"  # the program that trains; it is not imported
+TRIAL = Path(__file__).with_name("trial.py")  # the program that trains; it is not imported
 HERE = "."  # of commits=: this tree as it is
 
 
@@ -69,7 +69,7 @@ def variants(cfg: dict[str, Any], words: list[str], folder: Path) -> list[Varian
 def run(
     variant: Variant, job: dict[str, Any], folder: Path, show: Callable[[str], None]
 ) -> dict[str, Any]:
-    """What `gpusim_rl/trial.py` measures of a variant.
+    """What `gpusim_rl/tools/bench/trial.py` measures of a variant.
 
     Args:
         job: its job, but for the tree.

@@ -1,0 +1,252 @@
+"""The command `gpusim-play`, which is play.py in a checkout.
+
+Torch and MuJoCo are imported inside functions: mistakes in the command line are answered before.
+"""
+
+# ruff: noqa: E402
+
+import os
+
+PARENT = os.getppid()  # before imports that take long: it may end meanwhile
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+
+from gpusim_rl.commands import new_task
+from gpusim_rl.commands.play_mode import choose_mode, demo, web_packages
+from gpusim_rl.config import command_line, validate
+from gpusim_rl.core import errors
+from gpusim_rl.core.paths import CONF, program
+from gpusim_rl.gate import command as gate
+from gpusim_rl.play import player
+from gpusim_rl.viewer.caption import Caption
+from gpusim_rl.viewer.film import film
+from gpusim_rl.viewer.offscreen import load_backend
+from gpusim_rl.viewer.picture import picture
+from gpusim_rl.viewer.target import fixed_command
+from gpusim_rl.viewer.window import Choose, Command, Keys, tour, view
+
+REPLAY_SECONDS = 5  # of a video of repro=
+
+
+def evaluate_run(cfg: dict[str, Any]) -> None:
+    """mode=evaluate: print the scores, and write them to out=.
+
+    The run's own eval.json stays as training wrote it.
+    """
+    with errors.one_line_errors():
+        ppo, config = player.load_run(player.find_run(cfg), cfg)
+    from gpusim_rl.evaluation.evaluate import evaluate
+
+    scores = evaluate(ppo.policy, ppo.env.task, **player.how_to_evaluate(config, cfg))
+    print(text := json.dumps(scores, indent=2))
+    write_out(cfg, text)
+
+
+def grid_run(cfg: dict[str, Any]) -> None:
+    """mode=grid: print success by kind and level of rough ground, and write it to out= and report=.
+
+    out= has the falls and the intervals, too.
+    """
+    with errors.one_line_errors():
+        run = player.find_run(cfg)
+        ppo, config = player.load_run(run, cfg)
+        player.check_rough(run, ppo.env.task, "mode=grid")
+    from gpusim_rl.evaluation import terrain_grid
+
+    how = player.how_to_evaluate(config, cfg)
+    grid = terrain_grid.terrain_grid(ppo.policy, ppo.env.task, **how)
+    print(terrain_grid.as_text(grid))
+    write_out(cfg, json.dumps(grid, indent=2))
+    if cfg["report"]:
+        with errors.one_line_errors():
+            terrain_grid.draw(grid, Path(cfg["report"]))
+
+
+def write_out(cfg: dict[str, Any], text: str) -> None:
+    """Write a text to out=, if that is given."""
+    from gpusim_rl.core.files import write_whole
+
+    if cfg["out"]:
+        with errors.one_line_errors():
+            write_whole(Path(cfg["out"]), f"{text}\n".encode())
+
+
+def export_run(cfg: dict[str, Any]) -> None:
+    """mode=export: write the controller, or with export=network the network alone."""
+    with errors.one_line_errors():
+        run = player.find_run(cfg)
+        ppo, config = player.load_run(run, cfg)
+        path = Path(cfg["out"] or run.path / "policy.onnx")
+        validate.writable("out", str(path))
+        from gpusim_rl.deploy import export_policy as exporter
+
+        export = {"controller": exporter.export_policy, "network": exporter.export_bare_network}
+        error = export[cfg["export"]](ppo, config, run.path, path)
+    print(f"wrote {path}: within {error:.1e} of training")
+
+
+def replay(cfg: dict[str, Any], mode: str) -> None:
+    """repro=: print what went wrong, timestep by timestep; then show it ten times slower."""
+    path = Path(cfg["repro"])
+    with errors.one_line_errors():
+        if mode == "video":
+            load_backend()
+        from gpusim_rl.play.replay import Repro
+
+        for line in Repro(path, cfg["task_code"]).steps():
+            print(errors.printable(line))
+        again = Repro(path, cfg["task_code"])
+        if mode == "viewer":
+            view(again.model, again.frames(), None)
+        elif mode == "video":
+            out = Path(cfg["video"] or path.with_suffix(".mp4"))
+            seconds = min(cfg["seconds"], REPLAY_SECONDS)
+            film(again.model, again.frames(), out, seconds, size=cfg["size"], view=cfg["camera"])
+
+
+def describe_robot(cfg: dict[str, Any]) -> None:
+    """mode=robot: print what is given and guessed of a robot, as a file for conf/robot/."""
+    with errors.one_line_errors():
+        from gpusim_rl.robots.description import as_yaml, labels_of
+        from gpusim_rl.robots.load import load_any
+
+        values = dict(cfg["robot"])
+        name, actuator = values.pop("name"), values.pop("actuator")
+        name = Path(values["mjcf"].rpartition(":")[2]).stem if name == "own" else name
+        loaded = load_any(**values)
+        print(text := as_yaml(loaded, values, name, actuator))
+        if cfg["out"]:
+            Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")
+        if cfg["report"]:
+            picture(loaded.mjm, labels_of(loaded), Path(cfg["report"]))
+
+
+def write_task(cfg: dict[str, Any]) -> None:
+    """mode=new-task: write the files of a task, and print the commands that train and test it."""
+    name = cfg["name"]
+    files = new_task.render(name)
+    with errors.one_line_errors():
+        new_task.write_new(files, Path.cwd())
+    for file in files:
+        print(f"wrote {file}")
+    print(f"train it: {program('train')} task={name}")
+    print(f"test it: python -m pytest {[*files][-1]}")
+
+
+def show(cfg: dict[str, Any], mode: str) -> None:
+    """mode=viewer and mode=video."""
+    with errors.one_line_errors():
+        run = None if cfg["onnx"] else player.find_run(cfg)
+    beside = run.path / "play.mp4" if run else Path(cfg["onnx"]).with_suffix(".mp4")
+    out = Path(cfg["video"] or beside)
+    if mode == "video":
+        with errors.one_line_errors():
+            validate.writable("video", str(out))
+            load_backend()
+    keys: list[Keys] = []
+    source, asked = command_source(cfg, keys if mode == "viewer" else None), []
+
+    def choose(about: Mapping[str, Any]) -> Command:
+        asked[:] = [about, source(about)]
+        return asked[1]
+
+    with errors.one_line_errors():
+        if run:
+            ppo, config = player.load_run(run, cfg)
+            rollout, frames = player.play_run(run, ppo, config, cfg, choose)
+        else:
+            rollout, frames = player.play_onnx(Path(cfg["onnx"]), choose)
+            gate.say_verdict(Path(cfg["onnx"]))
+        fixed_command(rollout.about, cfg["command"])
+        if mode == "viewer":
+            controls = keys[0] if keys else Keys((), ())
+            shown = f"{run.path if run else cfg['onnx']}: {controls.help}"
+            print(errors.printable(shown), flush=True)
+            view(rollout.model, frames, controls, rollout)
+        else:
+            caption = Caption(rollout.model, *asked)
+            how = dict(size=cfg["size"], view=cfg["camera"], caption=caption)
+            film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **how)
+            print(f"wrote {out}")
+            if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
+                shown = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
+                print(f"in a browser: {program('play')} {errors.printable(shown)} mode=web")
+
+
+def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
+    """Where commands come from: command=, the keyboard, or a tour.
+
+    With a keyboard its `Keys` are appended to `keys`.
+    """
+
+    def choose(about: Mapping[str, Any]) -> Command:
+        names, trained = about["names"], about["trained"]
+        fixed = fixed_command(about, cfg["command"])
+        if keys is not None and not len(fixed):
+            center = about.get("center", ())
+            keys.append(Keys(trained["low"], trained["high"], center, names))
+        if len(fixed):
+            return lambda t: fixed
+        return keys[0] if keys else tour(about, cfg["seconds"])
+
+    return choose
+
+
+def show_page(cfg: dict[str, Any]) -> None:
+    """mode=web: serve a page that shows one policy, or two side by side."""
+    with errors.one_line_errors():
+        words = cfg["compare"] or [cfg["onnx"] or str(player.find_run(cfg).path)]
+        for word in cfg["compare"] or ():
+            if not player.is_file(word):
+                player.find_run({"run": word})
+    with errors.one_line_errors(), web_packages():
+        from gpusim_rl.web import app  # loads torch and viser, after mistakes are answered
+
+    app.serve(cfg, words, PARENT)
+
+
+def play(cfg: dict[str, Any], asks_demo: bool = False) -> None:
+    """What a configuration asks for, of the policy that comes with the package if `asks_demo`."""
+    with errors.one_line_errors():
+        cfg = demo(cfg) if asks_demo else cfg
+        mode = choose_mode(cfg)
+    if cfg["repro"]:
+        replay(cfg, mode)
+    elif mode == "evaluate":
+        evaluate_run(cfg)
+    elif mode == "grid":
+        grid_run(cfg)
+    elif mode == "export":
+        export_run(cfg)
+    elif mode == "gate":
+        gate.gate_policy(cfg)
+    elif mode == "robot":
+        describe_robot(cfg)
+    elif mode == "new-task":
+        write_task(cfg)
+    elif mode == "web":
+        show_page(cfg)
+    else:
+        show(cfg, mode)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="play")
+def run(cfg: DictConfig) -> None:
+    """`--help`, `--cfg` and `--info`, which Hydra answers before it would call this."""
+
+
+def main() -> None:
+    """Check the command line, then show, evaluate or export."""
+    asked, words = sys.argv[1:], [word for word in sys.argv[1:] if word != "demo"]
+    sys.argv[1:], cfg = command_line.check("play", words)
+    try:
+        play(cfg, "demo" in asked) if cfg else run()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

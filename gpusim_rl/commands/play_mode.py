@@ -1,0 +1,192 @@
+"""What `play.py` is asked to do, and whether its keys fit together."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.commands import new_task
+from gpusim_rl.config import validate
+from gpusim_rl.core import ranges
+from gpusim_rl.core.paths import PACKAGE
+from gpusim_rl.gate import settings as gate_settings
+from gpusim_rl.viewer.offscreen import has_display
+from gpusim_rl.viewer.target import is_number
+
+MODES = (
+    *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "robot"),
+    "new-task",
+    "web",
+)
+DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
+EXPORTS = ("controller", "network")
+FILMS = (".mp4", ".mov", ".mkv", ".avi", ".gif")
+ONLY = {  # modes that a key is for
+    "report": ("robot", "grid"),
+    "name": ("new-task",),
+    "worlds": ("video", "web"),
+    "size": ("video",),
+    "camera": ("video",),
+    "variants": ("gate",),
+    "kind": ("video", "viewer", "web"),
+    "level": ("video", "viewer", "web"),
+    "compare": ("web",),
+    "host": ("web",),
+    "port": ("web",),
+    "out": ("evaluate", "grid", "export", "gate", "robot"),
+    "video": ("video",),
+}
+# As in pyproject.toml. The page uses private names of viser, which a 1.2 may change.
+WEB = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
+OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
+
+
+def choose_mode(cfg: dict[str, Any]) -> str:
+    """The mode, with `auto` resolved.
+
+    ValueError if the keys do not fit together, OSError if a file is missing or cannot be written.
+    """
+    if cfg["mode"] not in MODES:
+        raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
+    check_source(cfg)
+    mode = cfg["mode"]
+    if cfg["repro"] and mode == "auto" and not cfg["video"] and not has_display():
+        return "print"
+    if mode == "auto":
+        mode = "video" if cfg["video"] or not has_display() else "viewer"
+    if mode == "viewer" and not has_display():
+        raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
+    check_values(cfg)
+    if mode == "web":
+        check_web(cfg)
+    if mode == "video":
+        validate.writable("video", cfg["video"], FILMS)
+    elif mode in (*OF_RUNS, "robot", "gate"):
+        validate.writable("out", cfg["out"])
+    if cfg["export"] not in EXPORTS:
+        raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
+    check_report(cfg, mode)
+    for key, modes in ONLY.items():
+        if mode not in modes and cfg[key] is not None:
+            raise ValueError(f"{key}={cfg[key]} needs mode={' or '.join(modes)}")
+    if mode == "robot" and cfg["robot"]["mjcf"] is None:
+        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
+    if mode == "new-task":
+        new_task.check_name(cfg["name"])
+    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
+        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
+    return mode
+
+
+def demo(cfg: dict[str, Any]) -> dict[str, Any]:
+    """A configuration, with the policy that comes with the package to be shown.
+
+    A film is demo.mp4 unless video= names one. ValueError if another policy is named, or the mode
+    shows none.
+    """
+    mode = cfg["mode"]
+    if mode not in ("auto", "viewer", "video", "web"):
+        raise ValueError(f"mode={mode}: the demo is shown by mode=viewer, video or web")
+    for key in ("run", "onnx", "repro", "checkpoint", "compare"):
+        if cfg[key] is not None:
+            raise ValueError(f"{key}={cfg[key]}: the demo shows its own policy")
+    films = mode == "video" or (mode == "auto" and not has_display())
+    film = "demo.mp4" if films and cfg["video"] is None else cfg["video"]
+    return cfg | {"onnx": str(DEMO), "video": film}
+
+
+def check_source(cfg: dict[str, Any]) -> None:
+    """ValueError unless run=, onnx= and repro= fit together and to the mode."""
+    only_runs = cfg["mode"] in OF_RUNS
+    if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]):
+        raise ValueError("onnx= is a policy by itself: not with run= or checkpoint=")
+    if cfg["onnx"] and only_runs:
+        raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
+    judged = cfg["mode"] == "gate"
+    if judged and cfg["checkpoint"]:
+        raise ValueError("mode=gate judges an exported file: not with checkpoint=")
+    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs or judged):
+        others = f"run=, onnx= or mode={' or '.join((*OF_RUNS, 'gate'))}"
+        raise ValueError(f"repro= is shown by itself: not with {others}")
+    for key in ("worlds", "kind", "level"):
+        if cfg[key] is not None and (cfg["onnx"] or cfg["repro"]):
+            raise ValueError(f"{key}={cfg[key]} needs run=")
+
+
+def check_web(cfg: dict[str, Any]) -> None:
+    """ValueError unless the page can be served, and what it is to show fits together."""
+    if not (find_spec("viser") and find_spec("mjviser")):
+        raise ValueError("mode=web needs viser and mjviser: pip install 'gpusim_rl[web]'")
+    for key in ("repro", "video"):
+        if cfg[key]:
+            raise ValueError(f"{key}= is not shown by mode=web")
+    host, compare = cfg["host"], cfg["compare"]
+    if host is not None and host != "localhost":
+        try:
+            ip_address(host)
+        except ValueError:
+            expected = "expected an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+            raise ValueError(f"host={host!r}: {expected}") from None
+    if compare is None:
+        return
+    if not (isinstance(compare, list) and len(compare) == 2 and all(map(is_path, compare))):
+        raise ValueError(f"compare={compare}: expected two run directories or .onnx files")
+    for key in ("run", "onnx", "checkpoint", "worlds"):
+        if cfg[key]:
+            raise ValueError(f"compare= names both policies: not with {key}=")
+
+
+@contextmanager
+def web_packages() -> Iterator[None]:
+    """Turn the ImportError of a package that lacks what the page uses into a ValueError."""
+    try:
+        yield
+    except ImportError as error:
+        needed = " and ".join(f"{name}{versions}" for name, versions in WEB.items())
+        have = " and ".join(f"{name} {version(name)}" for name in WEB)
+        raise ValueError(f"mode=web cannot use {have}, it needs {needed}: {error}") from None
+
+
+def is_path(word: Any) -> bool:
+    """Whether a word of the command line is a path."""
+    return isinstance(word, str) and word != ""
+
+
+def check_report(cfg: dict[str, Any], mode: str) -> None:
+    """ValueError or OSError unless the picture report= can be drawn and written."""
+    validate.writable("report", cfg["report"], (".png",))
+    if mode == "grid" and cfg["report"] and not find_spec("matplotlib"):
+        raise ValueError("report= needs matplotlib: pip install matplotlib")
+
+
+def check_values(cfg: dict[str, Any]) -> None:
+    """ValueError if a path, a number or the command is of another kind."""
+    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "report"):
+        if cfg[key] is not None and not isinstance(cfg[key], str):
+            raise ValueError(f"{key}={cfg[key]!r}: expected a path")
+    if not isinstance(cfg["robot"]["mjcf"], str | None):
+        raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
+    words = {
+        "kind": "a kind of rough ground",
+        "camera": "the name of a camera",
+        "host": "an address",
+    }
+    for key, what in words.items():
+        if cfg[key] == "" or not isinstance(cfg[key], str | None):
+            raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
+    size = cfg["size"]
+    if size is not None and not (isinstance(size, list) and len(size) == 2):
+        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
+    ranges.check(cfg, table=ranges.PLAY)
+    if any(x % 2 for x in size or ()):
+        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
+    validate.check_task_code(cfg)
+    gate_settings.check_settings(cfg)
+    gate_settings.check_variants(cfg["variants"])
+    command = cfg["command"]
+    numbers = isinstance(command, list) and all(map(is_number, command))
+    if command and not numbers:
+        raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")

@@ -1,0 +1,117 @@
+"""From a trained policy to the ONNX file beside it: the whole controller, or the network alone."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import mujoco
+from torch import Tensor
+
+from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.core.files import read_text
+from gpusim_rl.core.waiting import waiting
+from gpusim_rl.deploy.controller import Controller
+from gpusim_rl.deploy.export import export, export_network
+from gpusim_rl.deploy.record import Recorded, percentiles, record
+from gpusim_rl.deploy.standing import standing
+from gpusim_rl.envs.task import Task
+from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
+
+WORLDS = 32  # of the final evaluation, that a file is compared on
+STEPS = 64  # control steps of them
+READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
+
+
+def evaluated(learner: Learner, success: float | None, ranges: dict[str, Any]) -> dict[str, Any]:
+    """What readings.json of a run holds: ranges of the inputs in its final evaluation."""
+    return {"iteration": learner.iterations, "success": success, "ranges": ranges}
+
+
+def export_policy(
+    learner: Learner, cfg: dict[str, Any], run: Path, path: Path | None = None
+) -> float:
+    """Export a run's controller, checked against the Env. Returns the largest difference.
+
+    The ranges of the inputs are those of the final evaluation, if the run has them of this policy.
+    Otherwise they are of whole episodes in 32 of its worlds, which are stepped for it.
+
+    Args:
+        cfg: the configuration of the learner.
+        run: the run directory.
+        path: the file; policy.onnx in the run unless given.
+    """
+    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    env = evaluation_env(learner.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
+    # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
+    policy = copy.deepcopy(learner.policy).cpu()
+    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
+    mean, known = MeanAction(policy, WORLDS), read_evaluated(run, learner, controller)
+
+    def act(obs: Tensor, began: Tensor) -> Tensor:
+        mean.restart(began)
+        return mean(obs)
+
+    steps = STEPS if known else max(STEPS, env.task.horizon)
+    path = path or run / "policy.onnx"
+    with waiting(f"exporting {path}"):
+        recorded: Recorded = record(env, act, controller, steps)
+        return export(
+            controller,
+            path,
+            name=name,
+            recorded=recorded,
+            ranges=known.get("ranges") or percentiles(recorded.given),
+            lineage=lineage(run, learner) | {"success": known.get("success")},
+            rest=rest(env.task, controller),
+        )
+
+
+def rest(task: Task, controller: Controller) -> dict[str, Any]:
+    """How the robot of a file stands, on flat ground."""
+    model = mujoco.MjModel.from_xml_string(task.mjcf_text())
+    return standing(model, controller.needs.readings, task.dt)
+
+
+def lineage(run: Path, learner: Learner) -> dict[str, Any]:
+    """Where a policy comes from, for the file's description."""
+    return {"run": run.name, "iteration": learner.iterations}
+
+
+def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[str, Any]:
+    """What `evaluated` returned, from a run's file; empty unless it is of this policy."""
+    try:
+        known = json.loads(read_text(run / READINGS))
+        shapes, ranges = controller.shapes(), known["ranges"]
+        widths = {name: [len(end) for end in ranges[name]] for name in controller.given}
+        numbers = [x for name in controller.given for end in ranges[name] for x in end]
+        numbers.append(known["success"] or 0.0)
+        fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
+        finite = all(math.isfinite(float(x)) for x in numbers)
+        if fits and finite and known["iteration"] == learner.iterations:
+            return known
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return {}
+
+
+def export_bare_network(learner: Learner, cfg: dict[str, Any], run: Path, path: Path) -> float:
+    """Export an actor alone: observation in, action out. Returns the largest difference.
+
+    ValueError if the actor remembers: only the controller has inputs for its memory.
+    """
+    if learner.policy.blank_memory(1):
+        raise ValueError("export=network needs algo.memory=none: use export=controller")
+    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    env = learner.env
+    return export_network(
+        learner.policy.actor,
+        path,
+        name=name,
+        terms=env.term_widths,
+        history=env.task.history,
+        observations=observe(learner.policy, env.task, weights=weights, noise=noise),
+        mjcf=env.task.mjcf_text(),
+        lineage=lineage(run, learner),
+    )

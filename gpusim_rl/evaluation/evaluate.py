@@ -1,0 +1,165 @@
+"""Evaluation: how good a policy is, always measured in MuJoCo C with a converged solver."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.waiting import counted
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.step import ended
+from gpusim_rl.envs.task import Task
+from gpusim_rl.networks.actor_critic import Policy, restarted
+from gpusim_rl.sim.actuated import make_actuated
+from gpusim_rl.tasks.common.scores import Scores
+
+SEED = EVALUATION_SEEDS  # of the final evaluation
+STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
+
+
+@dataclass(frozen=True)
+class Played:
+    """Episodes of B worlds, each played for the length of one.
+
+    Args:
+        task: as it was evaluated.
+        record: measure → (T, B), `terminated`: where a world failed, and `reward`.
+        returns: (B,) sum of rewards of the first episode.
+        begun: the state in which the worlds began.
+    """
+
+    task: Task
+    record: dict[str, Tensor]
+    returns: Tensor
+    begun: State
+
+
+def evaluate(policy: Policy, task: Task, *, episodes: int, **how: Any) -> Scores:
+    """`success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
+    task's own scores. The arguments are those of `play`.
+    """
+    played = play(policy, task, episodes=episodes, **how)
+    scores = played.task.score(played.record)
+    # Outside the iteration the host may read: an evaluation runs on it.
+    return {**scores, "return": played.returns.mean().item(), "episodes": episodes}
+
+
+@torch.no_grad()
+@torch_threads(1)
+def play(
+    policy: Policy,
+    task: Task,
+    *,
+    weights: dict[str, float],
+    noise: dict[str, float],
+    episodes: int,
+    seed: int = SEED,
+    progress: Callable[[str], None] | None = None,
+    before_step: Callable[[Env, int], None] | None = None,
+) -> Played:
+    """Take the mean action in `episodes` worlds, each for the length of one episode.
+
+    A world that fails restarts and goes on; its episode counts once.
+
+    Args:
+        policy: on any device.
+        task: as trained. What runs is its `evaluation()`.
+        progress: takes a line now and then, if there is no terminal; there, a bar is shown.
+        before_step: called with the Env and the number of the step.
+    """
+    env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
+    task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
+    begun = env.current_state()
+    for name in {"terminated", "reward"} & {*task.measure(begun)}:
+        raise ValueError(f"{type(task).__name__}: rename the measure {name!r}: it is taken")
+    first, returns = torch.ones(episodes), torch.zeros(episodes)
+    for t in counted(task.horizon, "evaluating", progress) if progress else range(task.horizon):
+        if before_step:
+            before_step(env, t)
+        obs = env.observation.actor
+        step = env.step(act(obs), on_step=lambda s: measures.add(task.measure(s)))
+        act.restart(ended(step))
+        returns += first * step.reward
+        first *= (~(failed := step.terminated | step.fault)).float()
+        measures.add({"terminated": failed, "reward": step.reward})
+    return Played(task, measures.stacked(), returns, begun)
+
+
+def line(scores: Scores) -> str:
+    """Scores as a line for people."""
+    return "  ".join(f"{k} unknown" if x is None else f"{k} {x:.4g}" for k, x in scores.items())
+
+
+class MeanAction:
+    """The mean action of a policy in B worlds, and what it remembers of their episodes."""
+
+    def __init__(self, policy: Policy, worlds: int):
+        self.policy, self.memory = policy, policy.blank_memory(worlds)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Observations (B, no) → actions (B, nu)."""
+        action, self.memory = self.policy.act(obs, self.memory)
+        return action
+
+    def restart(self, worlds: Tensor) -> None:
+        """Forget the episodes of the worlds (B,) bool."""
+        self.memory = restarted(self.memory, worlds)
+
+
+class Measures:
+    """The measures of every step."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Tensor]] = {}
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        """Add the measures (B,) of a step. Those of a quarantined world may not be finite."""
+        for name, value in values.items():
+            value = torch.nan_to_num(value.float(), posinf=0.0, neginf=0.0).clamp(-1e6, 1e6)
+            self.values.setdefault(name, []).append(value)
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Each measure as (T, B)."""
+        return {name: torch.stack(values) for name, values in self.values.items()}
+
+
+@torch.no_grad()
+@torch_threads(1)
+def observe(
+    policy: Policy,
+    task: Task,
+    *,
+    weights: dict[str, float],
+    noise: dict[str, float],
+) -> Tensor:
+    """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
+    env = evaluation_env(task, 64, weights=weights, noise=noise, seed=STOP_SEED)
+    observations, act = [], MeanAction(policy, 64)
+    for _ in range(32):
+        observations.append(env.observation.actor.clone())
+        act.restart(ended(env.step(act(env.observation.actor))))
+    return torch.cat(observations)
+
+
+def evaluation_env(
+    task: Task, num_envs: int, *, weights: dict[str, float], noise: dict[str, float], seed: int
+) -> Env:
+    """The task as it is evaluated, in MuJoCo C."""
+    task = task.evaluation()
+    actuator, substeps = task.actuator, task.substeps
+    sim = make_actuated(
+        "native",
+        task.physics,
+        num_envs,
+        actuator=actuator,
+        substeps=substeps,
+        device="cpu",
+        fields=task.fields,
+        threads=0,  # all cores
+    )
+    return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)

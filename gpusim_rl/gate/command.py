@@ -1,0 +1,148 @@
+"""`play.py mode=gate`, and `gate=true` of train.py: judge an exported file, and its variants."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import read_whole, write_whole
+from gpusim_rl.play import player
+
+SAID = 3  # complaints that are said; out= holds all
+
+
+def gate_policy(cfg: dict[str, Any]) -> None:
+    """mode=gate: print what the policy does, write the verdict into its file.
+
+    out= holds all of it as JSON. Exits with 1 if the policy fails, or a variant is refused.
+    """
+    with errors.one_line_errors():
+        path = policy_file(cfg)
+        report, judged = judge_file(path, cfg["gate"], cfg["seed"])
+        print(text(report))
+        if cfg["variants"]:
+            from gpusim_rl.gate import variants
+
+            told = variants.make(path, judged, cfg["variants"], report, cfg["gate"], cfg["seed"])
+            report["variants"] = told
+            print(variants.table(told))
+        if cfg["out"]:
+            write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
+    if line := complaint(path, report):
+        errors.exit_with_error(line, 1)
+
+
+def gate_trained(path: Path) -> str:
+    """gate=true of train.py: what mode=gate does with its defaults, for the file of a training.
+
+    Returns why it fails, in a line; empty if it passes.
+    """
+    from gpusim_rl.config.compose import compose_plain
+
+    cfg = compose_plain("play", ["mode=gate"])
+    try:
+        report, _ = judge_file(path, cfg["gate"], cfg["seed"])
+    except (ValueError, OSError) as error:
+        return str(error)
+    print(text(report))
+    return complaint(path, report)
+
+
+def say_verdict(path: Path) -> None:
+    """Print the verdict in a file in one line, if it has one; warn if the file was edited since."""
+    try:
+        told = verdict_of(path)
+        if told:
+            loose = ", with other limits or scenarios than usual" if told["changed"] else ""
+            line = f"{told['verdict']}, success {told['success']:.2f}, {told['date'][:10]}{loose}"
+            print(errors.printable(f"verdict of the release gate: {line}"), flush=True)
+    # a stranger's verdict may be anything
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
+
+
+def verdict_of(path: Path) -> dict[str, Any] | None:
+    """The verdict in a file; ValueError, which names the file, if that was edited."""
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+    from gpusim_rl.deploy.verdict import read_verdict
+
+    try:
+        return read_verdict(read_whole(path, MAX_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def policy_file(cfg: dict[str, Any]) -> Path:
+    """The file that is judged: onnx=, or that of a run."""
+    from gpusim_rl.config.compose import compose_plain
+    from gpusim_rl.config.validate import writable
+    from gpusim_rl.gate.settings import check_keys
+
+    check_keys(cfg, compose_plain("play", []))
+    writable("out", cfg["out"], (".json",))  # never a policy
+    path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
+    if not path.is_file() and not cfg["onnx"]:
+        raise ValueError(f"there is no {path}: write it with mode=export")
+    writable("onnx", str(path))
+    return path
+
+
+def judge_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], bytes]:
+    """The report of a file, whose verdict is written into it, and the bytes that were judged.
+
+    ValueError if it cannot be judged, or is changed meanwhile.
+    """
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+
+    judged = read_whole(path, MAX_BYTES)
+    policy, _ = player.open_onnx(path)
+    from gpusim_rl.gate import gate
+
+    with player.engine_errors(path), description_errors(path):
+        report = gate.judge(policy, settings, seed, str(path))
+    gate.write_verdict(path, report, settings, judged)
+    return report, judged
+
+
+@contextmanager
+def description_errors(path: Path) -> Iterator[None]:
+    """Turn what a wrong description of a file may raise into a ValueError that names the file."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"{path} has an invalid description: {reason}") from None
+
+
+def text(report: dict[str, Any]) -> str:
+    """A report for people."""
+    from gpusim_rl.gate.judge import table
+
+    lines = [table(report["rows"])]
+    if report["changed"]:
+        told = ", ".join(f"gate.{key}={value}" for key, value in report["changed"].items())
+        lines.append(f"other than the defaults: {told}")
+    if report["skipped"]:
+        told = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
+        lines.append(f"not tried, since the robot lacks it: {told}")
+    if report["follows"] == "nothing":
+        lines.append("no command is followed: falls and limits alone are judged")
+    if report["rotation"]:
+        lines.append("of the command the position alone is judged, and not the rotation")
+    won = report["success"]
+    low, high = won["interval"]
+    lines.append(f"success {won['value']:.3f} ({low:.3f} to {high:.3f}) of {won['of']} robots")
+    return "\n".join(lines)
+
+
+def complaint(path: Path, report: dict[str, Any]) -> str:
+    """Why a policy or its variants fail, in a line; empty if they pass. A pass is printed."""
+    if report["verdict"] != "pass":
+        lines = report["complaints"]
+        more = f"; and {len(lines) - SAID} more" if len(lines) > SAID else ""
+        return f"{path} fails the gate: {'; '.join(lines[:SAID])}{more}"
+    print(f"{path} passes the gate; the verdict is written into the file")
+    refused = [x["variant"] for x in report.get("variants", []) if x["refused"]]
+    return f"{path}: refused variants: {', '.join(refused)}" if refused else ""

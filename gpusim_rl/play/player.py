@@ -1,0 +1,223 @@
+"""Policies as play.py shows them: the policy of a run, or an exported file."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.config import resume
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import read_whole
+from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout, engine_errors
+from gpusim_rl.viewer.film import Frames
+from gpusim_rl.viewer.target import check_command
+from gpusim_rl.viewer.window import Choose
+
+ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
+MAX_STEPS = 1000  # timesteps of a control step
+SHORTEST = 1e-5  # timestep [s]
+
+
+def is_file(word: str) -> bool:
+    """Whether a word names an exported policy, and no run."""
+    path = Path(word)
+    return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
+
+
+def find_run(cfg: dict[str, Any]) -> Any:
+    """The run that run= names, else the newest."""
+    from gpusim_rl.runs.run import Run, newest
+
+    return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
+
+
+def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Load the policy of a run on the CPU.
+
+    Returns:
+        A PPO of one world with the policy, and the run's configuration. checkpoint= names another
+        checkpoint than the last.
+    """
+    from gpusim_rl.runs.checkpoints import load
+
+    config = resume.load_config(run, cfg["task_code"]) | {"episodes": cfg["episodes"]}
+    if cfg["checkpoint"]:
+        path = Path(cfg["checkpoint"])
+        state, note = load(path)
+    else:
+        state, note, path = run.checkpoints.restore(errors.warn)
+    edited = resume.edits(note, config, path)
+    from gpusim_rl.build import make_ppo  # loads torch, after mistakes are answered
+
+    on_cpu = {
+        "sim": {"name": "native", "threads": 1},
+        "device": "cpu",
+        "threads": 1,
+        "num_steps": 1,
+        "algo": config["algo"] | {"num_minibatches": 1},
+    }
+    ppo = make_ppo(config | on_cpu, num_envs=1)
+    ppo.policy.load(state, str(path))
+    if edited:
+        said = ", ".join(sorted(edited.values()))
+        errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
+    ppo.iterations = iterations_of(state)
+    return ppo, config
+
+
+def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
+    """Load the policy of a checkpoint of a run into its PPO, the last one if name is None.
+
+    ValueError or OSError, in one line, if it is not whole.
+    """
+    from gpusim_rl.runs.checkpoints import load
+
+    if name is None:
+        state, _, path = run.checkpoints.restore(errors.warn)
+    else:
+        path = run.checkpoints.path / f"{name}.safetensors"
+        run.checkpoints.check(path, run.checkpoints.manifest())
+        state, _ = load(path)
+    ppo.policy.load(state, str(path))
+    ppo.iterations = iterations_of(state)
+
+
+def iterations_of(state: dict[str, Any]) -> int:
+    """How many iterations a checkpoint was trained; 0 if it does not say."""
+    done = state.get("ppo/iteration")
+    return int(done) if done is not None and done.numel() == 1 else 0
+
+
+def how_to_evaluate(config: dict[str, Any], cfg: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of an evaluation, of a run's configuration and of play.py's."""
+    keys = {key: config["task"][key] for key in ("weights", "noise")}
+    return keys | dict(episodes=cfg["episodes"], progress=errors.warn)
+
+
+def check_rough(run: Any, task: Any, asked: str) -> None:
+    """ValueError unless the task of a run is on rough ground, which play.py was asked for."""
+    if not task.takes_terrain:
+        raise ValueError(f"{asked}: the task of {run.path} is on flat ground")
+
+
+def shown_task(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
+    """The task of a run on one kind or level of its rough ground; None leaves it as it is.
+
+    ValueError if there is none.
+    """
+    only: dict[str, Any] = {} if level is None else {"level": level}
+    asked = [f"level={level}"] * len(only)
+    if kind is not None:
+        only, asked = only | {"kinds": (kind,)}, [*asked, f"kind={kind}"]
+    if not only:
+        return task
+    check_rough(run, task, " ".join(asked))
+    return replace(task, terrain=task.terrain | only)
+
+
+def play_run(
+    run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any], choose: Choose
+) -> tuple[RunRollout, Frames]:
+    """Worlds as an evaluation steps them, worlds= of them or one, and their frames."""
+    rollout = run_rollout(run, ppo, config, cfg)
+    return rollout, frames_of(rollout, choose, several=bool(cfg["worlds"]))
+
+
+def play_onnx(path: Path, choose: Choose) -> tuple[FileRollout, Frames]:
+    """The world of an exported policy, from its file alone, and its frames."""
+    rollout = file_rollout(path)
+    return rollout, frames_of(rollout, choose)
+
+
+def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames:
+    """Frames of the first world, or of several side by side. A wrong command raises at once."""
+    command = choose(rollout.about) if rollout.about else None
+
+    def frames() -> Frames:
+        t = 0.0
+        while True:
+            rollout.step(command(t) if command else None)
+            t += rollout.dt
+            rollout.show_world(0)
+            yield t, rollout.qpos() if several else rollout.qpos()[0]
+
+    return frames()
+
+
+def run_rollout(run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any]) -> RunRollout:
+    """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
+    task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    weights, noise = config["task"]["weights"], config["task"]["noise"]
+    return RunRollout(ppo.policy, task, n, weights=weights, noise=noise, seed=cfg["seed"])
+
+
+def check_operators(path: Path) -> None:
+    """ValueError if a stranger's ONNX file may never end, or uses operators that are not ONNX's."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+
+    try:
+        model = onnx.load_model_from_string(read_whole(path, MAX_BYTES))
+    except DecodeError:
+        raise ValueError(f"{path} is not an ONNX file that onnxruntime can load") from None
+    if model.functions:
+        raise ValueError(f"{path}: functions of its own are not allowed")
+    graphs = [model.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            if node.domain not in ("", "ai.onnx") or node.op_type in ENDLESS:
+                name = f"{node.domain}.{node.op_type}".strip(".")
+                raise ValueError(f"{path}: the operator {name} is not allowed")
+            for attribute in node.attribute:
+                graphs += [attribute.g, *attribute.graphs]
+
+
+def check_model(model: Any, policy: Any, path: Path) -> None:
+    """ValueError unless a stranger's model is a robot that the policy of its file can drive."""
+    names = {"sensor": [model.sensor(i).name for i in range(model.nsensor)]}
+    names["joint"] = [model.joint(i).name for i in range(model.njnt)]
+    for name, width in policy.needs.items():
+        if name in ("joint_pos", "joint_vel"):
+            joints = policy.reads.get(name, [])
+            fits = len(joints) == width and all(
+                joint and joint in names["joint"] for joint in joints
+            )
+        else:
+            known = name in names["sensor"] and name not in policy.reads
+            fits = known and model.sensor(name).dim[0] == width
+        source = [x.get("source") for x in policy.about["inputs"] if x.get("name") == name]
+        if not fits and source == ["estimator"]:
+            where = "play its run instead, or give it a sensor of this name"
+            raise ValueError(f"{path}: {name!r} is a state estimator's, not its model's: {where}")
+        if not fits:
+            raise ValueError(f"{path}: its model has no reading {name!r} as the policy needs it")
+    if model.nu != len(policy.joints):
+        raise ValueError(f"{path}: {len(policy.joints)} targets for {model.nu} actuators")
+    timestep = model.opt.timestep
+    if not SHORTEST <= timestep <= 1.01 * policy.dt <= MAX_STEPS * timestep:
+        raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
+
+
+def open_onnx(path: Path) -> tuple[Any, Any]:
+    """The policy of an exported file, and its model; ValueError if they do not fit together."""
+    import mujoco
+
+    from gpusim_rl.deploy import runtime
+    from gpusim_rl.robots.model_files import check_confined
+
+    if path.is_file():
+        check_operators(path)
+    policy = runtime.Policy(path)
+    check_confined(policy.mjcf, None, str(path))
+    with engine_errors(path):
+        model = mujoco.MjModel.from_xml_string(policy.mjcf)
+    check_model(model, policy, path)
+    return policy, model
+
+
+def file_rollout(path: Path) -> FileRollout:
+    """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
+    policy, model = open_onnx(path)
+    check_command(policy.command, model, path)
+    return FileRollout(path, policy, model)

@@ -1,0 +1,231 @@
+"""Worlds in which a policy acts, one control step after another: of a run, or of a file.
+
+Videos, the window and the web page step these.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpusim_rl.core import errors
+from gpusim_rl.viewer.target import place_target
+
+Numbers = dict[str, float]  # name → value
+
+
+class Rollout(Protocol):
+    """Worlds in which a policy acts.
+
+    - `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
+    - `about`: what the policy's description says of its command; empty if it follows none.
+    - `dt`: control period [s]. `worlds`: their number.
+    - `asked`: the command (n,) of the last step; None if it was the task's own.
+    - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
+      reward terms [1/s], and the task's measures.
+    """
+
+    model: Any
+    about: Mapping[str, Any]
+    dt: float
+    worlds: int
+    asked: np.ndarray | None
+    terms: Numbers
+    measures: Numbers
+
+    def step(self, command: np.ndarray | None, watched: bool = False) -> None:
+        """Act for one control period on a command (n,); None leaves the task's own."""
+        ...
+
+    def qpos(self) -> np.ndarray:
+        """(worlds, nq) a copy of the state."""
+        ...
+
+    def show_world(self, world: int) -> None:
+        """Give the model the fields and the target of a world. In place."""
+        ...
+
+    def push(self, velocity: np.ndarray) -> None:
+        """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
+
+        A robot without a free base gets its first number at its first joint.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Begin a new episode in every world."""
+        ...
+
+
+def pushed(model: Any, velocity: np.ndarray) -> np.ndarray:
+    """(nv,) what a push adds to `qvel`."""
+    added, free = np.zeros(model.nv), np.flatnonzero(model.jnt_type == 0)
+    if len(free):
+        first = model.jnt_dofadr[free[0]]
+        added[first : first + 2] = velocity
+    elif model.nv:
+        added[0] = velocity[0]
+    return added
+
+
+class RunRollout:
+    """The policy of a run in worlds of its task, as an evaluation steps them.
+
+    Args:
+        policy: acts with its mean action.
+        task: as trained. What is stepped is its `evaluation()`.
+        worlds: their number.
+        weights, noise: of the run's configuration.
+        seed: of every random number.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        task: Any,
+        worlds: int,
+        *,
+        weights: Numbers,
+        noise: Numbers,
+        seed: int,
+    ):
+        from gpusim_rl.deploy.describe import describe_command
+        from gpusim_rl.evaluation.evaluate import evaluation_env
+
+        self.about: Mapping[str, Any] = describe_command(task)
+        self.env = evaluation_env(task, worlds, weights=weights, noise=noise, seed=seed)
+        self.model, self.dt, self.worlds = self.env.task.mjm, self.env.task.dt, worlds
+        self.terms, self.measures = dict[str, float](), dict[str, float]()
+        self.weights, self.asked = weights, None
+        self.set_policy(policy)
+
+    def set_policy(self, policy: Any) -> None:
+        """Let another policy act from now on, which remembers nothing."""
+        from gpusim_rl.evaluation.evaluate import MeanAction
+
+        self.act = MeanAction(policy, self.worlds)
+
+    def step(self, command: np.ndarray | None, watched: bool = False) -> None:
+        from gpusim_rl.envs.step import ended
+
+        self.asked = command
+        if command is not None:
+            self.env.set_memory("command", command)
+        action = self.act(self.env.observation.actor)
+        self.act.restart(ended(self.env.step(action, self._watch if watched else None)))
+
+    def _watch(self, s: Any) -> None:
+        """Keep the reward terms and the measures of the first world in a state."""
+        from gpusim_rl.envs.rewards import reward_terms
+
+        task = self.env.scheduled_task
+        terms = {name: x[0] * self.weights[name] for name, x in reward_terms(task, s).items()}
+        self.terms = {name: float(x) for name, x in terms.items()}
+        self.measures = {name: float(x[0]) for name, x in task.measure(s).items()}
+
+    def qpos(self) -> np.ndarray:
+        return self.env.sim.qpos.numpy().copy()
+
+    def show_world(self, world: int) -> None:
+        show_fields(self.model, self.env.sim, self.env.task.fields, world)
+        if self.about:
+            place_target(self.model, self.about, self.env.memory["command"][world].numpy())
+
+    def push(self, velocity: np.ndarray) -> None:
+        kick = self.env.task.tensor(pushed(self.model, velocity))
+        self.env.write({"kick": kick.expand(self.worlds, -1)}, None)
+
+    def restart(self) -> None:
+        self.env.restart()
+        self.act.restart(self.env.task.tensor([True] * self.worlds).bool())
+
+
+class FileRollout:
+    """An exported policy and the model in its file, which `player.play_onnx` has checked.
+
+    Args:
+        path: of the file, for errors.
+        policy: a `runtime.Policy`.
+        model: a mujoco.MjModel.
+    """
+
+    worlds = 1
+
+    def __init__(self, path: Path, policy: Any, model: Any):
+        import mujoco
+
+        self.path, self.policy, self.model, self.dt = path, policy, model, policy.dt
+        self.about: Mapping[str, Any] = policy.command or {}
+        self.terms, self.measures = dict[str, float](), dict[str, float]()
+        self.data, self.time = mujoco.MjData(model), 0.0
+        self.restart()
+
+    def step(self, command: np.ndarray | None, watched: bool = False) -> None:
+        """As `Rollout` says. ValueError, in one line, if a number is not finite."""
+        import mujoco
+
+        from gpusim_rl.deploy import runtime
+
+        data = self.data
+        with engine_errors(self.path):
+            self.asked = command
+            data.ctrl[:] = self.policy.act(runtime.readings(self.policy, data), command)
+            at = f"{self.path}: after {self.time:.2f} s"
+            if self.policy.fault.any():
+                raise ValueError(f"{at} a reading or result is not finite")
+            self.show_world(0)
+            mujoco.mj_step(self.model, data, round(self.dt / self.model.opt.timestep))
+            self.time += self.dt
+            if not np.isfinite(data.qpos).all():
+                at = f"{self.path}: after {self.time:.2f} s"
+                raise ValueError(f"{at} its robot's state is not finite")
+        if watched and self.model.nv:
+            velocity = data.qvel[: min(2, self.model.nv)]
+            self.measures = {"speed": float(np.linalg.norm(velocity))}
+
+    def qpos(self) -> np.ndarray:
+        return self.data.qpos.copy()[None]
+
+    def show_world(self, world: int) -> None:
+        if self.about and self.asked is not None:
+            place_target(self.model, self.about, self.asked)
+
+    def push(self, velocity: np.ndarray) -> None:
+        self.data.qvel[:] += pushed(self.model, velocity)
+
+    def restart(self) -> None:
+        import mujoco
+
+        self.asked: np.ndarray | None = None
+        with engine_errors(self.path):
+            mujoco.mj_resetData(self.model, self.data)
+            if self.model.nkey:
+                mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
+            mujoco.mj_forward(self.model, self.data)
+        self.policy.reset()
+
+
+@contextmanager
+def engine_errors(path: Path) -> Iterator[None]:
+    """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
+    import mujoco
+
+    errors.silence_mujoco()
+    try:
+        yield
+    except (mujoco.FatalError, ValueError) as error:
+        where = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise ValueError(f"{where}{error}") from None
+
+
+def show_fields(model: Any, sim: Any, fields: tuple[str, ...], world: int) -> None:
+    """Give a model the fields that a world has of its own, for a picture of it. In place.
+
+    Gains of an actuator that is no MuJoCo servo are no fields of the model.
+    """
+    for name in (name for name in fields if hasattr(model, name.partition(".")[0])):
+        field = attrgetter(name)(model)
+        field[:] = sim.model(name)[world].numpy().reshape(field.shape)

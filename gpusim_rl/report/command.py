@@ -1,0 +1,113 @@
+"""A page about a training, or about several side by side.
+
+    python -m gpusim_rl.report RUN…  [out=FILE.html]
+
+RUN is a run directory, or one that has run directories below it, such as that of a multirun. The
+page of one run is its report.html. That of several lies in the directory that holds them all.
+It needs neither a network nor another file. Nothing of a run is executed.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpusim_rl.config import validate
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import write_whole
+
+MOST = 200  # runs on a page; a multirun has no more
+BELOW = ("*", "*/*", "*/*/*")  # where runs are looked for
+
+
+def runs_of(words: list[str]) -> Iterator[Path]:
+    """The run directories that paths name, in their order; ValueError if one names none."""
+    for path in map(Path, words):
+        if (path / "config.yaml").is_file():
+            yield path
+            continue
+        if not path.is_dir():
+            raise ValueError(f"{path} is not a directory: expected that of a run, or of several")
+        below = [sorted(path.glob(f"{depth}/config.yaml")) for depth in BELOW]
+        files = [file for some in below for file in some]
+        if not files:
+            raise ValueError(f"{path} is not a run directory, and has none below it")
+        yield from (file.parent for file in files)
+
+
+def common(runs: list[Path]) -> Path:
+    """The directory that holds all runs, relative to the working directory if it lies below."""
+    path = Path(os.path.commonpath([run.resolve().parent for run in runs]))
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def parse(words: list[str]) -> tuple[list[Path], Path]:
+    """The runs, and the file to write; ValueError or OSError in one line if the words are wrong."""
+    named, out = [], None
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word.startswith("-") or (equals and key.isidentifier() and key != "out"):
+            raise ValueError(f"{word}: expected RUN directories, and perhaps out=FILE.html")
+        if not (equals and key == "out"):
+            named.append(word)
+        elif out is not None:
+            raise ValueError(f"out={value}: out= is given twice")
+        else:
+            out = value
+    if not named:
+        raise ValueError("expected a run directory, such as runs/quadruped/…")
+    runs = list({run.resolve(): run for run in runs_of(named)}.values())
+    if out is None:
+        folder = runs[0] if len(runs) == 1 else common(runs)
+        out = str(folder / "report.html")
+    validate.writable("out", out, (".html",))
+    return runs, Path(out)
+
+
+def write(runs: list[Path], out: Path) -> None:
+    """Write the page of runs.
+
+    Raises:
+        ValueError: a run is damaged, there are too many, or matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
+    if len(runs) > MOST:
+        raise ValueError(f"{len(runs)} runs: a page has at most {MOST}")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell of its cache
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise ValueError("a report needs matplotlib: pip install matplotlib jinja2") from None
+    from gpusim_rl.report.tables import render
+
+    write_whole(out, render(runs, out).encode("utf-8", "replace"))
+
+
+def write_or_warn(runs: list[Path], out: Path) -> bool:
+    """Write the page of runs that end. Returns whether it could be; if not, one line says why.
+
+    A training must not fail for its report, whatever is wrong with that.
+    """
+    try:
+        write(runs, out)
+        return True
+    except Exception as error:
+        errors.warn(f"no {out}: {errors.reason(error)}")
+        return False
+
+
+def main(words: list[str]) -> None:
+    """Check the words, write the page, and say where it is."""
+    if not words or {"-h", "--help"} & set(words):
+        print(__doc__)
+        raise SystemExit(0 if words else 2)
+    with errors.one_line_errors():
+        runs, out = parse(words)
+        write(runs, out)
+    print(f"wrote {errors.printable(str(out))}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,655 @@
+"""The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log=
+ends where it should."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gpusim_rl import build
+from gpusim_rl.config import command_line, compose
+from gpusim_rl.core.seeds import EVALUATION_SEEDS
+from gpusim_rl.evaluation.evaluate import SEED, STOP_SEED
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from tests.command_lines import EXPORTED, SMALL, TINY, command, environment, refused, succeed
+from tests.films import gray_film
+from tests.wandb_file import read_wandb
+from tests.worlds import ROOT, make_env, make_ppo
+
+TRAIN = {
+    "sim=warp sim.conditional=true graph=whole": "use graph=parts",
+    "task=walk": "unknown task 'walk': choose one of ant, cartpole, drone",
+    "log=wandbb": "unknown log 'wandbb': choose one of auto, none, tensorboard, wandb",
+    "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
+    "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean "
+    "task.weights.velocity",
+    "num_envs=0": "num_envs=0: expected a whole number from 1 to",
+    "num_envs=abc": "num_envs='abc': expected a whole number, such as 384",
+    "iterations=1.5": "iterations=1.5: expected a whole number",
+    "algo.num_minibatches=0": "algo.num_minibatches=0: expected a whole number from 1 to",
+    "algo.hidden=[64,wide]": "algo.hidden='wide': expected a whole number",
+    "seed=-1": "seed=-1: expected a whole number from 0 to",
+    f"seed={SEED}": f"expected a whole number from 0 to {EVALUATION_SEEDS - 1}",
+    "stop_at=95": "stop_at=95: expected a number above 0, up to 1, or null",
+    "task.weights.jerk=-0.1": "task.weights.jerk=-0.1: expected a number of at least 0",
+    "task.weights.jerk=null": "task.weights.jerk=None: expected a number",
+    "task.noise.gyro=nan": "task.noise.gyro=nan: expected a finite number",
+    "~task.weights.jerk": "'~task.weights.jerk': only KEY=VALUE is understood",
+    "+task.weights.joy=1": "'+task.weights.joy=1': only KEY=VALUE is understood",
+    "seed=1,2": "'seed=1,2' is a list of values: add -m",
+    "-m seed=1,x": "seed='x': expected a whole number",
+    "-m num_envs=8,0": "num_envs=0: expected",
+    "task.randomise.friction.low=2": "task.randomise.friction: low=2.0 is above high=1.25",
+    "task.randomise.push.kind=log_uniform": "task.randomise.push.low=-0.5: a log_uniform draw "
+    "needs more than 0",
+    "task.randomise.mass.low=0": "task.randomise.mass.low=0.0: expected more than 0",
+    "task.randomise.kp.kind=gauss": "task.randomise.kp.kind=gauss: choose one of off, uniform, "
+    "log_uniform, normal",
+    "task.randomise.frction.low=1": "unknown key 'task.randomise.frction.low': did you mean "
+    "task.randomise.friction.low",
+    "task.randomise.gravity.how=add": "task.randomise.gravity.how=add: choose one of set, scale",
+    "curriculum=5": "curriculum=5: expected KEY",
+    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
+    "learning_rate cannot",
+    "curriculum={task.weights.jrk:{from:0,to:1,by:iteration,start:0,stop:9}}": "curriculum: "
+    "unknown key task.weights.jrk",
+    "curriculum={task.randomise.mass.low:{from:1,to:0.9,by:iteration,start:0,stop:9}}": "mass is "
+    "drawn once, before training",
+    "curriculum={task.randomise.force.low:{from:0,to:-9,by:iteration,start:0,stop:9}}": "task."
+    "randomise.force is off",
+    "curriculum={task.randomise.push.low:{from:1,to:-1,by:iteration,start:0,stop:9}}": "at "
+    "iteration 0, success 0: task",
+    "curriculum={task.weights.jerk:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one "
+    "of iteration, success",
+    "task.fastest=[1,0.5]": "task.fastest=[1, 0.5]: expected 3 numbers, such as [1.0, 0.5, 1.0]",
+    "task.clip=nan": "task.clip=nan: expected a finite number",
+    "task.episode=inf": "task.episode=inf: expected a finite number",
+    "task.name=cartpole": "task.name=cartpole: choose with task=, one of ant, cartpole, drone",
+    "-m seed=1,2 run_dir=x": "run_dir=x: each run of a multirun needs one of its own",
+    "-m task=glob(*)": "task=glob(*): list the values, as in task=a,b",
+    "fast": "'fast' is not KEY=VALUE",
+    "++seed=1": "'++seed=1': only KEY=VALUE is understood",
+    "=1": "unknown key ''",
+    "hydra.run.dir=x": "unknown key 'hydra.run.dir'",
+    f"seed={'9' * 5000}": "Exceeds the limit (4300 digits)",
+    f"algo.hidden={'[' * 400}8{']' * 400}": "nested too deeply",
+    "run_dir=机": "such characters stand in quotes",
+    "algo.gamma=1e39": "algo.gamma=1e+39: expected a finite number",
+    f"num_envs={2**31}": f"num_envs={2**31}: expected a whole number from 1 to {2**31 - 1}",
+    f"algo.lr_min={10**30}": f"algo.lr_min={10**30}: expected a number below 2**63",
+    "sim.threads=-1": "sim.threads=-1: expected a whole number from 0",
+    "-m seed=range(0,1000000000)": "a multirun has at most 200 runs",
+    "-m run_dir=a,b seed=1,2": "each run of a multirun needs one of its own",
+    "--cfg": "--cfg: choose one of job, hydra, all",
+    "--cfg job --info": "one option at a time",
+    "--frobnicate": "unknown option --frobnicate",
+    "gate=true export=none": "gate=true judges the exported file: not with export=none",
+    "gate=perhaps": "gate='perhaps': expected",
+    "gate=nan": "gate=nan: expected true or false",
+    "film_every=[1]": "film_every=[1]: expected a whole number from 1",
+    "film_every=0": "film_every=0: expected a whole number from 1",
+    "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
+}
+TRAIN |= {
+    "log.run=[a]": "log.run: ['a']: expected a word of at most 128 characters",
+    "log.tags=baseline": "log.tags='baseline': expected a list, such as []",
+    "log.tags={a:b}": "log.tags={a:b}: expected another kind of value",
+    "log.project=": "log.project: '': expected a word of at most 128 characters",
+    "log.tags=[3]": "log.tags: 3: expected a word of at most 64 characters",
+    "log.tag=[a]": "unknown key 'log.tag': did you mean log.tags",
+    "log.name=wandb": "log.name=wandb: choose with log=, one of auto, none, tensorboard, wandb",
+    "log.project=a/b": "log.project='a/b': expected none of /",
+    "report=yes_please": "report='yes_please': expected true or false",
+    "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise."
+    "friction.only=[['a']]: expected",
+    "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
+}
+BUILD = {  # answered by what the value is for, when it is built
+    "task.clip=-1": "task.clip=-1: expected a number above 0",
+    "task.still=1.5": "task.still=1.5: expected a number from 0 to below 1",
+    "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no "
+    "free base",
+    "task.randomise.mass.only=[wheel]": "task.randomise.mass.only: no body 'wheel', choose of "
+    "trunk, FL_hip",
+    "task.randomise.payload.kind=uniform task.randomise.payload.low=-9": "task.randomise.payload."
+    "low=-9: body_mass could",
+    "task=cartpole task.randomise.joint_friction.kind=uniform": "joint_friction: this model has "
+    "none to scale, say how=set",
+    "task.randomise.damping.kind=uniform task.randomise.damping.how=add "
+    "task.randomise.damping.low=0 "
+    "curriculum={task.randomise.damping.low:"
+    "{from:-9,to:0,by:iteration,start:0,stop:9}}": "damping.low=-9: dof_damping could",
+    "task=cartpole task.sigma=0": "task.sigma=0: expected a number above 0",
+    "algo.gamma=3": "algo.gamma=3: expected a number from 0 to 1",
+    "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected a number of at least 1",
+    "algo.lr_min=1.0 algo.lr_max=1e-5": "algo.lr_min=1.0: expected at most lr_max=1e-05",
+    "algo.ent_coef=-1e-3": "algo.ent_coef=-0.001: expected a number of at least 0",
+    "task.height=-1": "task.height=-1: expected a number above 0",
+    "task.reach=0": "task.reach=0: expected a number above 0",
+    "task.fastest=[-1,0.5,1]": "task.fastest=[-1, 0.5, 1]: expected numbers of at least 0",
+    "task.step=[100,100,100]": "task.step=[100, 100, 100]: expected numbers from -3.1416",
+    "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
+    "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
+    "graph=some": "graph='some': choose one of parts, whole, off",
+    "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
+    "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers from 1 to 8192",
+    "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
+    "timestep",
+    "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 1000000 control steps",
+    "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
+    "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
+    "num_steps=2000000000": "num_steps=2000000000 takes more than",
+    "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
+}
+PLAY = {
+    "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
+    "moed=video": "unknown key 'moed': did you mean mode",
+    "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
+    "mode=web host=example.com": "host='example.com': expected an address of this machine",
+    "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
+    "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
+    "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",
+    "compare=[a,b]": "compare=['a', 'b'] needs mode=web",
+    "onnx=p.onnx mode=export": "mode=export needs run=, not onnx=",
+    "video=missing/walk.mp4": "video=missing/walk.mp4: no directory missing",
+    "video=walk.txt": "video=walk.txt: expected a name that ends in .mp4",
+    "mode=video video=.mp4/": "expected a name that ends in",
+    "mode=evaluate out=missing/eval.json": "out=missing/eval.json: no directory missing",
+    "mode=evaluate out=/proc/eval.json": "out=/proc/eval.json cannot be written",
+    "mode=export out=.": "out=. is a directory",
+    "mode=evaluate episodes=0": "episodes=0: expected a whole number from 1 to",
+    "mode=new-task": "mode=new-task needs name=NAME, for example name=my_arm",
+    "mode=new-task name=quadruped": "quadruped.py exists already: choose another name",
+    "name=my_arm": "name=my_arm needs mode=new-task",
+    "seconds=0": "seconds=0: expected a whole number from 1 to 86400",
+    "video=w.mp4 camera=": "camera='': expected the name of a camera",
+    "command=[fast]": "command=['fast']: expected numbers",
+    "command=[nan,0,0]": "command=[nan, 0, 0]: expected numbers",
+    "video=w.mp4 size=1280x720": "size=1280x720: expected two even numbers, such as [1280,720]",
+    "video=w.mp4 worlds=[4]": "worlds=[4]: expected a whole number from 1 to 64, or null",
+    "run=a onnx=p.onnx": "onnx= is a policy by itself: not with run= or checkpoint=",
+    "video=w.mp4 out=a.json": "out=a.json needs mode=evaluate or grid or export or gate or robot",
+    "mode=evaluate video=w.mp4": "video=w.mp4 needs mode=video",
+    "demo video=": "video=: expected a name that ends in .mp4",
+    "demo mode=evaluate": "mode=evaluate: the demo is shown by mode=viewer, video or web",
+    "demo run=a": "run=a: the demo shows its own policy",
+    "run=nowhere": "nowhere is not a run directory: it has no config.yaml",
+    "mode=evaluate": "no run with a checkpoint under runs/: train one",
+}
+
+FILES = {
+    ".lock",
+    "config.yaml",
+    "versions.json",
+    "metrics.jsonl",
+    "hashes.jsonl",
+    "checkpoints",
+    "eval.json",
+    "readings.json",
+    "policy.onnx",
+}
+
+
+@pytest.fixture
+def here(tmp_path) -> Path:
+    """An empty directory to run in."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("line", TRAIN)
+def test_train_answers_a_mistake_at_once(here, line):
+    """train.py answers a wrong key, value or option in one line, before torch and MuJoCo are
+    loaded."""
+    assert TRAIN[line] in refused("train.py", *line.split(), cwd=here, block="torch mujoco warp")
+
+
+@pytest.mark.parametrize("line", BUILD)
+def test_what_is_built_answers_for_its_numbers(line):
+    """A number out of its range is a ValueError with key, value and range where it is used;
+    train.py makes it one line."""
+    with pytest.raises(ValueError, match=re.escape(BUILD[line])):
+        build.make_ppo(compose.compose_plain("config", ["num_envs=4", *line.split()]))
+
+
+@pytest.mark.parametrize("line", PLAY)
+def test_play_answers_a_mistake_at_once(here, line):
+    """play.py answers a wrong key, value or path in one line, before torch and MuJoCo are
+    loaded."""
+    assert PLAY[line] in refused("play.py", *line.split(), cwd=here, block="torch mujoco warp")
+
+
+def test_play_with_empty_runs(here):
+    """play.py in a directory whose runs/ is empty says to train one."""
+    (here / "runs" / "quadruped").mkdir(parents=True)
+    assert "no run with a checkpoint under runs/" in refused(
+        "play.py", cwd=here, block="torch mujoco warp"
+    )
+
+
+def test_the_block_works(here):
+    """What loads torch where these tests forbid it does end in a traceback."""
+    done = command("train.py", *TINY, "iterations=1", cwd=here, block="torch")
+    assert done.returncode == 1 and "torch was imported" in done.stderr
+    assert not list(here.iterdir())
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+XML = (ROOT / "tasks" / "assets" / "quadruped.xml").read_text()
+
+
+def without(*parts: str) -> str:
+    """The quadruped's MJCF without the lines that hold one of the parts."""
+    kept = [line for line in XML.splitlines() if not any(part in line for part in parts)]
+    assert len(kept) == XML.count("\n") - len(parts)
+    return "\n".join(kept)
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (None, "task.mjcf: no file 'robot.xml', here or among ant.xml, arm.xml, cartpole.xml"),
+        ("<mujoco><worldbody>", "task.mjcf: robot.xml: XML parse error"),
+        (
+            "<mujoco><worldbody><body><joint/></body></worldbody></mujoco>",
+            "task.mjcf: robot.xml: Error: mass and inertia",
+        ),
+        (
+            "<mujoco/>",
+            "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FL_abduction', "
+            "'FL_abduction_torque'",
+        ),
+        (
+            without("<gyro name"),
+            "the task reads 'gyro', which no sensor or memory of this model has",
+        ),
+        (
+            without('"FR_position"'),
+            "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'FR_position'",
+        ),
+        (
+            without('"RL_knee_torque"'),
+            "task.mjcf=robot.xml does not fit task=quadruped: it lacks 'RL_knee_torque'",
+        ),
+        (without("<key name"), "does not fit task=quadruped: it lacks a keyframe"),
+    ],
+    ids=[
+        "missing",
+        "broken",
+        "invalid",
+        "empty",
+        "no-gyro",
+        "no-position",
+        "no-torque",
+        "no-keyframe",
+    ],
+)
+def test_a_model_that_does_not_fit(here, text, says):
+    """A model file that is missing, broken, or lacks what the task reads gets one line that names
+    what is wrong."""
+    if text:
+        (here / "robot.xml").write_text(text)
+    assert says in refused("train.py", *TINY, "task.mjcf=robot.xml", "run_dir=run", cwd=here)
+
+
+# -- run directories and checkpoints ---------------------------------------------------------------
+
+
+def test_run_directory_that_cannot_be_written(here, trained):
+    """A run directory under a file, in /proc or not empty is refused in one line, and nothing of it
+    remains."""
+    (here / "file").write_text("x")
+    for path, says in (
+        ("file/run", "Not a directory"),
+        ("/proc/run", "cannot be written"),
+        (str(trained), "is not empty"),
+    ):
+        line = refused("train.py", *TINY, f"run_dir={path}", cwd=here, block="torch")
+        assert f"run_dir={path}" in line and says in line
+    assert (here / "file").read_text() == "x"
+
+
+@pytest.fixture
+def copy(here, trained) -> Path:
+    """A copy of the trained run, to be broken."""
+    return shutil.copytree(trained, here / "run")
+
+
+def both(here: Path, says: str) -> None:
+    """play.py and train.py refuse here/run with the same words."""
+    assert says in refused("play.py", "run=run", "mode=export", cwd=here)
+    assert says in refused("train.py", "resume=run", "iterations=3", cwd=here)
+
+
+def test_checkpoint_that_is_cut_short(here, copy):
+    """Truncated checkpoints are refused by play.py and by resume= in one line; of one alone the one
+    before takes the place."""
+    for file in Run(copy).checkpoints.saved()[::-1]:
+        done = command("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
+        assert done.returncode == 0 and done.stderr.count("\n") == (
+            file != Run(copy).checkpoints.latest()
+        )
+        file.write_bytes(file.read_bytes()[:-100])
+    assert f"cut short; going on from {file.relative_to(here)}" in done.stderr
+    both(
+        here,
+        f"{file.relative_to(here)} is not a whole checkpoint: cut short; none in run/checkpoints "
+        f"is whole",
+    )
+
+
+def test_checkpoint_of_another_program(here, copy):
+    """A safetensors file of another program is refused by play.py and by resume= in one line with
+    its name."""
+    (copy / "checkpoints" / "manifest.json").unlink()
+    for file in Run(copy).checkpoints.saved():
+        save_file({"weight": torch.zeros(3)}, file)
+    both(here, "000000.safetensors is a safetensors file, but not a checkpoint of gpusim_rl")
+
+
+def test_checkpoint_of_another_task_or_network(here, copy):
+    """A checkpoint of another task or of another network is refused in one line with its name."""
+    file = Run(here / "other").checkpoints.save(
+        9, make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,)).state(), {}
+    )
+    line = ("run=run", f"checkpoint={file.relative_to(here)}", "mode=export")
+    assert f"{file.relative_to(here)} does not fit this run: 'actor." in refused(
+        "play.py", *line, cwd=here
+    )
+    file = Run(copy).checkpoints.save(
+        9, make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(24,)).state(), {}
+    )
+    both(here, f"{file.relative_to(here)} does not fit")
+
+
+def test_checkpoint_that_is_missing(here, copy):
+    """checkpoint= without such a file, and a run without any, get one line."""
+    assert "no checkpoint x.safetensors" in refused(
+        "play.py", "run=run", "checkpoint=x.safetensors", "mode=export", cwd=here
+    )
+    shutil.rmtree(copy / "checkpoints")
+    assert "run holds no checkpoint" in refused(
+        "play.py", "run=run", "mode=export", cwd=here, block="torch"
+    )
+
+
+@pytest.mark.parametrize(
+    "path, value, says",
+    [
+        (
+            ("task", "weights", "jerk"),
+            None,
+            "reward terms and weights disagree: 'jerk' has no weight",
+        ),
+        (("task", "weights", "joy"), 1.0, "reward terms and weights disagree: 'joy' is no term"),
+        (
+            ("task", "weights", "jerk"),
+            -1.0,
+            "config.yaml: task.weights.jerk=-1.0: expected a number of at least 0",
+        ),
+        (
+            ("task", "name"),
+            "os",
+            "unknown task 'os': choose one of ant, cartpole, drone",
+        ),
+        (("task", "name"), "../evil", "unknown task '../evil'"),
+        (("algo",), 3, "config.yaml: algo=3: expected keys with values"),
+        (("algo", "speed"), 3, "config.yaml: unknown key algo.speed"),
+        (("task",), None, "run/config.yaml is not the configuration of a run"),
+    ],
+)
+def test_config_of_a_run_is_not_trusted(here, copy, path, value, says):
+    """A run's config.yaml with a term without weight, a key that is none or a task that is none is
+    refused in one line."""
+    tree = yaml.safe_load((copy / "config.yaml").read_text())
+    place = tree
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    if value is None:
+        del place[path[-1]]
+    (copy / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert says in refused("play.py", "run=run", "mode=export", cwd=here)
+
+
+def test_config_that_is_no_yaml(here, copy):
+    """A config.yaml that cannot be parsed, or constructs objects, is refused in one line before
+    torch is loaded."""
+    for text in ("task: [", "task: !!python/object/apply:os.system ['touch evil']", "\x00"):
+        (copy / "config.yaml").write_text(text)
+        assert "run/config.yaml is not" in refused(
+            "play.py", "run=run", "mode=export", cwd=here, block="torch"
+        )
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "foreign"])
+def test_onnx_file_that_is_none_of_ours(here, kind):
+    """play.py onnx= with a missing file, a file that is not ONNX, or a network of another program
+    gets one line."""
+    says = {
+        "missing": "no ONNX file p.onnx",
+        "text": "p.onnx is not an ONNX file",
+        "foreign": "was not exported by gpusim_rl",
+    }
+    if kind == "text":
+        (here / "p.onnx").write_text("policy")
+    elif kind == "foreign":
+        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+        twin = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [value], [twin]
+        )
+        model = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9
+        )
+        onnx.save(model, here / "p.onnx")
+    assert says[kind] in refused(
+        "play.py", "onnx=p.onnx", "video=walk.mp4", cwd=here, block="torch"
+    )
+
+
+# -- no display and no GL --------------------------------------------------------------------------
+
+
+def test_no_off_screen_gl(here, trained):
+    """Without a library for off-screen OpenGL, or without a driver behind it, one line says what to
+    install."""
+    says = (
+        "no display and no off-screen OpenGL: "
+        "install EGL (apt install libegl1 libgl1-mesa-dri) or OSMesa (apt install"
+    )
+    line = (f"run={trained}", "video=walk.mp4", "seconds=1")
+    assert says in refused("play.py", *line, cwd=here, hide="EGL OSMesa", block="torch mujoco")
+    assert says in refused("play.py", *line, cwd=here, MUJOCO_GL="glf", block="torch")
+    assert says in refused(
+        "play.py", *line, cwd=here, MUJOCO_GL="egl", __EGL_VENDOR_LIBRARY_DIRS="/nowhere"
+    )
+
+
+def test_a_display_that_does_not_open(here, trained):
+    """A DISPLAY on which no window opens gets one line, for the viewer and for a video through
+    it."""
+    assert "no window can be opened on the display :99" in refused(
+        "play.py", f"run={trained}", cwd=here, DISPLAY=":99"
+    )
+    line = (f"run={trained}", "video=walk.mp4", "seconds=1")
+    assert "no off-screen OpenGL" in refused(
+        "play.py", *line, cwd=here, DISPLAY=":99", MUJOCO_GL="glfw"
+    )
+
+
+# -- help, multirun, logs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["train.py", "play.py"])
+def test_help_fits_a_screen(here, script):
+    """--help is at most 60 lines of at most 128 characters, names every key, and leaves no file."""
+    said = succeed(script, "--help", cwd=here, block="torch mujoco")
+    name = {"train.py": "config", "play.py": "play"}[script]
+    assert said.count("\n") <= 60 and max(map(len, said.splitlines())) <= 128
+    keys = [
+        key for key, value in compose.compose_plain(name, []).items() if not isinstance(value, dict)
+    ]
+    assert not [key for key in keys if key not in said]
+    assert not list(here.iterdir())
+
+
+def test_cfg_prints_the_configuration(here):
+    """--cfg job, as --help says, prints the composed configuration as YAML."""
+    said = succeed("train.py", "--cfg", "job", "seed=7", cwd=here, block="torch mujoco")
+    assert yaml.safe_load(said) == compose.compose_plain("config", ["seed=7"])
+
+
+def test_multirun(here):
+    """-m makes a run for each value, in directories that say what was swept, and leaves only runs/.
+    The configuration of each is that of a single run. Values that look alike share no directory."""
+    words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
+    sweep = ("seed=1,2", "algo.hidden=[8],[8,8]")
+    said = succeed("train.py", "-m", *sweep, *words, cwd=here)
+    assert [p.name for p in here.iterdir()] == ["runs"]
+    (home,) = (here / "runs" / "multirun").iterdir()
+    names = [f"seed_{seed}-algo.hidden_{hidden}" for seed in "12" for hidden in ("8", "8_8")]
+    assert sorted(p.name for p in home.iterdir()) == ["multirun.yaml", *names]
+    about = yaml.safe_load((home / "multirun.yaml").read_text())
+    assert about["swept"] == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[8,8]"]}
+    assert about["words"] == [*sweep, *words]
+    assert all(f"run: runs/multirun/{home.name}/{name}\n" in said for name in names)
+    runs = [home / name for name in names]
+    assert all({p.name for p in run.iterdir()} == FILES - {"policy.onnx"} for run in runs)
+    one, _, two, _ = (
+        load(Run(run).checkpoints.latest())[0]["policy/actor.net.even.0.weight"] for run in runs
+    )
+    assert not torch.equal(one, two) and [Run(run).config["seed"] for run in runs] == [1, 1, 2, 2]
+    succeed("train.py", "seed=2", "algo.hidden=[8,8]", *words, "run_dir=single", cwd=here)
+    single, last = Run(here / "single").config, Run(runs[-1]).config
+    assert last["log"]["group"] == home.name and last["run_dir"].endswith(names[-1])
+    assert single == last | {"run_dir": "single", "log": single["log"]}
+
+
+def test_names_of_swept_runs():
+    """They need no quotes in run=, and are not too long for a file system."""
+    sweep = command_line.swept(["seed=1,2", "task=drone", "robot.mjcf='a b/ü.xml',c"])
+    assert sweep == {"seed": ["1", "2"], "robot.mjcf": ["'a b/ü.xml'", "c"]}
+    name = command_line.run_name(["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"], sweep)
+    assert name == "seed_1-robot.mjcf_a_b_.xml"
+    assert compose.parse([f"run={name}"])[0].value() == name
+    assert len(command_line.run_name([f"a={'x' * 999}"], {"a": []})) <= 150
+    assert command_line.run_name(["seed=1"], {}) == "run"  # below the directory of all
+
+
+def test_no_login_needs_no_wandb(trained):
+    """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run
+    directory holds and no more."""
+    assert {p.name for p in trained.iterdir()} == FILES
+    assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
+    assert Run(trained).config["log"]["name"] == "auto"
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_wandb_and_tensorboard(here, trained, name):
+    """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;
+    resume= may choose them. Both hold the final evaluation, the film and the policy."""
+    run = shutil.copytree(trained, here / name)
+    film = gray_film(run / "play.mp4")
+    os.utime(film, (2**31, 2**31))  # as if it were made during the training
+    words = (f"resume={name}", "iterations=3", f"log={name}", EXPORTED)
+    said = succeed("train.py", *words, cwd=here, timeout=120)
+    scores = json.loads((run / "eval.json").read_text())
+    policy = (run / "policy.onnx").read_bytes()
+    if name == "wandb":
+        (folder,) = run.glob("wandb/offline-run-*")
+        values, artifact = read_wandb(folder)
+        assert f"`wandb sync {folder.relative_to(here)}" in said
+        assert values["eval/success"] == scores["success"]
+        (kept,) = folder.glob(f"files/{values['eval/film/path']}")
+        assert kept.read_bytes() == film.read_bytes()
+        assert Path(artifact.manifest.contents[0].local_path).read_bytes() == policy
+    else:
+        assert "TensorBoard: tensorboard --logdir tensorboard/tensorboard\n" in said
+        events = EventAccumulator(str(run / "tensorboard")).Reload()
+        (success,) = events.Scalars("eval/success")
+        assert (success.step, success.value) == (3, pytest.approx(scores["success"]))
+        assert events.Images("eval/film")[-1].encoded_image_string.startswith(b"GIF8")
+        assert events.Tensors("policy.onnx")[-1].tensor_proto.string_val[0] == policy
+    assert [p.name for p in here.iterdir()] == [name]
+
+
+def test_seeds_of_evaluation_are_apart():
+    """The evaluation's seeds are those that train.py refuses."""
+    assert EVALUATION_SEEDS == SEED < STOP_SEED
+
+
+def test_interrupt(here):
+    """Ctrl-C ends a training after its iteration and a checkpoint, says how to go on, and resume=
+    goes on."""
+    line = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        "task=cartpole",
+        *SMALL,
+        "iterations=100000",
+        "save_every=2",
+        "run_dir=run",
+    ]
+    with subprocess.Popen(
+        line,
+        cwd=here,
+        env=environment(here.parent / "home"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as training:
+        assert training.stdout and training.stderr
+        for said in training.stdout:
+            if said.startswith("iteration"):
+                break
+        while not list((here / "run" / "checkpoints").glob("*.safetensors")):
+            assert training.poll() is None
+        os.kill(training.pid, signal.SIGINT)
+        said, error = training.communicate(timeout=60)
+    assert (
+        training.returncode == 130
+        and error.count("\n") == 1
+        and error.startswith("SIGINT: ends after this iteration")
+    )
+    assert said.endswith("python train.py resume=run continues\n")
+    _, note = load(Run(here / "run").checkpoints.latest())
+    done = int(note["iteration"])
+    assert len(Run(here / "run").rows()) == done > 0
+    succeed("train.py", "resume=run", f"iterations={done + 1}", cwd=here)
+    assert [row["iteration"] for row in Run(here / "run").rows()] == list(range(1, done + 2))
+
+
+def test_a_diverged_training_stops(here):
+    """A training that only gets worse goes back three times, then ends in one line; play.py shows
+    what went wrong."""
+    words = ("task=quadruped", *TINY, "iterations=40", "save_every=2", "log=none", "run_dir=run")
+    done = command("train.py", *words, "algo.learning_rate=1e30", "algo.lr_max=1e30", cwd=here)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("error: 3 bad iterations in a row, after 3 roll-backs: world ")
+    assert done.stdout.count("bad iterations in a row (world") == 3
+    for path in (here / "run" / "checkpoints").glob("*.safetensors"):
+        assert all(
+            torch.isfinite(v).all() for k, v in load(path)[0].items() if k.startswith("policy/")
+        )
+    about = json.loads((here / "run" / "report.json").read_text())
+    assert about["term"] in about["terms"] and 0 <= about["world"] < 16
+    said = succeed("play.py", "repro=run/repro.safetensors", cwd=here).splitlines()
+    assert said[0].startswith(f"world {about['world']}  step {about['step']}") and said[
+        -1
+    ].startswith("recorded: ")
+    assert [line.split(":")[0] for line in said[1:-1]] == [f"timestep {i}" for i in range(3)]

@@ -1,0 +1,380 @@
+"""From train.py to a film, an evaluation and an exported file, as the README says; and resume=
+continues exactly."""
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import onnx
+import pytest
+import torch
+from PIL import Image
+
+from gpusim_rl.build import make_ppo
+from gpusim_rl.commands import play, play_mode
+from gpusim_rl.config import check_words, compose, resume
+from gpusim_rl.evaluation.evaluate import evaluate
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run, newest
+from gpusim_rl.viewer.film import film
+from gpusim_rl.viewer.window import Keys, tour
+from tests.command_lines import EXPORTED, TINY, command, refused, succeed
+from tests.films import decoded
+from tests.worlds import make_task, numbers
+
+
+@pytest.fixture
+def here(tmp_path) -> Path:
+    """An empty directory to run in."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def copy(here, trained) -> Path:
+    """A copy of the trained run."""
+    return shutil.copytree(trained, here / "run")
+
+
+# -- train.py --------------------------------------------------------------------------------------
+
+
+def test_train_says_where_the_run_is(trained):
+    """train.py prints the run directory first and last, one line for each iteration far apart, and
+    the scores."""
+    lines = (trained.parent / "stdout.txt").read_text().splitlines()
+    lines = [x for x in lines if not re.search(r": \d+%, | so far$", x)]  # of a slow machine
+    assert lines[0].startswith("run: run; physics while learning: timesteps of 10 ms") and lines[
+        -1
+    ].endswith("see it: python play.py run=run")
+    assert lines[-5].startswith("iteration 2/2  0.00 M steps") and lines[-4].startswith("bound by")
+    assert lines[-3].startswith("evaluating ") and lines[-2].startswith("success ")
+
+
+def test_run_directory_is_whole(trained):
+    """A run holds its configuration as chosen, versions, a row for each iteration, checkpoints,
+    scores and the policy."""
+    run = Run(trained)
+    words = ["task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run"]
+    assert run.config == compose.compose_plain("config", words) | {"threads": 1, "gpu": {}}
+    versions = json.loads((trained / "versions.json").read_text())
+    assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
+    rows = run.rows()
+    assert [(row["iteration"], row["env_steps"]) for row in rows] == [(1, 64), (2, 128)]
+    terms = {f"reward/{term}" for term in numbers("quadruped")["weights"]}
+    assert all(
+        terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys()
+        for row in rows
+    )
+    assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(
+        row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows
+    )
+    assert [p.name for p in run.checkpoints.saved()] == ["000000.safetensors", "000002.safetensors"]
+    assert [row["iteration"] for row in run.rows("hashes.jsonl")] == [1, 2]
+    scores = json.loads((trained / "eval.json").read_text())
+    assert scores["episodes"] == 4 and scores["time_s"] >= rows[1]["time_s"]
+
+
+# -- play.py ---------------------------------------------------------------------------------------
+
+
+def check_film(path: Path, seconds: int) -> None:
+    """A real film: 25 frames a second, neither black nor of one color, and it moves."""
+    frames = decoded(path, 480, 720)
+    assert len(frames) == 25 * seconds
+    assert 30 < frames.mean() < 225 and frames[0].std() > 15
+    assert np.abs(frames[-1].astype(int) - frames[0]).mean() > 0.5
+
+
+def test_film_of_the_newest_run(here, copy):
+    """play.py alone, where there is no display, films the newest run into its directory, and says
+    how to see it in a browser."""
+    (here / "runs" / "quadruped").mkdir(parents=True)
+    shutil.copytree(copy, here / "runs" / "quadruped" / "old")
+    shutil.move(copy, here / "runs" / "quadruped" / "new")
+    for name, time in (("old", 500), ("new", 1000)):
+        for file in (here / "runs" / "quadruped" / name / "checkpoints").iterdir():
+            os.utime(file, (time, time))
+    assert newest(here / "runs").name == "new"
+    said = succeed("play.py", "seconds=1", cwd=here)
+    assert said.splitlines() == [
+        "wrote runs/quadruped/new/play.mp4",
+        "in a browser: python play.py run=runs/quadruped/new mode=web",
+    ]
+    check_film(here / "runs" / "quadruped" / "new" / "play.mp4", 1)
+
+
+def test_film_from_the_file_alone(here, trained):
+    """play.py onnx=… films the policy where neither torch nor the run can be had, and leaves the
+    film alone."""
+    shutil.copy(trained / "policy.onnx", here / "p.onnx")
+    said = succeed(
+        "play.py",
+        "onnx=p.onnx",
+        "video=walk.mp4",
+        "seconds=2",
+        "command=[0.5,0,0]",
+        cwd=here,
+        block="torch",
+    )
+    assert said == "wrote walk.mp4\n"
+    assert sorted(p.name for p in here.iterdir()) == ["p.onnx", "walk.mp4"]
+    check_film(here / "walk.mp4", 2)
+
+
+def test_a_film_runs_at_the_speed_of_the_robot(here):
+    """Control steps of 0.1 s: a film of two seconds shows twenty of them; also of a model that asks
+    for no large frames."""
+    task, shown = make_task("cartpole"), 0
+
+    def frames():
+        nonlocal shown
+        for shown in range(1, 100):
+            yield shown / 10, np.array([0.01 * shown, 0.1 * shown])
+
+    assert task.mjm.vis.global_.offwidth < 720
+    film(task.mjm, frames(), here / "pole.mp4", 2)
+    assert shown == 20
+    check_film(here / "pole.mp4", 2)
+
+
+def test_a_gif(here, trained):
+    """A .gif plays for ever, with half the size and half the frames of a video."""
+    succeed("play.py", f"run={trained}", "video=walk.gif", "seconds=1", cwd=here)
+    with Image.open(here / "walk.gif") as gif:
+        assert gif.size == (360, 240) and gif.n_frames in (12, 13)
+        assert gif.info["loop"] == 0 and gif.info["duration"] == 80
+
+
+@pytest.mark.parametrize(
+    "line, film",
+    [
+        ("demo", "demo.mp4"),
+        ("demo mode=video", "demo.mp4"),
+        ("demo video=x.gif", "x.gif"),
+        ("demo mode=web port=0", None),
+        ("mode=web demo", None),
+    ],
+)
+def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
+    """The word may stand with a mode or a film; without a display it writes demo.mp4."""
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(play_mode, "has_display", lambda: False)
+    monkeypatch.setattr(play, "show", lambda cfg, mode: shown.append(cfg))
+    monkeypatch.setattr(play, "show_page", shown.append)
+    monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
+    play.main()
+    assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
+
+
+def test_commands_stay_in_their_range():
+    """Tour and keyboard ask for what the policy was trained for, whatever the number of its
+    commands."""
+    low, high = (-2.0, 0.0), (1.0, 0.5)
+    asked = tour({"trained": {"low": low, "high": high}}, 10.0)
+    assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {
+        (0, 0),
+        (0.8, 0),
+        (-1.6, 0),
+        (0, 0.4),
+    }
+    keys = Keys(low, high)
+    keys.press(265)
+    assert keys(0.0).tolist() == pytest.approx([0.3, 0])
+    for key in (*[264] * 20, *[44] * 20, 262, 999):
+        keys.press(key)
+    assert keys(0.0).tolist() == [-2, 0.5]
+    keys.press(32)
+    assert keys(0.0).tolist() == [0, 0]
+
+
+def test_keys_pause_and_push():
+    """Enter pauses and goes on, slash asks for a push; the help names what each key changes."""
+    keys = Keys((-1.0,), (1.0,), names=("forward",))
+    for key in (257, 47, 47):
+        keys.press(key)
+    assert (keys.paused, keys.pushes, keys(0.0).tolist()) == (True, 2, [0])
+    keys.press(257)
+    assert not keys.paused
+    assert keys.help == (
+        "arrows up and down: forward; space: back; Enter: pause; slash: push; Backspace: reset"
+    )
+
+
+def test_commands_about_a_center():
+    """A tour begins at the center, and so does the space bar. A rotation leans 0.8 of what it may,
+    another way at each stop."""
+    center = [0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
+    ranges = {"low": [0.0, 0.5, -1, -1, -1, -1], "high": [1.0, 1.5, 1, 1, 1, 1]}
+    asked = tour({"trained": ranges, "center": center, "lean": 0.3}, 10.0)
+    places = [asked(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
+    assert places[0][2:] == center[2:]
+    z, axes = np.zeros(3), set()
+    for row in places[1:]:  # the center turns z downwards
+        mujoco.mju_rotVecQuat(z, np.array([0.0, 0.0, 1.0]), np.array(row[2:]))
+        assert z[2] == pytest.approx(-math.cos(0.8 * 0.3))
+        axes.add(tuple(z.round(3)))
+    assert len(axes) == 4
+    assert [row[:2] for row in places] == [
+        pytest.approx(x) for x in ([0.5, 1.0], [0.9, 1.0], [0.1, 1.0], [0.5, 1.4], [0.5, 0.6])
+    ]
+    keys = Keys(ranges["low"], ranges["high"], center)
+    keys.press(265)
+    assert keys(0.0).tolist() == pytest.approx([0.6, *center[1:]])
+    keys.press(32)
+    assert keys(0.0).tolist() == center
+
+
+def test_command_of_another_width(here, trained):
+    """A command of two numbers for a policy that follows three is refused in one line, from a run
+    and from a file."""
+    for source in (f"run={trained}", f"onnx={trained}/policy.onnx"):
+        line = refused("play.py", source, "video=walk.mp4", "command=[0.5,0]", cwd=here)
+        assert "command=[0.5, 0]: this policy follows 3 numbers: forward, left, turn" in line
+
+
+def test_evaluate(here, trained):
+    """mode=evaluate prints and writes the scores that evaluate() gives for the run's actor on the
+    same seeds."""
+    said = succeed(
+        "play.py", f"run={trained}", "mode=evaluate", "out=eval.json", "episodes=4", cwd=here
+    )
+    scores = json.loads((here / "eval.json").read_text())
+    assert json.loads(said) == scores and scores["episodes"] == 4
+    assert {
+        "success",
+        "return",
+        "episodes",
+        "velocity_rmse",
+        "yaw_rmse",
+        "falls_per_episode",
+    } <= scores.keys()
+    settings = resume.load_config(Run(trained))
+    ppo = make_ppo(settings)
+    ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
+    weights, noise = settings["task"]["weights"], settings["task"]["noise"]
+    assert scores == evaluate(
+        ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
+    )
+    at_the_end = json.loads((trained / "eval.json").read_text())
+    assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}
+
+
+def test_export(here, trained):
+    """mode=export writes, byte for byte, the file that train.py wrote."""
+    said = succeed("play.py", f"run={trained}", "mode=export", "out=p.onnx", cwd=here)
+    line = said.splitlines()[-1]  # a slow machine says first that it goes on
+    assert line.startswith("wrote p.onnx: within ") and float(line.split()[3]) <= 1e-5
+    assert (here / "p.onnx").read_bytes() == (trained / "policy.onnx").read_bytes()
+
+
+# -- resume= ---------------------------------------------------------------------------------------
+
+
+def controller_of(run: Path) -> tuple[bytes, dict[str, Any]]:
+    """The graph of a run's policy.onnx, and its description but for the name of the run, and the
+    seal, which depends on it."""
+    model = onnx.load(run / "policy.onnx")
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    about = json.loads(metadata.pop("gpusim_rl"))
+    del about["lineage"]["run"], metadata["seal"]
+    return model.graph.SerializeToString(deterministic=True), metadata | about
+
+
+def test_resume_is_exact(here, copy):
+    """Two iterations and two more in another process give, bit by bit, the state of four; time and
+    rows go on."""
+    words = ["task=quadruped", *TINY, EXPORTED, "log=none"]
+    succeed("train.py", *words, "iterations=4", "run_dir=whole", "save_every=2", cwd=here)
+    before = Run(copy).rows()
+    # as a crash leaves it: a row that the checkpoint does not know of, and one cut short
+    with open(copy / "metrics.jsonl", "a") as file:
+        file.write(
+            json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu'
+        )
+    said = succeed(
+        "train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here, fresh=True
+    )
+    first, second, *_ = said.splitlines()
+    assert first.startswith("run: run;") and second.startswith(("iteration 3/4", "iteration 4/4"))
+    (mine, note), (whole, _) = (
+        load(Run(copy).checkpoints.latest()),
+        load(Run(here / "whole").checkpoints.latest()),
+    )
+    assert note["iteration"] == "4" and mine.keys() == whole.keys()
+    assert [name for name in whole if not torch.equal(mine[name], whole[name])] == []
+    rows = Run(copy).rows()
+    assert rows[:2] == before and [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert all(a["time_s"] < b["time_s"] for a, b in pairwise(rows))
+    same = ("env_steps", "return", "reward/velocity", "approx_kl", "learning_rate")
+    assert [[r[k] for k in same] for r in rows] == [
+        [r[k] for k in same] for r in Run(here / "whole").rows()
+    ]
+    assert controller_of(copy) == controller_of(here / "whole")
+    assert Run(copy).config == Run(here / "whole").config | {"run_dir": "run", "save_every": 1}
+
+
+def test_resume_changes_little(here, copy):
+    """resume= refuses what would make it another run in one line that lists the differences; of
+    other changes it warns."""
+    line = refused(
+        "train.py",
+        "resume=run",
+        "seed=2",
+        "task=cartpole",
+        "num_envs=17",
+        "algo.hidden=[8]",
+        cwd=here,
+        block="torch",
+    )
+    for difference in (
+        "seed 1 → 2",
+        "task.name quadruped → cartpole",
+        "num_envs 16 → 17",
+        "algo.hidden [16] → [8]",
+    ):
+        assert difference in line
+    before = (copy / "config.yaml").read_bytes()
+    assert "iterations=1: run has done 2 already" in refused(
+        "train.py", "resume=run", "iterations=1", cwd=here
+    )
+    assert (copy / "config.yaml").read_bytes() == before
+    words = (
+        "task=quadruped",
+        "num_envs=16",
+        "iterations=3",
+        "export=none",
+        "report=false",
+        "algo.gamma=0.9",
+        "task.weights.jerk=1",
+    )
+    done = command("train.py", "resume=run", *words, cwd=here)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("warning: ")
+        and "from iteration 2 on this is not the run" in done.stderr
+    )
+    assert "task.weights.jerk 0.04 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
+    assert Run(copy).config["algo"]["gamma"] == 0.9
+    assert not (copy / "policy.onnx").exists()  # export=none: it was of iteration 2
+
+
+def test_a_run_may_be_older_than_a_key(trained):
+    """A run without a key that came later has its default; its own values stay."""
+    run = Run(trained)
+    kept = run.config
+    del kept["episodes"], kept["task"]["lift"]
+    cfg = check_words.merge(compose.build("config", ["task=quadruped"]), kept)
+    assert (
+        cfg["episodes"] == 512
+        and cfg["task"]["lift"] == numbers("quadruped")["lift"]
+        and cfg["num_envs"] == 16
+    )

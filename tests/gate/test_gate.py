@@ -1,0 +1,499 @@
+"""The release gate: scenarios do what they are called, limits are kept, the verdict is written."""
+
+import json
+import re
+import shutil
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mujoco
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from gpusim_rl.commands import play
+from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.deploy.runtime import FORMATS, Policy
+from gpusim_rl.deploy.to_onnx import sealed
+from gpusim_rl.deploy.verdict import digest, read_verdict, with_verdict
+from gpusim_rl.gate import command as command_of_gate
+from gpusim_rl.gate import gate, variants
+from gpusim_rl.gate.drive import Driven, Notes, Senses, drive
+from gpusim_rl.gate.judge import complaints, rate, row, table
+from gpusim_rl.gate.robot import Robot, make_robot
+from gpusim_rl.gate.scenarios import SCENARIOS, Plan, lacks
+from gpusim_rl.gate.worlds import VELOCITY, Worlds
+from gpusim_rl.play import player
+
+TINY = (
+    *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
+    *("gate.limits.falls=0.9", "gate.limits.velocity=0.9", "gate.limits.turn=0.9"),
+    *("gate.limits.transport=20.0", "gate.limits.endurance_falls=20000.0"),
+    "gate.limits.success=0.0",
+)
+SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
+REPORT = dict.fromkeys(gate.TOLD, "pass") | {"complaints": [], "rows": []}
+REPORT |= {"success": {"value": 0.95, "interval": [0.9, 1.0], "of": 100}}
+
+
+@pytest.fixture(scope="module")
+def robot() -> Robot:
+    """The quadruped of the demo."""
+    return make_robot(Policy(DEMO))
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    """A copy of the demo's file."""
+    return Path(shutil.copy(DEMO, tmp_path / "policy.onnx"))
+
+
+def planned(robot: Robot, name: str, count: int = 4, seconds: int = 8) -> Plan:
+    """A plan of one scenario."""
+    plan = Plan(robot, count, seconds, SETTINGS, seed=1)
+    SCENARIOS[name].write(plan, slice(0, count))
+    return plan
+
+
+# -- scenarios -------------------------------------------------------------------------------------
+
+
+def test_what_is_read_from_the_file(robot):
+    """Base, height, command and limits of the quadruped, from its file; nothing is lacking."""
+    assert robot.model.body(robot.base).name == "trunk" and robot.follows == "velocity"
+    assert robot.height == pytest.approx(0.29) and robot.up == pytest.approx([0, 0, 1])
+    assert robot.torque[:3] == pytest.approx([23.7, 23.7, 45.4]) and lacks(robot) == {}
+
+
+def test_worlds_differ_as_planned(robot):
+    """Friction, mass and the slope of the ground are what the plan says, in each world alone."""
+    worlds = Worlds(robot, 3)
+    worlds.set_friction(np.array([np.nan, 0.3, 1.2]))
+    worlds.add_payload(np.array([0.0, 0.2, -0.2]))
+    worlds.turn_ground(np.array([0.0, 0.0, 0.2]), np.array([0.0, 0.0, np.pi / 2]))
+    worlds.begin(np.zeros((3, 12)), np.zeros(3))
+    model, floor = robot.model, robot.model.geom("floor").id
+    frictions = worlds.batch.expand("geom_friction")[:, model.geom("FL").id, 0]
+    assert frictions == pytest.approx([0.8, 0.3, 1.2])
+    whole, trunk = model.body_subtreemass[robot.base], model.body_mass[robot.base]
+    masses = worlds.batch.expand("body_mass")[:, robot.base]
+    assert masses - trunk == pytest.approx([0, 0.2 * whole, -0.2 * whole])
+    data = worlds.batch.get_data(2)
+    mujoco.mj_forward(worlds.batch.get_model(2), data)
+    normal = data.geom_xmat[floor].reshape(3, 3)[:, 2]
+    # upwards along y: the normal leans back
+    assert normal == pytest.approx([0, -np.sin(0.2), np.cos(0.2)])
+    assert worlds.normal[2] == pytest.approx(normal) and not worlds.fallen(1.0, 0.5).any()
+    assert (data.xpos[robot.base] - worlds.pivot) @ normal == pytest.approx(robot.height)
+
+
+def test_pushes_and_commands(robot):
+    """Pushes come every four seconds with 0.5 m/s; commands jump between ends of their ranges."""
+    pushes = np.linalg.norm(planned(robot, "pushes").push, axis=2)
+    assert pushes[4] == pytest.approx(0.5) and pushes[[0, 1, 2, 3, 5, 6, 7]].max() == 0
+    jumps = planned(robot, "commands").command
+    assert (np.count_nonzero(jumps, axis=2) == 1).all() and (jumps[0] == jumps[1]).all()
+    assert (jumps[2] == -jumps[0]).all() and (np.abs(jumps[0]).max(1) >= 0.5).all()
+    assert (np.abs(planned(robot, "corners").command) == [1.0, 0.5, 1.0]).all()
+    drawn = planned(robot, "normal").command
+    assert (np.abs(drawn) <= [1.0, 0.5, 1.0]).all() and (drawn[4] == drawn[0]).all()
+
+
+def test_rotations_are_commanded(robot):
+    """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
+    about: dict[str, Any] = dict(
+        names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0]
+    )
+    about["trained"] = dict(low=[0.2, -0.1, 0.4, *[-1] * 4], high=[0.4, 0.1, 0.6, *[1] * 4])
+    policy: Any = SimpleNamespace(command=about)
+    posed = replace(robot, policy=policy, follows="position")
+    jumps = planned(posed, "commands", count=64, seconds=12).command
+    assert (np.count_nonzero(jumps[0] != jumps[5], axis=1) == 1).all()
+    corners = planned(posed, "corners", count=64, seconds=12).command
+    assert (corners[0] != corners[5])[:, 3:].any(1).all()
+    drawn = planned(posed, "normal", count=64, seconds=5).command[0, :, 3:]
+    turn, lean = 2 * np.arctan2(drawn[:, 3], drawn[:, 0]), np.hypot(drawn[:, 1], drawn[:, 2])
+    assert turn.min() < -2 and turn.max() > 2 and 0.2 < lean.max() <= np.sin(0.25)
+    report = REPORT | {"changed": {}, "skipped": {}, "rotation": True}
+    assert "position alone is judged, and not the rotation" in command_of_gate.text(report)
+
+
+def test_readings_are_late_lost_and_wrong(robot):
+    """A delay of two steps shows the reading before last; errors stay within their widths."""
+    late = Senses(planned(robot, "delay 2"))
+    seen = [late({"gyro": np.full((4, 3), float(t))})["gyro"][0, 0] for t in range(5)]
+    assert seen == [0, 0, 0, 1, 2]
+    wrong = Senses(planned(robot, "sensors", count=500))
+    first = wrong({"gyro": np.zeros((500, 3))})["gyro"]
+    assert 0.2 < np.abs(first).max() <= 0.3  # bias 0.1 and noise 0.2 [rad/s]
+    wrong.noise["gyro"] *= 0
+    held = [wrong({"gyro": np.full((500, 3), t)})["gyro"] for t in (1.0, 2.0)]
+    lost = np.isclose(held[1] - held[0], 0).all(1).mean()
+    assert 0.02 < lost < 0.1  # 5 % keep the value of the step before
+
+
+def test_each_disturbance_is_driven(robot):
+    """Pairs of robots on ice, on a steep slope, with late or wrong readings, … fall or err."""
+    plan = planned(robot, "normal", count=16, seconds=2)
+    plan.command[:] = [1.0, 0.0, 0.0]
+    names = ("friction", "slope", "delay", "payload", "bias", "noise", "dropout")
+    for i, value in enumerate((0.01, np.deg2rad(40.0), 10, 3.0, 30.0, 30.0, 1.0)):
+        getattr(plan, names[i])[2 * i : 2 * i + 2] = value
+    driven = drive(plan)
+    missed = driven.fell | (driven.error > 0.3)
+    assert missed.tolist() == [True] * 14 + [False] * 2
+
+
+def test_notes_of_one_step(robot):
+    """Golden numbers: shares of the actuators, power, transport, errors and change of a step."""
+    plan, ones = planned(robot, "normal", count=1), np.ones((1, 12))
+    notes, plan.payload[:] = Notes(plan), 0.25
+    notes.command(np.array([[0.5, 0.0, 0.1]]), 0)
+    notes.since += 100  # steps since the command: it counts
+    live = {"actuator_force": robot.torque * [-1, *[0.5] * 11], "actuator_velocity": 2 * ones}
+    live |= {"qpos": robot.model.key_qpos[:1].copy(), "qvel": np.zeros((1, 18))}
+    live["qpos"][0, 7:10] = -1.08, 3.52, -2.75  # beyond their ranges: below, above, below
+    live["qvel"][0, 6:8] = -31.0, 31.0
+    live["actuator_force"] = live["actuator_force"][None]
+    sensors = {"velocity": np.array([[0.8, 0.4, 0.0]]), "gyro": np.array([[0.0, 0.0, 0.3]])}
+    notes.last = np.zeros((1, 12))
+    notes.add(
+        cast(Any, SimpleNamespace(live=live, sensors=sensors)),
+        0.1 * notes.width * ones,
+        np.array([True]),
+        1,
+    )
+    told = notes.driven(*np.zeros((2, 1), bool))._asdict()
+    power = 2 * (23.7 + 0.5 * (7 * 23.7 + 4 * 45.4))  # W, with 2 rad/s
+    speed = np.hypot(0.8, 0.4)
+    wanted = dict(error=0.5, turn=0.2, torque=1 / 12, joint=3 / 12, speed=2 / 12, change=0.1)
+    wanted |= {"power": power, "transport": power / (9.81 * 1.25 * 15.18 * speed), "lived": 1}
+    assert {key: told[key][0] for key in wanted} == pytest.approx(wanted)
+
+
+def test_a_base_that_is_low_or_touches_has_fallen(robot):
+    """A robot that lies on its base has fallen, however upright; so has one that is too low."""
+    worlds = Worlds(robot, 2)
+    worlds.begin(np.zeros((2, 12)), np.zeros(2))
+    worlds.live["qpos"][1, 2] -= 0.24  # the trunk on the floor
+    worlds.batch.forward(None, VELOCITY)
+    assert worlds.fallen(1.0, 0.0).tolist() == [False, True]
+    assert worlds.fallen(1.0, 1.1).tolist() == [True, True]
+
+
+def test_a_robot_that_falls_is_seen(robot):
+    """Robots that are thrown over fall, and those of the demo's policy do not."""
+    thrown = planned(robot, "pushes", seconds=6)
+    thrown.push[4, :2] = 20.0
+    driven = drive(thrown)
+    assert driven.fell.tolist() == [True, True, False, False] and not driven.fault.any()
+    assert driven.lived[0] < 260 < driven.lived[2] == 300
+
+
+def test_a_base_without_a_name_falls_too(robot):
+    """A robot whose base has no name is judged as one whose base has, in every scenario."""
+    policy = Policy(DEMO)
+    policy.mjcf = policy.mjcf.replace('name="trunk"', "")
+    nameless = make_robot(policy)
+    assert nameless.base == robot.base and lacks(nameless) == {}
+    thrown = planned(nameless, "pushes", count=2, seconds=5)
+    thrown.push[4, 0] = 20.0
+    assert drive(thrown).fell.tolist() == [True, False]
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+def results(robot: Robot, count: int = 100, **values: Any) -> Driven:
+    """Results of robots that do well, but for `values`."""
+    well = dict.fromkeys(Driven._fields, np.full(count, 0.01))
+    well |= {"fell": np.zeros(count, bool), "fault": np.zeros(count, bool)}
+    return Driven(**well | values)
+
+
+@pytest.mark.parametrize(
+    "values, says",
+    [
+        ({}, ""),
+        ({"fell": np.arange(100) < 5}, "falls 0.05, up to 0.112, at most 0.1"),
+        ({"fault": np.arange(100) < 9}, "falls 0.09"),
+        ({"error": np.full(100, 0.31)}, "error 0.31, up to 0.31, at most 0.3"),
+        ({"turn": np.full(100, 0.4)}, "turn 0.4"),
+        ({"torque": np.full(100, 0.06)}, "torque 0.06"),
+        ({"joint": np.full(100, 0.02)}, "joint 0.02"),
+        ({"transport": np.full(100, 3.0)}, "transport 3"),
+        ({"change": np.full(100, 0.2)}, "change 0.2"),
+    ],
+)
+def test_each_limit_is_judged(robot, values, says):
+    """A limit that is not kept is a complaint with its figures, unless it is only reported."""
+    plan, fine = planned(robot, "normal"), {"speed": np.zeros(100), **values}
+    one = row("normal", results(robot, **fine), plan)
+    lines = complaints([one], robot, SETTINGS)
+    assert (says in " ".join(lines)) and bool(lines) == bool(says), lines
+    assert len([line for line in lines if "success" not in line]) == bool(says)
+    plan.settings = SETTINGS | {"reported": ["corners"]}
+    reported = row("corners", results(robot, **fine), plan)
+    assert complaints([reported], robot, SETTINGS) == [] and "corners*" in table([reported])
+
+
+def test_most_robots_must_succeed(robot):
+    """Robots that err by more than a limit are no success, however small the others' errors are."""
+    plan = planned(robot, "normal")
+    for few, says in (35, []), (45, ["normal: success 0.55, down to 0.452, at least 0.5"]):
+        error = np.where(np.arange(100) < few, 0.31, 0.0)
+        one = row("normal", results(robot, speed=np.zeros(100), error=error), plan)
+        assert complaints([one], robot, SETTINGS) == says
+
+
+@pytest.mark.parametrize("robots, falls, told", [(8, 0, 0), (8, 1, 1), (16, 1, 0), (1, 0, 1)])
+def test_endurance_counts_falls_per_hour(robot, robots, falls, told):
+    """Of eight robots in 20 minutes none may fall, of 16 one; one robot proves nothing."""
+    driven = {"fell": np.arange(robots) < falls, "lived": np.full(robots, 60_000)}
+    driven = results(robot, robots, **driven, speed=np.zeros(robots))
+    one = row("endurance", driven, planned(robot, "normal"))
+    lines = complaints([one], robot, SETTINGS)
+    assert len(lines) == told and all("falls per robot-hour" in line for line in lines)
+    assert f"endurance: falls in {robots / 3:.2f} robot-hours: {falls}, per" in table([one])
+
+
+def test_the_rate_has_its_exact_interval():
+    """Ends of Poisson's 95 % intervals, of the tables of Garwood (1936)."""
+    for count, ends in {0: (0, 3.689), 1: (0.0253, 5.572), 10: (4.795, 18.390)}.items():
+        assert rate(count, 2.0)["interval"] == pytest.approx(np.array(ends) / 2, rel=1e-3)
+
+
+def run_gate(file: Path, *words: str) -> dict[str, Any]:
+    """The report of play.py mode=gate, in this process."""
+    cfg = compose_plain("play", ["mode=gate", f"onnx={file}", *TINY, *words])
+    assert choose_mode(cfg) == "gate"
+    command_of_gate.gate_policy(cfg)
+    return json.loads(Path(cfg["out"]).read_text()) if cfg["out"] else {}
+
+
+def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
+    """mode=gate prints a table, writes JSON, and puts the verdict into the file."""
+    before = file.read_bytes()
+    report = run_gate(file, f"out={tmp_path / 'gate.json'}")
+    said = capsys.readouterr().out
+    assert "passes the gate" in said and len(report["rows"]) == 12 and "*" not in said
+    told = command_of_gate.verdict_of(file)
+    assert told and told["verdict"] == report["verdict"] == "pass"
+    assert told["file"] == digest(before) and told["settings"] != gate.settings_hash(SETTINGS)
+    assert told["follows"] == "velocity" and told["reported"] == []
+    assert told["seed"] == 1 and {*told["scenarios"]} == {*SCENARIOS}
+    words = [f"gate.{key}={value}" for key, value in told["changed"].items()]
+    assert sorted(words) == sorted(TINY) and f"defaults: {words[0]}, " in said
+    file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
+    with pytest.raises(ValueError, match=r"policy.onnx: the file was edited"):
+        command_of_gate.verdict_of(file)
+
+
+def test_a_policy_that_does_not_walk_fails(file, capsys):
+    """With weights of zero the robot stands: it fails by its errors, and exits with 1."""
+    model = onnx.load(file)
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("module.actor.net"):
+            zero = np.zeros_like(numpy_helper.to_array(tensor))
+            tensor.CopyFrom(numpy_helper.from_array(zero, tensor.name))
+    notes = {note.key: note.value for note in model.metadata_props}
+    onnx.helper.set_model_props(model, {k: notes[k] for k in ("gpusim_rl", "mjcf")})
+    file.write_bytes(sealed(model))
+    with pytest.raises(SystemExit) as end:
+        run_gate(file, "gate.limits.velocity=0.3")
+    assert end.value.code == 1 and "fails the gate: " in capsys.readouterr().err
+    verdict = read_verdict(file.read_bytes())
+    assert verdict and verdict["verdict"] == "fail"
+    assert any(line.startswith("commands: error 0.") for line in verdict["complaints"])
+
+
+def test_variants_are_judged(file, tmp_path, capsys):
+    """fp16 and int8 are smaller, answer nearly the same, and have verdicts of their own."""
+    report = run_gate(file, "variants=[fp16,int8]", f"out={tmp_path / 'gate.json'}")
+    sizes = [x["bytes"] for x in report["variants"]]
+    assert sizes[0] > sizes[1] and sizes[0] > sizes[2]
+    assert "variant" in capsys.readouterr().out
+    policy, inputs = Policy(file), variants.recorded(Policy(file), SETTINGS, 1)[::50]
+    for name in ("fp16", "int8"):
+        path = file.with_suffix(f".{name}.onnx")
+        verdict = command_of_gate.verdict_of(path)
+        assert verdict and verdict["verdict"] == "pass"
+        other = Policy(path)
+        for feed in inputs:
+            wanted, told = (x.session.run(["targets"], feed)[0] for x in (policy, other))
+            worst = np.abs(np.asarray(wanted) - np.asarray(told)).max()
+            assert 0 < worst < {"fp16": 0.01, "int8": 0.3}[name]
+
+
+def test_a_variant_that_fails_is_refused(file, monkeypatch, capsys):
+    """A variant that fails the gate is not written, and the command exits with 1."""
+    fails = {"verdict": "fail", "complaints": ["normal: falls 1"]}
+    monkeypatch.setattr(variants, "judge", lambda *args: gate.judge(*args) | fails)
+    with pytest.raises(SystemExit) as end:
+        run_gate(file, "variants=[fp16]")
+    told = capsys.readouterr()
+    assert end.value.code == 1 and "policy.onnx: refused variants: fp16" in told.err
+    assert "fail: refused" in told.out and [*file.parent.iterdir()] == [file]
+
+
+def test_an_interrupted_gate_leaves_the_older_variant(file, monkeypatch):
+    """A variant is written once it has passed: until then the older file stays."""
+    older = file.with_suffix(".fp16.onnx")
+    older.write_bytes(b"older")
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
+    monkeypatch.setattr(variants, "judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        variants.make(file, file.read_bytes(), ["fp16"], REPORT, SETTINGS, 1)
+    assert older.read_bytes() == b"older" and {*file.parent.iterdir()} == {file, older}
+
+
+def test_only_what_was_judged_gets_a_verdict(file, monkeypatch):
+    """A file that is replaced while it is judged gets no verdict."""
+    other = file.read_bytes().replace(b"<mujoco", b"<Mujoco")
+
+    def judged(*args: Any) -> dict[str, Any]:
+        file.write_bytes(other)
+        return REPORT
+
+    monkeypatch.setattr(gate, "judge", judged)
+    with pytest.raises(ValueError, match=r"policy\.onnx was changed while it was judged"):
+        command_of_gate.judge_file(file, SETTINGS, 1)
+    assert file.read_bytes() == other
+
+
+def test_a_verdict_keeps_link_and_mode(file, monkeypatch, capsys):
+    """The verdict is written behind a link to the file, which keeps its mode; play.py says it."""
+    link = file.with_name("newest.onnx")
+    link.symlink_to(file)
+    file.chmod(0o640)
+    monkeypatch.setattr(gate, "judge", lambda *args: REPORT)
+    command_of_gate.judge_file(link, SETTINGS, 1)
+    assert link.is_symlink() and stat.S_IMODE(file.stat().st_mode) == 0o640
+    cfg = compose_plain("play", [f"onnx={link}", "mode=video"])
+    monkeypatch.setattr(play, "film", lambda *args, **keys: None)
+    play.show(cfg, "video")
+    today = datetime.now(UTC).date()
+    said = capsys.readouterr().out
+    assert f"verdict of the release gate: pass, success 0.95, {today}, with other limits" in said
+    data = file.read_bytes()
+    strange = [
+        with_verdict(data, {"verdict": "pass", "changed": {}, "success": x})
+        for x in ("\x1b[2J", 10**400)
+    ]
+    for wrong in (data.replace(b"<mujoco", b"<Mujoco"), *strange):
+        file.write_bytes(wrong)
+        command_of_gate.say_verdict(file)
+        told = capsys.readouterr()
+        assert told.err.startswith("warning: the verdict of the release gate is not valid: ")
+        assert told.out == "" and told.err.count("\n") == 1
+
+
+def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
+    """A variant may succeed less often by 0.03, and is made of the bytes that were judged."""
+    judged = file.read_bytes()
+    file.write_bytes(b"another file, by now")
+    monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
+    for value, refused in (0.91, True), (0.93, False):
+        told = REPORT | {"success": {"value": value, "interval": [0.9, 1.0]}}
+        monkeypatch.setattr(variants, "judge", lambda *args, told=told: told)
+        rows = variants.make(file, judged, ["fp16"], REPORT, SETTINGS, 1)
+        assert [x["refused"] for x in rows] == [False, refused]
+        assert file.with_suffix(".fp16.onnx").exists() != refused
+
+
+# -- the demo, and mistakes ------------------------------------------------------------------------
+
+
+def test_the_demo_is_gated():
+    """The policy that comes with the package is small, and its verdict holds for this file."""
+    assert DEMO.stat().st_size < 1_000_000
+    verdict = command_of_gate.verdict_of(DEMO)
+    assert verdict and verdict["verdict"] == "pass" and verdict["success"] > 0.9
+    assert verdict["settings"] == gate.settings_hash(SETTINGS) and verdict["changed"] == {}
+    assert Policy(DEMO).about["format"] == FORMATS[-1]
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("mode=gate onnx=nothing.onnx", "no ONNX file nothing.onnx"),
+        ("mode=gate onnx=5", "onnx=5: expected a path"),
+        ("mode=gate run=nowhere", "nowhere is not a run directory"),
+        ("mode=gate repro=x", "repro= is shown by itself"),
+        ("mode=gate out=missing/gate.json", "out=missing/gate.json: no directory missing"),
+        ("mode=gate run=nowhere out=p.onnx", "out=p.onnx: expected a name that ends in .json"),
+        ("mode=gate run=a seconds=60", "does not use seconds=60: is gate.seconds= meant?"),
+        ("mode=gate run=a command=[1,0,0]", "mode=gate does not use command=[1, 0, 0]"),
+        ("mode=gate run=a episodes=9", "does not use episodes=9: is gate.robots= meant?"),
+        ("mode=gate gate.robots=65536", "gate.robots=65536 for 20 s: at most 1000000 robot-sec"),
+        ("mode=gate gate.endurance.minutes=1440.0 gate.endurance.robots=64", "for 86400 s: at"),
+        ("mode=gate variants=[fp8]", "variants=['fp8']: expected a list of fp16 and int8"),
+        ("mode=gate variants=fp16", "variants=fp16: expected a list"),
+        ("mode=gate variants=[]", "variants=[]: expected a list"),
+        ("mode=gate variants=[int8,int8]", "each once"),
+        ("variants=[int8]", "variants=['int8'] needs mode=gate"),
+        ("mode=gate gate.robots=1", "gate.robots=1: expected a whole number from 2"),
+        ("mode=gate gate.robots=many", "gate.robots='many': expected a whole number"),
+        ("mode=gate gate.seconds=0", "gate.seconds=0: expected a whole number from 1"),
+        ("mode=gate gate.friction=[1.2,0.3]", "gate.friction=[1.2, 0.3]: expected [least"),
+        ("mode=gate gate.friction=[0.3]", "gate.friction=[0.3]: expected"),
+        ("mode=gate gate.slope=[0.0,95.0]", "gate.slope=[0.0, 95.0]: expected numbers from 0"),
+        ("mode=gate gate.dropout=1.0", "gate.dropout=1.0: expected a number from 0 to below 1"),
+        ("mode=gate gate.fall.tilt=-3.0", "gate.fall.tilt=-3.0: expected a number above 0"),
+        ("mode=gate gate.limits.falls=-0.1", "gate.limits.falls=-0.1: expected a number of at"),
+        ("mode=gate gate.limits.fals=0.1", "unknown key 'gate.limits.fals': did you mean"),
+        ("mode=gate gate.reported=corners", "gate.reported='corners': expected a list"),
+        ("mode=gate gate.reported=[3]", "gate.reported="),
+        ("mode=gate checkpoint=c", "mode=gate judges an exported file: not with checkpoint="),
+        ("mode=gate gate.endurance.minutes=0.0", "gate.endurance.minutes=0.0: expected a number"),
+        ("demo onnx=p.onnx", "onnx=p.onnx: the demo shows its own policy"),
+        ("demo run=runs/x", "run=runs/x: the demo shows its own policy"),
+        ("demo mode=web compare=[a,b]", "compare=['a', 'b']: the demo shows its own policy"),
+        ("demo mode=gate", "mode=gate: the demo is shown by mode=viewer, video or web"),
+        ("demo video=walk.txt", "video=walk.txt: expected a name that ends in"),
+        ("demo worlds=4", "worlds=4 needs run="),
+    ],
+)
+def test_mistakes_get_one_line(line, says, tmp_path, monkeypatch):
+    """A wrong key or value of mode=gate and of the demo is answered before anything is driven."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    with pytest.raises((ValueError, OSError)) as error:
+        words = [word for word in line.split() if word != "demo"]
+        cfg = compose_plain("play", words)
+        cfg = demo(cfg) if "demo" in line.split() else cfg
+        choose_mode(cfg)
+        command_of_gate.policy_file(cfg)
+        command_of_gate.judge_file(Path(cfg["onnx"]), cfg["gate"], 1)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_judged(tmp_path):
+    """A robot without a base that follows nothing is refused; so is what is no ONNX file."""
+    policy = Policy(DEMO)
+    held = policy.mjcf.replace('name="velocity"', 'name="other"')
+    held = re.sub(r"<freejoint[^>]*>|<keyframe>.*</keyframe>", "", held, flags=re.DOTALL)
+    policy.mjcf = held
+    with pytest.raises(ValueError, match="the gate cannot judge this policy"):
+        gate.judge(policy, SETTINGS, 1, "test")
+    (tmp_path / "no.onnx").write_bytes(b"\xff" * 20)
+    with pytest.raises(ValueError, match="is not an ONNX file"):
+        player.open_onnx(tmp_path / "no.onnx")
+
+
+def test_reported_scenarios_exist():
+    """A scenario that is only reported must be one, and others must be left."""
+    with pytest.raises(ValueError, match="unknown scenario 'jumps': choose of normal"):
+        gate.judge(Policy(DEMO), SETTINGS | {"reported": ["jumps"]}, 1, "test")
+    with pytest.raises(ValueError, match=r"gate\.reported leaves nothing to judge"):
+        gate.judge(Policy(DEMO), SETTINGS | {"reported": [*SCENARIOS]}, 1, "test")

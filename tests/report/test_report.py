@@ -1,0 +1,412 @@
+"""A report of one run, of several, and of what a stranger made."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from gpusim_rl.commands.train import main, train_or_exit
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.gate import command as gate
+from gpusim_rl.report import command as report
+from gpusim_rl.tasks.common.scores import wilson
+from gpusim_rl.training import metric_writers
+from gpusim_rl.training.metric_writers import Dispensable, Nowhere
+from gpusim_rl.training.trainer import Result, configure, train
+from tests.browser import CHROMIUM, chromium
+from tests.command_lines import EXPORTED, TINY, command, refused, succeed
+from tests.reports import EVIL, make_run, opened, words_of
+
+SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
+CAUSES = {"still": 0.875, "off_yaw": 0.5}  # half of the robots turned wrongly, which was not judged
+GATED = {"rows": [], "changed": {}, "skipped": {}, "follows": "velocity", "rotation": False}
+GATED |= {"success": {"value": 0.5, "interval": (0.4, 0.6), "of": 9}, "complaints": ["it falls"]}
+GATED |= {"verdict": "fail"}
+BROKEN = '<img src="data:image/svg+xml;base64,PHN2Zw==">'  # a picture that cannot be drawn
+
+
+def render(*runs: Path, out: Path) -> str:
+    """The page of runs."""
+    report.write(list(runs), out)
+    return out.read_text()
+
+
+def pictures(page: str) -> list[str]:
+    """The SVG pictures of a page."""
+    coded = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    return [base64.b64decode(x).decode() for x in coded]
+
+
+def test_one_run(tmp_path):
+    """The page has scores with intervals, causes, curves, film, differences, versions and diff."""
+    versions = {"torch": "2.13", "commit": "abc", "diff": "+ a < b"}
+    words = ("seed=3", "algo.gamma=0.9", "log.name=none")
+    run = make_run(tmp_path / "run", *words, eval=SCORES | CAUSES, versions=versions)
+    (run / "play.mp4").write_bytes(b"film")
+    page = render(run, out=run / "report.html")
+    text = html.unescape(re.sub(r"<[^>]*>", " ", words_of(page)))
+    low, high = wilson(384, 512)
+    assert f"success 0.75 {low:.3f} to {high:.3f}" in " ".join(text.split())
+    assert "upright_s" not in text and "evaluation: no success" in text and "128 of 512" in text
+    assert re.search(r"the episode ended early\s+64 of 512", text)
+    assert re.search(r"the robot moved in the last second\s+64 of 512", text)
+    assert "yaw rate was above" not in text
+    assert "task ended" in text and "+ a < b" in text and "abc" in text
+    assert re.search(r"algo\.gamma\s+0\.98\s+0\.9", text)
+    for key in ("run_dir", "log.name", "seed "):
+        assert not re.search(rf"^\s*{key}\s+\S+\s+\S+$", text, re.MULTILINE)
+    for title in ("Learning", "Reward terms", "Measures", "Optimization", "Throughput"):
+        assert f"<h2>{title}</h2>" in page
+    assert f"data:video/mp4;base64,{base64.b64encode(b'film').decode()}" in page
+    assert len(pictures(page)) == 7
+
+
+def test_several_runs(tmp_path):
+    """Runs that differ in the seed alone, or in what does not train, are one line with a band; the
+    table has the swept keys, mean and range of the scores, and each run."""
+    for gamma in (0.9, 0.95):
+        for seed in (1, 2, 3):
+            words = (
+                f"algo.gamma={gamma}",
+                f"seed={seed}",
+                f"film_every={seed}",
+                f"save_every={seed}",
+            )
+            scores = SCORES | {"success": gamma / 2 if seed < 3 else gamma}
+            make_run(tmp_path / f"g{gamma}-s{seed}", *words, rows=10 + seed, eval=scores)
+    report.main([str(tmp_path)])
+    page = (tmp_path / "report.html").read_text()
+    text = " ".join(re.sub(r"<[^>]*>", " ", words_of(page)).split())
+    assert "algo.gamma=0.9 3 0.6 (0.45 to 0.9)" in text
+    assert "algo.gamma=0.95 3 0.6333 (0.475 to 0.95)" in text
+    assert "g0.95-s3 3 0.95 finished 13 / 100 0.95 12.5" in text
+    first = pictures(page)[0]
+    bands = [x for x in ElementTree.fromstring(first).iter() if "FillBetween" in x.get("id", "")]
+    assert len(bands) == 6  # two in each of return, length and success
+
+
+def test_several_tasks(tmp_path):
+    """Runs of different tasks have a line each, and a table that is no wider than a page."""
+    runs = [make_run(tmp_path / "cart"), make_run(tmp_path / "dog")]
+    config = compose_plain("config", ["task=quadruped"])
+    (runs[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    page = render(*runs, out=tmp_path / "a.html")
+    assert "cartpole, quadruped · 2 runs" in page and "task.name=quadruped, " in page
+    (head,) = (x for x in page.splitlines() if "<th>run<th>" in x)
+    assert head.startswith("  <tr><th>run<th>task.name<th>") and head.count("<th>") == 15
+
+
+def test_a_run_that_failed(tmp_path):
+    """A run whose report.json is of its last iteration says where and why; one without evaluation
+    or metrics is not finished."""
+    why = {"iteration": 12, "world": 4, "step": 9, "why": ["reward"], "term": "up"}
+    failed = make_run(tmp_path / "failed", report=why | {"terms": {"up": 3.5}})
+    page = render(failed, out=tmp_path / "a.html")
+    assert "Failed after 12 of 100 iterations: world 4, step 9: reward; largest reward term up" in (
+        page
+    )
+    earlier = make_run(tmp_path / "earlier", report=why | {"iteration": 3})
+    assert "Not finished: 12 of 100 iterations" in render(earlier, out=tmp_path / "b.html")
+    empty = make_run(tmp_path / "empty", rows=0)
+    (empty / "metrics.jsonl").unlink()
+    page = render(empty, out=tmp_path / "c.html")
+    assert "Not finished: 0 of 100 iterations" in page and "There are no metrics." in page
+
+
+def test_hostile_words_are_escaped(tmp_path):
+    """Words of a stranger's run, in names, values and directories, are text and nothing else."""
+    folder = tmp_path / EVIL.replace("/", "")
+    run = make_run(folder, evil=EVIL, eval={EVIL: 0.5, "success": 0.5, "episodes": 4})
+    for name, runs in (("one", [run]), ("two", [run, make_run(tmp_path / "b")])):
+        page = render(*runs, out=tmp_path / f"{name}.html")
+        assert "<script" not in page and "<img src=x" not in page and "&lt;script&gt;" in page
+        tags = set(re.findall(r"<([a-z]\w*)[^>]*\son\w+=", words_of(page)))
+        assert not tags, "an attribute that runs a script"
+        for picture in pictures(page):
+            ElementTree.fromstring(picture)
+            assert "<script" not in picture
+    assert "default-src 'none'" in page
+
+
+HOSTILE = (
+    '{"iteration": 1, "env_steps": 1e400, "return": NaN, "a": [1], "b": "x", "c": true}',
+    '{"iteration": 1' + "0" * 400 + ', "env_steps": 5, "return": 1e308}',
+    '{"iteration": 1, "env_steps": 100, "return": -1e307, "reward/a": 1e-320}',
+    "{" + ", ".join(f'"reward/{i}": {i}' for i in range(5000)) + ', "iteration": 1}',
+    "[" * 9000,
+    '{"iteration": 1}',
+)
+
+
+def test_hostile_metrics(tmp_path):
+    """Rows with numbers that are none, huge ones, or too many of them make a page all the same."""
+    runs = [make_run(tmp_path / f"r{i}", f"seed={i}", rows=3) for i in range(len(HOSTILE))]
+    for run, line in zip(runs, HOSTILE, strict=True):
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write(f"{line}\n")
+    page = render(*runs, out=tmp_path / "a.html")
+    assert "6 runs" in page and len(page) < 3_000_000
+    assert [f"{run.name}<td" in page for run in runs] == [True] * 6
+
+
+ODD = (
+    {"success": -1e300, "episodes": 1e300},
+    {"still": 1e308, "fell": -1e308, "success": 2, "episodes": 1e9},
+    {"success": 1e308, "return": -1e308, "episodes": -1},
+)
+
+
+def test_scores_that_are_no_shares(tmp_path):
+    """Scores of a stranger that count no episodes are shown, and not counted."""
+    runs = [make_run(tmp_path / str(i), f"seed={i}", eval=odd) for i, odd in enumerate(ODD)]
+    for run in runs:
+        page = render(run, out=run / "report.html")
+        assert "<td>evaluation: " not in page and "success" in page
+    assert "3 runs" in render(*runs, out=tmp_path / "a.html")
+
+
+def test_names_that_no_picture_may_hold(tmp_path):
+    """Control characters, half a surrogate and the like in a metric's name are escaped."""
+    names = ("\0a", "a\x1b[2J", "\ud800", "a\nb", "\uffff", "a--><b>")
+    row = {"iteration": 3, "env_steps": 300} | {f"reward/{name}": 1.0 for name in names}
+    run = make_run(tmp_path / "run", rows=2)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    shown = pictures(render(run, out=run / "report.html"))
+    for picture in shown:
+        ElementTree.fromstring(picture)
+    for name in (r"\x00a", r"a\x1b[2J", r"\ud800", r"a\nb", r"\uffff"):
+        assert f"<!-- {name} -->" in "".join(shown)
+
+
+def test_letters_that_the_font_lacks(tmp_path, recwarn):
+    """A metric with a Chinese name is drawn without a warning."""
+    render(make_run(tmp_path / "run", evil="高"), out=tmp_path / "a.html")
+    assert not [str(one.message) for one in recwarn]
+
+
+def test_a_training_writes_its_report(tmp_path):
+    """train.py leaves report.html, says so, and shows what was trained; also if it gives up."""
+    here = tmp_path / "here"
+    here.mkdir()
+    words = ("task=cartpole", *TINY, "log=none", "report=true")
+    said = succeed("train.py", *words, "iterations=2", "run_dir=run", cwd=here)
+    assert "run/report.html" in said.splitlines()[-1]
+    assert "Finished: 2 of 2 iterations." in (here / "run" / "report.html").read_text()
+    worse = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "iterations=20", "rollbacks=0")
+    done = command("train.py", *words, *worse, "run_dir=bad", cwd=here)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert 'class="failed">Failed after' in (here / "bad" / "report.html").read_text()
+
+
+def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
+    """A training whose logger refuses the policy ends well, with its report and one line."""
+
+    class Full(Nowhere):
+        def add(self, file: Path) -> None:
+            raise RuntimeError("the logger is full")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metric_writers, "sink", lambda *_: Dispensable("full", Full()))
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
+    run = train(configure(*words, "iterations=1", "run_dir=run")).path
+    assert (run / "report.html").is_file()
+    error = capsys.readouterr().err
+    assert error.endswith("not logged: run/policy.onnx: RuntimeError: the logger is full\n")
+
+
+def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
+    """The gate writes into the policy before the logger has it; the exit code comes last."""
+    logged = []
+
+    class Kept(Nowhere):
+        def add(self, file: Path) -> None:
+            logged.append(file.read_bytes())
+
+    def judge_file(path: Path, *_: object) -> tuple[dict, bytes]:
+        path.write_bytes(path.read_bytes() + b"verdict")
+        return GATED, b""
+
+    def export(*_: object) -> None:
+        Path("run/policy.onnx").write_bytes(b"onnx and ")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metric_writers, "sink", lambda *_: Kept())
+    monkeypatch.setattr(gate, "judge_file", judge_file)
+    monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", export)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "gate=true", "iterations=1")
+    with pytest.raises(SystemExit) as ended:
+        train_or_exit(configure(*words, "run_dir=run"))
+    assert ended.value.code == 1 and Path("run/policy.onnx").read_bytes() == b"onnx and verdict"
+    assert logged == [b"onnx and verdict"]
+
+
+def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
+    """After its last run the page of all lies beside them, and one line says so. A failure is one
+    line, too, and report=false leaves it out."""
+    made = []
+
+    def make(cfg: dict, refused: list[str]) -> None:
+        made.append(Path(cfg["run_dir"]))
+        assert not list(tmp_path.glob("**/report.html"))
+        make_run(made[-1], f"seed={cfg['seed']}")
+
+    def sweep(*words: str) -> tuple[Path, str, str]:
+        made.clear()
+        monkeypatch.chdir(Path(tempfile.mkdtemp(dir=tmp_path)))
+        argv = ["train.py", "-m", "task=cartpole", "seed=1,2", *words]
+        monkeypatch.setattr(sys, "argv", argv)
+        main()
+        assert len(made) == 2
+        return made[0].parent, *capsys.readouterr()
+
+    monkeypatch.setattr("gpusim_rl.commands.train.train_or_exit", make)
+    home, out, _ = sweep()
+    assert out == f"wrote {home}/report.html, which compares 2 runs\n"
+    assert "2 runs" in words_of((home / "report.html").read_text())
+    (home / "report.html").unlink()
+    assert sweep("report=false")[1:] == ("", "")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    home, out, error = sweep()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"no {home}/report.html: a report needs matplotlib")
+
+
+def test_a_multirun_goes_on_after_a_policy_that_fails(tmp_path, monkeypatch, capsys):
+    """A policy that fails gate=true ends no multirun; the exit code at its end says so."""
+    path = tmp_path / "run"
+
+    class Trained:
+        """A training whose policy fails the gate."""
+
+        def __init__(self, cfg: dict):
+            self.table = SimpleNamespace(say=print)
+
+        def train(self) -> Result:
+            return Result(path, 1)
+
+        def evaluate(self) -> dict:
+            return {}
+
+        def write_results(self, scores: dict) -> Result:
+            return Result(path, 1, refused="policy fails the gate: normal")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpusim_rl.training.trainer.Trainer", Trained)
+    words = ["train.py", "-m", "task=cartpole", "seed=1,2", "report=false"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1 and lines == ["error: policy fails the gate: normal"] * 2
+    assert last == f"error: refused by the gate: {path}/policy.onnx, {path}/policy.onnx"
+
+
+def test_without_matplotlib(tmp_path, monkeypatch, capsys):
+    """Where matplotlib is missing, a training goes on with one line, and the command names it."""
+    run = make_run(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not report.write_or_warn([run], run / "report.html")
+    assert not (run / "report.html").exists()
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith(f"no {run}/report.html: a report needs")
+    with pytest.raises(SystemExit) as ended:
+        report.main([str(run)])
+    assert ended.value.code == 2 and "pip install matplotlib" in capsys.readouterr().err
+
+
+WRONG = {
+    "": "",
+    "nowhere": "nowhere is not a directory: expected that of a run, or of several",
+    "empty": "empty is not a run directory, and has none below it",
+    "file": "file is not a directory",
+    "run nowhere": "nowhere is not a directory",
+    "out=a.html": "expected a run directory, such as runs/quadruped/",
+    "run out=a.txt": "out=a.txt: expected a name that ends in .html",
+    "run out=": "out=: expected a name that ends in .html",
+    "run out=none/a.html": "out=none/a.html: no directory none",
+    "run out=dir.html": "out=dir.html is a directory",
+    "run out=/proc/a.html": "out=/proc/a.html cannot be written",
+    "run out=a.html out=b.html": "out=b.html: out= is given twice",
+    "run seed=1": "seed=1: expected RUN directories, and perhaps out=FILE.html",
+    "run --open": "--open: expected RUN directories",
+    "-m run": "-m: expected RUN directories",
+    "run=run": "run=run: expected RUN directories",
+    "damaged": "damaged/config.yaml is not YAML",
+    "foreign": "foreign/config.yaml is not the configuration of a run",
+    "run damaged": "damaged/config.yaml is not YAML",
+    "linked": "linked/metrics.jsonl is a link or a pipe",
+    "large": "large/metrics.jsonl is larger than",
+    "many": "201 runs: a page has at most 200",
+    "control": r"control/\x1b[2J/config.yaml is not the configuration",
+}
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory) -> Path:
+    """A directory with what WRONG names."""
+    here = tmp_path_factory.mktemp("strange")
+    run = make_run(here / "run")
+    for name in ("damaged", "foreign", "linked", "large"):
+        shutil.copytree(run, here / name)
+    for name in ("empty", "dir.html", "many", "control"):
+        (here / name).mkdir()
+    (here / "file").touch()
+    (here / "damaged" / "config.yaml").write_text("task: [")
+    (here / "foreign" / "config.yaml").write_text("{}")
+    (here / "linked" / "metrics.jsonl").unlink()
+    (here / "linked" / "metrics.jsonl").symlink_to(here / "file")
+    with open(here / "large" / "metrics.jsonl", "ab") as file:
+        file.truncate(1 << 30)
+    for i in range(201):
+        (here / "many" / str(i)).mkdir()
+        (here / "many" / str(i) / "config.yaml").touch()
+    (here / "control" / "\x1b[2J").mkdir()
+    (here / "control" / "\x1b[2J" / "config.yaml").write_text("{}")
+    return here
+
+
+@pytest.mark.parametrize("line", [line for line in WRONG if line])
+def test_a_mistake_gets_one_line(strange, line, monkeypatch, capsys):
+    """A wrong word ends with one line that names it, and leaves nothing behind."""
+    monkeypatch.chdir(strange)
+    before = sorted(strange.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        report.main(line.split())
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1 and WRONG[line] in error, error
+    assert sorted(strange.rglob("*")) == before
+
+
+def test_the_command_says_how_it_is_called(tmp_path):
+    """Without a word it prints its help and ends with 2; a mistake is answered without torch."""
+    here = tmp_path / "here"
+    here.mkdir()
+    done = command("-m gpusim_rl.report", cwd=here)
+    assert done.returncode == 2 and "python -m gpusim_rl.report RUN…" in done.stdout
+    says = refused("-m gpusim_rl.report", "nowhere", cwd=here, block="torch mujoco warp")
+    assert "nowhere is not a directory" in says
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs apt install chromium")
+def test_a_page_opens_without_a_network(tmp_path):
+    """Chromium draws every picture of a page from the disk, and hostile words run nothing. It tells
+    where a page is none of this."""
+    runs = [make_run(tmp_path / f"r{i}", f"seed={i}", eval=SCORES) for i in range(3)]
+    runs.append(make_run(tmp_path / "evil", evil=EVIL))
+    page, bad = tmp_path / "page.html", tmp_path / "bad.html"
+    report.write(runs, page)
+    bad.write_text(f"<img src=http://127.0.0.1:9/a.png><script>alert(1)</script>{BROKEN}")
+    with chromium() as browser:
+        good, wrong = opened(browser, page), opened(browser, bad)
+    assert good == ([True] * page.read_text().count("<img "), []) and good[0]
+    assert wrong == ([False, False], ["http://127.0.0.1:9/a.png", "alert: 1"])

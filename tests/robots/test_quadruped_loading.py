@@ -1,0 +1,658 @@
+"""Load a robot: an MJCF or URDF file becomes a model that task=quadruped trains. A file that does
+not fit is refused in one line."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import imageio
+import mujoco
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from gpusim_rl.build import make_task, robot_arguments
+from gpusim_rl.config.compose import build
+from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.deploy import runtime
+from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
+from gpusim_rl.robots.description import as_yaml
+from gpusim_rl.robots.inertias import compile_mended
+from gpusim_rl.robots.model_files import copy_model, is_copy
+from gpusim_rl.robots.models import compile_mjcf
+from gpusim_rl.robots.quadruped.loading import LoadedRobot, Robot
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
+from tests import robot_files, worlds
+from tests.acceptance.deploy import episodes, walk_alone
+from tests.algorithms.test_capture import exempt
+from tests.command_lines import EXPORTED, TINY, command, refused, succeed
+from tests.exported import export_task
+from tests.guard import guard
+from tests.robot_files import NAMES, PLACE, mjcf, write
+from tests.worlds import (
+    ROOT,
+    make_actuator,
+    make_env,
+    make_ppo,
+    make_robot,
+    numbers,
+    robot_keys,
+)
+
+MESH = "v 0 0 0\nv 0.2 0 0\nv 0 0.1 0\nv 0 0 0.3\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+PART = "<body><joint/><geom size='0.05'/>"
+OWN = str(ASSETS / "quadruped.xml")
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    return write(tmp_path, mjcf())
+
+
+@pytest.fixture(scope="module")
+def hund(tmp_path_factory) -> LoadedRobot:
+    return make_robot(mjcf=write(tmp_path_factory.mktemp("hund"), mjcf()))
+
+
+def settings(**robot) -> dict:
+    """What a robot changes of the task."""
+    return robot_arguments(Quadruped, robot_keys(**robot) | {"name": "own"})
+
+
+def same(a: mujoco.MjModel, b: mujoco.MjModel) -> bool:
+    """Whether two models are bit for bit the same."""
+    sizes = mujoco.mj_sizeModel(a), mujoco.mj_sizeModel(b)
+    images = [np.zeros(size, np.uint8) for size in sizes]
+    for model, image in zip((a, b), images, strict=True):
+        mujoco.mj_saveModel(model, None, image)
+    return np.array_equal(images[0], images[1])
+
+
+# -- the robot of the project ----------------------------------------------------------------------
+
+
+def test_the_own_robot_stays_as_it_is():
+    """Without robot.mjcf, the model is that of the file, bit for bit, and the task's columns are
+    slices."""
+    task = make_task(build("config", ["task=quadruped"]), "cpu")
+    assert (
+        same(task.mjm, mujoco.MjModel.from_xml_path(OWN))
+        and task.mjcf_text() == Path(OWN).read_text()
+    )
+    assert task.joint_columns[:2] == (slice(7, 19), slice(6, 18))
+    torch.testing.assert_close(task.bend, torch.tensor([[0.0, 0.3, -0.6]] * 4), rtol=0, atol=0)
+    assert (task.foot_geoms, task.height, task.reaches) == (("FL", "FR", "RL", "RR"), 0.28, 0.3)
+
+
+def test_the_own_robot_from_its_file():
+    """Loaded like any other file, our own robot has the joints, feet, gains, limits, sensors and
+    inertias that its file gives it."""
+    robot_model, m = make_robot(mjcf=OWN), compile_mjcf("quadruped.xml")
+    robot = robot_model.robot
+    assert robot.base == "trunk" and robot.feet == ["FL", "FR", "RL", "RR"]
+    driven = [m.joint(j).name for j in m.actuator_trnid[:, 0]]
+    assert [name for leg in robot.joints for name in leg] == driven
+    for field in (
+        "actuator_gainprm",
+        "actuator_biasprm",
+        "actuator_forcerange",
+        "dof_armature",
+        "body_mass",
+        "body_inertia",
+    ):
+        np.testing.assert_allclose(
+            getattr(robot_model.mjm, field), getattr(m, field), rtol=1e-5, atol=1e-12, err_msg=field
+        )
+    assert [robot_model.mjm.sensor(i).name for i in range(m.nsensor)] == [
+        m.sensor(i).name for i in range(m.nsensor)
+    ]
+    np.testing.assert_allclose(robot_model.mjm.key_qpos[0, 3:], m.key_qpos[0, 3:])
+    np.testing.assert_allclose(
+        np.reshape(robot_model.lift_direction, (4, 3)), [[0, 0.5, -1]] * 4, atol=1e-6
+    )
+    # Under its weight, it is lower than in the keyframe.
+    assert robot.height and 0.26 < robot.height < 0.3 < robot_model.mjm.key_qpos[0, 2] < 0.33
+
+
+# -- another robot ---------------------------------------------------------------------------------
+
+
+def test_what_is_guessed(hund):
+    """From a bare file, base, feet, joints, torque limits, gains and a stance with bent knees are
+    guessed."""
+    robot = hund.robot
+    assert robot.base == "rumpf" and robot.feet == ["vl_fuss", "vr_fuss", "hl_fuss", "hr_fuss"]
+    assert robot.joints == [NAMES[i : i + 3] for i in range(0, 12, 3)]
+    assert robot.torque == [25.0] * 12
+    assert 15 < robot.kp[0] < 50 and 0.3 < robot.kd[0] < 2 and robot.scale is None
+    stance = np.reshape(robot.stance, (4, 3))
+    np.testing.assert_allclose(
+        stance,
+        np.array([0, 0.7954, -1.5908]) * [[1, 1, [-1, 1, -1, -1][i]] for i in range(4)],
+        atol=0.01,
+    )
+    knees = np.reshape(hund.lift_direction, (4, 3))[:, 2]
+    assert knees.tolist() == [1, -1, 1, 1]  # 1: the angle grows when the foot lifts
+
+
+def test_it_stands(hund):
+    """From its keyframe, the robot keeps standing level on four feet, as the sensors show."""
+    m = hund.mjm
+    d = mujoco.MjData(m)
+    mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_step(m, d, 400)
+    assert d.qpos[2] == pytest.approx(hund.robot.height, abs=0.005)
+    np.testing.assert_allclose(d.sensor("up").data, [0, 0, 1], atol=0.05)
+    for i, (x, y) in enumerate([(0.2, 0.1), (0.2, -0.1), (-0.2, 0.1), (-0.2, -0.1)]):
+        place = d.sensor(f"{('FL', 'FR', 'RL', 'RR')[i]}_position").data
+        np.testing.assert_allclose(place, [x, y, 0.02], atol=0.03)
+    assert {d.contact[i].geom[1] for i in range(d.ncon)} | {
+        d.contact[i].geom[0] for i in range(d.ncon)
+    } == {
+        m.geom("gpusim_rl/floor").id,
+        *(m.geom(ball).id for ball in hund.foot_geoms),
+    }
+
+
+def test_only_feet_collide_or_all(file, tmp_path):
+    """With collide=feet only the feet touch the ground; with collide=all the file's geoms collide
+    as before."""
+    m = make_robot(mjcf=file).mjm
+    touching = [m.geom(i).name for i in range(m.ngeom) if m.geom_contype[i]]
+    assert sorted(touching) == sorted(f"gpusim_rl/{leg}" for leg in ("FL", "FR", "RL", "RR"))
+    m = make_robot(mjcf=file, collide="all").mjm
+    assert ((m.geom_contype > 0) & (m.geom_conaffinity > 0)).all() and m.ngeom == 14
+    ground = '<geom name="boden" type="plane" size="0 0 1"/>'
+    text = mjcf().replace("<worldbody>", f"<worldbody>{ground}")
+    m = make_robot(mjcf=write(tmp_path, text, "scene.xml")).mjm
+    assert m.ngeom == 14 and m.geom("boden").conaffinity == 1
+
+
+def test_what_is_printed_is_the_robot(hund, tmp_path):
+    """The printed YAML gives the same model again, and only `scale`, which the task sets, is
+    null, and the `tool` of an arm."""
+    printed = yaml.safe_load(as_yaml(hund, {}, "hund", dataclasses.asdict(make_actuator())))
+    assert (
+        printed.pop("name") == "hund"
+        and printed.pop("actuator") == dataclasses.asdict(make_actuator())
+        and [key for key, value in printed.items() if value is None] == ["scale", "tool"]
+    )
+    again = make_robot(**printed)
+    assert (
+        same(again.mjm, hund.mjm)
+        and again.text == hund.text
+        and again.lift_direction == pytest.approx(hund.lift_direction)
+    )
+
+
+def test_given_values_win(file):
+    """Gains, limits, stance and scale that the description gives are used in the model and the
+    task."""
+    given = dict(
+        kp=[20, 21, 40],
+        kd=1.5,
+        torque=30,
+        armature=0.01,
+        stance=[0, 0.7, 1.4, 0, 0.7, -1.4, 0, 0.7, 1.4, 0, 0.7, 1.4],
+        scale=[0.1, 0.2, 0.3],
+    )
+    task = worlds.make_task(**settings(mjcf=file, height=0.25, **given))
+    m = task.mjm
+    assert (
+        m.actuator_gainprm[:, 0].tolist() == [20, 21, 40] * 4
+        and (m.actuator_biasprm[:, 2] == -1.5).all()
+    )
+    assert (m.actuator_forcerange[:, 1] == 30).all() and (m.dof_armature[6:] == 0.01).all()
+    assert (
+        task.stance.tolist() == pytest.approx(given["stance"]) and task.scale == (0.1, 0.2, 0.3) * 4
+    )
+    assert task.height == 0.25
+
+
+def test_order_of_joints(file):
+    """Angles, speeds, start states and controls are in the order of the actuators, also where the
+    model's joints are in another."""
+    env = make_env(num_envs=4, **settings(mjcf=file))
+    task, m = env.task, env.task.mjm
+    driven = [m.joint(int(j)).name for j in m.actuator_trnid[:, 0]]
+    assert [m.joint(i).name for i in range(1, 13)] != NAMES and driven == NAMES
+    s = env.current_state()
+    for i, name in enumerate(NAMES):
+        at, speed = int(m.joint(name).qposadr[0]), int(m.joint(name).dofadr[0])
+        assert torch.equal(task.observe(s)["joints"][:, i], s.qpos[:, at] - task.stance[i])
+        assert torch.equal(task.observe(s)["speeds"][:, i], s.qvel[:, speed])
+        assert m.actuator_trnid[i, 0] == m.joint(name).id and task.stance[i] == pytest.approx(
+            float(m.key_qpos[0, at])
+        )
+    start = task.start(4, env.rng)["qpos"][:, m.jnt_qposadr[m.actuator_trnid[:, 0]]]
+    assert ((start - task.stance).abs() <= 0.1001).all()
+
+
+def test_an_iteration_with_reordered_joints_reads_nothing_on_the_host(file):
+    """An iteration reads nothing on the host, also where the task's columns are indices, not
+    slices."""
+    ppo = make_ppo(make_env(num_envs=8, **settings(mjcf=file)), num_steps=4)
+    ppo.iteration()  # what is made at the first call, such as Adam's moments, is building
+    with guard(*exempt(ppo)) as switch:
+        ppo.iteration()
+    assert switch.seen > 1000
+    assert isinstance(ppo.env.task.joint_columns.qpos, torch.Tensor)
+
+
+def test_arms_and_heads_keep_their_place(tmp_path):
+    """Joints outside of the legs are removed, with the equalities and keyframes that use them."""
+    head = '<joint name="nicken" axis="0 1 0"/><geom size="0.05" mass="0.3"/>'
+    head = f'<body name="kopf" pos="0.3 0 0">{head}</body>'
+    more = '<equality><joint joint1="nicken"/></equality>'
+    more += '<keyframe><key qpos="0.3 0 0 0 0 0 0 0 0 0 0 0 0"/></keyframe>'
+    robot_model = make_robot(mjcf=write(tmp_path, mjcf(inside=head, more=more)))
+    assert (
+        robot_model.mjm.nq == 19
+        and robot_model.mjm.body("kopf").mass == 0.3
+        and robot_model.mjm.neq == 0
+    )
+
+
+def test_keyframe_of_the_file(tmp_path):
+    """The stance is the first keyframe in which the robot stands; one in which it falls is
+    skipped."""
+    pose = {"hr": "0 0.6 1.2", "hl": "0 0.6 1.2", "vr": "0 0.6 -1.2", "vl": "0 0.6 1.2"}
+    keys = "".join(f'<key qpos="{q}"/>' for q in ("0 3 0.5 " * 4, " ".join(pose.values())))
+    robot_model = make_robot(mjcf=write(tmp_path, mjcf(more=f"<keyframe>{keys}</keyframe>")))
+    np.testing.assert_allclose(
+        robot_model.robot.stance, [0, 0.6, 1.2, 0, 0.6, -1.2, 0, 0.6, 1.2, 0, 0.6, 1.2]
+    )
+
+
+def test_feet_beside_the_hips(tmp_path):
+    """Feet that are outside of the hips, as Barkour's and ANYmal's, stay there: the abductions are
+    at rest in the stance."""
+    text = mjcf()
+    for leg, (_, y) in PLACE.items():
+        knee = f'<body name="{leg}_unter" pos="0 '
+        text = text.replace(f"{knee}0 -0.2", f"{knee}{np.sign(y) * 0.06} -0.2")
+    stance = np.reshape(make_robot(mjcf=write(tmp_path, text)).robot.stance, (4, 3))
+    np.testing.assert_allclose(stance[:, 0], 0, atol=0.01)
+
+
+def test_weak_servos(tmp_path):
+    """Gains of the file's servos are used only if the robot stands with them; torque limits are
+    used always."""
+    for kp, same in ((40, True), (2, False)):
+        servos = "".join(
+            f'<position joint="{name}" kp="{kp}" kv="1" forcerange="-30 30"/>' for name in NAMES
+        )
+        text = re.sub(
+            "<actuator>.*</actuator>", f"<actuator>{servos}</actuator>", mjcf(), flags=re.DOTALL
+        )
+        robot = make_robot(mjcf=write(tmp_path, text)).robot
+        assert (robot.kp == [kp] * 12, robot.torque) == (same, [30] * 12)
+
+
+def test_gears_count(tmp_path):
+    """A servo's gains at the joint are those of the file times its gear squared."""
+    servo = '<position joint="{}" kp="10" kv="0.25" gear="2" forcerange="-30 30"/>'
+    actuators = "".join(map(servo.format, NAMES))
+    text = re.sub("<actuator>.*</actuator>", f"<actuator>{actuators}</actuator>", mjcf())
+    robot = make_robot(mjcf=write(tmp_path, text)).robot
+    assert (robot.kp, robot.kd, robot.torque) == ([40] * 12, [1] * 12, [60] * 12)
+
+
+SURROUNDINGS = {
+    "flags": dict(
+        more='<option><flag sensor="disable" contact="disable" limit="disable"/></option>'
+    ),
+    "override": dict(
+        more='<option o_solref="0.5 1"><flag override="enable" actuation="disable"/></option>'
+    ),
+    "gravity": dict(more='<option gravity="3 0 9" wind="9 9 9" density="1000" viscosity="1"/>'),
+    "groups": dict(more='<option actuatorgroupdisable="0 1 2"/>'),
+    "a picture of ground": dict(
+        beside='<geom type="plane" size="9 9 1" contype="0" conaffinity="0"/>'
+    ),
+    "a wall": dict(beside='<geom type="plane" size="9 9 1" pos="0.1 0 0" euler="0 1.57 0"/>'),
+    "a slope": dict(beside='<geom type="plane" size="9 9 1" zaxis="0.3 0 1"/>'),
+    "a steep slope": dict(beside='<geom type="plane" size="9 9 1" quat="2 1 0 0"/>'),
+    "a frame": dict(beside='<frame pos="0 0 1"><geom type="plane" size="9 9 1"/></frame>'),
+    "a pit": dict(beside='<geom type="plane" size="9 9 1" pos="0 0 -1"/>'),
+}
+
+
+@pytest.mark.parametrize("what", SURROUNDINGS)
+def test_surroundings_are_the_task_s(hund, tmp_path, what):
+    """Flags, gravity, wind, fluids and planes that are no level ground are not the file's."""
+    loaded = make_robot(mjcf=write(tmp_path, mjcf(**SURROUNDINGS[what])))
+    kept = {"mjcf"}
+    ours, theirs = (dataclasses.asdict(x.robot) for x in (hund, loaded))
+    assert {k: v for k, v in ours.items() if k not in kept} == {
+        k: v for k, v in theirs.items() if k not in kept
+    }
+    assert loaded.mjm.ngeom == hund.mjm.ngeom
+    for key in ("disableflags", "enableflags", "density", "viscosity", "disableactuator"):
+        assert getattr(loaded.mjm.opt, key) == getattr(hund.mjm.opt, key)
+    assert (loaded.mjm.opt.gravity == [0, 0, -9.81]).all()
+
+
+@pytest.mark.parametrize("turned", ["", 'euler="0 0 0"', 'zaxis="0 0 2"', 'axisangle="0 0 1 1"'])
+def test_level_ground_is_the_file_s(tmp_path, turned):
+    """Level ground at height 0 keeps its friction, whatever says that it is level."""
+    plane = f'<geom type="plane" size="9 9 1" friction="0.3 0.1 0.1" {turned}/>'
+    m = make_robot(mjcf=write(tmp_path, mjcf(beside=plane))).mjm
+    (ground,) = np.flatnonzero(m.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
+    assert m.geom_friction[ground, 0] == 0.3
+
+
+def test_gravity_pulls_every_body(hund, tmp_path):
+    """Gravity compensation of the file is left out."""
+    text = mjcf().replace('<body name="rumpf">', '<body name="rumpf" gravcomp="1">')
+    loaded = make_robot(mjcf=write(tmp_path, text))
+    assert not loaded.mjm.body_gravcomp.any() and loaded.robot.height == hund.robot.height
+
+
+def test_a_urdf_without_its_pictures(tmp_path):
+    """The copy that a run keeps needs no visual meshes of a URDF: MuJoCo never reads them."""
+    visual = '<visual><geometry><mesh filename="package://none/base.dae"/></geometry></visual>'
+    text = robot_files.urdf().replace("<collision>", f"{visual}<collision>", 1)
+    file = Path(write(tmp_path, text, "hund.urdf"))
+    first = make_robot(mjcf=str(file)).robot
+    copy = copy_model(file, tmp_path / "kept")
+    assert make_robot(mjcf=str(copy)).robot == dataclasses.replace(first, mjcf=str(copy))
+    assert is_copy(file, copy)
+
+
+def test_urdf(tmp_path):
+    """A URDF gets a free joint, its efforts become torque limits, and a leg without a sphere gets
+    one at its end."""
+    robot_model = make_robot(mjcf=write(tmp_path, robot_files.urdf(), "hund.urdf"))
+    assert (
+        robot_model.robot.joints[0] == NAMES[:3]
+        and robot_model.robot.torque == [25.0] * 12
+        and robot_model.mjm.nq == 19
+    )
+    assert robot_model.foot_geoms == (
+        "gpusim_rl/FL",
+        "gpusim_rl/FR",
+        "gpusim_rl/RL",
+        "gpusim_rl/RR",
+    )
+    stance = np.reshape(robot_model.robot.stance, (4, 3))
+    assert (stance[:, 1] > 0.5).all() and (stance[:, 2] < -1).all()
+
+
+@pytest.mark.parametrize(
+    "moments, inertia, says",
+    [
+        ((0.001, 0.001, 0.004), 0.002, "no rigid body has the inertia of rumpf, hr_a, hr_b, hr_c"),
+        ((0, 0, 0), 1e-6, "bodies almost without mass or inertia get 0.001 kg and 1e-06 kg m²: r"),
+        ((100, 100, 100), 100.0, "rumpf, hr_a, hr_b, hr_c and 9 more turn as if their mass lay"),
+    ],
+)
+def test_impossible_inertias_are_said(tmp_path, capsys, moments, inertia, says):
+    """Inertias that MuJoCo refuses are mended, those that no such robot has are kept: in a line."""
+    new = 'ixx="{}" iyy="{}" izz="{}"'.format(*moments)
+    text = robot_files.urdf().replace('ixx="0.002" iyy="0.002" izz="0.002"', new)
+    loaded = make_robot(mjcf=write(tmp_path, text, "hund.urdf"))
+    line = capsys.readouterr().err
+    assert line.startswith("warning: ") and line.count("\n") == 1 and says in line
+    np.testing.assert_allclose(loaded.mjm.body("vl_c").inertia, inertia, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "moments", ['diaginertia="0.1 0.7 0.8"', 'fullinertia="0.1 0.7 0.8 0 0 0"']
+)
+def test_a_flat_body_stays_flat(moments):
+    """Beside a body that is mended, a plate keeps its moments, whose rounding MuJoCo may refuse."""
+    body = '<body name="{}"><joint/><inertial pos="0 0 0" mass="1" {}/></body>'
+    bodies = body.format("plate", moments) + body.format("bad", 'diaginertia="1 1 4"')
+    spec = mujoco.MjSpec.from_string(f"<mujoco><worldbody>{bodies}</worldbody></mujoco>")
+    said: list[str] = []
+    model = compile_mended(spec, said.append)
+    np.testing.assert_allclose(sorted(model.body_inertia[1]), (0.1, 0.7, 0.8), rtol=1e-4)
+    np.testing.assert_allclose(model.body_inertia[2], 2.0)
+    assert said == ["no rigid body has the inertia of bad: it gets the mean of its moments"]
+
+
+def test_menagerie(tmp_path, monkeypatch):
+    """menagerie:NAME loads a model of MuJoCo Menagerie; an unknown name or a failed download is
+    refused in one line."""
+    package = pytest.importorskip("mujoco_menagerie", reason="pip install 'gpusim_rl[robots]'")
+    folder = tmp_path / "unitree_go2"
+    folder.mkdir()
+    (folder / "go2.xml").write_text(mjcf())
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    assert (
+        make_robot(mjcf="menagerie:unitree_go2").robot.base
+        == make_robot(mjcf=str(folder / "go2.xml")).robot.base
+    )
+    assert "\nname: unitree_go2\n" in succeed(
+        "play.py", "mode=robot", "robot.mjcf=menagerie:unitree_go2", cwd=tmp_path
+    )
+    monkeypatch.delenv("MENAGERIE_ROOT")
+    monkeypatch.setenv("MENAGERIE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MENAGERIE_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between its attempts
+    for name, says in (
+        ("unitree_go2", "cannot be downloaded"),
+        ("go2", "no such robot, choose one of anybotics_anymal_b, "),
+        ("unitree_go2/nothing", "'unitree_go2' has no entry point 'nothing'"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"robot.mjcf=menagerie:{name}")) as error:
+            make_robot(mjcf=f"menagerie:{name}")
+        assert says in str(error.value) and "\n" not in str(error.value)
+    assert package.names()
+
+
+@pytest.mark.parametrize("collide", ["feet", "all"])
+def test_meshes_are_shown_but_not_embedded(tmp_path, collide):
+    """The MJCF text has no meshes, but as many geoms as the model, and the same masses, inertias
+    and motion."""
+    write(tmp_path, MESH, "keil.obj")
+    geoms = (
+        '<geom type="mesh" mesh="keil" mass="1.5" pos="0.1 0 0" contype="0" conaffinity="0"/>'
+        '<geom type="mesh" mesh="keil"/>'
+    )
+    hull = f'<body name="haube" pos="0 0 0.1">{geoms}</body>'
+    robot_model = make_robot(
+        mjcf=write(tmp_path, mjcf(inside=hull, assets='<mesh file="keil.obj"/>')), collide=collide
+    )
+    m = robot_model.mjm
+    meshes = (m.geom_type == mujoco.mjtGeom.mjGEOM_MESH).sum()
+    assert meshes == (1 if collide == "all" else 2)  # what collides is a box
+    assert "keil" not in robot_model.text and "<mesh" not in robot_model.text
+    alone = mujoco.MjModel.from_xml_string(robot_model.text)
+    assert alone.ngeom == m.ngeom and alone.nmesh == 0
+    fields = "body_mass body_inertia body_ipos geom_contype key_qpos dof_armature actuator_gainprm"
+    for field in fields.split():
+        np.testing.assert_allclose(
+            getattr(alone, field), getattr(m, field), rtol=1e-5, atol=1e-6, err_msg=field
+        )
+    touching = m.geom_contype > 0
+    parts = ("type", "size", "pos", "conaffinity", "priority", "friction")
+    for field in (f"geom_{part}" for part in parts):
+        np.testing.assert_allclose(
+            getattr(alone, field)[touching], getattr(m, field)[touching], atol=1e-6, err_msg=field
+        )
+    states = []
+    for model in (m, alone):
+        # the last digit may make or break a contact
+        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
+        d = mujoco.MjData(model)
+        mujoco.mj_resetDataKeyframe(model, d, 0)
+        d.ctrl[:] += 0.1
+        mujoco.mj_step(model, d, 40)
+        states.append(d.qpos.copy())
+    np.testing.assert_allclose(*states, atol=1e-4)
+
+
+# -- training, export ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_the_exported_file_walks_alone(file, tmp_path):
+    """The runtime, which has only the ONNX file, knows gains, stance and joint order, and walks as
+    in the environment."""
+    done = export_task("quadruped", tmp_path / "policy.onnx", episode=2.0, **settings(mjcf=file))
+    policy, task = runtime.Policy(done.path), done.task
+    about = policy.outputs
+    assert policy.joints == NAMES
+    assert about["kp"] == pytest.approx([task.mjm.actuator_gainprm[0, 0]] * 12)
+    assert about["safe_pose"] == pytest.approx(task.stance.tolist())
+    assert about["torque_limit"] == [25.0] * 12
+    yaml = numbers("quadruped")
+    env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=SEED)
+    episodes(env, tmp_path / "given.npz")
+    walked = walk_alone(done.path, tmp_path / "given.npz", tmp_path / "walked.npz")
+    env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=SEED)
+    for t in range(25):
+        env.step(done.actor(env.observation.actor))
+        np.testing.assert_allclose(walked["path"][t], env.sim.qpos, atol=2e-3, err_msg=str(t))
+
+
+def test_commands(tmp_path):
+    """train.py trains a robot for an iteration and exports it; play.py prints its description and
+    evaluates the run."""
+    here = tmp_path / "here"
+    here.mkdir()
+    write(here, mjcf())
+    words = ("mode=robot", "robot.mjcf=hund.xml", "out=hund.yaml", "report=hund.png")
+    output = succeed("play.py", *words, cwd=here)
+    assert (here / "hund.yaml").read_text() == output and yaml.safe_load(output)["base"] == "rumpf"
+    assert imageio.v3.imread(here / "hund.png").shape == (720, 960, 3)
+    words = ("task=quadruped", "robot.mjcf=hund.xml", *TINY, EXPORTED, "iterations=1")
+    done = command("train.py", *words, "log=none", "run_dir=run", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"hund\.xml has legs of 0\.4 m, so its .*\n", done.stderr)
+    about = runtime.Policy(here / "run" / "policy.onnx").about
+    assert about["outputs"][0]["joints"] == NAMES
+    output = succeed("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
+    assert (
+        json.loads(output)["success"]
+        == json.loads((here / "run" / "eval.json").read_text())["success"]
+    )
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key, value, says",
+    [
+        ("base", "trunk", "robot.base: no body 'trunk': choose among rumpf, hr_huefte"),
+        ("feet", ["FL", "FR", "RL", "RR"], "robot.feet: no geom, site or body 'FL': choose among"),
+        ("feet", ["vl_fuss"], "robot.feet=['vl_fuss']: expected four, in the order FL, FR, RL, RR"),
+        ("feet", ["vr_fuss", "vl_fuss", "hl_fuss", "hr_fuss"], "the order is FL, FR, RL, RR"),
+        (
+            "feet",
+            ["vl_ober", "vr_fuss", "hl_fuss", "hr_fuss"],
+            "from 'rumpf' to 'vl_ober' there are 2 hinges (vl_quer, vl_hoch)",
+        ),
+        (
+            "joints",
+            [["vl_quer", "vl_hoch", "knee"]] * 4,
+            "robot.joints: no joint 'knee': choose among",
+        ),
+        ("joints", [["vl_quer", "vl_hoch"]] * 4, "expected four lists of abduction, thigh, knee"),
+        (
+            "kp",
+            "stiff",
+            "robot.kp='stiff': expected a number above 0",
+        ),
+        ("kp", [1, 2], "robot.kp=[1, 2]: expected a number"),
+        ("torque", 0, "robot.torque=0: expected a number above 0"),
+        ("torque", 1, "the robot does not stand"),
+        ("stance", [0, 3, 0.6], "the robot does not stand in robot.stance=[0, 3, 0.6]"),
+        ("height", -1, "robot.height=-1: expected a number above 0"),
+        ("collide", "none", "robot.collide=none: choose one of feet, all"),
+        ("mjcf", "hundd.xml", "robot.mjcf: no file"),
+        ("mjcf", "no_such_package:hund.xml", "no package 'no_such_package' is installed"),
+    ],
+)
+def test_a_description_that_does_not_fit(file, key, value, says):
+    """A wrong name or number in the description is refused in one line that names it and the
+    choices."""
+    keys = {"mjcf": file, key: str(Path(file).parent / value) if value == "hundd.xml" else value}
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(says)) as error:
+        make_robot(**keys)
+    assert "\n" not in str(error.value)
+    assert value != "hundd.xml" or "hund.xml" in str(error.value)  # the file that is there
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("<mujoco><worldbody>", "robot.mjcf: {file}: XML parse error"),
+        ("<mujoco/>", "robot.base: 0 bodies could be the base"),
+        (mjcf(inside="<body><freejoint/><geom size='0.1'/></body>"), "free joint"),
+        (
+            mjcf(inside=PART + PART + PART + "</body>" * 3),
+            "expected four legs of three hinges, the model has 5; hinges from 'rumpf': 3 to",
+        ),
+        (
+            mjcf(
+                free="<freejoint/>",
+                beside="<body name='ball'><freejoint/><geom size='0.1'/></body>",
+            ),
+            "the bodies rumpf, ball have a free joint each",
+        ),
+        (
+            mjcf(beside="<body name='tor'><joint/><geom size='0.1'/></body>"),
+            "2 bodies could be the base, name one of rumpf, tor",
+        ),
+        (mjcf().replace('"vl_huefte" pos="0.2', '"vl_huefte" pos="-0.3'), "but by position"),
+    ],
+)
+def test_a_model_that_is_no_quadruped(tmp_path, text, says):
+    """A broken file, or a robot that is not a quadruped of twelve joints, is refused in one
+    line."""
+    file = write(tmp_path, text)
+    with pytest.raises(ValueError, match=re.escape(says.format(file=file))) as error:
+        make_robot(mjcf=file)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("train.py robot=go3", "unknown robot 'go3': choose one of g1, go1, own"),
+        ("train.py robot.feat=[a]", "unknown key 'robot.feat': did you mean robot.feet"),
+        ("train.py robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
+        (
+            "train.py robot.base=trunk",
+            "robot.base describes a robot: set robot.mjcf=FILE as well",
+        ),
+        ("train.py task=cartpole robot.mjcf=x.xml", "robot.mjcf: this task has a robot of its own"),
+        (
+            "train.py robot.mjcf=hund.xml robot.base=trunk",
+            "robot.mjcf=hund.xml: robot.base: no body 'trunk'",
+        ),
+        ("play.py mode=robot", "mode=robot needs robot.mjcf="),
+        ("play.py mode=robot robot.mjcf=hund.xml robot.kp=1e6", "the robot does not stand"),
+        ("play.py mode=robot robot.mjcf=5", "robot.mjcf=5: expected a path"),
+        ("play.py mode=robot robot.mjcf=hund.xml report=a.jpg", "a name that ends in .png"),
+        ("play.py mode=evaluate report=a.png", "report=a.png needs mode=robot"),
+        ("train.py robot.mjcf=5", "robot.mjcf=5: expected a path"),
+        ("play.py mode=robot robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
+    ],
+)
+def test_a_mistake_gets_one_line(tmp_path, line, says):
+    """train.py and play.py answer a mistake in one line, exit with 2, and leave nothing behind."""
+    here = tmp_path / "here"
+    here.mkdir()
+    write(here, mjcf())
+    script, *words = line.split()
+    assert says in refused(
+        script, *words, *((*TINY, "run_dir=run") if script == "train.py" else ()), cwd=here
+    )
+
+
+def test_every_robot_of_conf_has_the_keys_of_robot():
+    """Every robot=<name> has the keys of Robot, no more and no fewer."""
+    files = list((ROOT / "conf" / "robot").glob("*.yaml"))
+    assert len(files) >= 2
+    for file in files:
+        keys = build("config", [f"robot={file.stem}"])["robot"]
+        assert keys.pop("name") == file.stem
+        assert keys.pop("actuator") == dataclasses.asdict(make_actuator()), file
+        assert list(keys) == [field.name for field in dataclasses.fields(Robot)], file

@@ -1,0 +1,181 @@
+"""Films during a training: made by another process, of the checkpoint of their iteration."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.core.paths import quoted
+from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.writer import CheckpointWriter
+from gpusim_rl.training.films import Films
+from gpusim_rl.training.trainer import Trainer, configure, train
+from tests.command_lines import EXPORTED, TINY, refused, succeed
+from tests.films import decoded
+
+
+def test_a_training_films_what_it_has_learned(tmp_path):
+    """film_every= leaves a film of five seconds for its iterations, and nothing else."""
+    words = ("task=cartpole", *TINY, "iterations=2", "film_every=2", "run_dir=run", "export=none")
+    said = succeed("train.py", *words, "save_every=50", cwd=tmp_path)
+    assert "no film" not in said
+    assert [p.name for p in (tmp_path / "run" / "films").iterdir()] == ["000002.mp4"]
+    assert len(decoded(tmp_path / "run" / "films" / "000002.mp4", 480, 720)) == 125
+
+
+def test_films_are_begun_while_it_trains(tmp_path, monkeypatch):
+    """Each is, also where rows come at its iterations alone: when the next row does."""
+    begun, started, saved = set[int](), Films.start, CheckpointWriter.save
+
+    def start(films: Films, i: int, lowest: bool = True) -> None:
+        begun.add(i)
+        started(films, i, lowest)
+
+    def save(writer: CheckpointWriter, *words: Any, **more: Any) -> None:
+        saved(writer, *words, **more)
+        writer.wait()  # as if an iteration took longer
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Films, "start", start)
+    monkeypatch.setattr(CheckpointWriter, "save", save)
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    words = ("task=cartpole", *TINY, "log=none", "run_dir=run", "iterations=6")
+    train(configure(*words, "film_every=2", "log_every=2", "save_every=50"))
+    assert begun == {2, 4, 6}
+
+
+@pytest.fixture
+def films(tmp_path):
+    """Films each two iterations of a run that cannot be filmed, and what they say."""
+    (tmp_path / "checkpoints").mkdir()
+    for i in (2, 4, 6):
+        (tmp_path / "checkpoints" / f"{i:06d}.safetensors").write_bytes(b"broken")
+    lines: list[str] = []
+    films = Films(tmp_path, 2, None, lines.append)
+    yield films, lines, tmp_path / "films"
+    films.stop()
+
+
+def test_a_film_that_fails_is_one_line(films):
+    """It says why, and leaves no copy of the checkpoint."""
+    films, lines, folder = films
+    films({"iteration": 1.0})
+    assert not folder.exists()
+    films({"iteration": 2.0})
+    films({"iteration": 3.0})
+    assert films.process is not None and films.copied(2).exists()
+    films.finish()
+    why = f"{folder.parent} is not a run directory: it has no config.yaml"
+    assert lines[-1] == f"no film of iteration 2: {why}"
+    assert not [*folder.iterdir()]
+
+
+def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
+    """Ctrl-C while the last film is made loses no result, and leaves nothing of the film. What a
+    killed training left of one is removed."""
+    monkeypatch.chdir(tmp_path)
+    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "run_dir=run", "iterations=1")
+    trainer = Trainer(configure(*words, "film_every=1"))
+    trainer.train()
+
+    def interrupted(films: Films) -> None:
+        films.copy_if_due()
+        assert films.queue
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Films, "finish", interrupted)
+    policy = Path("run/policy.onnx")
+    monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", lambda *_: policy.touch())
+    scores = trainer.evaluate()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.write_results(scores)
+    names = {file.name for file in Path("run").iterdir()}
+    assert {"eval.json", "readings.json", "policy.onnx"} <= names
+    assert not [*Path("run/films").iterdir()]
+    Path("run/films/000001.safetensors").touch()
+    Films(Path("run"), 1, None, print)
+    assert not [*Path("run/films").iterdir()]
+
+
+def test_only_the_newest_waits(films):
+    """While a film is made, a newer checkpoint takes the place of one that waits. A checkpoint that
+    is not written yet is filmed later, or one line says that it is not. After `stop` nothing is
+    left."""
+    films, lines, folder = films
+    films({"iteration": 2.0})
+    films({"iteration": 4.0})
+    films.process.poll = lambda: None  # it takes long
+    films({"iteration": 6.0})
+    films({"iteration": 8.0})
+    assert lines == ["no film of iteration 4: that of 2 takes too long"] and films.queue == [6]
+    films({"iteration": 9.0})
+    assert (films.due, films.queue, len(lines)) == (8, [6], 1)
+    films({"iteration": 10.0})
+    assert lines[1:] == ["no film of iteration 8: its checkpoint is not written in time"]
+    assert (films.due, films.queue) == (10, [6])
+    del films.process.poll
+    films.stop()
+    assert films.process is None and not films.queue and not [*folder.iterdir()]
+
+
+def test_a_film_that_has_ended_is_not_made_again(films):
+    """The end of a training takes what is there. What a killed process left is removed, and no film
+    of the run before that."""
+    films, lines, folder = films
+    films({"iteration": 2.0})
+    films({"iteration": 3.0})
+    films.process.wait()
+    started = films.process
+    part = folder / ".000002.mp4.0123.part.mp4"
+    part.write_bytes(b"half a film")
+    assert Run(folder.parent).films() == []
+    films.finish()
+    assert films.process is None and started.returncode and len(lines) == 1
+    assert not part.exists()
+
+
+def test_paths_of_any_characters_are_words():
+    """The command line of a film reads them as they are."""
+    for name in ("a(1)", "a,b", "x=1", "[2]", "it's", "a b", "$x", "{a}", "back\\slash"):
+        word = quoted("run", Path("/tmp", name))
+        assert compose_plain("play", [word])["run"] == f"/tmp/{name}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ends with its parent on Linux alone")
+def test_its_process_ends_with_the_training(tmp_path):
+    """It is of lowest priority, and does not outlive a training that was killed."""
+    child = "from gpusim_rl.training.films import attend; import os, sys, time; attend({}, True); "
+    child += "print(os.getpid(), os.sched_getscheduler(0), flush=True); time.sleep(600)"
+    parent = (
+        "import os, subprocess, sys, time; "
+        f"subprocess.Popen([sys.executable, '-c', {child!r}.format(os.getpid())]); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout
+        number, scheduler = map(int, training.stdout.readline().split())
+        training.kill()
+    assert scheduler == os.SCHED_IDLE
+    for _ in range(600):
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":  # it has ended, and nobody has asked how
+            return
+        time.sleep(0.1)
+    pytest.fail("the process of the film goes on")
+
+
+def test_without_opengl_no_training_begins(tmp_path):
+    """A training that could not be filmed is refused at once, and makes no run."""
+    words = ("task=cartpole", *TINY, "film_every=2", "run_dir=run")
+    assert "off-screen OpenGL" in refused("train.py", *words, cwd=tmp_path, hide="EGL OSMesa")
+    assert not (tmp_path / "run").exists()
