@@ -94,7 +94,7 @@ def packages() -> dict[str, list[str]]:
     files = {*package.rglob("*.py"), *(package / "tasks").rglob("*.py")}  # tasks may be a link
     for file in sorted(files):
         words = file.relative_to(ROOT).with_suffix("").parts
-        private = words[-1].startswith("__") or words[1] == "templates"
+        private = words[-1].startswith("__") or "templates" in words
         if private or file.stat().st_size == 0:
             continue
         name = words[1] if len(words) > 2 else "gpusim_rl"

@@ -2,12 +2,15 @@
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mujoco
 import torch
 
+from gpusim_rl.algorithms.collector import Collector, step_widths
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.config import compose, robot_size, terrain, validate
@@ -15,6 +18,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.memory import check_rollout, check_worlds, out_of_memory_named
 from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.record import Record
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors, mirrors
 from gpusim_rl.envs.curriculum import config_at
@@ -130,7 +134,7 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
 
 def make_ppo(
     cfg: dict[str, Any], num_envs: int | None = None, *, group: ProcessGroup = SINGLE
-) -> PPO:
+) -> Iteration:
     """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
     worlds = num_envs or cfg["num_envs"]
     with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
@@ -193,7 +197,7 @@ def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: st
     )
 
 
-def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> PPO:
+def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> Iteration:
     """`make_ppo` with as many worlds, on all processes of a group together."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
@@ -205,15 +209,26 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
     network["symmetry"], images = choose_symmetry(env, network, cfg["task"]["name"])
     policy = Policy(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
     check_rollout(env, policy, cfg)
-    return PPO(
-        env,
+    settings = Settings(**validate.arguments(Settings, algo, "algo", "algo/ppo"))
+    new = partial(torch.tensor, dtype=torch.float32, device=env.device)
+    graph = cfg["graph"]
+    shape = cfg["num_steps"], env.num_envs
+    record = Record.zeros(step_widths(env, policy), *shape, device=env.device)
+    collector = Collector(env, policy, record, graph=graph)
+    whole = graph == "whole" and env.sim.capturable
+    ppo = PPO(
         policy,
-        num_steps=cfg["num_steps"],
-        cfg=Settings(**validate.arguments(Settings, algo, "algo", "algo/ppo")),
-        graph=cfg["graph"],
-        schedule=schedule,
+        record,
+        collector.first,
+        settings,
+        numbers=schedule.prepare(settings, new),
+        horizon=env.task.horizon,
+        rng=env.rng,
+        group=env.group,
+        captured=graph != "off" and not whole,
         threads=cfg["threads"],
     )
+    return Iteration(collector, ppo, schedule, graph)
 
 
 def choose_symmetry(env: Env, network: dict[str, Any], name: str) -> tuple[str, Mirrors | None]:

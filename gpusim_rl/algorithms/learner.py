@@ -1,61 +1,42 @@
-"""`Learner`: all that training, evaluation, bench and verify know of an algorithm."""
+"""`Learner`: what an algorithm is to everything else. It knows no Env and no Sim."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
-from gpusim_rl.algorithms.collector import Collector
 from gpusim_rl.core.states import Live
-from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.networks.actor_critic import Policy
 
 
 class Learner(Protocol):
-    """A policy, an Env and what improves the one by steps of the other.
+    """What improves a policy from a record.
 
     Attributes:
-        env, policy: on one device.
-        collector: fills the record that `update` learns from.
-        schedule: the numbers that `iteration` changes.
-        graph: what is captured in CUDA graphs: parts, whole or off.
-        size: control steps of all worlds of this process in an iteration.
-        iterations: how many are done.
+        numbers: the live numbers that a curriculum may write, by key of the section `algo`.
+        rates: learning rates, which `slow_down` multiplies.
+        metrics: the names of `measures`.
+        iteration_count: () int64 updates done.
     """
 
-    env: Env
     policy: Policy
-    collector: Collector
-    schedule: Curriculum
-    graph: str
-    size: int
-    iterations: int
+    numbers: dict[str, Tensor]
+    rates: list[Tensor]
+    metrics: tuple[str, ...]
+    iteration_count: Tensor
 
-    def iteration(self) -> None:
-        """Collect, and `update`. Reads no tensor on the host."""
+    def update(self, mark: Callable[[str], None]) -> None:
+        """Learn from the record. `mark` names the part that follows, for the timing. In place."""
         ...
 
-    def update(self) -> None:
-        """Learn from what was collected. In place."""
+    def measures(self) -> Tensor:
+        """(len(metrics),) means since they were cleared."""
         ...
 
-    def report(self) -> Callable[[], dict[str, float]]:
-        """Begin to read the means since the last report; the function returned waits for them."""
+    def clear_measures(self) -> None:
+        """Begin new means. In place."""
         ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Copies of `tensors`, with the worlds of all processes: a checkpoint."""
-        ...
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """Continue from what `state` returned, in place; ValueError unless it fits."""
-        ...
-
-    def slow_down(self, factor: float) -> None:
-        """Multiply the learning rates, after a training went wrong. In place."""
         ...

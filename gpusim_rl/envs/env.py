@@ -9,21 +9,19 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import known_empty
-from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Live, copy_state
-from gpusim_rl.envs import live_tensors, restart
+from gpusim_rl.core.states import Live, copy_state, load_state, per_world, shared
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.rewards import ordered_weights, reward_terms
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
 from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.worlds import Worlds
 from gpusim_rl.envs.worst_step import WorstStep
-from gpusim_rl.envs.writes import write_values
 from gpusim_rl.sim.base import Sim
 
 
-class Env:
+class Env(Worlds):
     """A task in a Sim. On a GPU no method reads a tensor on the host, except `metrics`.
 
     Every random number is a function of the seed, its name, the step and the world. The constructor
@@ -54,12 +52,10 @@ class Env:
         compiled: bool = False,
         group: ProcessGroup = SINGLE,
     ):
-        self.task, self.sim, self.seed, self.group = task, sim, seed, group
-        self.scheduled_task = task.with_scheduled_numbers
-        self._allocate(first)
+        super().__init__(task, sim, seed=seed, first=first, stagger=stagger, group=group)
+        self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
+        self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._compile(lambda fn: fn)
-        self._start_worlds(stagger)
-        self._now = self.current_state()  # overwritten by `_refreshed`
         self.terms = list(reward_terms(self.scheduled_task, self._now))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
         self.observer = Observer(self.scheduled_task, self._now, noise)
@@ -77,51 +73,15 @@ class Env:
         self.worst_step = WorstStep(sim, self.rng.worlds, task.fields, terms, forced, group)
         self.statistics = Statistics(self.terms, self.num_envs, task.dt, self.device, group)
 
-    def _allocate(self, first: int) -> None:
-        """Make the tensors that a step changes, except those of the Sim and of the memory."""
-        n = self.num_envs = self.sim.qpos.shape[0]
-        self.device = self.sim.qpos.device
-        self.rng = Rng(self.seed, torch.arange(first, first + n, device=self.device))
-        self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
-        self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
-        self.action = torch.zeros(n, self.sim.ctrl.shape[1], device=self.device)
-        self.previous = torch.zeros_like(self.action)
-        self.memory: dict[str, Tensor] = {}
-        self._invalid = torch.zeros(n, dtype=torch.bool, device=self.device)
-
     def _compile(self, fuse: Callable[[Any], Any]) -> None:
         """Take the pure functions that make up a step, each as `fuse` returns it."""
         task = self.scheduled_task
         self._first_states, self._outcome = (
-            fuse(functools.partial(restart.first_states, self)),
+            fuse(self.first_states),
             fuse(self._compute_outcome),
         )
         self._control, self._update = fuse(task.control), fuse(task.update)
         self._push = self.task.randomization.push
-
-    def _start_worlds(self, stagger: bool) -> None:
-        """Draw the fields of the worlds, and start an episode in each."""
-        n, task = self.num_envs, self.task
-        once = Rng(self.seed, self.rng.worlds)  # its streams need not be in the block of every step
-        self.write(task.randomization.world(once), None)
-        if task.fields:
-            self.sim.refresh()
-        memory = live_tensors.task_memory(task, task.begin(n, self.rng))
-        self.memory = memory | task.randomization.memory(n)
-        self._restart(torch.ones_like(self._invalid))
-        if stagger:
-            self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
-
-    def current_state(self) -> State:
-        """The state at this moment, as copies that no later step changes."""
-        live, t = live_tensors.state_tensors(self), self.task
-        return State.copied(live, t.sensor_columns, t.joint_columns, self.scheduled_task.derived)
-
-    def _refreshed(self) -> State:
-        """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
-        self._now.copy_(live_tensors.state_tensors(self))
-        return self._now.with_()  # what it computes is not kept: it may lie in a graph's memory
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
@@ -157,8 +117,8 @@ class Env:
     def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
-        self.write(self.measurement.updated(self._update, self._refreshed(), self.rng), None)
-        self.write(self._push(self.rng, self.sim.force, self.memory.get("force_left")), None)
+        self.write(self.measurement.updated(self._update, self._refreshed(), self.rng))
+        self.write(self._push(self.rng, self.sim.force, self.memory.get("force_left")))
         s = self._refreshed()
         terms, reward, end, failed = self._outcome(s)
         reasons = fault_reasons(self.sim, self._invalid, end, reward)
@@ -196,17 +156,25 @@ class Env:
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
         self.update_observations()
 
-    def write(self, values: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Write what a task returned to the memory or the Sim: see `write_values`. In place."""
-        write_values(values, self.memory, self.sim, mask)
-
     def _restart(self, mask: Tensor, ended: State | None = None) -> None:
         """Begin a new episode in the worlds of mask (B,), after one with the state `ended`."""
-        restart.restart(self, self._first_states(ended), mask)
+        self.write_start(self._first_states(ended), mask)
 
     def scheduled_number(self, key: str) -> Tensor:
-        """The live tensor that holds the number of a key `task.….`; a curriculum writes to it."""
-        return live_tensors.scheduled_number(self, key)
+        """The live tensor that holds the number of a key `task.….`; a curriculum writes to it.
+
+        A number of the task itself must have been asked of `Task.scheduled_number` before the Env
+        was made.
+        """
+        part, _, name = key.removeprefix("task.").partition(".")
+        if not name:
+            return self.task.scheduled_numbers[part]
+        if part == "randomise":
+            field, _, which = name.rpartition(".")
+            return self.task.randomization.scheduled_number(field, which)
+        if part == "weights":
+            return self.weights[self.terms.index(name)]
+        return self.measurement.noise_amplitude(name)
 
     def update_observations(self, began: Tensor | None = None) -> None:
         """Write what actor and critic see of the state at this moment.
@@ -226,15 +194,21 @@ class Env:
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        return live_tensors.registry(self)
+        sums = {"success": self.success} | self.statistics.sums_by_name()
+        own = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
+        return self.world_tensors() | own | shared("env/", sums)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, by name, with the worlds of all ranks."""
         return copy_state(self.tensors(), self.group)
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from what `state` returned. In place."""
-        live_tensors.load(self, state)
+        """Continue from what `state` returned, each process the rows of its worlds. In place."""
+        rows, live = self.group.rows, self.tensors()
+        # The Sim derives other values from its tensors.
+        self.sim.load({name[4:]: rows(x) for name, x in state.items() if name.startswith("sim/")})
+        own = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
+        load_state(own, state, self.group)
         self.rng.draw(self.step_count)
         self.update_observations()
 

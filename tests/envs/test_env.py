@@ -11,7 +11,6 @@ import torch
 from gpusim_rl.core import graphs
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.live_tensors import state_tensors
 from gpusim_rl.envs.randomization.entries import whole_entries
 from gpusim_rl.envs.statistics import SUMS
 from gpusim_rl.envs.step import Step
@@ -93,7 +92,7 @@ def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
             rows += [
                 *step.observation,
                 *step[1:],
-                *(x.clone() for x in state_tensors(env).values()),
+                *(x.clone() for x in env.state_tensors().values()),
             ]
         states = [x for _, x in sorted(env.state().items())]
         results.append([*rows, *states, env.worst_step.row.clone()])
@@ -569,7 +568,7 @@ def test_a_state_is_the_moment_at_which_it_was_made(sim):
         env.step(action, on_step=keep)
         kept.append(env.current_state())
         copies.append({name: x.clone() for name, x in kept[-1]._tensors.items()})
-    live = state_tensors(env)
+    live = env.state_tensors()
     for s, copy in zip(kept, copies, strict=True):
         assert copy.keys() == live.keys()
         for name, x in copy.items():

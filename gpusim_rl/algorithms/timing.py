@@ -1,15 +1,13 @@
-"""The row of metrics of PPO: means that the device holds, and where the time went."""
+"""A row of metrics: means that the device holds, and where the time went."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.loss import STATS
 from gpusim_rl.core.graphs import Spent, fetch
 from gpusim_rl.envs.env import Env
 
-NAMES = (*STATS, "learning_rate", "std", "skipped", "bad")  # of PPO's own values
 SHARES = {  # the timed parts that make up each share of the log
     "physics": ("physics",),
     "environment": ("control", "settle"),
@@ -18,10 +16,10 @@ SHARES = {  # the timed parts that make up each share of the log
 }
 
 
-def report(
+def row_of_metrics(
     env: Env,
     values: Tensor,
-    scheduled: list[str],
+    own: list[str],
     spent: Callable[[], dict[str, Spent]],
     steps: int,
 ) -> Callable[[], dict[str, float]]:
@@ -29,8 +27,7 @@ def report(
 
     Args:
         env: whose sums since the last report are read and cleared.
-        values: PPO's own, as `NAMES` has them, and the numbers of a curriculum.
-        scheduled: the names of those numbers.
+        values: the learner's own and the numbers of a curriculum; `own` are their names.
         spent: gives the time of each timed part.
         steps: control steps of all worlds since the last report.
     """
@@ -40,7 +37,7 @@ def report(
     def read() -> dict[str, float]:
         row = numbers()
         metrics = env.statistics.means(names, row)
-        metrics |= dict(zip((*NAMES, *scheduled), row[len(names) :], strict=True))
+        metrics |= dict(zip(own, row[len(names) :], strict=True))
         return metrics | timing(spent(), steps)
 
     return read
