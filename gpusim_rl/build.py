@@ -250,6 +250,7 @@ def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SING
     name, algo = cfg["algo"]["name"], {k: x for k, x in cfg["algo"].items() if k != "name"}
     kind = LEARNERS[name]
     settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
+    ranges.check(settings, "algo")  # a number that changes has its last value here
     how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
     return join(env, kind, settings, schedule=schedule, **how)
 

@@ -364,7 +364,7 @@ def test_resume_is_exact():
     assert {
         "policy/log_std",
         "adam/actor/exp_avg",
-        "ppo/iteration",
+        "iteration",
         "env/step_count",
         "sim/rows",
     } <= set(changed)

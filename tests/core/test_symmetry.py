@@ -33,6 +33,7 @@ from tests.worlds import (
     make_env,
     make_policy,
     make_robot,
+    make_settings,
     make_task,
     robot_keys,
 )

@@ -64,7 +64,7 @@ PLACES = {
     freed_after_capture: ("pack_samples", "freed after capture"),
     pageable_copy: ("iteration", "copy HtoD pageable"),
     allocation: ("iteration", "'allocations'"),
-    host_counter: ("update_normalizers", "'ppo/iteration'"),
+    host_counter: ("update_normalizers", "'iteration'"),
 }
 
 

@@ -105,7 +105,7 @@ def test_a_number_that_arrived_is_that_number(fused):
     own = [f"algo.fused={fused}", "algo.symmetry=loss"]
     one = build(*own, f"curriculum={written(plan)}")
     other = build(*own, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
-    places = {key: one.scheduled_number(key) for key in ENDS}
+    places = {key: one.numbers[key] for key in ENDS}
     address = [place.data_ptr() for place in places.values()]
     for i in range(3):
         other.load(one.state(), "test")
@@ -116,7 +116,7 @@ def test_a_number_that_arrived_is_that_number(fused):
             assert torch.equal(places[key], first + min(i / 2, 1) * (last - first))
         a, b = one.state(), other.state()
         assert all(torch.equal(a[name], b[name]) for name in a) == (i == 2)
-    assert address == [one.scheduled_number(key).data_ptr() for key in ENDS]
+    assert address == [one.numbers[key].data_ptr() for key in ENDS]
 
 
 def test_an_iteration_with_schedules_reads_nothing():
@@ -436,7 +436,7 @@ def test_scheduled_numbers_are_columns():
     wanted = {"task.fastest.0": 0.6, "task.fastest.1": 0.3, "task.fastest.2": 0.6}
     wanted |= {"algo.ent_coef": 0.4375, "task.noise.gyro": 0.25}
     assert row == pytest.approx({f"schedule/{key}": x for key, x in wanted.items()})
-    assert not any(key.startswith("schedule/") for key in build().metrics())
+    assert not any(key.startswith("schedule/") for key in build().report()())
 
 
 JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"

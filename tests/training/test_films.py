@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusim_rl.commands.train import configure, train
+from gpusim_rl.commands.train import configure, train, write_results
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.runs.run import Run
@@ -95,7 +95,7 @@ def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
     monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", lambda *_: policy.touch())
     scores = trainer.evaluate()
     with pytest.raises(KeyboardInterrupt):
-        trainer.write_results(scores)
+        write_results(trainer, scores)
     names = {file.name for file in Path("run").iterdir()}
     assert {"eval.json", "readings.json", "policy.onnx"} <= names
     assert not [*Path("run/films").iterdir()]

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.commands import train
@@ -28,7 +29,7 @@ from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
-from gpusim_rl.training import loop, trainer
+from gpusim_rl.training import loop, memory, trainer
 from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
 from gpusim_rl.training.trainer import Trainer
@@ -74,11 +75,11 @@ def during(monkeypatch, act, at: int = 3) -> None:
     """Call `act` in the midst of a training, before its iteration `at`."""
     step = loop.Training.step
 
-    def spied(self, signals):
-        if self.learner.iterations == at - 1:
+    def spied(self, stop):
+        if self.iteration.iterations == at - 1:
             self.checkpoint_writer.wait()
             act()
-        return step(self, signals)
+        return step(self, stop)
 
     monkeypatch.setattr(loop.Training, "step", spied)
 
@@ -406,8 +407,8 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
         read, value = original(learner), next(returns)
         return lambda: read() | {"return": value, "length": 1.0}
 
-    original = PPO.report
-    monkeypatch.setattr(PPO, "report", report)
+    original = Iteration.report
+    monkeypatch.setattr(Iteration, "report", report)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", evaluate)
     monkeypatch.setattr("gpusim_rl.training.progress.time", clock)
     words = ["stop_at=0.9", "eval_every=1", "save_every=1", "episodes=2"]
@@ -451,7 +452,7 @@ def test_what_is_no_number_is_counted(what, value):
     for ppo in (clean, spoilt):
         ppo.iteration()
         ppo.report()()
-    env, judge, fused = spoilt.env, spoilt.env._outcome, spoilt.fused
+    env, judge, fused = spoilt.env, spoilt.env._outcome, spoilt.learner.fused
     assert fused is not None
     before = spoilt.learner.optimizer.weights[0].detach().clone()
     if what == "physics":
@@ -521,7 +522,8 @@ def test_capacities_grow(here, monkeypatch, capsys):
         built.append(weakref.ref(ppo))
         return ppo
 
-    monkeypatch.setattr(trainer, "make_ppo", make)
+    monkeypatch.setattr(trainer, "make_iteration", make)
+    monkeypatch.setattr(memory, "make_iteration", make)
     # These are far too few rows.
     monkeypatch.setattr(warp_model, "probe", lambda mjm, **_: (40, 4, mjm.key_qpos.repeat(16, 0)))
     train.train_or_exit(configured("num_envs=8", "iterations=6", "run_dir=run", base=WARP))

@@ -9,9 +9,9 @@ import torch
 import warp as wp
 
 from gpusim_rl import build as building
+from gpusim_rl.algorithms.ppo import ppo
 from gpusim_rl.config import compose
-from gpusim_rl.core import memory as memory_checks
-from gpusim_rl.training.memory import PARTS, held_bytes, measure, measure_parts
+from gpusim_rl.training.memory import PARTS, held_bytes, measure_parts, measure_plan
 from tests.command_lines import command, refused, succeed
 from tests.worlds import make_env, make_ppo
 
@@ -38,7 +38,7 @@ def test_held_counts_each_byte_once():
 def test_the_plan_is_what_is_there():
     """At a third number of worlds every part is what the plan says to 2 %; networks and optimizer
     do not grow."""
-    plan = measure(build)
+    plan = measure_plan(build)
     measured, said = measure_parts(build, 192, CPU), plan.bytes(192)
     assert set(measured) == set(said) == set(PARTS)
     for part in PARTS:
@@ -64,7 +64,8 @@ def test_what_is_refused_at_once(monkeypatch, words):
     """What many worlds are said to take before they are built is at least half of what they take,
     and no more than it."""
     cfg, sizes = compose.compose_plain("config", [*words, "sim=native", "device=cpu"]), []
-    monkeypatch.setattr(memory_checks, "check_free", lambda what, size, device: sizes.append(size))
+    for place in (building, ppo):
+        monkeypatch.setattr(place, "check_free", lambda what, size, device: sizes.append(size))
     measured = sum(measure_parts(partial(building.make_iteration, cfg), 1024, CPU).values())
     worlds, _, rollout = sizes[:3]
     assert 0.5 * measured < max(worlds, rollout) <= measured

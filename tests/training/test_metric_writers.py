@@ -11,20 +11,24 @@ from pathlib import Path
 
 import imageio
 import pytest
-from gpusim_rl.training.metric_names import NAMES, public_name, public_row
 
-from gpusim_rl.algorithms.iteration import NAMES as PPO_NAMES
+from gpusim_rl.algorithms import iteration
 from gpusim_rl.algorithms.iteration import SHARES
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config.validate import check_log
 from gpusim_rl.core import waiting
+from gpusim_rl.core.metrics import public_name
+from gpusim_rl.envs import statistics
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training import metric_writers
+from gpusim_rl.training import loop, metric_writers
 from gpusim_rl.training.metric_writers import logged_in, sink
 from tests.command_lines import environment
 from tests.films import gray_film
 from tests.wandb_file import read_wandb, records
 from tests.worlds import ROOT
 
+METRICS = (*loop.METRICS, *statistics.METRICS, *iteration.METRICS, *PPO.metrics)
+NAMES = {x.key: x.public for x in METRICS}
 ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
 PUBLIC = {"train/return": 12.345, "reward/jerk": -0.01, "perf/share/physics": 0.6}
 LOG = {"project": "p", "run": None, "group": None, "tags": []}
@@ -58,11 +62,11 @@ def test_logged_in(tmp_path, monkeypatch):
 def test_every_metric_has_a_known_name(trained):
     """Each metric of a training, and of its table, is renamed by the table, and no two alike."""
     names = {name for row in Run(trained).rows() for name in row} - {"iteration"}
-    names |= {*PPO_NAMES, "success", "cores", *(f"share/{part}" for part in SHARES)}
+    names |= {"success", "cores", *(f"share/{part}" for part in SHARES)}
     for name in names:
         group, slash, _ = name.partition("/")
         assert (f"{group}/*" if slash else name) in NAMES, name
-    public = [public_name(name) for name in names]
+    public = [public_name(name, METRICS) for name in names]
     assert len(set(public)) == len(public)
     assert all("/" in name for name in public)
 
@@ -75,9 +79,10 @@ def test_the_docs_have_the_table():
 
 
 def test_rows_are_renamed():
-    """The iteration is the step; a name that is in no table stays."""
-    assert public_row(ROW) == PUBLIC
-    assert public_name("mine") == "mine" and public_name("mine/x") == "mine/x"
+    """A name that nobody has given another stays."""
+    renamed = {public_name(key, METRICS): value for key, value in ROW.items()}
+    assert renamed == PUBLIC | {"iteration": 3}
+    assert public_name("mine", METRICS) == "mine" and public_name("mine/x", METRICS) == "mine/x"
 
 
 def test_tensorboard(tmp_path):
@@ -87,7 +92,7 @@ def test_tensorboard(tmp_path):
 
     policy = tmp_path / "policy.onnx"
     policy.write_bytes(bytes(range(256)) * 40)
-    to = sink("tensorboard", LOG, tmp_path, CONFIG)
+    to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
     assert to.where == f"TensorBoard: tensorboard --logdir {tmp_path}/tensorboard"
     to.write(ROW)
     to.write(ROW | {"iteration": 7, "return": 2.5, "eval/success": 0.5})
@@ -117,7 +122,7 @@ def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(time, "time", count(10**9).__next__)  # an event file is named by it
     for done, iterations, value in ((0, (1, 2, 3, 4, 2, 3, 4, 4), 0.5), (3, (4, 5), 0.25)):
-        to = sink("tensorboard", LOG, tmp_path, CONFIG, done)
+        to = sink("tensorboard", LOG, tmp_path, CONFIG, done, METRICS)
         for i in iterations:
             value += 1
             to.write({"iteration": i, "env_steps": i, "return": value})
@@ -132,7 +137,7 @@ def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
 def test_what_a_logger_does_not_take(tmp_path, capsys):
     """A file that is no film, or any other failure, is one line on stderr, and no exception."""
     (tmp_path / "play.mp4").write_bytes(b"no film")
-    to = sink("tensorboard", LOG, tmp_path, CONFIG)
+    to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
     to.add(tmp_path / "play.mp4")
     to.close()
     error = capsys.readouterr().err
@@ -142,7 +147,7 @@ def test_what_a_logger_does_not_take(tmp_path, capsys):
 
 def test_a_full_disk_ends_the_log_of_tensorboard_alone(tmp_path, capfd):
     """What cannot be written is one line, and nothing is written from then on."""
-    to = sink("tensorboard", LOG, tmp_path, CONFIG)
+    to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
     to.write(ROW)
     to.to.writer.flush()
     (file,) = (tmp_path / "tensorboard").iterdir()
