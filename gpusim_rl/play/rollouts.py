@@ -119,7 +119,7 @@ class RunRollout:
 
     def _watch(self, s: Any) -> None:
         """Keep the reward terms and the measures of the first world in a state."""
-        from gpusim_rl.envs.rewards import reward_terms
+        from gpusim_rl.envs.task import reward_terms
 
         task = self.env.scheduled_task
         terms = {name: x[0] * self.weights[name] for name, x in reward_terms(task, s).items()}

@@ -25,10 +25,9 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import Seen
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.report import command as report
-from gpusim_rl.tasks.common.scores import Scores
 from gpusim_rl.training import dashboard, metric_writers
 from gpusim_rl.training.films import Films
 from gpusim_rl.training.loop import Training

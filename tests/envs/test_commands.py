@@ -10,8 +10,7 @@ from gpusim_rl.core.maths import leaning_rotation, rotate, yaw
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.declarations import Command, check_shown_by
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.rewards import reward_terms
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.tasks.common.actions import integrated, relative
 from tests.worlds import make_env, make_sim_of, make_task
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.state import State
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.envs.tracing import needs
 from tests.worlds import MATRIX, ROOT, make_env, make_task, numbers
 
