@@ -26,7 +26,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.schedule import Curriculum
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Task, checked_controls
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.model_files import copy_model
@@ -175,7 +175,7 @@ def build_env(
             compiled=cfg["compile"],
             group=group,
         )
-        sim.ctrl.copy_(task.control(env.current_state()))  # fails unless the model has as many
+        sim.ctrl.copy_(checked_controls(task, env.current_state()))
     return env
 
 

@@ -82,7 +82,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     # Delayed targets: the live ones, those of the worst step, and a copy while they move.
     delayed = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)
     world = 1000 + 16 * (state + m.nsensordata + fields) + 24 * delayed  # bytes
-    sample = 40 * (m.nq + m.nv + m.nu)  # bytes of a sample of a rollout, at least
+    sample = 40 * (m.nq + m.nv + task.action_width)  # bytes of a sample of a rollout, at least
     check_free(f"num_envs={worlds} × num_steps={steps}", worlds * (world + steps * sample), device)
     # Five measures, twice while they are stacked.
     evaluation = episodes * (world + 40 * task.horizon)

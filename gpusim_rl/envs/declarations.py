@@ -120,10 +120,13 @@ class Reflection:
         axis: of the mirror's normal in the world: 1 swaps left and right, 0 front and back.
         joints: how the positions of the actuated joints look, about those of the keyframe; from
             the joints' places and axes unless given.
+        action: how the action looks; as the controls of the actuators unless given. A task gives it
+            whose actions have another width.
         images: `State` → images (B, …) by name, of entries of the memory that a term reads, and of
             sensors whose type does not tell.
     """
 
     axis: int
     joints: Flip | None = None
+    action: Flip | None = None
     images: Callable[[Any], dict[str, Tensor]] = no_images

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.core.symmetry import Flip, Mirror
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -285,14 +285,17 @@ def images(
     task: Task, reflection: Reflection, reflector: Reflector, values: dict[str, Tensor], s: State
 ) -> dict[str, Tensor]:
     """The images of values of a state; those of memory that the task does not declare are NaN."""
-    act, other = (
-        reflector.driven_joints(targets=False),
-        {
-            name: torch.full_like(x, torch.nan)
-            for name, x in values.items()
-            if x.is_floating_point()
-        },
-    )
+    if reflection.action is None and task.action_width != task.mjm.nu:
+        raise ValueError(
+            f"{type(task).__name__}: `mirror` says no `action`, which has {task.action_width} "
+            f"numbers for {task.mjm.nu} actuators"
+        )
+    act = reflector.driven_joints(targets=False)
+    if reflection.action:
+        act = Mirror(reflection.action).to(task.device)
+    other = {
+        name: torch.full_like(x, torch.nan) for name, x in values.items() if x.is_floating_point()
+    }
     other |= {
         "qpos": reflector.coordinates(positions=True)(s.qpos),
         "qvel": reflector.coordinates(positions=False)(s.qvel),
@@ -319,7 +322,8 @@ def random_values(task: Task) -> dict[str, Tensor]:
     for name, x in values.items():
         if x.is_floating_point():
             values[name] = x + noise(x[0].numel()).view_as(x)
-    sizes = {"sensordata": m.nsensordata, "ctrl": m.nu, "action": m.nu, "previous": m.nu}
+    sizes = {"sensordata": m.nsensordata, "ctrl": m.nu}
+    sizes |= {name: task.action_width for name in ("action", "previous")}
     values |= {name: noise(width) for name, width in sizes.items()}
     s = State(values, task.sensor_columns, task.joint_columns)
     values |= {name: noise(f(s)[0].numel()).view_as(f(s)) for name, f in task.derived.items()}

@@ -287,12 +287,17 @@ class Task:
         """Further entries (B, …) of a state, by name, each computed of it when it is read."""
         return {}
 
+    @property
+    def action_width(self) -> int:
+        """How many numbers an action has: one for each actuator, unless `control` maps others."""
+        return self.mjm.nu
+
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""
         return {}
 
     def control(self, s: State) -> Tensor:
-        """`ctrl` (B, nu) from `s.action`, in the units of each actuator."""
+        """`ctrl` (B, nu) from `s.action` (B, action_width), in the units of each actuator."""
         return s.action
 
     def observe(self, s: State) -> dict[str, Tensor]:
@@ -336,6 +341,17 @@ class Task:
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
         exact = dict[str, Any](device="cpu", mjm=converged(self.mjm), training="exact")
         return replace(self, randomise=without_pushes(self.randomise), **exact)
+
+
+def checked_controls(task: Task, s: State) -> Tensor:
+    """`ctrl` (B, nu) of a state; ValueError if `control` gives another number of controls."""
+    controls, nu = task.control(s), task.mjm.nu
+    if controls.shape[1] != nu:
+        raise ValueError(
+            f"{type(task).__name__}.control gives {controls.shape[1]} numbers for {nu} actuators: "
+            f"an action has {task.action_width} (action_width)"
+        )
+    return controls
 
 
 def reward_terms(task: Task, s: State) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ def lived(name: str, sim: str) -> Env:
     env = make_env(name, B, sim=sim)
     g = torch.Generator().manual_seed(0)
     for _ in range(12):
-        env.step(torch.randn(B, env.task.mjm.nu, generator=g))
+        env.step(torch.randn(B, env.task.action_width, generator=g))
     return env
 
 
@@ -82,7 +82,7 @@ def test_finite(name, sim):
     for scale in (0.0, 3.0):
         env, g = make_env(name, B, sim=sim), torch.Generator().manual_seed(1)
         for _ in range(30):
-            step = env.step(scale * torch.randn(B, env.task.mjm.nu, generator=g))
+            step = env.step(scale * torch.randn(B, env.task.action_width, generator=g))
             assert (
                 all(torch.isfinite(x).all() for x in (*step.observation, step.end, step.reward))
                 and not step.fault.any()
