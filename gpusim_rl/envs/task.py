@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core import ranges
+from gpusim_rl.core.free_bodies import FreeBody, free_base, free_objects
 from gpusim_rl.core.maths import leaning_rotation, product
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.rng import Rng
@@ -109,6 +110,16 @@ class Task:
     def patches(self) -> Patches | None:
         """The ground of the worlds, where each has its own."""
         return None
+
+    @cached_property
+    def base(self) -> FreeBody | None:
+        """The free body that carries the actuated joints or rotors; None if the robot is fixed."""
+        return free_base(self.mjm)
+
+    @cached_property
+    def objects(self) -> tuple[FreeBody, ...]:
+        """The free bodies that are not the base, such as a cube that an arm moves."""
+        return free_objects(self.mjm)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.errors import printable
+from gpusim_rl.core.free_bodies import robot_joint
 
 MEAN = 0.4  # s over which the speed is averaged
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
@@ -19,8 +20,8 @@ class Caption:
     """Writes into pictures.
 
     Args:
-        model: a mujoco.MjModel. The speed is that of its first body that moves, unless that can
-            only turn.
+        model: a mujoco.MjModel. The speed is that of the robot's base, or of its first body that
+            moves, unless that can only turn.
         about: what a policy's description says of its command; None if it has none.
         command: gives it at a time [s].
     """
@@ -34,8 +35,9 @@ class Caption:
         import mujoco
 
         kinds = (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_SLIDE)
-        travels = model.njnt and mujoco.mjtJoint(int(model.jnt_type[0])) in kinds
-        self.body = int(model.jnt_bodyid[0]) if travels else None
+        first = robot_joint(model)
+        travels = first is not None and mujoco.mjtJoint(int(model.jnt_type[first])) in kinds
+        self.body = int(model.jnt_bodyid[first]) if travels else None
         self.command, self.names = command, self.named(about or {"names": ()})
         self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.core.free_bodies import free_base
+
 BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -106,17 +108,17 @@ def command_arrow(
     Returns:
         None if the command is no velocity of a free base, or a small one.
     """
-    model = data.model
-    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not (model.jnt_type[:1] == 0).any():
+    base = free_base(data.model)
+    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not base:
         return None
     ends = np.abs([about["trained"][end][:2] for end in ("low", "high")])
-    asked, base = np.asarray(command[:2], float), int(model.jnt_bodyid[0])
+    asked = np.asarray(command[:2], float)
     if np.linalg.norm(asked) < 0.02 * (most := float(ends.max())):
         return None
-    x, y = data.xmat[base].reshape(3, 3)[:2, 0]
+    x, y = data.xmat[base.body].reshape(3, 3)[:2, 0]
     ahead = np.array([x, y]) / max(float(np.hypot(x, y)), 1e-9)
     level = asked[0] * ahead + asked[1] * np.array([-ahead[1], ahead[0]])
-    start = data.xpos[base] + [0, 0, 0.9 * reach]
+    start = data.xpos[base.body] + [0, 0, 0.9 * reach]
     return start, start + 1.5 * reach / most * np.array([*level, 0.0])
 
 

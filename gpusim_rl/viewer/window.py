@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw, whole
 from gpusim_rl.viewer.picture import add_arrow
@@ -127,9 +128,9 @@ def follow(window: Any, model: Any) -> None:
     """Let the camera of a window follow a robot that is free to leave."""
     import mujoco
 
-    if model.nbody > 1 and model.nq > model.nv:
+    if base := free_base(model):
         camera = window.cam
-        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
+        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, base.body
         camera.distance, camera.elevation, camera.azimuth = 3 * model.stat.extent, -20, 135
 
 
