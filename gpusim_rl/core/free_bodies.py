@@ -16,8 +16,8 @@ class FreeBody(NamedTuple):
 def free_base(m: Any) -> FreeBody | None:
     """The first free body that carries something driven: the robot's base; None if it is fixed.
 
-    An actuator drives a joint, a site, a tendon or a body. A drone's rotors are on sites. In a model
-    without actuators it is the first free body.
+    An actuator drives a joint, a site, a tendon or a body. A drone's rotors are on sites.
+    In a model without actuators it is the first free body.
     """
     roots = {int(m.body_rootid[body]) for body in driven_bodies(m)}
     return next((x for x in free_bodies(m) if x.body in roots or not m.nu), None)

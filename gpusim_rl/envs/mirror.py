@@ -305,8 +305,7 @@ def images(
         "previous": act(s.previous),
     }
     if task.command:
-        mirrored = [-1.0 if n in task.command.mirrored else 1.0 for n in task.command.names]
-        other["command"] = s.command * task.tensor(mirrored)
+        other["command"] = s.command * task.tensor(task.command.signs(reflection.axis))
     return other | reflection.images(s)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gpusim_rl.core import ranges
 from gpusim_rl.core.free_bodies import FreeBody, free_base, free_objects
-from gpusim_rl.core.maths import leaning_rotation, product
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.declarations import Command, Reflection, check_scheduled
@@ -236,23 +235,19 @@ class Task:
     def command_limit(self) -> Tensor:
         """(n,) the half-widths of the command's ranges, with scheduled numbers as they are now."""
         assert self.command
-        largest: Any = self.command.largest
-        if isinstance(largest, Tensor):
-            return largest
+        first, *others = self.command.parts
+        if isinstance(first.largest, Tensor) and not others:
+            return first.largest
+        largest = self.command.largest
         if any(isinstance(x, Tensor) for x in largest):
             return torch.stack([self.constant(x) for x in largest])
-        return self.constant(tuple(largest))
+        return self.constant(largest)
 
     def draw_command(self, rng: Rng) -> Tensor:
         """(B, n) commands, uniform in their ranges; a rotation is uniform among rotations."""
         command, limit = self.command, self.command_limit
         assert command
-        drawn, middle = rng.uniform("command", -limit, limit), self.constant(command.middle)
-        if command.lean is None:
-            return drawn + middle if command.center else drawn
-        turn = leaning_rotation((drawn[:, -4:-1] + 1) / 2, command.lean, command.spin)
-        turned = product(middle[-4:].expand_as(turn), turn)
-        return torch.cat([drawn[:, :-4] + middle[:-4], turned], 1)
+        return command.draw(rng.uniform("command", -limit, limit), self.constant)
 
     @property
     def steps_of_command(self) -> int:

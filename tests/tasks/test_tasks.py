@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.declarations import Vector
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task, reward_terms
@@ -187,9 +188,11 @@ def test_the_command_is_declared_once(name, sim):
         return
     drawn, count = env.memory["command"], env.memory["command"].shape[1]
     assert len(command.names) == len(command.units) == len(command.largest) == count
-    assert (drawn >= torch.tensor(command.low)).all() and drawn.any()
-    assert (drawn <= torch.tensor(command.high)).all()
-    assert {*command.mirrored} <= {*command.names}
+    assert (drawn >= torch.tensor(command.ends(-1))).all() and drawn.any()
+    assert (drawn <= torch.tensor(command.ends(1))).all()
+    vectors = [part for part in command.parts if isinstance(part, Vector)]
+    assert all({*vector.mirrored} <= {*vector.names} for vector in vectors)
+    assert len(command.signs(1)) == count
 
 
 def test_score(name, sim):

@@ -32,7 +32,7 @@ class Pointer(Task):
 
     @property
     def command(self):
-        return Command(names=("x", "y"), units=("m", "m"), largest=self.largest, mirrored=("y",))
+        return Command(names=("x", "y"), units="m", largest=self.largest, mirrored=("y",))
 
     @property
     def mirror(self):
