@@ -28,7 +28,7 @@ from gpusim_rl.envs.curriculum import Curriculum, config_at
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Task, checked_controls
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
@@ -158,7 +158,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     # Delayed targets: the live ones, those of the worst step, and a copy while they move.
     delayed = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)
     world = 1000 + 16 * (state + m.nsensordata + fields) + 24 * delayed  # bytes
-    sample = 40 * (m.nq + m.nv + m.nu)  # bytes of a sample of a rollout, at least
+    sample = 40 * (m.nq + m.nv + task.action_width)  # bytes of a sample of a rollout, at least
     check_free(f"num_envs={worlds} × num_steps={steps}", worlds * (world + steps * sample), device)
     # Five measures, twice while they are stacked.
     evaluation = episodes * (world + 40 * task.horizon)
@@ -208,7 +208,7 @@ def build_env(
             compiled=cfg["compile"],
             group=group,
         )
-        sim.ctrl.copy_(task.control(env.current_state()))  # fails unless the model has as many
+        sim.ctrl.copy_(checked_controls(task, env.current_state()))
     return env
 
 

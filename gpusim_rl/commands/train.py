@@ -25,7 +25,7 @@ from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF, program
 
 if TYPE_CHECKING:
-    from gpusim_rl.tasks.common.scores import Scores
+    from gpusim_rl.envs.task import Scores
     from gpusim_rl.training.trainer import Result, Trainer
 
 REFUSED: list[str] = []  # policies of a multirun that fail gate=true

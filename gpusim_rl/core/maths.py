@@ -1,4 +1,4 @@
-"""Batched formulas: rotations, error kernels, Gaussian densities.
+"""Batched formulas: rotations, error kernels, Gaussian densities, statistics.
 
 All are pure functions of tensors. The last axis is the vector.
 """
@@ -181,3 +181,21 @@ def log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 def entropy(std: Tensor) -> Tensor:
     """Differential entropy [nat] of N(·, diag std²): Σ (½ + ½ log 2π + log σ), (…, n) → (…)."""
     return (0.5 + 0.5 * LOG_2PI + std.log()).sum(-1)
+
+
+def wilson(count: int, of: int) -> tuple[float, float]:
+    """Least and greatest chance of an event that happened `count` times `of` all, at 95 %.
+
+    The score interval of Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953.
+    """
+    if not of:
+        return 0.0, 1.0
+    z2, share = 1.96**2, count / of
+    center = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = math.sqrt(z2 * share * (1 - share) / of + (z2 / (2 * of)) ** 2) / (1 + z2 / of)
+    return max(center - half, 0.0), min(center + half, 1.0)
+
+
+def mean_of(x: Tensor, which: Tensor) -> float | None:
+    """The mean of x (B,) over the rows of which (B,) bool; None if there are none."""
+    return x[which].mean().item() if which.any() else None

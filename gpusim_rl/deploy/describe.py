@@ -10,6 +10,7 @@ import mujoco
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS, Controller
 from gpusim_rl.deploy.record import Ranges
+from gpusim_rl.envs.declarations import Command, Rotation
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
@@ -102,11 +103,23 @@ def describe_command(task: Task) -> dict[str, Any]:
     c = task.command
     if c is None:
         return {}
-    trained = {"low": list(c.low), "high": list(c.high)}
+    trained = {"low": list(c.ends(-1)), "high": list(c.ends(1))}
     about = {"names": list(c.names), "units": list(c.units), "trained": trained}
     about |= {"center": list(c.center)} if c.center else {}
-    about |= {"lean": c.lean, "spin": c.spin} if c.lean is not None else {}
+    about |= describe_rotations(c)
     return about | ({"shown_by": c.shown_by} if c.shown_by else {})
+
+
+def describe_rotations(c: Command) -> dict[str, Any]:
+    """The rotations of a command: `lean` and `spin` of one that is last, else a list."""
+    turns = [
+        {"first": columns.start, "lean": part.lean, "spin": part.spin}
+        for part, columns in zip(c.parts, c.columns, strict=True)
+        if isinstance(part, Rotation)
+    ]
+    if len(turns) == 1 and turns[0]["first"] == len(c.names) - 4:
+        return {key: turns[0][key] for key in ("lean", "spin")}
+    return {"rotations": turns} if turns else {}
 
 
 def describe_targets(task: Task) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.deploy.onboard.answers import MOVE, Answer
 from gpusim_rl.deploy.onboard.preflight import moved
 from gpusim_rl.envs.readings import JOINTS
@@ -100,20 +101,21 @@ def lying(m: mujoco.MjModel) -> np.ndarray | None:
 
     None if its base is fixed, or if the robot topples without torque in this pose.
     """
-    if not len(m.jnt_type) or m.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE:
+    if not (base := free_base(m)):
         return None
     soft, data = copy.copy(m), mujoco.MjData(m)
     soft.actuator_gainprm[:, 0] *= SOFT
     soft.actuator_biasprm[:, 1] *= SOFT
     mujoco.mj_resetDataKeyframe(soft, data, 0)
-    data.ctrl[:], turn = safe_controls(m), data.qpos[3:7].copy()
+    data.ctrl[:], turn = safe_controls(m), data.qpos[base.qpos][3:].copy()
     for _ in range(round(SETTLE / m.opt.timestep)):
         mujoco.mj_step(soft, data)
-        data.qpos[3:7], data.qvel[:2], data.qvel[3:6] = turn, 0, 0
+        velocity = data.qvel[base.qvel]
+        data.qpos[base.qpos][3:], velocity[:2], velocity[3:] = turn, 0, 0
     pose = reading(m, data, JOINTS[0])
     soft.actuator_gainprm[:, 0] = soft.actuator_biasprm[:, 1] = 0
     run(soft, data, pose, SETTLE)
-    turned = np.abs(data.qpos[3:7] @ turn)  # cos of half the angle
+    turned = np.abs(data.qpos[base.qpos][3:] @ turn)  # cos of half the angle
     return pose if np.isfinite(data.qpos).all() and turned > np.cos(NEAR / 2) else None
 
 
@@ -127,9 +129,9 @@ def run(m: mujoco.MjModel, data: mujoco.MjData, targets: np.ndarray, seconds: fl
 def stands(m: mujoco.MjModel, data: mujoco.MjData, begin: np.ndarray) -> bool:
     """Whether joints and base are about where they began (nq,)."""
     joints = m.jnt_qposadr[driven_joints(m)]
-    moved = np.abs(data.qpos - begin)
-    free = m.jnt_qposadr[m.jnt_type == mujoco.mjtJoint.mjJNT_FREE] + 2  # their heights
-    upright = (moved[free] <= SINKS * np.abs(begin[free])).all()
+    moved, base = np.abs(data.qpos - begin), free_base(m)
+    height = base.qpos.start + 2 if base else 0
+    upright = base is None or moved[height] <= SINKS * abs(begin[height])
     return bool(np.isfinite(data.qpos).all() and (moved[joints] <= NEAR).all() and upright)
 
 

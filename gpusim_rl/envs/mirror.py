@@ -1,22 +1,263 @@
 """The mirror image of a task, derived from its methods and its model.
 
-A term is computed of random states and of their images (`envs/reflection.py`). Its columns are
-compared: each column of the image is a column of the term, perhaps with the other sign.
+`Reflector` tells what a mirror makes of a model's joints and sensors. Sensors are mirrored by
+their MuJoCo types. Joints are mirrored by their places and axes, or as the task says. The base is
+upright in the keyframe.
+
+A term is computed of random states and of their images. Its columns are compared: each column of
+the image is a column of the term, perhaps with the other sign.
 """
 
+import re
+from typing import Any, NamedTuple
+
+import mujoco
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.core.symmetry import Flip, Mirror
 from gpusim_rl.envs.declarations import Reflection
-from gpusim_rl.envs.reflection import Reflector
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
+from gpusim_rl.robots.servos import driven_joints, driven_things
 
 STATES = 64  # that are compared
 TOLERANCE = 1e-4  # of a column of an image, relative to its largest entry
 EVEN = 0.02  # of the controls of the image, because a robot's two sides may differ a little
+
+SENSOR = mujoco.mjtSensor
+
+
+def types(*names: str) -> set[int]:
+    """The sensor types of these names."""
+    return {getattr(SENSOR, f"mjSENS_{name}").value for name in names}
+
+
+# How the three components of a sensor look in a mirror whose normal is axis k.
+POLAR = types(  # component k changes its sign
+    *("ACCELEROMETER", "VELOCIMETER", "FORCE", "FRAMEPOS", "FRAMELINVEL", "FRAMELINACC"),
+    *("SUBTREECOM", "SUBTREELINVEL"),
+)
+AXIAL = types(  # the other two change it: what turns, and magnetic fields
+    *("GYRO", "TORQUE", "MAGNETOMETER", "FRAMEANGVEL", "FRAMEANGACC", "SUBTREEANGMOM"),
+)
+AXES = [types(f"FRAME{axis}AXIS") for axis in "XYZ"]  # polar, but for the axis k itself
+QUATERNIONS = types("FRAMEQUAT", "BALLQUAT")
+SCALARS = types("TOUCH", "RANGEFINDER", "CLOCK", "E_POTENTIAL", "E_KINETIC")
+POSITIONS = types("JOINTPOS", "ACTUATORPOS")  # about the pose of the keyframe
+OF_JOINTS = POSITIONS | types("JOINTVEL", "JOINTACTFRC", "ACTUATORVEL", "ACTUATORFRC")
+
+
+class Affine(NamedTuple):
+    """Column i of the image of x is offsets[i] + signs[i] · x[order[i]]; a NaN is unknown."""
+
+    order: Tensor
+    signs: Tensor
+    offsets: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.offsets + x.index_select(1, self.order) * self.signs
+
+
+def pairs(m: Any, axis: int) -> dict[int, tuple[int, float]]:
+    """Joint → its image and its sign, from the places and axes of hinges and slides.
+
+    The image of a joint is the joint of its type that is nearest to the mirrored place, with an
+    axis that is parallel to the mirrored one. Joints without such an image are left out.
+    """
+    d, mirror = mujoco.MjData(m), np.where(np.arange(3) == axis, -1.0, 1.0)
+    if m.nkey:
+        mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_kinematics(m, d)
+    own: dict[int, tuple[int, float]] = {}
+    for i in (j for j in range(m.njnt) if m.jnt_type[j] in (2, 3)):
+        slide = m.jnt_type[i] == mujoco.mjtJoint.mjJNT_SLIDE
+        image = d.xaxis[i] * mirror * (1 if slide else -1)
+        same = [j for j in range(m.njnt) if m.jnt_type[j] == m.jnt_type[i]]
+        same = [j for j in same if abs(d.xaxis[j] @ image) > 0.9]
+        if same:
+            far = [float(np.linalg.norm(d.xanchor[j] - d.xanchor[i] * mirror)) for j in same]
+            j = same[int(np.argmin(far))]
+            own[i] = (j, float(np.sign(d.xaxis[j] @ image)))
+    return own
+
+
+def wrench_images(m: Any, axis: int) -> dict[int, tuple[int, float]]:
+    """Actuator on a site → its image and its sign, from places, forces and torques.
+
+    The image of an actuator acts at the mirrored place, with the mirrored force and torque, or with
+    both turned round. The mirror goes through the world's origin in the first keyframe. Actuators
+    without such an image are left out, and those whose force is relative to another site.
+    """
+    d, mirror = mujoco.MjData(m), np.where(np.arange(3) == axis, -1.0, 1.0)
+    if m.nkey:
+        mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_kinematics(m, d)
+    kinds = m.actuator_trntype == mujoco.mjtTrn.mjTRN_SITE
+    on_site = np.flatnonzero(kinds & (m.actuator_trnid[:, 1] < 0)).tolist()
+    sites = m.actuator_trnid[on_site, 0]
+    places, frames = d.site_xpos[sites], d.site_xmat[sites].reshape(-1, 3, 3)
+    gears = m.actuator_gear[on_site].reshape(-1, 2, 3)  # force and torque, in the site's frame
+    wrenches = np.einsum("sij,skj->ski", frames, gears)
+    images = wrenches * np.stack([mirror, -mirror])
+    near = 1e-2 * np.abs(wrenches).max((0, 2), initial=0)[:, None] + 1e-9
+    own: dict[int, tuple[int, float]] = {}
+    for i, actuator in enumerate(on_site):
+        far = np.linalg.norm(places - places[i] * mirror, axis=1)
+        for sign in (1.0, -1.0):
+            same = (np.abs(wrenches - sign * images[i]) <= near).all((1, 2)) & (far < 1e-3)
+            if same.any():
+                own[actuator] = (on_site[int(np.flatnonzero(same)[0])], sign)
+                break
+    return own
+
+
+class Reflector:
+    """The images of `qpos`, `qvel`, `sensordata`, `ctrl` and the action of a model.
+
+    Args:
+        m: the model.
+        axis: of the mirror's normal, 0 to 2.
+        joints: (nu,) how the positions of the actuated joints look; None for `pairs`.
+        device: of the tensors.
+    """
+
+    def __init__(self, m: Any, axis: int, joints: Flip | None, device: str):
+        self.m, self.axis, self.device = m, axis, device
+        self.driven = driven_joints(m)
+        self.wrenches = wrench_images(m, axis)
+        for i, joint in enumerate(self.driven):
+            if joint < 0 and i not in self.wrenches:
+                name, what = m.actuator(i).name, driven_things(m)[i]
+                raise ValueError(
+                    f"the actuator {name!r} drives the {what}, which has no mirror image"
+                )
+        self.pairs = pairs(m, axis)
+        if joints:
+            order, signs = joints
+            named = zip(self.driven, order, signs, strict=True)
+            self.pairs |= {i: (self.driven[j], float(sign)) for i, j, sign in named}
+        rest = m.key_qpos[0] if m.nkey else m.qpos0
+        self.center = {j: float(rest[m.jnt_qposadr[j]]) for j in range(m.njnt)}
+        self.actuator = {j: i for i, j in enumerate(self.driven) if j >= 0}
+
+    def parts(self, width: int, kind: str) -> list[float]:
+        """The signs of a vector's components: polar, axial or quaternion."""
+        polar = [-1.0 if i == self.axis else 1.0 for i in range(3)]
+        axial = [-x for x in polar]
+        return {"polar": polar, "axial": axial, "quaternion": [1.0, *axial]}[kind][:width]
+
+    def affine(self, columns: list[tuple[int, float, float]]) -> Affine:
+        """Of (column, sign, offset) for each column of the image."""
+        order, signs, offsets = zip(*columns, strict=True) if columns else ((), (), ())
+        return Affine(
+            torch.tensor(order, dtype=torch.int64, device=self.device),
+            torch.tensor(signs, dtype=torch.float32, device=self.device),
+            torch.tensor(offsets, dtype=torch.float32, device=self.device),
+        )
+
+    def joint(self, j: int, positions: bool) -> tuple[int, float, float]:
+        """The image of a joint's angle or speed: its joint, sign and offset."""
+        other, sign = self.pairs.get(j, (j, torch.nan))
+        offset = self.center[j] - sign * self.center[other] if positions else 0 * sign
+        return other, sign, offset
+
+    def coordinates(self, positions: bool) -> Affine:
+        """The images of `qpos`, or of `qvel`."""
+        m = self.m
+        place = m.jnt_qposadr if positions else m.jnt_dofadr
+        columns: list[tuple[int, float, float]] = []
+        for j in range(m.njnt):
+            at, kind = int(place[j]), m.jnt_type[j]
+            if kind == mujoco.mjtJoint.mjJNT_FREE:
+                turn = self.parts(4, "quaternion") if positions else self.parts(3, "axial")
+                signs = [*self.parts(3, "polar"), *turn]
+                columns += [(at + i, sign, 0.0) for i, sign in enumerate(signs)]
+            elif kind == mujoco.mjtJoint.mjJNT_BALL:
+                columns += [(at + i, torch.nan, 0.0) for i in range(4 if positions else 3)]
+            else:
+                other, sign, offset = self.joint(j, positions)
+                columns.append((int(place[other]), sign, offset))
+        return self.affine(columns)
+
+    def sensors(self) -> Affine:
+        """The images of `sensordata`."""
+        m = self.m
+        places = {self.key(i): int(m.sensor_adr[i]) for i in range(m.nsensor)}
+        columns: list[tuple[int, float, float]] = []
+        for i in range(m.nsensor):
+            kind, width = int(m.sensor_type[i]), int(m.sensor_dim[i])
+            if kind in OF_JOINTS:
+                columns.append(self.joint_sensor(i, places))
+                continue
+            at = places.get(self.key(i, mirrored=True), int(m.sensor_adr[i]))
+            signs = [torch.nan] * width
+            if kind in POLAR:
+                signs = self.parts(3, "polar")
+            elif kind in AXIAL:
+                signs = self.parts(3, "axial")
+            elif kind in QUATERNIONS:
+                signs = self.parts(4, "quaternion")
+            elif any(kind in axis for axis in AXES):
+                own = kind in AXES[self.axis]  # the image of a frame has this axis turned round
+                signs = self.parts(3, "axial" if own else "polar")
+            elif kind in SCALARS:
+                signs = [1.0] * width
+            columns += [(at + c, sign, 0.0) for c, sign in enumerate(signs)]
+        return self.affine(columns)
+
+    def joint_sensor(self, i: int, places: dict[tuple, int]) -> tuple[int, float, float]:
+        """The image of a sensor of a joint or of an actuator: its column, sign and offset."""
+        m, of = self.m, int(self.m.sensor_objid[i])
+        by_joint = m.sensor_objtype[i] == mujoco.mjtObj.mjOBJ_JOINT
+        if not by_joint and self.driven[of] < 0:
+            image, sign = self.wrenches[of]
+            at = places.get((*self.key(i)[:2], image, *self.key(i)[3:]))
+            return (int(m.sensor_adr[i]), torch.nan, 0.0) if at is None else (at, sign, 0.0)
+        joint = of if by_joint else self.driven[of]
+        other, sign, offset = self.joint(joint, int(m.sensor_type[i]) in POSITIONS)
+        image = other if by_joint else self.actuator.get(other, -1)
+        at = places.get((*self.key(i)[:2], image, *self.key(i)[3:]))
+        return (int(m.sensor_adr[i]), torch.nan, 0.0) if at is None else (at, sign, offset)
+
+    def key(self, i: int, mirrored: bool = False) -> tuple:
+        """Type, object and frame of a sensor, which no other has, or those of its image."""
+        m = self.m
+        of, ref = (int(x[i]) for x in (m.sensor_objid, m.sensor_refid))
+        kinds = [int(x[i]) for x in (m.sensor_objtype, m.sensor_reftype)]
+        if mirrored:
+            of, ref = self.other(kinds[0], of), self.other(kinds[1], ref)
+        return (int(m.sensor_type[i]), kinds[0], of, kinds[1], ref)
+
+    def other(self, kind: int, i: int) -> int:
+        """The body, site or geom on the other side, by its name; the same if it has no side."""
+        name = mujoco.mj_id2name(self.m, kind, i) if i >= 0 else None
+        other = mujoco.mj_name2id(self.m, kind, other_side(name)) if name else -1
+        return i if other < 0 else other
+
+    def driven_joints(self, targets: bool) -> Affine:
+        """The images of actions; with `targets` of `ctrl`, which may be targets of servos."""
+        columns = []
+        for i, j in enumerate(self.driven):
+            if j < 0:
+                columns.append((*self.wrenches[i], 0.0))
+                continue
+            other, sign, offset = self.joint(j, targets and bool(self.m.actuator_biasprm[i, 1]))
+            columns.append((self.actuator.get(other, i), sign, offset))
+        return self.affine(columns)
+
+
+def other_side(name: str) -> str:
+    """A name with left and right exchanged: FL_foot to FR_foot, hip_l to hip_r."""
+    swap = {"L": "R", "l": "r", "Left": "Right", "left": "right", "LEFT": "RIGHT"}
+    swap |= {"FL": "FR", "RL": "RR", "HL": "HR", "LF": "RF", "LH": "RH"}
+    swap |= {y: x for x, y in swap.items()}
+    return "".join(swap.get(word, word) for word in re.split(r"([^A-Za-z]+)", name))
+
+
+# -- the task's terms ------------------------------------------------------------------------------
 
 
 def derive_flips(task: Task) -> dict[str, Flip]:
@@ -44,14 +285,17 @@ def images(
     task: Task, reflection: Reflection, reflector: Reflector, values: dict[str, Tensor], s: State
 ) -> dict[str, Tensor]:
     """The images of values of a state; those of memory that the task does not declare are NaN."""
-    act, other = (
-        reflector.driven_joints(targets=False),
-        {
-            name: torch.full_like(x, torch.nan)
-            for name, x in values.items()
-            if x.is_floating_point()
-        },
-    )
+    if reflection.action is None and task.action_width != task.mjm.nu:
+        raise ValueError(
+            f"{type(task).__name__}: `mirror` says no `action`, which has {task.action_width} "
+            f"numbers for {task.mjm.nu} actuators"
+        )
+    act = reflector.driven_joints(targets=False)
+    if reflection.action:
+        act = Mirror(reflection.action).to(task.device)
+    other = {
+        name: torch.full_like(x, torch.nan) for name, x in values.items() if x.is_floating_point()
+    }
     other |= {
         "qpos": reflector.coordinates(positions=True)(s.qpos),
         "qvel": reflector.coordinates(positions=False)(s.qvel),
@@ -61,8 +305,7 @@ def images(
         "previous": act(s.previous),
     }
     if task.command:
-        mirrored = [-1.0 if n in task.command.mirrored else 1.0 for n in task.command.names]
-        other["command"] = s.command * task.tensor(mirrored)
+        other["command"] = s.command * task.tensor(task.command.signs(reflection.axis))
     return other | reflection.images(s)
 
 
@@ -78,7 +321,8 @@ def random_values(task: Task) -> dict[str, Tensor]:
     for name, x in values.items():
         if x.is_floating_point():
             values[name] = x + noise(x[0].numel()).view_as(x)
-    sizes = {"sensordata": m.nsensordata, "ctrl": m.nu, "action": m.nu, "previous": m.nu}
+    sizes = {"sensordata": m.nsensordata, "ctrl": m.nu}
+    sizes |= {name: task.action_width for name in ("action", "previous")}
     values |= {name: noise(width) for name, width in sizes.items()}
     s = State(values, task.sensor_columns, task.joint_columns)
     values |= {name: noise(f(s)[0].numel()).view_as(f(s)) for name, f in task.derived.items()}

@@ -63,7 +63,7 @@ class State:
     - `qpos`, `qvel`, `ctrl`: MuJoCo's, in its units;
     - `joint_pos`, `joint_vel` (B, nu): of the actuated joints, in the order of ctrl [rad, m];
     - `<sensor>`: each sensor of the model by its name, (B, width);
-    - `action` (B, nu) of this control step, and `previous` of the one before;
+    - `action` (B, n) of this control step, and `previous` of the one before;
     - `time` (B,) int64: control steps since the restart;
     - each entry of the task's memory, and each that `Task.derived` computes, by its name.
 

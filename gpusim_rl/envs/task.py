@@ -1,28 +1,227 @@
-"""`Task`: the pure functions that a task author fills in."""
+"""`Task`: the model, the numbers and the pure functions that a task author fills in."""
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.maths import leaning_rotation, product
+from gpusim_rl.core import ranges
+from gpusim_rl.core.free_bodies import FreeBody, free_base, free_objects
+from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.declarations import Command, Reflection
+from gpusim_rl.envs.declarations import Command, Reflection, check_scheduled
 from gpusim_rl.envs.randomization.entries import without_pushes
-from gpusim_rl.envs.state import State
-from gpusim_rl.envs.task_model import TaskModel
-from gpusim_rl.robots.models import converged
+from gpusim_rl.envs.randomization.joints import joint_ranges
+from gpusim_rl.envs.randomization.randomization import Randomization
+from gpusim_rl.envs.readings import measured
+from gpusim_rl.envs.state import JointColumns, State, joint_columns, sensor_columns
+from gpusim_rl.envs.terrain.patches import Patches
+from gpusim_rl.envs.training_physics import check_times, coarse, description
+from gpusim_rl.robots.model_files import read_mjcf
+from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
+from gpusim_rl.sim.actuator_spec import Actuator
+
+Scores = dict[str, float | None]  # of an evaluation; None: no episode says anything about it
 
 
 @dataclass(kw_only=True)
-class Task(TaskModel):
+class Task:
     """A robot's task: pure methods of the state. They return new tensors; only Env writes.
 
     Formulas and their signs stand in the subclass. Weights (≥ 0), noise and ranges stand in
-    `conf/task/<name>.yaml`. The arguments are those of `TaskModel`.
+    `conf/task/<name>.yaml`.
+
+    Args:
+        mjcf: the model file; a bare name is looked up in tasks/assets.
+        dt: control period [s], a whole number of the model's timesteps.
+        episode: time-out [s].
+        device: where the task's constants live.
+        history: observation term → control steps of it that the actor sees; 1 unless given.
+        hide: observation terms that the critic observes and the actor does not.
+        observation_delay: least and largest age [control steps] of the readings of sensors and
+            joints that the actor sees. It is drawn for each episode.
+        dropout: reading → probability that it is not delivered in a control step; 0 unless given.
+        mjm, text: the compiled model and its MJCF; those of the file unless given.
+        randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
+        actuator: what makes torques of `control`'s targets.
+        training: how the physics differs while learning: `timestep` [s], `integrator`, and
+            `joint_friction`, whether joints have the model's dry friction. "exact": not at all.
     """
+
+    # The shape of robots that robot= may give the task, one of `robots.shapes.SHAPES`; "": none.
+    takes_robot: ClassVar[str] = ""
+    # Whether terrain= may give its worlds rough ground: tasks with `OnTerrain`.
+    takes_terrain: ClassVar[bool] = False
+    # What the numbers that a task adds may be; `core.ranges` has those of all tasks.
+    ranges: ClassVar[dict[str, Range]] = {}
+    mjcf: str
+    dt: float
+    episode: float
+    device: str = "cpu"
+    clip: float  # actions are clamped to ± this before the task sees them
+    history: dict[str, int] = field(default_factory=dict)
+    hide: tuple[str, ...] = ()
+    observation_delay: tuple[int, int]
+    dropout: dict[str, float] = field(default_factory=dict)
+    mjm: Any = field(default=None, repr=False)
+    text: str = field(default="", repr=False)
+    actuator: Actuator
+    randomise: dict[str, Any] = field(default_factory=dict, repr=False)
+    training: dict[str, Any] | str = "exact"
+
+    def __post_init__(self) -> None:
+        self.history = self.history | dict.fromkeys(self.hide, 0)  # the actor sees no step of them
+        self._nominal: dict[str, Tensor] = {}
+        self.traced: Any = None  # what `tracing.needs` says, once it was asked
+        self._constants: dict[Any, Tensor] = {}  # no graph may copy a number from the host
+        self.scheduled_numbers: dict[str, Tensor] = {}
+        if self.mjm is None:
+            self.mjm = compile_mjcf(self.mjcf, self.change_spec)
+        numbers = {key: x for key, x in vars(self).items() if key != "history"}  # a hidden term: 0
+        ranges.check(numbers, "task")
+        ranges.check(numbers, "task", {f"task.{key}": x for key, x in self.ranges.items()})
+        check_times(self.dt, self.episode, self.mjm, self.physics)
+
+    # -- the model and what follows from it --------------------------------------------------------
+
+    def change_spec(self, spec: Any) -> Any:
+        """The mujoco.MjSpec that is compiled, from that of the file; it may be changed in place."""
+        return spec
+
+    @cached_property
+    def randomization(self) -> Randomization:
+        """What `randomise` does to this model; ValueError if it does not fit the model."""
+        return Randomization(
+            self.mjm,
+            self.randomise,
+            actuator=self.actuator,
+            dt=self.dt,
+            readings=self.measured,
+            device=self.device,
+        )
+
+    @cached_property
+    def patches(self) -> Patches | None:
+        """The ground of the worlds, where each has its own."""
+        return None
+
+    @cached_property
+    def base(self) -> FreeBody | None:
+        """The free body that carries the actuated joints or rotors; None if the robot is fixed."""
+        return free_base(self.mjm)
+
+    @cached_property
+    def objects(self) -> tuple[FreeBody, ...]:
+        """The free bodies that are not the base, such as a cube that an arm moves."""
+        return free_objects(self.mjm)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Model fields with a value per world."""
+        own = self.patches.fields if self.patches else ()
+        return tuple(dict.fromkeys((*self.randomization.fields, *own)))
+
+    @property
+    def measured(self) -> dict[str, int]:
+        """What a robot of this task can measure: reading → width."""
+        further = {name: len(about["units"]) for name, about in self.estimated.items()}
+        return measured(self.mjm) | further
+
+    @property
+    def estimated(self) -> dict[str, dict[str, Any]]:
+        """Readings that no sensor of the model gives → `units` of each number, and more about it.
+
+        `Task.derived` computes them in simulation. On a robot a program does.
+        """
+        return {}
+
+    @cached_property
+    def sensor_columns(self) -> dict[str, slice]:
+        """Sensor of the model → its columns in `sensordata`."""
+        return sensor_columns(self.mjm)
+
+    @cached_property
+    def joint_columns(self) -> JointColumns:
+        """Where the actuated joints are in `qpos` and `qvel`, in the order of ctrl."""
+        return joint_columns(self.mjm, self.device)
+
+    @cached_property
+    def joint_limits(self) -> Tensor:
+        """(2, nu) least and greatest positions of the actuated joints; infinite without a limit."""
+        low, high = joint_ranges(self.mjm)
+        columns = self.joint_columns.qpos
+        return torch.stack([low.to(self.device)[columns], high.to(self.device)[columns]])
+
+    @cached_property
+    def physics(self) -> Any:
+        """The model that is stepped: `mjm`, or what `training` makes of it."""
+        if isinstance(self.training, str):
+            return self.mjm
+        return coarse(self.mjm, self.actuator, self.randomise, **self.training)
+
+    @property
+    def difference(self) -> str:
+        """How `physics` differs from the model's own, in words; empty if it does not."""
+        return description(self.mjm, self.physics)
+
+    @property
+    def substeps(self) -> int:
+        """Timesteps in a control step."""
+        return round(self.dt / self.physics.opt.timestep)
+
+    @property
+    def horizon(self) -> int:
+        """Control steps in an episode."""
+        return round(self.episode / self.dt)
+
+    def tensor(self, values: Any) -> Tensor:
+        """A float32 constant on the task's device."""
+        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+
+    def nominal(self, name: str) -> Tensor:
+        """The model's own value of a field, float32. Do not write to it: it is kept."""
+        if name not in self._nominal:
+            self._nominal[name] = self.tensor(attrgetter(name)(self.mjm))
+        return self._nominal[name]
+
+    def scheduled_number(self, name: str) -> Tensor:
+        """The tensor that holds a number while it is scheduled; a curriculum writes to it.
+
+        Raises ValueError for a field whose type is not `Scheduled`.
+        """
+        check_scheduled(type(self), name)
+        return self.scheduled_numbers.setdefault(name, self.tensor(getattr(self, name)))
+
+    @property
+    def with_scheduled_numbers(self) -> Self:
+        """A copy with the tensor of each scheduled number; this task itself if there are none.
+
+        `__post_init__` must not compute other attributes from these numbers.
+        """
+        if not self.scheduled_numbers:
+            return self
+        twin = copy.copy(self)
+        vars(twin).update(self.scheduled_numbers)
+        return twin
+
+    def constant(self, value: Any) -> Tensor:
+        """A number or a tuple of numbers as a tensor, made once; a tensor as it is."""
+        if isinstance(value, Tensor):
+            return value
+        if value not in self._constants:
+            self._constants[value] = self.tensor(value)
+        return self._constants[value]
+
+    def mjcf_text(self) -> str:
+        """The MJCF of the model, with the files that it includes."""
+        return self.text or read_mjcf(find_mjcf(self.mjcf))
+
+    # -- episodes and commands ---------------------------------------------------------------------
 
     def begin(self, n: int, rng: Rng, ended: State | None = None) -> dict[str, Tensor]:
         """What `start` and `next_start` say of n worlds.
@@ -36,23 +235,19 @@ class Task(TaskModel):
     def command_limit(self) -> Tensor:
         """(n,) the half-widths of the command's ranges, with scheduled numbers as they are now."""
         assert self.command
-        largest: Any = self.command.largest
-        if isinstance(largest, Tensor):
-            return largest
+        first, *others = self.command.parts
+        if isinstance(first.largest, Tensor) and not others:
+            return first.largest
+        largest = self.command.largest
         if any(isinstance(x, Tensor) for x in largest):
             return torch.stack([self.constant(x) for x in largest])
-        return self.constant(tuple(largest))
+        return self.constant(largest)
 
     def draw_command(self, rng: Rng) -> Tensor:
         """(B, n) commands, uniform in their ranges; a rotation is uniform among rotations."""
         command, limit = self.command, self.command_limit
         assert command
-        drawn, middle = rng.uniform("command", -limit, limit), self.constant(command.middle)
-        if command.lean is None:
-            return drawn + middle if command.center else drawn
-        turn = leaning_rotation((drawn[:, -4:-1] + 1) / 2, command.lean, command.spin)
-        turned = product(middle[-4:].expand_as(turn), turn)
-        return torch.cat([drawn[:, :-4] + middle[:-4], turned], 1)
+        return command.draw(rng.uniform("command", -limit, limit), self.constant)
 
     @property
     def steps_of_command(self) -> int:
@@ -98,12 +293,17 @@ class Task(TaskModel):
         """Further entries (B, …) of a state, by name, each computed of it when it is read."""
         return {}
 
+    @property
+    def action_width(self) -> int:
+        """How many numbers an action has: one for each actuator, unless `control` maps others."""
+        return self.mjm.nu
+
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""
         return {}
 
     def control(self, s: State) -> Tensor:
-        """`ctrl` (B, nu) from `s.action`, in the units of each actuator."""
+        """`ctrl` (B, nu) from `s.action` (B, action_width), in the units of each actuator."""
         return s.action
 
     def observe(self, s: State) -> dict[str, Tensor]:
@@ -136,7 +336,7 @@ class Task(TaskModel):
         """Named numbers (B,) of one step, for `score`; their means are logged."""
         return {}
 
-    def score(self, record: dict[str, Tensor]) -> dict[str, float | None]:
+    def score(self, record: dict[str, Tensor]) -> Scores:
         """The numbers of an evaluation, `success` among them; None for what no episode tells.
 
         record: (T, B) of each measure, of `terminated`, and of `reward`, that of a control step.
@@ -147,3 +347,48 @@ class Task(TaskModel):
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
         exact = dict[str, Any](device="cpu", mjm=converged(self.mjm), training="exact")
         return replace(self, randomise=without_pushes(self.randomise), **exact)
+
+
+def checked_controls(task: Task, s: State) -> Tensor:
+    """`ctrl` (B, nu) of a state; ValueError if `control` gives another number of controls."""
+    controls, nu = task.control(s), task.mjm.nu
+    if controls.shape[1] != nu:
+        raise ValueError(
+            f"{type(task).__name__}.control gives {controls.shape[1]} numbers for {nu} actuators: "
+            f"an action has {task.action_width} (action_width)"
+        )
+    return controls
+
+
+def reward_terms(task: Task, s: State) -> dict[str, Tensor]:
+    """Named terms (B,), each a rate [1/s]: those of `reward`, and those of `bonus` over dt.
+
+    Raises:
+        ValueError: both have a term of the same name.
+    """
+    rates, amounts = task.reward(s), task.bonus(s)
+    for name in amounts:
+        if name in rates:
+            raise ValueError(f"{type(task).__name__}: reward and bonus both have a term {name!r}")
+    return rates | {name: amount / task.dt for name, amount in amounts.items()}
+
+
+def ordered_weights(terms: list[str], weights: dict[str, float]) -> list[float]:
+    """The weights in the order of the terms.
+
+    Raises:
+        ValueError: a term has no weight, a weight has no term, or a weight is below 0.
+    """
+    faults = [f"{name!r} has no weight" for name in sorted(set(terms) - set(weights))]
+    faults += [f"{name!r} is no term" for name in sorted(set(weights) - set(terms))]
+    if faults:
+        raise ValueError(
+            f"reward terms and weights disagree: {', '.join(faults)} (terms: {', '.join(terms)})"
+        )
+    negative = [name for name, weight in weights.items() if weight < 0]
+    if negative:
+        raise ValueError(
+            f"task.weights.{negative[0]}={weights[negative[0]]}: expected at least 0, "
+            "for the sign of a reward term is in the task's formula"
+        )
+    return [weights[name] for name in terms]

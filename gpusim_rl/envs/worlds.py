@@ -42,7 +42,7 @@ class Worlds:
         self.rng = Rng(seed, torch.arange(first, first + n, device=self.device), life)
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
-        self.action = torch.zeros(n, sim.ctrl.shape[1], device=self.device)
+        self.action = torch.zeros(n, task.action_width, device=self.device)
         self.previous = torch.zeros_like(self.action)
         self.memory: dict[str, Tensor] = {}
         self._start(stagger)

@@ -13,10 +13,9 @@ from gpusim_rl.core.waiting import counted
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.step import ended
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.networks.actor_critic import Policy, restarted
 from gpusim_rl.sim.actuated import make_actuated
-from gpusim_rl.tasks.common.scores import Scores
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
 STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training

@@ -8,24 +8,25 @@ from typing import Any
 import torch
 
 from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.maths import wilson
+from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import Played, play
 from gpusim_rl.networks.actor_critic import Policy
-from gpusim_rl.tasks.common.on_terrain import OnTerrain
-from gpusim_rl.tasks.common.scores import wilson
 
 Cell = dict[str, Any]
 SHARES = ("success", "fell")
 
 
-def terrain_grid(policy: Policy, task: OnTerrain, *, episodes: int, **how: Any) -> dict[str, Any]:
+def terrain_grid(policy: Policy, task: Task, *, episodes: int, **how: Any) -> dict[str, Any]:
     """Success and falls on each kind and level, of episodes whose kinds and levels are drawn.
 
-    The arguments are those of `evaluation.play`.
+    The task has `patches`; the other arguments are those of `evaluation.play`.
 
     Returns `kinds` and `levels`, and three lists: `cells`, one for each kind and level, `by_kind`
     and `by_level`. What they have is a cell of `cell`, with its `kind`, `level` or both.
     """
     played = play(policy, task, episodes=episodes, **how)
+    assert task.patches
     kinds, levels = list(task.patches.kinds), task.patches.levels
     kind, level = played.begun.kind, played.begun.level
     by_kind = [dict(kind=name) | cell(played, kind == i) for i, name in enumerate(kinds)]

@@ -19,6 +19,7 @@ from gpusim_rl.gate.drive import Driven, drive
 from gpusim_rl.gate.judge import ENDURANCE, Row, complaints, row, success
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
+from gpusim_rl.viewer.target import rotations
 
 Report = dict[str, Any]
 # What a verdict tells of a report, besides success.
@@ -53,7 +54,7 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
         "complaints": failed,
         "skipped": skipped,
         "follows": robot.follows,
-        "rotation": "lean" in (policy.command or {}),
+        "rotation": bool(rotations(policy.command or {})),
         "reported": [x["scenario"] for x in rows if not x["judged"]],
         "seed": seed,
         "changed": changed(settings),

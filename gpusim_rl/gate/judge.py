@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate.drive import Driven
 from gpusim_rl.gate.robot import Robot
 from gpusim_rl.gate.scenarios import Plan, Settings
-from gpusim_rl.tasks.common.scores import wilson
 
 Row = dict[str, Any]
 ENDURANCE = "endurance"

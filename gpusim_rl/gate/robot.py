@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.robots.servos import driven_joints, gear, safe_controls
 
@@ -82,13 +83,10 @@ def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:
 
 
 def base_body(model: mujoco.MjModel) -> int:
-    """The outermost body with a free joint or a vertical slide; 0 if there is none."""
-    for joint in range(model.njnt):
-        kind, body = model.jnt_type[joint], int(model.jnt_bodyid[joint])
-        vertical = kind == SLIDE and abs(model.jnt_axis[joint][2]) > 0.99
-        if kind == FREE or vertical:
-            return body
-    return 0
+    """The free body that carries the robot, or the first with a vertical slide; 0 for neither."""
+    base, vertical = free_base(model), abs(model.jnt_axis[:, 2]) > 0.99
+    slides = model.jnt_bodyid[vertical & (model.jnt_type == SLIDE)]
+    return base.body if base else int(min(slides, default=0))
 
 
 def posture(model: mujoco.MjModel, base: int) -> tuple[Array, float]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusim_rl.gate.robot import Robot
-from gpusim_rl.viewer.target import leaning
+from gpusim_rl.viewer.target import leaning, plain_columns, rotations
 
 Array = np.ndarray
 Settings = Mapping[str, Any]  # the section `gate` of a configuration
@@ -69,11 +69,11 @@ class Plan:
             return share
         low, high = (np.array(about["trained"][end], float) for end in ("low", "high"))
         values = (low + high) / 2 + share * (high - low) / 2
-        if "lean" in about:
-            center = np.array(about["center"][-4:], float)
-            most = np.array([about.get("spin", math.pi), about["lean"], math.pi])
+        for columns, lean, spin in rotations(about):
+            center = np.array(about["center"][columns], float)
+            most = np.array([spin, lean, math.pi])
             for place in np.ndindex(share.shape[:-1]):
-                values[place][-4:] = leaning(center, *share[place][-4:-1] * most)
+                values[place][columns] = leaning(center, *share[place][columns][:3] * most)
         return values
 
 
@@ -120,10 +120,10 @@ def sensors(plan: Plan, which: slice) -> None:
 def commands(plan: Plan, which: slice) -> None:
     """One number of the command jumps from one end of its range to the other, and back.
 
-    A rotation stays in the middle of its range: `corners` turns it.
+    A rotation stays in the middle of its range, unless it is all there is: `corners` turns it.
     """
-    numbers = plan.width - 4 * ("lean" in (plan.robot.policy.command or {}))
-    one = np.eye(plan.width)[plan.rng.integers(0, numbers, plan.count)]
+    numbers = np.array(plain_columns(plan.robot.policy.command or {"names": []}) or [0])
+    one = np.eye(plan.width)[numbers[plan.rng.integers(0, len(numbers), plan.count)]]
     jump(plan, which, one)
 
 

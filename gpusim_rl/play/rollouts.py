@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpusim_rl.core import errors
+from gpusim_rl.core.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.target import place_target
 
 Numbers = dict[str, float]  # name → value
@@ -51,7 +52,7 @@ class Rollout(Protocol):
     def push(self, velocity: np.ndarray) -> None:
         """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
 
-        A robot without a free base gets its first number at its first joint.
+        A robot without a free base gets its first number at its first joint. No object is pushed.
         """
         ...
 
@@ -62,12 +63,11 @@ class Rollout(Protocol):
 
 def pushed(model: Any, velocity: np.ndarray) -> np.ndarray:
     """(nv,) what a push adds to `qvel`."""
-    added, free = np.zeros(model.nv), np.flatnonzero(model.jnt_type == 0)
-    if len(free):
-        first = model.jnt_dofadr[free[0]]
-        added[first : first + 2] = velocity
-    elif model.nv:
-        added[0] = velocity[0]
+    added, base, first = np.zeros(model.nv), free_base(model), robot_joint(model)
+    if base:
+        added[base.qvel][:2] = velocity
+    elif first is not None:
+        added[model.jnt_dofadr[first]] = velocity[0]
     return added
 
 
@@ -119,7 +119,7 @@ class RunRollout:
 
     def _watch(self, s: Any) -> None:
         """Keep the reward terms and the measures of the first world in a state."""
-        from gpusim_rl.envs.rewards import reward_terms
+        from gpusim_rl.envs.task import reward_terms
 
         task = self.env.scheduled_task
         terms = {name: x[0] * self.weights[name] for name, x in reward_terms(task, s).items()}
@@ -182,8 +182,9 @@ class FileRollout:
             if not np.isfinite(data.qpos).all():
                 at = f"{self.path}: after {self.time:.2f} s"
                 raise ValueError(f"{at} its robot's state is not finite")
-        if watched and self.model.nv:
-            velocity = data.qvel[: min(2, self.model.nv)]
+        first = robot_joint(self.model)
+        if watched and first is not None:
+            velocity = data.qvel[self.model.jnt_dofadr[first] :][:2]
             self.measures = {"speed": float(np.linalg.norm(velocity))}
 
     def qpos(self) -> np.ndarray:

@@ -13,9 +13,9 @@ from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import read_text
+from gpusim_rl.core.maths import wilson
 from gpusim_rl.report import page
 from gpusim_rl.runs.summary import Summary, number, summarize, word
-from gpusim_rl.tasks.common.scores import wilson
 
 GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
 SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number

@@ -28,9 +28,8 @@ from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import Seen
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import evaluate as evaluation
-from gpusim_rl.tasks.common.scores import Scores
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.films import Films

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.errors import printable
+from gpusim_rl.core.free_bodies import robot_joint
+from gpusim_rl.viewer.target import plain_columns
 
 MEAN = 0.4  # s over which the speed is averaged
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
@@ -19,8 +21,8 @@ class Caption:
     """Writes into pictures.
 
     Args:
-        model: a mujoco.MjModel. The speed is that of its first body that moves, unless that can
-            only turn.
+        model: a mujoco.MjModel. The speed is that of the robot's base, or of its first body that
+            moves, unless that can only turn.
         about: what a policy's description says of its command; None if it has none.
         command: gives it at a time [s].
     """
@@ -34,26 +36,26 @@ class Caption:
         import mujoco
 
         kinds = (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_SLIDE)
-        travels = model.njnt and mujoco.mjtJoint(int(model.jnt_type[0])) in kinds
-        self.body = int(model.jnt_bodyid[0]) if travels else None
+        first = robot_joint(model)
+        travels = first is not None and mujoco.mjtJoint(int(model.jnt_type[first])) in kinds
+        self.body = int(model.jnt_bodyid[first]) if travels else None
         self.command, self.names = command, self.named(about or {"names": ()})
+        self.shown = plain_columns(about or {"names": ()})
         self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
 
     @staticmethod
-    def named(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def named(about: Mapping[str, Any]) -> list[tuple[str, ...]]:
         """Name and unit of each number that is shown, which those of a rotation are not."""
-        shown = len(about["names"]) - 4 * ("lean" in about)
-        names, units = about["names"][:shown], about.get("units", ())
-        short = (printable(str(x))[:LONGEST] for x in (*names, *units))
-        words = list(short)
-        return list(zip(words[:shown], words[shown:], strict=False))
+        pairs = list(zip(about["names"], about.get("units", ()), strict=False))
+        pairs = [pairs[i] for i in plain_columns(about) if i < len(pairs)]
+        return [tuple(printable(str(x))[:LONGEST] for x in pair) for pair in pairs]
 
     def text(self, t: float, position: np.ndarray | None) -> str:
         """The text at a time [s], of a robot at a position (3,) [m]; None if there are several."""
         parts = []
         if self.command:
             values = self.command(t)
-            pairs = zip(self.names, values, strict=False)
+            pairs = zip(self.names, values[self.shown], strict=False)
             parts.append("   ".join(f"{name} {x:.2f} {unit}" for (name, unit), x in pairs))
         if position is not None and self.body is not None:
             parts.append(f"speed {self.speed(t, position):.2f} m/s")

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.core.free_bodies import robot_joint
+
 NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri)"
     " or OSMesa (apt install libosmesa6)"
@@ -200,12 +202,13 @@ class Camera:
 def whole(model: Any, data: Any) -> Any:
     """A free camera that sees the whole robot from its front left.
 
-    It sees all of a model without joints, or whose first joint moves no geom.
+    It sees all of a model without joints, or whose robot's first joint moves no geom.
     """
     import mujoco
 
     view = mujoco.MjvCamera()
-    bodies = model.jnt_bodyid[:1]
+    first = robot_joint(model)
+    bodies = [] if first is None else [model.jnt_bodyid[first]]
     moving = np.isin(model.body_rootid[model.geom_bodyid], model.body_rootid[bodies])
     if moving.any():
         view.lookat[:] = data.subtree_com[bodies[0]] * [1, 1, 0.8]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.viewer.offscreen import Camera, whole
 
 HEIGHT, WIDTH = 720, 960  # pixels
@@ -40,8 +41,9 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
             sites = [model.site(i).name for i in range(model.nsite)]
             thing = data.site(name) if name in sites else data.geom(name)
             add_label(scene, label, thing.xpos)
-        free = model.njnt and model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
-        above = (data.qpos[:3] if free else view.lookat) + np.array([0, 0, 0.15 * view.distance])
+        base = free_base(model)
+        above = data.qpos[base.qpos][:3] if base else view.lookat
+        above = above + np.array([0, 0, 0.15 * view.distance])
         ahead = above + np.array([0.25 * view.distance, 0, 0])
         add_arrow(scene, above, ahead)
         add_label(scene, "forward", ahead)

@@ -3,9 +3,42 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from gpusim_rl.core.free_bodies import free_base
+
+
+class Turn(NamedTuple):
+    """A rotation of a command, as a policy's description has it."""
+
+    columns: slice  # (4,) of its unit quaternion
+    lean: float  # largest angle of its z axis from the center's [rad]
+    spin: float  # how far it turns about this axis, at most [rad]
+
+
+def rotations(about: Mapping[str, Any]) -> list[Turn]:
+    """The rotations of a command. With `lean`, it is one: the last four numbers.
+
+    about: what a policy's description says of its command.
+    """
+    rows = about.get("rotations", [])
+    if "lean" in about:
+        rows = [{**about, "first": len(about["names"]) - 4}]
+    places = [slice(row["first"], row["first"] + 4) for row in rows]
+    return [
+        Turn(place, row["lean"], row.get("spin", math.pi))
+        for place, row in zip(places, rows, strict=True)
+    ]
+
+
+def plain_columns(about: Mapping[str, Any]) -> list[int]:
+    """The columns of a command that belong to no rotation."""
+    turned = [turn.columns for turn in rotations(about)]
+    columns = range(len(about["names"]))
+    return [i for i in columns if not any(x.start <= i < x.stop for x in turned)]
+
 
 BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
@@ -17,9 +50,9 @@ def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> N
     """
     if "shown_by" in about:
         body = model.body(about["shown_by"])
-        body.pos = command[:3]
-        if "lean" in about:
-            body.quat = command[-4:]
+        body.pos = command[plain_columns(about)[:3]]
+        for turn in rotations(about)[:1]:
+            body.quat = command[turn.columns]
 
 
 def check_command(about: Mapping[str, Any] | None, model: Any, path: Path) -> None:
@@ -52,13 +85,16 @@ def fault_of(about: Mapping[str, Any], model: Any) -> str:
             return f"ranges and center of its command are not {count} numbers each"
     if any(a > b for a, b in zip(trained["low"], trained["high"], strict=True)):
         return "a range of its command ends below its begin"
-    if "lean" in about:
-        angles = about["lean"], about.get("spin", math.pi)
-        if count <= 4 or not all(is_number(x) and 0 <= x <= 3.1416 for x in angles):
+    for columns, *angles in rotations(about):
+        inside = columns.start in range(count - 3)
+        if not inside or not all(is_number(x) and 0 <= x <= 3.1416 for x in angles):
             return f"its command has {count} numbers, and no rotation with a lean in [0, pi]"
-        if abs(sum(x * x for x in about["center"][-4:]) - 1) > 1e-3:
+        if abs(sum(x * x for x in about["center"][columns]) - 1) > 1e-3:
             return "the center of its command has no unit quaternion"
-    if "shown_by" in about and (count < 3 or not can_show(model, about["shown_by"])):
+    points = plain_columns(about)
+    if len(points) != count - 4 * len(rotations(about)):
+        return "two rotations of its command have the same numbers"
+    if "shown_by" in about and (len(points) < 3 or not can_show(model, about["shown_by"])):
         return f"its model has no body {about['shown_by']!r} that shows the command"
     return ""
 
@@ -106,17 +142,17 @@ def command_arrow(
     Returns:
         None if the command is no velocity of a free base, or a small one.
     """
-    model = data.model
-    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not (model.jnt_type[:1] == 0).any():
+    base = free_base(data.model)
+    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not base:
         return None
     ends = np.abs([about["trained"][end][:2] for end in ("low", "high")])
-    asked, base = np.asarray(command[:2], float), int(model.jnt_bodyid[0])
+    asked = np.asarray(command[:2], float)
     if np.linalg.norm(asked) < 0.02 * (most := float(ends.max())):
         return None
-    x, y = data.xmat[base].reshape(3, 3)[:2, 0]
+    x, y = data.xmat[base.body].reshape(3, 3)[:2, 0]
     ahead = np.array([x, y]) / max(float(np.hypot(x, y)), 1e-9)
     level = asked[0] * ahead + asked[1] * np.array([-ahead[1], ahead[0]])
-    start = data.xpos[base] + [0, 0, 0.9 * reach]
+    start = data.xpos[base.body] + [0, 0, 0.9 * reach]
     return start, start + 1.5 * reach / most * np.array([*level, 0.0])
 
 

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw, whole
 from gpusim_rl.viewer.picture import add_arrow
-from gpusim_rl.viewer.target import command_arrow, leaning
+from gpusim_rl.viewer.target import command_arrow, leaning, plain_columns, rotations
 
 PUSHES = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # m/s along x and y
 Numbers = Sequence[float]
@@ -127,9 +128,9 @@ def follow(window: Any, model: Any) -> None:
     """Let the camera of a window follow a robot that is free to leave."""
     import mujoco
 
-    if model.nbody > 1 and model.nq > model.nv:
+    if base := free_base(model):
         camera = window.cam
-        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
+        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, base.body
         camera.distance, camera.elevation, camera.azimuth = 3 * model.stat.extent, -20, 135
 
 
@@ -146,21 +147,20 @@ def draw_command(scene: Any, rollout: Any, data: Any) -> None:
 def tour(about: Mapping[str, Any], seconds: float) -> Command:
     """The center of the ranges, then 0.8 of the way to each number's ends, equally long each.
 
-    A rotation, which are the last four numbers where there is a `lean`, turns from stop to stop:
-    it leans 0.8 of what it may. The center is 0 unless it is given.
+    A rotation turns from stop to stop: it leans 0.8 of what it may. The center is 0 unless it is
+    given.
     """
     low, high = about["trained"]["low"], about["trained"]["high"]
     center = np.array(about.get("center") or np.zeros(len(low)))
-    moved = np.eye(len(low))[: len(low) - 4 * ("lean" in about)]
     ends = [
-        center + 0.8 * (end[i] - center[i]) * row
-        for i, row in enumerate(moved)
+        center + 0.8 * (end[i] - center[i]) * np.eye(len(low))[i]
+        for i in plain_columns(about)
         for end in (high, low)
-    ]
-    if "lean" in about:
+    ] or [center.copy(), center.copy()]
+    for place, lean, most in rotations(about):
         for i, end in enumerate(ends):
             # Both directions differ from one stop to the next.
-            spin = min(1.0, 0.8 * about.get("spin", 1.0))
-            end[-4:] = leaning(center[-4:], (-1) ** i * spin, 0.8 * about["lean"], 2.0 * i)
+            spin = min(1.0, 0.8 * most)
+            end[place] = leaning(center[place], (-1) ** i * spin, 0.8 * lean, 2.0 * i)
     stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]

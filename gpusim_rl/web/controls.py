@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.errors import printable
-from gpusim_rl.viewer.target import leaning
+from gpusim_rl.viewer.target import leaning, plain_columns, rotations
 from gpusim_rl.viewer.window import tour
 
 SPEEDS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}  # × real time
@@ -139,7 +139,7 @@ class Sliders:
         ranges: dict[str, tuple[str, float, float, float]] = {}
         for about in abouts:
             for i, (name, unit, low, high, first) in enumerate(numbers(about)):
-                if len(self.fixed) > i and "lean" not in about:
+                if len(self.fixed) > i and not rotations(about):
                     first = float(np.clip(self.fixed[i], low, high))
                 _, least, most, begun = ranges.get(name, (unit, low, high, first))
                 ranges[name] = (unit, min(low, least), max(high, most), begun)
@@ -170,12 +170,15 @@ class Sliders:
         low, high, first = (np.array([row[i] for row in rows]) for i in (2, 3, 4))
         values = [self.sliders[row[0]].value if row[0] in self.sliders else None for row in rows]
         asked = np.where([v is None for v in values], first, [v or 0.0 for v in values])
-        asked = asked.clip(low, high)
-        if "lean" not in about:
-            return asked
-        spin, lean, towards = asked[-3:]
-        turn = leaning(np.array(about["center"][-4:], float), spin, lean, towards)
-        return np.concatenate([asked[:-3], turn])
+        asked, values = asked.clip(low, high), np.zeros(len(about["names"]))
+        places, left = {x.columns.start: x.columns for x in rotations(about)}, iter(asked)
+        for i in sorted([*plain_columns(about), *places]):
+            if i in places:
+                center = np.array(about["center"][places[i]], float)
+                values[places[i]] = leaning(center, *(next(left) for _ in TURNS))
+            else:
+                values[i] = next(left)
+        return values
 
 
 def numbers(about: Mapping[str, Any]) -> list[tuple[str, str, float, float, float]]:
@@ -189,12 +192,15 @@ def numbers(about: Mapping[str, Any]) -> list[tuple[str, str, float, float, floa
         (str(name), str(unit), float(a), float(b), float(np.clip(c, min(a, b), max(a, b))))
         for name, unit, a, b, c in zip(about["names"], units, low, high, center, strict=True)
     ]
-    if "lean" not in about:
-        return rows
-    spin = float(about.get("spin", math.pi))
-    spans = ((-spin, spin), (0.0, float(about["lean"])), (-math.pi, math.pi))
-    turns = [(name, "rad", *span, 0.0) for name, span in zip(TURNS, spans, strict=True)]
-    return rows[:-4] + turns
+    columns = {i: [rows[i]] for i in plain_columns(about)}
+    for count, (place, lean, spin) in enumerate(rotations(about), 1):
+        names = [f"{name} {count}" if count > 1 else name for name in TURNS]
+        spans = ((-spin, spin), (0.0, lean), (-math.pi, math.pi))
+        columns[place.start] = [
+            (name, "rad", float(low), float(high), 0.0)
+            for name, (low, high) in zip(names, spans, strict=True)
+        ]
+    return [row for i in sorted(columns) for row in columns[i]]
 
 
 class Plot:

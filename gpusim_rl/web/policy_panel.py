@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core import errors
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import Rollout, RunRollout
 from gpusim_rl.web.controls import LONGEST, Plot, short
@@ -143,7 +144,8 @@ class Shown:
 
     def show_numbers(self, world: int) -> None:
         """Write the pose of a robot, and draw the plots."""
-        pose = self.rollout.qpos()[min(world, self.rollout.worlds - 1)][:7]
+        base, qpos = free_base(self.rollout.model), self.rollout.qpos()
+        pose = qpos[min(world, self.rollout.worlds - 1)][base.qpos if base else slice(7)]
         self.base.value = " ".join(f"{x:.7f}" for x in pose)
         with self.folder:
             for plot in self.plots:

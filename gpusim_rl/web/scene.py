@@ -9,6 +9,7 @@ import numpy as np
 import trimesh
 from mjviser.conversions import group_geoms_by_visual_compat, merge_geoms
 
+from gpusim_rl.core.free_bodies import robot_joint
 from gpusim_rl.viewer.offscreen import whole
 from gpusim_rl.viewer.target import command_arrow
 
@@ -38,7 +39,8 @@ class Scene:
         self.scene, self.root, self.rollout, self.ground = server.scene, root, rollout, ground
         model, n = rollout.model, rollout.worlds
         self.model, self.data = model, mujoco.MjData(model)
-        self.tracked = int(model.jnt_bodyid[0]) if model.njnt else 0
+        first = robot_joint(model)
+        self.tracked = 0 if first is None else int(model.jnt_bodyid[first])
         rollout.show_world(0)
         self.data.qpos[:] = rollout.qpos()[0]
         mujoco.mj_kinematics(model, self.data)

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.maths import squared
+from gpusim_rl.core.maths import mean_of, squared
 from gpusim_rl.envs.state import State
-from gpusim_rl.tasks.common.scores import Scores, mean_of
+from gpusim_rl.envs.task import Scores
 
 HOVER = 0.1  # m: largest distance from the commanded point of a success
 # A robot stands that leans by less than 15°, is higher than 0.8 of the wanted height, and has each

@@ -129,11 +129,12 @@ class OnTerrain(Task):
         The grid turns with the robot's yaw. Its points run from the rear to the front, and at each
         of these places from the right to the left.
         """
-        turn = yaw(s.qpos[:, 3:7])[:, None]
+        pose = s.qpos[:, self.patches.pose]
+        turn = yaw(pose[:, 3:])[:, None]
         cos, sin = turn.cos(), turn.sin()
         along, across = self.grid.unbind(1)
         points = torch.stack([cos * along - sin * across, sin * along + cos * across], -1)
-        return s.qpos[:, 2:3] - self.patches.height(s.patch, s.qpos[:, None, :2] + points)
+        return pose[:, 2:3] - self.patches.height(s.patch, pose[:, None, :2] + points)
 
     def mirrored_scan(self, scan: Tensor) -> Tensor:
         """(B, n) the height scan with left and right exchanged."""

@@ -1,16 +1,14 @@
 """The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
 
-import math
-
 import torch
 from torch import Tensor
+
+from gpusim_rl.core.maths import mean_of
+from gpusim_rl.envs.task import Scores
 
 TOLERANCE = 0.25  # m/s, rad/s: largest errors of velocity and yaw rate of a success
 UPRIGHT = 0.95  # cos θ from which a pole counts as upright: within 18°
 BALANCED = 5.0  # s at the end of an episode for which the pole must be upright
-
-
-Scores = dict[str, float | None]  # None: no episode says anything about it
 
 
 def walking_scores(
@@ -60,24 +58,6 @@ def energy_per_metre(record: dict[str, Tensor], walking: Tensor, dt: float) -> f
     meters = record["speed"][:, walking].sum() * dt
     energy = record["power"][:, walking].sum() * dt / meters.clamp(min=1e-6)
     return energy.item() if meters > 0 else None
-
-
-def wilson(count: int, of: int) -> tuple[float, float]:
-    """Least and greatest chance of an event that happened `count` times `of` all, at 95 %.
-
-    The score interval of Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953.
-    """
-    if not of:
-        return 0.0, 1.0
-    z2, share = 1.96**2, count / of
-    center = (share + z2 / (2 * of)) / (1 + z2 / of)
-    half = math.sqrt(z2 * share * (1 - share) / of + (z2 / (2 * of)) ** 2) / (1 + z2 / of)
-    return max(center - half, 0.0), min(center + half, 1.0)
-
-
-def mean_of(x: Tensor, which: Tensor) -> float | None:
-    """The mean of x (B,) over the episodes of which (B,) bool; None if there are none."""
-    return x[which].mean().item() if which.any() else None
 
 
 def foot_lift(record: dict[str, Tensor], walking: Tensor, dt: float, gait: float) -> float | None:

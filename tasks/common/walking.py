@@ -74,6 +74,8 @@ class Walking(Task):
             expected = "expected two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")
         self.torques = torque_sensors(self.mjm)
+        if not self.base or self.base.joint:
+            raise ValueError("task.mjcf: the first joint of a robot that walks is its free base")
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         self.lateness = self.tensor(self.offsets)

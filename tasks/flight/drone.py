@@ -73,7 +73,7 @@ class Drone(Task):
     def command(self):
         return Command(
             names=("x", "y", "z"),
-            units=("m", "m", "m"),
+            units="m",
             largest=self.largest,
             center=(0.0, 0.0, self.height),
             redraw=self.redraw,

@@ -100,7 +100,7 @@ class Reach(Task):
     def command(self):
         return Command(
             names=("x", "y", "z"),
-            units=("m", "m", "m"),
+            units="m",
             center=self.center,
             largest=self.largest,
             redraw=self.redraw,

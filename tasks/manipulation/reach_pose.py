@@ -7,7 +7,7 @@ import torch
 
 from gpusim_rl.core.maths import conjugate, log, product, squared, to_6d, to_matrix
 from gpusim_rl.core.ranges import POSITIVE, Range
-from gpusim_rl.envs.declarations import Command, Scheduled
+from gpusim_rl.envs.declarations import Command, Rotation, Scheduled
 from gpusim_rl.robots.arm.workspace import pointing
 from gpusim_rl.tasks.manipulation.reach import Reach
 
@@ -49,17 +49,9 @@ class ReachPose(Reach):
 
     @property
     def command(self):
-        return Command(
-            names=("x", "y", "z", "qw", "qx", "qy", "qz"),
-            units=("m",) * 3 + ("1",) * 4,
-            center=(*self.center, *pointing(self.tilt)),
-            largest=(*self.largest, 1.0, 1.0, 1.0, 1.0),
-            redraw=self.redraw,
-            mirrored=("y", "qx", "qz"),
-            lean=self.lean,
-            spin=self.spin,
-            shown_by=self.shown_by,
-        )
+        (point,) = super().command.parts
+        turn = Rotation(lean=self.lean, spin=self.spin, center=pointing(self.tilt))
+        return Command(parts=(point, turn), redraw=self.redraw, shown_by=self.shown_by)
 
     def observe(self, s):
         position, axes = self.chain.pose(s.joint_pos)

@@ -214,7 +214,7 @@ def test_commands_about_a_center():
     another way at each stop."""
     center = [0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
     ranges = {"low": [0.0, 0.5, -1, -1, -1, -1], "high": [1.0, 1.5, 1, 1, 1, 1]}
-    asked = tour({"trained": ranges, "center": center, "lean": 0.3}, 10.0)
+    asked = tour({"names": list("xyabcd"), "trained": ranges, "center": center, "lean": 0.3}, 10.0)
     places = [asked(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
     assert places[0][2:] == center[2:]
     z, axes = np.zeros(3), set()

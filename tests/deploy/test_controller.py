@@ -16,8 +16,7 @@ from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE, export
 from gpusim_rl.deploy.record import percentiles, record
-from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.reflection import Reflector
+from gpusim_rl.envs.mirror import Reflector, derive_flips
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls

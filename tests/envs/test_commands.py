@@ -2,27 +2,36 @@
 
 import math
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
+import mujoco
+import numpy as np
 import pytest
 import torch
 
 from gpusim_rl.core.maths import leaning_rotation, rotate, yaw
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.declarations import Command, check_shown_by
+from gpusim_rl.deploy.describe import describe_command
+from gpusim_rl.envs.declarations import Command, Rotation, Vector, check_shown_by
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.rewards import reward_terms
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.tasks.common.actions import integrated, relative
+from gpusim_rl.viewer.target import check_command, plain_columns, rotations
+from gpusim_rl.viewer.window import tour
+from gpusim_rl.web.controls import numbers
 from tests.worlds import make_env, make_sim_of, make_task
 
 DOWN = (0.0, 1.0, 0.0, 0.0)  # turned upside down about x
-POSE = Command(
-    names=("x", "y", "z", "qw", "qx", "qy", "qz"),
-    units=("m", "m", "m", "1", "1", "1", "1"),
-    largest=(0.1, 0.2, 0.3, 1.0, 1.0, 1.0, 1.0),
-    center=(0.5, 0.0, 0.4, *DOWN),
-    lean=0.5,
+POINT = Vector(
+    names=("x", "y", "z"),
+    units="m",
+    largest=(0.1, 0.2, 0.3),
+    center=(0.5, 0.0, 0.4),
+    mirrored=("y",),
 )
+TURN = Rotation(lean=0.5, center=DOWN)
+POSE = Command(parts=(POINT, TURN))
 
 
 def altered(**members) -> Task:
@@ -40,7 +49,7 @@ def drawn(command: Command, n: int = 4096) -> torch.Tensor:
 def test_a_center_moves_the_ranges():
     """Positions are uniform about the center, and its ranges are those that are described."""
     position = drawn(POSE)[:, :3]
-    low, high = (torch.tensor(ends[:3]) for ends in (POSE.low, POSE.high))
+    low, high = (torch.tensor(ends[:3]) for ends in (POSE.ends(-1), POSE.ends(1)))
     assert low.tolist() == pytest.approx([0.4, -0.2, 0.1])
     assert high.tolist() == pytest.approx([0.6, 0.2, 0.7])
     share = (position - low) / (high - low)
@@ -124,19 +133,87 @@ def test_joint_limits_are_those_of_the_actuated_joints():
 
 
 @pytest.mark.parametrize(
-    "wrong, says",
+    "part, wrong, says",
     [
-        (dict(units=("m",)), "7 names, but not as many of `units`"),
-        (dict(center=(0.5,)), "not as many of `center`"),
-        (dict(largest=(0.1,) * 7), "the last four"),
-        (dict(center=(0.5, 0.0, 0.4, 0.0, 2.0, 0.0, 0.0)), "the last four"),
-        (dict(lean=6.0), "lean=6.0: expected 0 to pi rad"),
+        (POINT, dict(units=("m",)), "3 names, but not as many of `units`"),
+        (POINT, dict(center=(0.5,)), "not as many of `center`"),
+        (POINT, dict(largest=(0.1,) * 7), "not as many of `largest`"),
+        (TURN, dict(center=(0.0, 2.0, 0.0, 0.0)), "is no unit quaternion"),
+        (TURN, dict(lean=6.0), "lean=6.0: expected 0 to pi rad"),
     ],
 )
-def test_a_wrong_command_is_refused(wrong, says):
+def test_a_wrong_command_is_refused(part, wrong, says):
     """Numbers that do not fit together, and rotations that are none, are one line."""
     with pytest.raises(ValueError, match=says):
-        replace(POSE, **wrong)
+        replace(part, **wrong)
+
+
+def test_a_rotation_among_the_numbers_is_refused():
+    """The way in which a rotation was declared before is answered with today's, in one line."""
+    old: Any = dict(names=("x", *"abcd"), units=("m", *"1111"), largest=(1.0,) * 5, lean=0.5)
+    with pytest.raises(ValueError, match=r"Rotation\(lean=…\)") as error:
+        Command(**old)
+    assert "\n" not in str(error.value)
+
+
+def test_parts_of_a_command():
+    """Each part has its columns, names, units and ranges, in any order; a vector may be alone."""
+    command = Command(parts=(TURN, POINT, replace(TURN, names=tuple("abcd"))))
+    assert command.columns == [slice(0, 4), slice(4, 7), slice(7, 11)]
+    assert command.names == ("qw", "qx", "qy", "qz", "x", "y", "z", *"abcd")
+    assert command.units == (*"1111", "m", "m", "m", *"1111")
+    assert command.center == (*DOWN, *POINT.center, *DOWN)
+    # in a mirror that swaps left and right, and in one that swaps front and back
+    assert command.signs(1) == [1, -1, 1, -1, 1, -1, 1, 1, -1, 1, -1]
+    assert command.signs(0)[:4] == [1, 1, -1, -1]
+    rows = drawn(command)
+    point, turn = rows[:, 4:7], drawn(Command(parts=(replace(POINT, largest=(1.0,) * 3),)))
+    assert (point - point.new_tensor(POINT.center)).abs().max() <= 0.3 and turn.shape[1] == 3
+    for columns in (slice(0, 4), slice(7, 11)):
+        torch.testing.assert_close(rows[:, columns].norm(dim=1), torch.ones(len(rows)))
+    assert not torch.equal(rows[:, :4], rows[:, 7:])
+    alone = Command(names=("x", "y", "z"), units=("m",) * 3, largest=(0.1, 0.2, 0.3))
+    assert torch.equal(drawn(alone), drawn(Command(parts=(replace(POINT, center=()),))))
+
+
+@pytest.mark.parametrize("parts", [(POINT, TURN), (TURN,), (TURN, POINT), (POINT, TURN, TURN)])
+def test_what_a_file_says_of_parts(parts):
+    """The description of any parts is read back as their columns, and every reader can follow it.
+
+    With one rotation behind a point it is `lean` and `spin`, as it always was.
+    """
+    about = describe_command(altered(command=Command(parts=parts)))
+    own = Command(parts=parts)
+    turns = [columns for part, columns in zip(parts, own.columns, strict=True) if part is TURN]
+    assert [turn.columns for turn in rotations(about)] == turns
+    assert ("lean" in about) == (len(turns) == 1 and turns[0].stop == len(own.names))
+    assert len(plain_columns(about)) == 3 * parts.count(POINT)
+    model = mujoco.MjModel.from_xml_string("<mujoco/>")
+    check_command(about, model, Path("policy.onnx"))
+    for t in (0.0, 1.1, 9.9):
+        asked = tour(about, 10.0)(t)
+        assert all(np.linalg.norm(asked[x]) == pytest.approx(1) for x in turns)
+    assert len(numbers(about)) == 3 * len(parts)
+    assert len({row[0] for row in numbers(about)}) == 3 * len(parts)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"rotations": 3},
+        {"rotations": [{"first": 1, "lean": 0.5}]},
+        {"rotations": [{"first": "0", "lean": 0.5}]},
+        {"rotations": [{"first": 0}]},
+        {"rotations": [{"first": 0, "lean": 0.5}] * 2},
+    ],
+)
+def test_broken_rotations_of_a_file(others):
+    """Columns that are not there, and that two rotations share, are one line."""
+    about = describe_command(altered(command=Command(parts=(TURN,))))
+    about = {key: x for key, x in about.items() if key not in ("lean", "spin")} | others
+    with pytest.raises(ValueError, match=r"^policy\.onnx: ") as error:
+        check_command(about, mujoco.MjModel.from_xml_string("<mujoco/>"), Path("policy.onnx"))
+    assert "\n" not in str(error.value)
 
 
 def test_an_unknown_target_is_refused():

@@ -6,9 +6,9 @@ import torch
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.deploy.describe import actuated_joints, control_unit
+from gpusim_rl.envs.mirror import Reflector, wrench_images
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.readings import measured
-from gpusim_rl.envs.reflection import Reflector, wrench_images
 from gpusim_rl.robots.servos import actuators
 from tests.worlds import SIMS, make_actuator, make_sim
 

@@ -6,7 +6,7 @@ import imageio.v3
 import numpy as np
 import pytest
 
-from gpusim_rl.tasks.common.scores import wilson
+from gpusim_rl.core.maths import wilson
 from tests.command_lines import refused, succeed
 from tests.films import decoded
 

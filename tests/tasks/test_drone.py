@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import reward_terms
 from gpusim_rl.tasks.common.goal_scores import hover_scores
 from tests.worlds import make_env, make_task
 

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import reward_terms
 from tests.worlds import make_env
 
 # A quadruped whose clock stands at a quarter: sin 2π/4 = 1 lifts FL and RR; FR and RL stand.

@@ -34,7 +34,7 @@ def test_worlds_do_not_see_their_neighbors(name, sim):
     few, many = (make_env(name, n, sim=sim, episode=0.4) for n in (8, 16))
     generator = torch.Generator().manual_seed(0)
     for _ in range(2 * few.task.horizon + 5):
-        action = torch.randn(16, few.task.mjm.nu, generator=generator)
+        action = torch.randn(16, few.task.action_width, generator=generator)
         one, other = few.step(action[:8]), many.step(action)
         assert torch.equal(one.reward, other.reward[:8])
         assert torch.equal(one.observation.actor, other.observation.actor[:8])

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.declarations import Vector
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.rewards import reward_terms
 from gpusim_rl.envs.state import State
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.envs.tracing import needs
 from tests.worlds import MATRIX, ROOT, make_env, make_task, numbers
 
@@ -32,7 +32,7 @@ def lived(name: str, sim: str) -> Env:
     env = make_env(name, B, sim=sim)
     g = torch.Generator().manual_seed(0)
     for _ in range(12):
-        env.step(torch.randn(B, env.task.mjm.nu, generator=g))
+        env.step(torch.randn(B, env.task.action_width, generator=g))
     return env
 
 
@@ -83,7 +83,7 @@ def test_finite(name, sim):
     for scale in (0.0, 3.0):
         env, g = make_env(name, B, sim=sim), torch.Generator().manual_seed(1)
         for _ in range(30):
-            step = env.step(scale * torch.randn(B, env.task.mjm.nu, generator=g))
+            step = env.step(scale * torch.randn(B, env.task.action_width, generator=g))
             assert (
                 all(torch.isfinite(x).all() for x in (*step.observation, step.end, step.reward))
                 and not step.fault.any()
@@ -188,9 +188,11 @@ def test_the_command_is_declared_once(name, sim):
         return
     drawn, count = env.memory["command"], env.memory["command"].shape[1]
     assert len(command.names) == len(command.units) == len(command.largest) == count
-    assert (drawn >= torch.tensor(command.low)).all() and drawn.any()
-    assert (drawn <= torch.tensor(command.high)).all()
-    assert {*command.mirrored} <= {*command.names}
+    assert (drawn >= torch.tensor(command.ends(-1))).all() and drawn.any()
+    assert (drawn <= torch.tensor(command.ends(1))).all()
+    vectors = [part for part in command.parts if isinstance(part, Vector)]
+    assert all({*vector.mirrored} <= {*vector.names} for vector in vectors)
+    assert len(command.signs(1)) == count
 
 
 def test_score(name, sim):

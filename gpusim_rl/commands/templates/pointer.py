@@ -27,12 +27,12 @@ class Pointer(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        self.base = self.tensor(self.mjm.body("arm").pos[:2])
+        self.shoulder = self.tensor(self.mjm.body("arm").pos[:2])
         self.links = self.tensor([self.mjm.body("forearm").pos[0], self.mjm.site("tip").pos[0]])
 
     @property
     def command(self):
-        return Command(names=("x", "y"), units=("m", "m"), largest=self.largest, mirrored=("y",))
+        return Command(names=("x", "y"), units="m", largest=self.largest, mirrored=("y",))
 
     @property
     def mirror(self):
@@ -42,7 +42,7 @@ class Pointer(Task):
         """(B, 2) the tip's position [m] at the joints' angles (B, 2) [rad]."""
         angles = q.cumsum(1)  # of each link, from the x axis
         x, y = (self.links * angles.cos()).sum(1), (self.links * angles.sin()).sum(1)
-        return self.base + torch.stack([x, y], 1)
+        return self.shoulder + torch.stack([x, y], 1)
 
     def start(self, n, rng):
         low, high = 0.5 * self.nominal("jnt_range").T  # each (2,)

@@ -27,7 +27,7 @@ def test_values_are_finite(cfg):
     """Observations, rewards and measures stay finite in an episode of large random actions."""
     env, generator = build_env(cfg, 16), torch.Generator().manual_seed(0)
     for _ in range(env.task.horizon):
-        step = env.step(3 * torch.randn(16, env.task.mjm.nu, generator=generator))
+        step = env.step(3 * torch.randn(16, env.task.action_width, generator=generator))
         values = (*step.observation, step.reward, *env.task.measure(env.current_state()).values())
         assert all(x.isfinite().all() for x in values) and not step.fault.any()
 

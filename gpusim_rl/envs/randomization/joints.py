@@ -10,11 +10,6 @@ from gpusim_rl.robots.servos import driven_joints
 FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
 
 
-def free_joint(m: mujoco.MjModel) -> int | None:
-    """The first free joint, which is that of the base; None if there is none."""
-    return next((j for j in range(m.njnt) if m.jnt_type[j] == FREE), None)
-
-
 def joint_ranges(m: mujoco.MjModel) -> tuple[Tensor, Tensor]:
     """(nq,) the least and the greatest value of each entry of `qpos`; infinite without a limit."""
     low, high = torch.full((m.nq,), -torch.inf), torch.full((m.nq,), torch.inf)

@@ -8,11 +8,12 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.randomization.entries import Entry, active_entries
 from gpusim_rl.envs.randomization.fields import field
 from gpusim_rl.envs.randomization.gravity import Gravity
-from gpusim_rl.envs.randomization.joints import free_joint, joint_ranges, servo_joints
+from gpusim_rl.envs.randomization.joints import joint_ranges, servo_joints
 from gpusim_rl.envs.randomization.pushes import Pushes
 from gpusim_rl.envs.randomization.sampling import Block, spread, zero_padded
 from gpusim_rl.sim.actuator_spec import GAINS, Actuator
@@ -60,10 +61,8 @@ class Randomization:
         self.spreads = {
             name: spread(mjm, name, entry, readings, device) for name, entry in self.entries.items()
         }
-        free = free_joint(mjm)
-        self.qpos, self.qvel = (
-            (0, 0) if free is None else (int(mjm.jnt_qposadr[free]), int(mjm.jnt_dofadr[free]))
-        )
+        base = free_base(mjm)
+        self.qpos, self.qvel = (base.qpos.start, base.qvel.start) if base else (0, 0)
         self.own = {
             target: self._own(target) for name in self.entries for target in self.targets(name)
         }

@@ -12,10 +12,11 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.randomization.entries import Entry
 from gpusim_rl.envs.randomization.fields import field
-from gpusim_rl.envs.randomization.joints import BALL, FREE, free_joint
+from gpusim_rl.envs.randomization.joints import BALL, FREE
 
 TAIL = 0.0013498980316300946  # Φ(-3)
 KINDS = ("uniform", "log_uniform", "normal")
@@ -116,7 +117,7 @@ def width(m: mujoco.MjModel, name: str, readings: dict[str, int]) -> int:
                 f"task.randomise.{name}: no such reading, choose one of {', '.join(readings)}"
             )
         return readings[name[5:]]
-    if field(name).base and free_joint(m) is None:
+    if field(name).base and free_base(m) is None:
         raise ValueError(f"task.randomise.{name}: this model has no free base")
     return field(name).columns
 
@@ -131,13 +132,13 @@ def chosen_of(m: mujoco.MjModel, name: str, entry: Entry) -> list[int]:
     if entry["only"] is None:
         if not field(name).base:
             return places
-        base = free_joint(m)
+        base = free_base(m)
         if base is None:
             raise ValueError(
                 f"task.randomise.{name}: this model has no free base, "
                 f"name the {of} with only=[NAME]"
             )
-        return [int(m.jnt_bodyid[base])]
+        return [base.body]
     names = {getattr(m, of)(i).name: i for i in places}
     missing = [x for x in entry["only"] if x not in names]
     if missing:

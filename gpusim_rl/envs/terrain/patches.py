@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.free_bodies import free_base, free_objects
 from gpusim_rl.core.graphs import known_rows
 from gpusim_rl.core.maths import rotate
 from gpusim_rl.core.rng import Rng
@@ -76,6 +77,7 @@ class Patches:
 
         self.friction = tensor(drawn)
         self.own_friction = tensor(mjm.geom_friction[:, 0]).clamp(min=1e-6)
+        self.pose = pose_columns(mjm)  # of the base, in qpos
         self.footprint = tensor(footprint(mjm))
         self.unit = tensor([-1.0] * 2), tensor([1.0] * 2)
 
@@ -120,9 +122,10 @@ class Patches:
         patch = (start["kind"] * self.levels + start["level"]) * self.variants + variant
         patch = patch.clamp(0, len(self.start) - 1)  # a fault may write anything
         qpos = start["qpos"].clone()
-        qpos[:, :2] += rng.uniform("terrain/start", *self.unit) * self.start[patch][:, None]
-        points = rotate(qpos[:, None, 3:7], self.footprint.expand(len(qpos), -1, 3))
-        qpos[:, 2] += self.height(patch, qpos[:, None, :2] + points[..., :2]).amax(1)
+        pose = qpos[:, self.pose]
+        pose[:, :2] += rng.uniform("terrain/start", *self.unit) * self.start[patch][:, None]
+        points = rotate(pose[:, None, 3:], self.footprint.expand(len(qpos), -1, 3))
+        pose[:, 2] += self.height(patch, pose[:, None, :2] + points[..., :2]).amax(1)
         return start | {"qpos": qpos, "patch": patch}
 
     def rub(self, start: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -179,6 +182,12 @@ def kept_library(
     return make_library(dict(kinds), names, levels=levels, variants=variants, seed=seed)
 
 
+def pose_columns(mjm: mujoco.MjModel) -> slice:
+    """The seven columns of the base in `qpos`, which are the first of a robot without one."""
+    base = free_base(mjm)
+    return base.qpos if base else slice(7)
+
+
 def footprint(mjm: mujoco.MjModel) -> np.ndarray:
     """(9, 3) points about the base [m], below which the ground may not be higher than a robot.
 
@@ -189,6 +198,8 @@ def footprint(mjm: mujoco.MjModel) -> np.ndarray:
     mujoco.mj_resetDataKeyframe(mjm, data, 0)
     mujoco.mj_kinematics(mjm, data)
     touching = (mjm.geom_bodyid > 0) & ((mjm.geom_contype | mjm.geom_conaffinity) > 0)
-    centers = data.geom_xpos[touching, :2] - data.qpos[:2]
+    others = [x.body for x in free_objects(mjm)]
+    touching &= ~np.isin(mjm.body_rootid[mjm.geom_bodyid], others)
+    centers = data.geom_xpos[touching, :2] - data.qpos[pose_columns(mjm)][:2]
     x, y = (np.abs(centers) + 0.02).max(0)
     return np.array([(i * x, j * y, 0.0) for i in (-1, 0, 1) for j in (-1, 0, 1)])
