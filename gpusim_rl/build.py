@@ -28,7 +28,7 @@ from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.sim.actuated import make_actuated
@@ -37,7 +37,7 @@ from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-# Of algo, for Policy
+# Of algo, for ActorCritic
 NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
@@ -207,7 +207,7 @@ def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) ->
     if algo.pop("tf32") and env.device.type != "cpu":
         torch.set_float32_matmul_precision("high")
     network["symmetry"], images = choose_symmetry(env, network, cfg["task"]["name"])
-    policy = Policy(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
+    policy = ActorCritic(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
     check_rollout(env, policy, cfg)
     settings = Settings(**validate.arguments(Settings, algo, "algo", "algo/ppo"))
     new = partial(torch.tensor, dtype=torch.float32, device=env.device)

@@ -20,7 +20,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.robots.quadruped import loading as importer
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -120,10 +120,10 @@ def make_robot(**keys: Any) -> importer.LoadedRobot:
     return importer.load_robot(**robot_keys(**keys))
 
 
-def make_policy(no: int, nc: int, nu: int, *, seed: int = 0, **keys: Any) -> Policy:
+def make_policy(no: int, nc: int, nu: int, *, seed: int = 0, **keys: Any) -> ActorCritic:
     """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
     ppo = read("algo/ppo") | {"symmetry": "none"}
-    return Policy(no, nc, nu, seed=seed, **({key: ppo[key] for key in NETWORK} | keys))
+    return ActorCritic(no, nc, nu, seed=seed, **({key: ppo[key] for key in NETWORK} | keys))
 
 
 def make_settings(**numbers: Any) -> Settings:

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from gpusim_rl.core.states import Live
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import Policy
 
 
 class Learner(Protocol):

@@ -15,7 +15,7 @@ from gpusim_rl.algorithms.ppo.samples import sample_widths
 from gpusim_rl.core.record import row_width
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.sim.actuator_spec import GAINS
 
 
@@ -90,16 +90,16 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     check_free(what, evaluation, torch.device("cpu"))
 
 
-def check_rollout(env: Env, policy: Policy, cfg: dict[str, Any]) -> None:
+def check_rollout(env: Env, policy: ActorCritic, cfg: dict[str, Any]) -> None:
     """Check that a rollout and its update fit: record, samples and activations.
 
     Raises:
         OutOfMemory: they do not.
     """
     algo, steps, worlds = cfg["algo"], cfg["num_steps"], env.num_envs
-    remembered = sum(x.shape[1] for x in policy.blank_memory(1).values())
+    remembered = sum(x.numel() for x in policy.blank_memory(1).values())
     record = 4 * row_width(step_widths(env, policy))  # bytes of a sample, as all that follow
-    samples = sample_widths(*policy.dims, remembered > 0)
+    samples = sample_widths(policy)
     packed = 3 * 4 * row_width(samples)  # with two copies while it is written
     order = 8 * algo["update_epochs"]
     images = 1 + (algo["symmetry"] in ("augment", "loss"))

@@ -9,7 +9,7 @@ import torch
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.evaluation.evaluate import Played, play
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import Policy
 from gpusim_rl.tasks.common.on_terrain import OnTerrain
 from gpusim_rl.tasks.common.scores import wilson
 

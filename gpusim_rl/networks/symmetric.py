@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.networks.mlp import LAYERS, check_hidden
+from gpusim_rl.networks.encoders import LAYERS, check_hidden
 
 
 class Parts(nn.Module):

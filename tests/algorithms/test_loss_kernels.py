@@ -11,15 +11,15 @@ from gpusim_rl.algorithms.ppo.samples import sample_widths
 from gpusim_rl.algorithms.returns import backward
 from gpusim_rl.core.graphs import record
 from gpusim_rl.core.record import Record
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from tests.worlds import make_policy, make_settings
 
 NO, NC, NU, N = 6, 8, 5, 500
-WIDTHS = sample_widths(NO, NC, NU)
+WIDTHS = sample_widths(make_policy(NO, NC, NU))
 CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
-def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor]:
+def minibatch(seed: int, *, valid: float = 0.9) -> tuple[ActorCritic, torch.Tensor]:
     """A policy and rows of a minibatch, ratios and values on both sides of their clips; each row
     was acted with deviations of its own."""
     g = torch.Generator().manual_seed(seed)
@@ -41,7 +41,7 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor]:
     return policy, b.rows
 
 
-def fused(policy: Policy, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Record]:
+def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Record]:
     """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
     where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
@@ -56,7 +56,7 @@ def fused(policy: Policy, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, 
     return ours, grad, batch
 
 
-def compare(policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Record) -> None:
+def compare(policy: ActorCritic, ours: FusedLoss, grad: torch.Tensor, batch: Record) -> None:
     """Statistics and gradients by the networks' outputs and by log_std are those of autograd
     through `loss.loss`."""
     mean, value = policy.mean(batch.obs), policy.value(batch.critic)

@@ -43,7 +43,7 @@ def test_sequences_reproduce_what_acted(collected):
     valid = samples.valid == 1
     torch.testing.assert_close(mean[valid], samples.mean[valid], rtol=0, atol=1e-5)
     torch.testing.assert_close(value[:, 0], samples.value, rtol=0, atol=1e-5)
-    assert (first["actor_gru"] != 0).any()
+    assert (first["actor"] != 0).any()
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def test_values_of_ends(collected):
     """A time-out bootstraps from the value of the state it ended in, with the memory of its
     episode: advantages are those of a loop over single steps."""
     r, policy, cfg = collected.rollout, collected.policy, collected.cfg
-    memory, value, end = collected.collector.first["critic_gru"], [], []
+    memory, value, end = collected.collector.first["critic"], [], []
     for t, begin in enumerate(first_steps(r)):
         memory = torch.where(begin[:, None] == 1, 0.0, memory)
         critic = policy.critic_normalizer(r.critic[t])
@@ -124,7 +124,7 @@ def test_kernels_and_autograd_agree():
     for fused in (True, False):
         ppo = remembering(fused=fused, update_epochs=1)
         ppo.iteration()
-        weights.append(torch.cat([w.detach() for w in ppo.optimizer.weights]))
+        weights.append(torch.cat([w.detach() for w in ppo.optimizer.weights.values()]))
     torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
 
 
@@ -148,7 +148,7 @@ def test_resume_is_exact():
     runs = [remembering(seed=seed, num_steps=4) for seed in (1, 2)]
     runs[0].iteration()
     saved = runs[0].state()
-    assert saved["memory/actor_gru"].shape == saved["memory/critic_gru"].shape == (8, 12)
+    assert saved["memory/actor"].shape == saved["memory/critic"].shape == (8, 12)
     runs[1].load(saved, "here")
     for _ in range(2):
         for ppo in runs:

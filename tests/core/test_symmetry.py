@@ -18,7 +18,7 @@ from gpusim_rl.deploy.export import export_network, session
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
@@ -63,7 +63,7 @@ def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> PP
     return PPO(env, policy, num_steps=num_steps, cfg=make_settings(**cfg), graph="parts")
 
 
-def shaken(policy: Policy, scale: float = 0.3) -> Policy:
+def shaken(policy: ActorCritic, scale: float = 0.3) -> ActorCritic:
     """With random weights and biases everywhere."""
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -72,7 +72,7 @@ def shaken(policy: Policy, scale: float = 0.3) -> Policy:
     return policy
 
 
-def error(policy: Policy, images: Mirrors, seed: int = 0) -> float:
+def error(policy: ActorCritic, images: Mirrors, seed: int = 0) -> float:
     """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000
     random views."""
     g = torch.Generator().manual_seed(seed)
@@ -407,7 +407,7 @@ def gradients(ppo: PPO) -> Tensor:
     """Of the next minibatch, before they are clipped."""
     ppo.cfg.max_grad_norm = 1e9
     ppo.minibatch()
-    return torch.cat([place.flatten() for place in ppo.optimizer.grad_views])
+    return torch.cat([place.flatten() for place in ppo.optimizer.gradients.values()])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,14 +7,14 @@ from gpusim_rl.algorithms.ppo.samples import sample_flips, sample_widths
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.record import Record, packed
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 
 
 class Minibatches:
     """Samples in, minibatches out. All tensors are allocated once and written in place.
 
     Args:
-        shape: (T, B) of the rollouts.
+        rollout: (T, B, …) where the rollouts stand.
         policy: with symmetry=augment, a minibatch holds n samples and then their n mirror images.
         cfg: update_epochs are passes over the rollout, each in num_minibatches parts.
         first: the policy's memory before a rollout, name → (B, …). With it a minibatch holds whole
@@ -30,23 +30,24 @@ class Minibatches:
     """
 
     def __init__(
-        self, shape: tuple[int, int], policy: Policy, cfg: Settings, first: dict[str, Tensor]
+        self, rollout: Record, policy: ActorCritic, cfg: Settings, first: dict[str, Tensor]
     ):
-        widths, device = sample_widths(*policy.dims, bool(first)), policy.log_std.device
-        self.num_steps, self.num_envs = shape
+        widths, device = sample_widths(policy), rollout.rows.device
+        self.num_steps, self.num_envs = rollout.rows.shape[:2]
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
         self.copies = 2 if mirrors else 1
         self.count = self.epochs * self.num_minibatches
         self.first, parts = first, cfg.num_minibatches
-        what, size = ("num_envs", shape[1]) if first else ("num_steps", shape[0])
+        what, size = ("num_envs", self.num_envs) if first else ("num_steps", self.num_steps)
         if size % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
         self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
         n = self.num_steps * self.num_envs // self.num_minibatches
         self.samples = Record.zeros(widths, self.num_minibatches * n, device=device)
         self.batch = Record.zeros(widths, self.copies * n, device=device)
-        self.mirror = self.batch.mirror(sample_flips(mirrors)).to(device) if mirrors else None
+        flips = sample_flips(policy, mirrors) if mirrors else {}
+        self.mirror = self.batch.mirror(flips).to(device) if flips else None
         self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)

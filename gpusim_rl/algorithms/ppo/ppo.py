@@ -20,7 +20,8 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.distributions import Gaussian
+from gpusim_rl.networks.policy import ActorCritic
 
 # `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
 SKIPPED, SKIPPED_NOW, BAD = range(3)
@@ -48,7 +49,7 @@ class PPO:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: ActorCritic,
         rollout: Record,
         first: dict[str, Tensor],
         cfg: Settings,
@@ -63,21 +64,21 @@ class PPO:
         self.policy, self.rollout, self.first, self.numbers = policy, rollout, first, numbers
         self.horizon, self.rng, self.group, self.threads = horizon, rng, group, threads
         self.cfg = cfg = replace(cfg, **numbers)  # tensors in place of numbers
-        device, shape = rollout.rows.device, tuple(rollout.rows.shape[:2])
-        self.optimizer = FlatAdam(policy, cfg.learning_rate)
-        self.rates = self.optimizer.rates
+        device = rollout.rows.device
+        self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate)
+        self.rates = list(self.optimizer.rates.values())
         self.iteration_count = torch.zeros((), dtype=torch.int64, device=device)
         self.stats, self.skips = (torch.zeros(n, device=device) for n in (len(STATS), 3))
-        self.minibatches = Minibatches(shape, policy, cfg, first)
+        self.minibatches = Minibatches(rollout, policy, cfg, first)
         self.loss_args = {"copies": self.minibatches.copies, "group": group}
-        self.fused = self._make_fused_loss() if cfg.fused else None
+        self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
         on = partial(capture, device=device, on=captured)
         self._pack_samples, self._minibatch = on(self.pack_samples), on(self.minibatch)
         self._update_normalizers = on(self.update_normalizers)
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
-        batch, grad = self.minibatches.batch, self.optimizer.log_std_grad
+        batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
         return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
 
     def update(self, mark: Callable[[str], None]) -> None:
@@ -126,7 +127,7 @@ class PPO:
             stats = fused_gradients(self.fused, *given)
         else:
             stats = autograd_gradients(*given, **self.loss_args)
-        policy.symmetrize_gradient(optimizer.log_std_grad)
+        policy.symmetrize(optimizer.gradients)
         return stats
 
     def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
@@ -134,7 +135,7 @@ class PPO:
         cfg = self.cfg
         grow = torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0)
         factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, grow)
-        rate = self.optimizer.actor_rate
+        rate = self.optimizer.rates["actor"]
         rate.mul_(torch.where(skip, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
 
     def update_normalizers(self) -> None:
@@ -148,13 +149,12 @@ class PPO:
         most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
         bad = most_skipped | most_invalid
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
-        policy.actor.normalizer.update(r.obs.flatten(0, 1), valid, group)
-        policy.critic_normalizer.update(r.critic.flatten(0, 1), valid, group)
+        policy.update_normalizers([x.flatten(0, 1) for x in (r.obs, r.critic)], valid, group)
         self.iteration_count += 1
 
     def measures(self) -> Tensor:
         """(len(metrics),) means since they were cleared."""
-        own = [self.optimizer.actor_rate, self.policy.std.detach().mean()]
+        own = [self.optimizer.rates["actor"], self.policy.std.detach().mean()]
         own += [self.skips[SKIPPED], self.skips[BAD]]
         return torch.cat([self.stats, torch.stack(own)])
 
@@ -165,7 +165,7 @@ class PPO:
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         optimizer, own = self.optimizer, {"stats": self.stats, "skips": self.skips}
-        own["actor_rate"], own["critic_rate"] = optimizer.rates
+        own |= {f"{name}_rate": rate for name, rate in optimizer.rates.items()}
         own["iteration"] = self.iteration_count
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         return networks | shared("adam/", optimizer.tensors()) | shared("ppo/", own)
