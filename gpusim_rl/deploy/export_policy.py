@@ -9,7 +9,7 @@ from typing import Any
 import mujoco
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
@@ -24,13 +24,13 @@ STEPS = 64  # control steps of them
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 
-def evaluated(learner: Learner, success: float | None, ranges: dict[str, Any]) -> dict[str, Any]:
+def evaluated(learner: Iteration, success: float | None, ranges: dict[str, Any]) -> dict[str, Any]:
     """What readings.json of a run holds: ranges of the inputs in its final evaluation."""
     return {"iteration": learner.iterations, "success": success, "ranges": ranges}
 
 
 def export_policy(
-    learner: Learner, cfg: dict[str, Any], run: Path, path: Path | None = None
+    learner: Iteration, cfg: dict[str, Any], run: Path, path: Path | None = None
 ) -> float:
     """Export a run's controller, checked against the Env. Returns the largest difference.
 
@@ -74,12 +74,12 @@ def rest(task: Task, controller: Controller) -> dict[str, Any]:
     return standing(model, controller.needs.readings, task.dt)
 
 
-def lineage(run: Path, learner: Learner) -> dict[str, Any]:
+def lineage(run: Path, learner: Iteration) -> dict[str, Any]:
     """Where a policy comes from, for the file's description."""
     return {"run": run.name, "iteration": learner.iterations}
 
 
-def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[str, Any]:
+def read_evaluated(run: Path, learner: Iteration, controller: Controller) -> dict[str, Any]:
     """What `evaluated` returned, from a run's file; empty unless it is of this policy."""
     try:
         known = json.loads(read_text(run / READINGS))
@@ -96,7 +96,7 @@ def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[
     return {}
 
 
-def export_bare_network(learner: Learner, cfg: dict[str, Any], run: Path, path: Path) -> float:
+def export_bare_network(learner: Iteration, cfg: dict[str, Any], run: Path, path: Path) -> float:
     """Export an actor alone: observation in, action out. Returns the largest difference.
 
     ValueError if the actor remembers: only the controller has inputs for its memory.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.record import NUMBER, Record
+from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
@@ -58,8 +58,8 @@ class Policy(Protocol):
     actor: Actor
 
     @property
-    def stored(self) -> dict[str, int]:
-        """The columns that `sample` gives, in their order, and their widths."""
+    def stored(self) -> Columns:
+        """The columns that `sample` gives, in their order."""
         ...
 
     def blank_memory(self, worlds: int) -> Memory:
@@ -150,7 +150,7 @@ class ActorCritic(nn.Module):
         if memory != "none" and symmetry != "none":
             raise ValueError(f"algo.memory={memory} needs algo.symmetry=none, not {symmetry}")
         self._set_mirrors(symmetry, mirrors, [no, nc, nu])
-        self.views = dict(obs=no, critic=nc)
+        self.views = dict(obs=vector(no), critic=vector(nc))
         generator = torch.Generator().manual_seed(seed)
         net = mlp if memory == "none" else partial(MemoryMLP, memory, memory_size)
         given: list[Any] = [no, nc, nu, 1]
@@ -187,9 +187,9 @@ class ActorCritic(nn.Module):
         return self.floor + self.log_std.exp()
 
     @property
-    def stored(self) -> dict[str, int]:
+    def stored(self) -> Columns:
         """The action, its log-probability and the parameters of its distribution."""
-        nu = len(self.log_std)
+        nu = vector(len(self.log_std))
         return dict(action=nu, logp=NUMBER) | dict.fromkeys(self.family.columns, nu)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
@@ -40,12 +40,12 @@ class Training:
     def __init__(
         self,
         cfg: dict[str, Any],
-        learner: Learner,
+        learner: Iteration,
         run: Run,
         *,
         note: dict[str, str],
-        build: Callable[[dict[str, Any]], Learner],
-        evaluate: Callable[[Learner], float],
+        build: Callable[[dict[str, Any]], Iteration],
+        evaluate: Callable[[Iteration], float],
         write_metrics: Callable[[Row], None],
         table: Dashboard,
     ):

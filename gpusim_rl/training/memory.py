@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.core.memory import OutOfMemory, free_bytes, out_of_memory_named
 
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
         return max(0, int(room / sum(self.slope.values())))
 
 
-def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
+def measure(build: Callable[[int], Iteration], unit: int = 1) -> Plan:
     """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
 
     unit: the number of worlds must be a multiple of it.
@@ -64,7 +64,7 @@ def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
             few = unit * math.ceil(few / MORE / unit)
 
 
-def extrapolate(build: Callable[[int], Learner], few: int, device: torch.device) -> Plan:
+def extrapolate(build: Callable[[int], Iteration], few: int, device: torch.device) -> Plan:
     """The plan from what `few` worlds hold, and MORE times as many."""
     many = MORE * few
     measure_parts(build, few, device)
@@ -75,7 +75,7 @@ def extrapolate(build: Callable[[int], Learner], few: int, device: torch.device)
 
 
 def measure_parts(
-    build: Callable[[int], Learner], worlds: int, device: torch.device
+    build: Callable[[int], Iteration], worlds: int, device: torch.device
 ) -> dict[str, int]:
     """Bytes of each part once every function has run, and on CUDA has been captured."""
     cuda, before = device.type == "cuda", free_bytes(device)
@@ -87,7 +87,7 @@ def measure_parts(
     size = {
         "physics": held_bytes(learner.env.sim, seen),
         "environment": held_bytes(learner.env, seen),
-        "rollout": held_bytes(learner.collector, seen, skip=(learner.policy,)),
+        "rollout": held_bytes(learner.source, seen, skip=(learner.policy,)),
         "networks": held_bytes(learner.policy.state_dict(), seen),
         "optimizer": held_bytes([x.tensor for x in learner.tensors().values()], seen),
         "update": held_bytes(learner, seen),
@@ -100,7 +100,7 @@ def measure_parts(
     return size
 
 
-def update_bytes(learner: Learner, seen: set[int]) -> int:
+def update_bytes(learner: Iteration, seen: set[int]) -> int:
     """Bytes that an update needs for a while: activations, and two copies of the samples."""
     saved: dict[int, int] = {}
     most, used = 0, False
@@ -120,7 +120,7 @@ def update_bytes(learner: Learner, seen: set[int]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         learner.update()
-    return most + 2 * held_bytes(learner.collector.record.rows, set())
+    return most + 2 * held_bytes(learner.source.record.rows, set())
 
 
 def show(plan: Plan, worlds: int) -> None:

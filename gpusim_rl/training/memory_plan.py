@@ -4,8 +4,8 @@ import gc
 from functools import partial
 from typing import Any
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import make_ppo
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config.recipe import choose_recipe
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
@@ -26,7 +26,7 @@ def show_plan(cfg: dict[str, Any]) -> None:
 
 def measure(cfg: dict[str, Any], group: ProcessGroup) -> memory.Plan:
     """The memory that a configuration needs, measured with two small numbers of worlds."""
-    return memory.measure(partial(make_ppo, cfg, group=group), unit(cfg, group))
+    return memory.measure(partial(make_iteration, cfg, group=group), unit(cfg, group))
 
 
 def unit(cfg: dict[str, Any], group: ProcessGroup) -> int:
@@ -36,8 +36,10 @@ def unit(cfg: dict[str, Any], group: ProcessGroup) -> int:
     return group.size * parts
 
 
-def make_on_device(cfg: dict[str, Any], group: ProcessGroup) -> tuple[PPO, dict[str, Any], str]:
-    """PPO, its configuration as config.yaml keeps it, and what the section `gpu` gave, in a line.
+def make_on_device(
+    cfg: dict[str, Any], group: ProcessGroup
+) -> tuple[Iteration, dict[str, Any], str]:
+    """Iteration, its configuration as config.yaml keeps it, and what the section `gpu` gave, in a line.
 
     Args:
         cfg: of `configure`.
@@ -53,8 +55,8 @@ def make_on_device(cfg: dict[str, Any], group: ProcessGroup) -> tuple[PPO, dict[
 
 def make_fitting_ppo(
     cfg: dict[str, Any], group: ProcessGroup, chosen: dict[str, Any]
-) -> tuple[PPO, dict[str, Any]]:
-    """PPO, and its configuration, which has fewer worlds if as many cannot be built in the memory.
+) -> tuple[Iteration, dict[str, Any]]:
+    """Iteration, and its configuration, which has fewer worlds if as many cannot be built in the memory.
 
     Args:
         cfg: the configuration of a training on its device.
@@ -65,7 +67,7 @@ def make_fitting_ppo(
         OutOfMemory: the number may not be changed, or no world fits.
     """
     try:
-        return make_ppo(cfg, group=group), cfg
+        return make_iteration(cfg, group=group), cfg
     except OutOfMemory as error:
         if "num_envs" not in chosen or group.size > 1:
             raise
@@ -77,4 +79,4 @@ def make_fitting_ppo(
     gc.collect()  # what was measured: an Env refers to itself
     errors.warn(f"warning: {wanted}; so num_envs={worlds}, the most that fit")
     cfg = cfg | {"num_envs": worlds}
-    return make_ppo(cfg, group=group), cfg
+    return make_iteration(cfg, group=group), cfg

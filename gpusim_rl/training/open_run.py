@@ -5,7 +5,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
 from gpusim_rl.core import errors
@@ -17,7 +17,7 @@ ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until
 Opened = tuple[Run, dict[str, str], dict[str, Any]]
 
 
-def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
+def open_run(cfg: dict[str, Any], learner: Iteration) -> Opened:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
@@ -42,7 +42,7 @@ def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
     return run, {}, kept
 
 
-def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
+def continue_run(cfg: dict[str, Any], learner: Iteration) -> Opened:
     """The run of resume=, with its last checkpoint loaded into learner.
 
     ValueError if more iterations are done than the configuration wants.
@@ -71,7 +71,7 @@ def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
 
 
 def rewrite_run(
-    run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path, edited: dict[str, str]
+    run: Run, cfg: dict[str, Any], learner: Iteration, checkpoint: Path, edited: dict[str, str]
 ) -> None:
     """Drop what came after the checkpoint, and write the configuration that it continues with.
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import make_ppo
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.distributed import ProcessGroup
@@ -91,7 +91,7 @@ class Trainer:
         if cfg["film_every"]:
             choose_backend()  # a mistake now, not a line at each film
         self.group = ProcessGroup.from_environment()
-        self.build = partial(make_ppo, group=self.group)
+        self.build = partial(make_iteration, group=self.group)
         cfg = cfg | {"threads": cfg["threads"] or torch.get_num_threads()}
         learner, cfg, self.recipe = make_on_device(cfg, self.group)
         self.run, note, self.cfg = open_run(cfg, learner)
@@ -214,7 +214,7 @@ def call_all(functions: Iterable[Callable[[Any], None]], value: Any) -> None:
 
 def evaluate(
     section: dict[str, Any],
-    learner: Learner,
+    learner: Iteration,
     seed: int,
     episodes: int,
     watch: Seen | None = None,
@@ -233,7 +233,7 @@ def evaluate(
     return scores
 
 
-def success(cfg: dict[str, Any], learner: Learner) -> float:
+def success(cfg: dict[str, Any], learner: Iteration) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
     task, section, plan = learner.env.task, cfg["task"], learner.schedule
     if plan.needs_evaluation:

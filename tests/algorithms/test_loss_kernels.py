@@ -7,7 +7,7 @@ import warp as wp
 
 from gpusim_rl.algorithms.ppo.loss import ENTROPY, POLICY_LOSS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
-from gpusim_rl.algorithms.ppo.samples import sample_widths
+from gpusim_rl.algorithms.ppo.samples import sample_columns
 from gpusim_rl.algorithms.returns import backward
 from gpusim_rl.core.graphs import record
 from gpusim_rl.core.record import Record
@@ -15,7 +15,7 @@ from gpusim_rl.networks.policy import ActorCritic
 from tests.worlds import make_policy, make_settings
 
 NO, NC, NU, N = 6, 8, 5, 500
-WIDTHS = sample_widths(make_policy(NO, NC, NU))
+COLUMNS = sample_columns(make_policy(NO, NC, NU))
 CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
@@ -27,7 +27,7 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[ActorCritic, torch.Tens
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.2 * torch.randn(p.shape, generator=g))
-    b = Record.zeros(WIDTHS, N, device=torch.device("cpu"))
+    b = Record.zeros(COLUMNS, N, device=torch.device("cpu"))
     b.rows.normal_(generator=g)
     with torch.no_grad():
         b.std.copy_(policy.std * (1 + 0.2 * torch.rand(N, NU, generator=g)))
@@ -45,7 +45,7 @@ def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Ten
     """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
     where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
-    batch = Record(WIDTHS, rows)
+    batch = Record(COLUMNS, {rows.dtype: rows})
     ours = FusedLoss(policy, batch, CFG, grad_log_std=grad)
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):

@@ -6,16 +6,16 @@ from torch import Tensor
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.record import NUMBER, Record
+from gpusim_rl.core.record import NUMBER, Columns, Record
 from gpusim_rl.core.symmetry import Flip, Mirrors
 from gpusim_rl.networks.policy import ActorCritic
 
 
-def sample_widths(policy: ActorCritic) -> dict[str, int]:
+def sample_columns(policy: ActorCritic) -> Columns:
     """The columns of a sample.
 
     - `obs` (no,), `critic` (nc,): normalized observations of actor and critic;
-    - what the policy that acted stored: `action` (nu,), its `logp` and the distribution's columns;
+    - what the policy stored that acted: `action` (nu,), its `logp` and its distribution;
     - `advantage`, normalized; `target`, the return that the critic should predict;
     - `value` that it predicted; `valid`: 1, or 0 for a quarantined sample;
     - `begins`, for a policy that remembers: 1 where an episode begins after the first step.
@@ -35,8 +35,7 @@ def clear_faults(rollout: Record, policy: ActorCritic) -> None:
 
     They are zeros, and ones for the parameters of the distribution, such as a deviation.
     """
-    fault = rollout.fault[..., None]
-    columns = policy.family.columns
+    fault, columns = rollout.fault[..., None], policy.family.columns
     rollout.span("obs", "logp").masked_fill_(fault, 0.0)
     rollout.span(columns[0], columns[-1]).masked_fill_(fault, 1.0)
 
