@@ -313,3 +313,9 @@ def learner_settings(
     ranges.check(first, "algo")
     live = {key: env.success.new_tensor(value) for key, value in first.items()}
     return settings | live, {f"algo.{key}": x for key, x in live.items()}
+
+
+def world_multiple(cfg: dict[str, Any]) -> int:
+    """What the number of worlds of a process must be a multiple of, for the learner's sake."""
+    rule = getattr(LEARNERS[cfg["algo"]["name"]], "world_multiple", None)
+    return rule(cfg["algo"]) if rule else 1

@@ -83,7 +83,7 @@ def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
 
 def iterations_of(state: dict[str, Any]) -> int:
     """How many iterations a checkpoint was trained; 0 if it does not say."""
-    done = state.get("ppo/iteration")
+    done = state.get("iteration")
     return int(done) if done is not None and done.numel() == 1 else 0
 
 

@@ -32,6 +32,8 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "policy/critic.gru.": "policy/critic.encoder.",
     "memory/actor_gru": "memory/actor",
     "memory/critic_gru": "memory/critic",
+    "ppo/iteration": "iteration",
+    "ppo/skips": "ppo/skip_sums",
 }
 
 

@@ -75,6 +75,11 @@ class PPO:
         self._minibatch = spec.capture(self.minibatch)
         self._update_normalizers = spec.capture(self.update_normalizers)
 
+    @staticmethod
+    def world_multiple(settings: dict[str, Any]) -> int:
+        """A policy that remembers is trained by whole worlds, so that minibatches divide them."""
+        return settings["num_minibatches"] if settings["memory"] != "none" else 1
+
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
         batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
