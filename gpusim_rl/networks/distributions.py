@@ -22,35 +22,15 @@ class Distribution(Protocol):
     columns: ClassVar[tuple[str, ...]]
 
     @classmethod
-    def from_record(cls, record: Record) -> Self:
-        """The distribution whose parameters are columns of a record."""
-        ...
-
+    def from_record(cls, record: Record) -> Self: ...  # the one that its columns hold
     @classmethod
-    def flips(cls, action: Flip) -> dict[str, Flip]:
-        """How its columns look in a mirror, from how actions look."""
-        ...
-
+    def flips(cls, action: Flip) -> dict[str, Flip]: ...  # how columns look in an action's mirror
     @property
-    def mode(self) -> Tensor:
-        """(…, nu) the action without noise: what is exported."""
-        ...
-
-    def sample(self, rng: Rng) -> Tensor:
-        """(B, nu) an action for each world."""
-        ...
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """(…) of actions x (…, nu)."""
-        ...
-
-    def entropy(self) -> Tensor:
-        """(…) [nat], or () if it is the same in every state."""
-        ...
-
-    def kl(self, old: Self) -> Tensor:
-        """(…) KL(old ‖ self) [nat]."""
-        ...
+    def mode(self) -> Tensor: ...  # (…, nu) the action without noise: what is exported
+    def sample(self, rng: Rng) -> Tensor: ...  # (B, nu) an action for each world
+    def log_prob(self, x: Tensor) -> Tensor: ...  # (…) of actions x (…, nu)
+    def entropy(self) -> Tensor: ...  # (…) [nat], or () where it is the same in every state
+    def kl(self, old: Self) -> Tensor: ...  # (…) KL(old ‖ self) [nat]
 
 
 @dataclass(frozen=True)

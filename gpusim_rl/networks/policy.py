@@ -32,6 +32,8 @@ class Actor(nn.Module):
         net: normalized observation → mean action.
     """
 
+    net: Any
+
     def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
         self.normalizer, self.net = normalizer, net
@@ -205,7 +207,10 @@ class ActorCritic(nn.Module):
         """As `Policy` has it: an action for each of B worlds, and the next memory."""
         obs = self.actor.normalizer(views[0])
         if memory:
-            mean, memory = self._remember(obs, self.critic_normalizer(views[1]), memory)
+            critic_obs, encoder = self.critic_normalizer(views[1]), self.critic.encoder
+            mean, actor = self._run(self.actor.net, obs, memory["actor"])
+            _, critic = self._run(encoder.step, critic_obs, memory["critic"])
+            memory = dict(actor=actor, critic=critic)
         else:
             mean = self.mean(obs)
         acted = self.distribution(mean)
@@ -231,11 +236,11 @@ class ActorCritic(nn.Module):
 
     def mean(self, obs: Tensor) -> Tensor:
         """Mean action (…, nu) for a normalized observation (…, no)."""
-        return self._forward(self.actor.net, obs)
+        return self._run(self.actor.net, obs)
 
     def value(self, critic_obs: Tensor) -> Tensor:
         """V (…, 1) of the critic's normalized observation (…, nc)."""
-        return self._forward(self.critic, critic_obs)
+        return self._run(self.critic, critic_obs)
 
     def outputs(self, batch: Record, memory: Memory) -> tuple[Tensor, Tensor]:
         """Mean actions (n, nu) and values (n, 1) of n normalized samples.
@@ -244,12 +249,10 @@ class ActorCritic(nn.Module):
         """
         if not memory:
             return self.mean(batch.obs), self.value(batch.critic)
-        shape = (-1, len(memory["actor"]))  # (T, B)
-        obs, critic, begins = (
-            x.unflatten(0, shape) for x in (batch.obs, batch.critic, batch.begins)
-        )
-        mean, _ = self._unroll(self.actor.net, obs, memory["actor"], begins)
-        value, _ = self._unroll(self.critic, critic, memory["critic"], begins)
+        given, worlds = (batch.obs, batch.critic, batch.begins), len(memory["actor"])
+        obs, critic, begins = (x.unflatten(0, (-1, worlds)) for x in given)
+        mean, _ = self._run(self.actor.net.unroll, obs, memory["actor"], begins)
+        value, _ = self._run(self.critic.unroll, critic, memory["critic"], begins)
         return mean.flatten(0, 1), value.flatten(0, 1)
 
     def values(
@@ -262,7 +265,7 @@ class ActorCritic(nn.Module):
         """
         if begins is None:
             return self.value(critic_obs).squeeze(-1), []
-        value, after = self._unroll(self.critic, critic_obs, memory["critic"], begins)
+        value, after = self._run(self.critic.unroll, critic_obs, memory["critic"], begins)
         return value.squeeze(-1), [after]
 
     def evaluate(self, critic_obs: Tensor, *memory: Tensor) -> Tensor:
@@ -270,9 +273,7 @@ class ActorCritic(nn.Module):
         x = self.critic_normalizer(critic_obs)
         if not memory:
             return self.value(x).squeeze(-1)
-        with self._precision(x):
-            value, _ = self.critic(x, *memory)
-        return value.to(x.dtype).squeeze(-1)
+        return self._run(self.critic, x, *memory)[0].squeeze(-1)
 
     def normalize(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
         """The normalized observations of actor (…, no) and critic (…, nc)."""
@@ -297,28 +298,10 @@ class ActorCritic(nn.Module):
         check_layout(networks, layout(self.state_dict()), where)
         self.load_state_dict(networks)
 
-    def _remember(self, obs: Tensor, critic_obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Mean action (B, nu) for normalized observations, and the next memory of both networks."""
-        with self._precision(obs):
-            mean, actor = self.actor.net(obs, memory["actor"])
-            _, critic = self.critic.encoder.step(critic_obs, memory["critic"])
-        return mean.to(obs.dtype), dict(actor=actor, critic=critic)
-
-    def _unroll(self, net: Any, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs of a network for normalized x (T, B, ·), and its memory after each step."""
-        with self._precision(x):
-            y, after = net.unroll(x, h, begins)
-        return y.to(x.dtype), after.to(x.dtype)
-
-    def _forward(self, net: nn.Module, x: Tensor) -> Tensor:
-        """net(x), with the precision that `amp` says."""
-        with self._precision(x):
-            y = mlp_forward(net, x) if isinstance(net, nn.Sequential) else net(x)
-            return y.to(x.dtype)
-
-    def _precision(self, x: Tensor) -> torch.autocast:
-        """The precision of matrix products while training, on the device of x."""
+    def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
+        """net(x, …), or another function, with the precision that `amp` says: of the type of x."""
         # A captured graph must not depend on autocast's cache.
-        return torch.autocast(
-            x.device.type, torch.bfloat16, enabled=self.amp == "bf16", cache_enabled=False
-        )
+        bf16 = self.amp == "bf16"
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            y = mlp_forward(net, x) if isinstance(net, nn.Sequential) else net(x, *memory)
+        return y.to(x.dtype) if isinstance(y, Tensor) else [part.to(x.dtype) for part in y]

@@ -3,7 +3,7 @@
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, Mirror
 from gpusim_rl.networks.distributions import Gaussian
@@ -31,7 +31,9 @@ def test_a_gaussian_is_torchs():
 
 def test_it_is_read_from_a_record():
     """The columns that it names hold it."""
-    record = Record.zeros(dict.fromkeys(Gaussian.columns, 3), 50, device=torch.device("cpu"))
+    record = Record.zeros(
+        dict.fromkeys(Gaussian.columns, vector(3)), 50, device=torch.device("cpu")
+    )
     new = drawn(1, shared=False)
     for name in Gaussian.columns:
         getattr(record, name).copy_(getattr(new, name))
