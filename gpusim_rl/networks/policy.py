@@ -16,7 +16,7 @@ from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
 from gpusim_rl.networks.distributions import Distribution, Gaussian
 from gpusim_rl.networks.encoders import MemoryMLP, mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
-from gpusim_rl.networks.symmetric import Parts, SymmetricMLP
+from gpusim_rl.networks.symmetric import EvenOddSplit, SymmetricMLP
 
 Memory = dict[str, Tensor]  # what networks remember of B episodes, by their name → (B, …)
 Views = Sequence[Tensor]  # the observations of the actor (…, no) and of the critic (…, nc)
@@ -156,9 +156,9 @@ class ActorCritic(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         net = mlp if memory == "none" else partial(MemoryMLP, memory, memory_size)
         given: list[Any] = [no, nc, nu, 1]
-        parts: list[Parts | None] = [None, None]
+        parts: list[EvenOddSplit | None] = [None, None]
         if symmetry == "net" and mirrors:
-            net, given = SymmetricMLP, [Parts(flip) for flip in (*mirrors, keep(1.0))]
+            net, given = SymmetricMLP, [EvenOddSplit(flip) for flip in (*mirrors, keep(1.0))]
             parts = given[:2]
         obs, critic, action, value = given
         normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])

@@ -18,7 +18,7 @@ from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.networks.policy import ActorCritic
-from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
+from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit, SymmetricMLP
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
@@ -340,7 +340,7 @@ def test_net_is_a_plain_network_of_pairs(name):
     net = shaken(make_policy(*env.dims, hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
     assert isinstance(net, SymmetricMLP)
     x = torch.randn(50, len(images.obs.order))
-    parts = Parts(images.obs)
+    parts = EvenOddSplit(images.obs)
     even, odd = parts(x).split(parts.widths, 1)
     p, q = net.even[0](even), net.odd[0](odd)
     h = net.activation(torch.cat([p + q, p - q], 1))  # (n, 8): u, then v
@@ -350,7 +350,7 @@ def test_net_is_a_plain_network_of_pairs(name):
     u, v = h.chunk(2, 1)
     last = [layer[2](y) for layer, y in ((net.even, u + v), (net.odd, u - v)) if len(layer) > 2]
     torch.testing.assert_close(net(parts(x)), net.whole(torch.cat(last, 1)))
-    torch.testing.assert_close(Whole(parts)(parts(x)), x)
+    torch.testing.assert_close(EvenOddMerge(parts)(parts(x)), x)
     plain = make_policy(*env.dims, hidden=(8, 6)).actor.net
     sizes = [sum(w.numel() for w in n.parameters()) for n in (net, plain)]
     assert sizes[0] <= 0.6 * sizes[1]
