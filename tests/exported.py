@@ -13,7 +13,7 @@ from gpusim_rl.deploy.record import Recorded, percentiles, record
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import evaluation_env
-from gpusim_rl.networks.actor_critic import Actor
+from gpusim_rl.networks.policy import Actor
 from tests.worlds import make_policy, make_task, numbers
 
 WORLDS, STEPS = 32, 40  # that a file is compared on

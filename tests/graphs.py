@@ -214,7 +214,7 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
         layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)
     ] == [512, 256, 128, 12]
     assert (
-        all(torch.isfinite(weights).all() for weights in ppo.learner.optimizer.weights)
+        all(torch.isfinite(weights).all() for weights in ppo.learner.optimizer.weights.values())
         and ppo.report()()["overflow"] == 0
     )
     return ppo

@@ -22,7 +22,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.task import Task
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.robots.quadruped import loading as importer
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -137,10 +137,10 @@ def algo(**numbers: Any) -> dict[str, Any]:
 
 def make_policy(
     no: int, nc: int, nu: int, *, seed: int = 0, mirrors: Mirrors | None = None, **keys: Any
-) -> Policy:
+) -> ActorCritic:
     """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
     network = {key: value for key, value in algo().items() if key in NETWORK} | keys
-    return Policy(no, nc, nu, mirrors=mirrors, seed=seed, **network)
+    return ActorCritic(no, nc, nu, mirrors=mirrors, seed=seed, **network)
 
 
 def sim_options(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from gpusim_rl.core.states import Live, per_world
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
-from gpusim_rl.networks.actor_critic import Policy, restarted
+from gpusim_rl.networks.policy import Policy, restarted
 
 
 def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:

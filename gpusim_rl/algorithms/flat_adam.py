@@ -1,9 +1,7 @@
-"""Adam on a policy's parameters and gradients, kept as two vectors each: actor and critic."""
+"""Adam on groups of parameters, each group and its gradients kept as one vector."""
 
 import torch
 from torch import Tensor, nn
-
-from gpusim_rl.networks.actor_critic import Policy
 
 LINE = 32  # numbers: 128 bytes
 
@@ -13,87 +11,82 @@ def lines(n: int) -> int:
     return -(-n // LINE) * LINE
 
 
-def flatten(params: list[nn.Parameter], flat: Tensor, grads: Tensor) -> list[Tensor]:
-    """Move parameters into the vector `flat`, each to a multiple of LINE numbers.
+def length(params: list[nn.Parameter]) -> int:
+    """Of a vector that holds the parameters, each from a multiple of LINE numbers on."""
+    return sum(lines(p.numel()) for p in params)
 
-    Returns the views of the vector `grads` where their gradients go.
-    """
-    start, views = 0, []
-    for p in params:
-        place = slice(start, start + p.numel())
-        flat[place].copy_(p.detach().flatten())
-        p.data = flat[place].view_as(p)
-        views.append(grads[place].view_as(p))
-        start += lines(p.numel())
-    return views
+
+def places(params: list[nn.Parameter], flat: Tensor) -> list[Tensor]:
+    """The views of such a vector, of the shapes of the parameters."""
+    parts = flat.split([lines(p.numel()) for p in params])
+    return [part[: p.numel()].view_as(p) for p, part in zip(params, parts, strict=True)]
+
+
+def flatten(params: list[nn.Parameter], flat: Tensor) -> None:
+    """Move parameters into a vector: they become views of it. In place."""
+    for p, place in zip(params, places(params, flat), strict=True):
+        place.copy_(p.detach())
+        p.data = place
 
 
 class FlatAdam:
-    """Adam with one kernel for each network, instead of one for each parameter.
+    """Adam with one kernel for each group, instead of one for each parameter.
 
     Args:
-        policy: its parameters become views of two vectors.
-        learning_rate: of both networks, at first.
+        groups: name → parameters, which become views of the group's vector, in their order.
+        rate: the learning rate of all groups, at first.
 
     Attributes:
-        params: the policy's parameters, log_std first.
-        grad_views: where the gradient of each parameter stands in `grads`.
-        weights: the vector of the actor and that of the critic.
-        moments: of each vector, the number of steps and the means of gradients and their squares.
-        actor_rate, critic_rate: () learning rates, which may be written at any time.
+        weights: name → the group's vector.
+        gradients: parameter → where its gradient stands in `grads`, in the order of the groups.
+        moments: of each group, the number of steps and the means of gradients and their squares.
+        rates: name → () learning rate, which may be written at any time.
         bad: () where it is 1, a step changes nothing.
     """
 
-    def __init__(self, policy: Policy, learning_rate: float):
-        actor, critic = (
-            [policy.log_std, *policy.actor.parameters()],
-            list(policy.critic.parameters()),
-        )
-        device = policy.log_std.device
-        self.params = [*actor, *critic]
-        self.actor_rate, self.critic_rate = (
-            torch.full((), float(learning_rate), device=device) for _ in range(2)
-        )
-        sizes = [sum(lines(p.numel()) for p in params) for params in (actor, critic)]
-        weights, self.grads = (torch.zeros(sum(sizes), device=device) for _ in range(2))
-        self.weights = [nn.Parameter(part) for part in weights.split(sizes)]
-        self.grad_views: list[Tensor] = []
-        for params, flat, grad in zip(
-            (actor, critic), self.weights, self.grads.split(sizes), strict=True
-        ):
-            flat.grad = grad
-            self.grad_views += flatten(params, flat.data, grad)
+    def __init__(self, groups: dict[str, list[nn.Parameter]], rate: float):
+        device = next(p.device for params in groups.values() for p in params)
+        sizes = [length(params) for params in groups.values()]
+        flat, self.grads = (torch.zeros(sum(sizes), device=device) for _ in range(2))
+        self.weights, self.gradients = {}, {}
+        parts = zip(groups.items(), flat.split(sizes), self.grads.split(sizes), strict=True)
+        for (name, params), weights, grads in parts:
+            flatten(params, weights)
+            self.weights[name] = nn.Parameter(weights)
+            self.weights[name].grad = grads
+            self.gradients |= zip(params, places(params, grads), strict=True)
+        self.rates = {name: torch.full((), float(rate), device=device) for name in groups}
         self.bad = torch.zeros((), device=device)
-        self.moments = [
-            {
+        self.moments = {
+            name: {
                 "step": torch.zeros((), device=device),
                 "exp_avg": torch.zeros_like(w.data),
                 "exp_avg_sq": torch.zeros_like(w.data),
             }
-            for w in self.weights
-        ]
+            for name, w in self.weights.items()
+        }
 
-    @property
-    def rates(self) -> tuple[Tensor, Tensor]:
-        """The actor's and the critic's."""
-        return self.actor_rate, self.critic_rate
+    def target(self, name: str, copies: list[nn.Parameter]) -> Tensor:
+        """Move copies of a group's parameters, in its order, into one vector, and return it.
 
-    @property
-    def log_std_grad(self) -> Tensor:
-        """(nu,) where the gradient of log_std stands."""
-        return self.grad_views[0]
+        So a target network follows by `vector.lerp_(optimizer.weights[name].data, τ)`.
+        """
+        vector = torch.zeros_like(self.weights[name].data)
+        flatten(copies, vector)
+        return vector
 
     def write(self, grads: tuple[Tensor, ...], first: int = 0) -> None:
-        """Copy the gradients of params[first:], in as few kernels as can be. In place."""
-        views = self.grad_views[first:]
+        """Copy the gradients of all parameters from the first on, in few kernels. In place."""
+        views = list(self.gradients.values())[first:]
         torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
     def clip(self, max_norm: float, stats: Tensor) -> Tensor:
-        """Clip the gradient of each network to a norm of `max_norm`. Returns the norms (2,) before.
+        """Clip the gradient of each group to a norm of `max_norm`. Returns the norms before (n,).
 
         `bad` becomes 1 if a norm or an entry of `stats` is not finite, else 0. In place.
         """
-        norms = torch.stack([nn.utils.clip_grad_norm_(w, max_norm) for w in self.weights])
+        norms = [nn.utils.clip_grad_norm_(w, max_norm) for w in self.weights.values()]
+        norms = torch.stack(norms)
         bad = ~torch.isfinite(norms.sum() + stats.sum())
         self.bad.copy_(bad)
         self.grads.masked_fill_(bad, 0.0)  # also between the parameters, which nobody writes
@@ -106,13 +99,13 @@ class FlatAdam:
         The kernel is that of torch.optim.Adam with fused=True. That class loads torch's compiler,
         which takes seconds at each start.
         """
-        for w, rate, moments in zip(self.weights, self.rates, self.moments, strict=True):
-            step, mean, square = moments.values()
+        for name, w in self.weights.items():
+            step, mean, square = self.moments[name].values()
             step += 1
             assert w.grad is not None
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
                 *([w.data], [w.grad], [mean], [square], [], [step]),
-                lr=rate,
+                lr=self.rates[name],
                 beta1=0.9,
                 beta2=0.999,
                 weight_decay=0.0,
@@ -125,5 +118,5 @@ class FlatAdam:
 
     def tensors(self) -> dict[str, Tensor]:
         """Adam's live tensors, by name."""
-        named = zip(("actor", "critic"), self.moments, strict=True)
+        named = self.moments.items()
         return {f"{name}/{key}": x for name, moments in named for key, x in moments.items()}

@@ -18,7 +18,7 @@ from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live
 from gpusim_rl.core.symmetry import Mirrors
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)

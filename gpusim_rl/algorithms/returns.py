@@ -3,7 +3,7 @@
 # The kernel is Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportIndexIssue=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -72,9 +72,9 @@ def gae(
 
 def end_values(
     value: Tensor,
-    end: Tensor,
+    end: Sequence[Tensor],
     truncated: Tensor,
-    critic: Callable[[Tensor], Tensor],
+    critic: Callable[..., Tensor],
     *,
     horizon: int,
 ) -> Tensor:
@@ -86,9 +86,10 @@ def end_values(
 
     Args:
         value: (T, B) V of the states that the steps began in.
-        end: (T, B, nc) the critic's observation at the end of each step, before any restart.
+        end: (T, B, nc) the critic's observation at the end of each step, before any restart; and
+            what it remembers then (T, B, …), if anything.
         truncated: (T, B) bool.
-        critic: observations (…, nc) → values (…).
+        critic: as many tensors (…, B, ·) → values (…, B).
         horizon: steps of an episode.
     """
     steps, worlds = value.shape
@@ -96,8 +97,8 @@ def end_values(
     # Where a world has fewer time-outs, topk adds other rows. Their values are right too.
     rows = truncated[:-1].float().topk(time_outs, 0).indices
     rows = torch.cat([rows, rows.new_full((1, worlds), steps - 1)])
-    observation = end.gather(0, rows[:, :, None].expand(-1, -1, end.shape[2]))
-    return value.roll(-1, 0).scatter_(0, rows, critic(observation))
+    columns = torch.arange(worlds, device=rows.device)
+    return value.roll(-1, 0).scatter_(0, rows, critic(*(x[rows, columns] for x in end)))
 
 
 def normalize_advantages(advantage: Tensor, valid: Tensor, group: ProcessGroup = SINGLE) -> Tensor:

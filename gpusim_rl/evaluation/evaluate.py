@@ -14,7 +14,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.step import ended
 from gpusim_rl.envs.task import Scores, Task
-from gpusim_rl.networks.actor_critic import Policy, restarted
+from gpusim_rl.networks.policy import Policy, restarted
 from gpusim_rl.sim.actuated import make_actuated
 
 SEED = EVALUATION_SEEDS  # of the final evaluation

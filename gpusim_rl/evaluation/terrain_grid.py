@@ -11,7 +11,7 @@ from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import Played, play
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import Policy
 
 Cell = dict[str, Any]
 SHARES = ("success", "fell")

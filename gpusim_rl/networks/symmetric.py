@@ -7,34 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.networks.mlp import LAYERS, check_hidden
+from gpusim_rl.networks.encoders import LAYERS, check_hidden
 
 
-class Parts(nn.Module):
-    """x (…, n) → its even part, which the mirror keeps, and its odd part, whose sign it changes.
-
-    A pair of columns that change places becomes their sum and difference, divided by √2. So x is
-    turned by an orthonormal matrix, and lengths stay. The tensors are no parameters.
-
-    Attributes:
-        widths: columns of the even part, which comes first, and of the odd one.
-    """
+class Pairs(nn.Module):
+    """x (…, n) → y (…, m), y_k = a x_i + b x_j for entries (i, j, a, b). They are no parameters."""
 
     first: Tensor
     second: Tensor
-    scales: Tensor  # (2, n) of the first and the second column
+    scales: Tensor  # (2, m) of the first and the second column
 
-    def __init__(self, flip: Flip):
+    def __init__(self, entries: list[tuple[int, int, float, float]]):
         super().__init__()
-        even, odd, c = [], [], math.sqrt(0.5)
-        for i, (j, sign) in enumerate(zip(*flip, strict=True)):
-            if i == j:
-                (even if sign > 0 else odd).append((i, i, 1.0, 0.0))
-            elif i < j:
-                even.append((i, j, c, c * sign))
-                odd.append((i, j, c, -c * sign))
-        self.widths = len(even), len(odd)
-        first, second, *scales = zip(*even, *odd, strict=True)
+        first, second, *scales = zip(*entries, strict=True)
         self.register_buffer("first", torch.tensor(first), persistent=False)
         self.register_buffer("second", torch.tensor(second), persistent=False)
         self.register_buffer("scales", torch.tensor(scales), persistent=False)
@@ -44,37 +29,41 @@ class Parts(nn.Module):
         return x.index_select(-1, self.first) * a + x.index_select(-1, self.second) * b
 
 
-class Whole(nn.Module):
-    """The inverse of `Parts`: parts (…, n) → x (…, n)."""
+class EvenOddSplit(Pairs):
+    """x (…, n) → its even part, which the mirror keeps, and its odd part, whose sign it changes.
 
-    first: Tensor
-    second: Tensor
-    scales: Tensor
+    A pair of columns that change places becomes their sum and difference, divided by √2. So x is
+    turned by an orthonormal matrix, and lengths stay.
 
-    def __init__(self, parts: Parts):
-        super().__init__()
-        n, c = len(parts.first), math.sqrt(0.5)
-        first, second, scales = [0] * n, [0] * n, [[1.0] * n, [0.0] * n]
-        for column, (i, j, _, b) in enumerate(
-            zip(parts.first.tolist(), parts.second.tolist(), *parts.scales.tolist(), strict=True)
-        ):
+    Attributes:
+        widths: columns of the even part, which comes first, and of the odd one.
+    """
+
+    def __init__(self, flip: Flip):
+        even, odd, c = [], [], math.sqrt(0.5)
+        for i, (j, sign) in enumerate(zip(*flip, strict=True)):
             if i == j:
-                first[i] = second[i] = column
-            elif column < parts.widths[0]:  # the sum
-                sign = math.copysign(1.0, b)
-                first[i] = first[j] = column
-                scales[0][i], scales[0][j] = c, c * sign
-            else:
-                sign = -math.copysign(1.0, b)
-                second[i] = second[j] = column
-                scales[1][i], scales[1][j] = c, -c * sign
-        self.register_buffer("first", torch.tensor(first), persistent=False)
-        self.register_buffer("second", torch.tensor(second), persistent=False)
-        self.register_buffer("scales", torch.tensor(scales), persistent=False)
+                (even if sign > 0 else odd).append((i, i, 1.0, 0.0))
+            elif i < j:
+                even.append((i, j, c, c * sign))
+                odd.append((i, j, c, -c * sign))
+        super().__init__([*even, *odd])
+        self.widths = len(even), len(odd)
 
-    def forward(self, y: Tensor) -> Tensor:
-        a, b = self.scales
-        return y.index_select(-1, self.first) * a + y.index_select(-1, self.second) * b
+
+class EvenOddMerge(Pairs):
+    """Joins an even and an odd part to the vector that `split` made them from."""
+
+    def __init__(self, split: EvenOddSplit):
+        # for each column of x, those of the parts that it is a sum of, and how much of each
+        columns: list[list[tuple[int, float]]] = [[] for _ in split.first]
+        given = (x.tolist() for x in (split.first, split.second, *split.scales))
+        for column, (i, j, a, b) in enumerate(zip(*given, strict=True)):
+            columns[i].append((column, a))
+            if i != j:
+                columns[j].append((column, b))
+        pairs = ((one, *two, (one[0], 0.0))[:2] for one, *two in columns)
+        super().__init__([(i, j, a, b) for (i, a), (j, b) in pairs])
 
 
 class Constant(nn.Module):
@@ -120,9 +109,9 @@ class SymmetricMLP(nn.Module):
 
     def __init__(
         self,
-        given: Parts,
+        given: EvenOddSplit,
         hidden: tuple[int, ...],
-        wanted: Parts,
+        wanted: EvenOddSplit,
         activation: str,
         gain: float,
         generator: torch.Generator,
@@ -145,7 +134,7 @@ class SymmetricMLP(nn.Module):
             for part, layers in enumerate((self.even, self.odd)):
                 if b[part]:
                     layers.append(linear(a[part], b[part], scale, generator, bias=part == 0))
-        self.activation, self.whole = LAYERS[activation](), Whole(wanted)
+        self.activation, self.whole = LAYERS[activation](), EvenOddMerge(wanted)
 
     def forward(self, x: Tensor) -> Tensor:
         """The parts of x (…, n) → f(x) (…, out)."""

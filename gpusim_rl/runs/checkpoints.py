@@ -28,6 +28,10 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "env/past/": "env/history/",
     "policy/actor.normaliser.": "policy/actor.normalizer.",
     "policy/seer.": "policy/critic_normalizer.",
+    "policy/actor.net.gru.": "policy/actor.net.encoder.",
+    "policy/critic.gru.": "policy/critic.encoder.",
+    "memory/actor_gru": "memory/actor",
+    "memory/critic_gru": "memory/critic",
     "ppo/iteration": "iteration",
     "ppo/skips": "ppo/skip_sums",
 }

@@ -135,7 +135,7 @@ def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
     method = getattr(owner, name)
 
     def planted(*args, **kwargs):
-        ppo.learner.optimizer.actor_rate.item()
+        ppo.learner.optimizer.rates["actor"].item()
         return method(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, planted)

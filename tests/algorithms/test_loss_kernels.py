@@ -1,25 +1,31 @@
 """The update's kernels against the same formulas in torch, differentiated by autograd; run, and
 replayed from a graph."""
 
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
 import pytest
 import torch
 import warp as wp
+from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.loss import ENTROPY, POLICY_LOSS, VALUE_LOSS, loss
+from gpusim_rl.algorithms.ppo.loss import ENTROPY, POLICY_LOSS, STATS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
 from gpusim_rl.algorithms.ppo.samples import sample_columns
 from gpusim_rl.algorithms.returns import backward
 from gpusim_rl.core.graphs import record
 from gpusim_rl.core.record import Record
-from gpusim_rl.networks.actor_critic import Policy
-from tests.worlds import make_policy, make_settings
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.networks.policy import ActorCritic
+from tests.worlds import make_env, make_policy, make_ppo, make_settings
 
 NO, NC, NU, N = 6, 8, 5, 500
-WIDTHS = sample_columns(NO, NC, NU)
+COLUMNS = sample_columns(make_policy(NO, NC, NU))
 CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
-def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor]:
+def minibatch(seed: int, *, valid: float = 0.9) -> tuple[ActorCritic, torch.Tensor]:
     """A policy and rows of a minibatch, ratios and values on both sides of their clips; each row
     was acted with deviations of its own."""
     g = torch.Generator().manual_seed(seed)
@@ -27,7 +33,7 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor]:
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.2 * torch.randn(p.shape, generator=g))
-    b = Record.zeros(WIDTHS, N, device=torch.device("cpu"))
+    b = Record.zeros(COLUMNS, N, device=torch.device("cpu"))
     b.rows.normal_(generator=g)
     with torch.no_grad():
         b.std.copy_(policy.std * (1 + 0.2 * torch.rand(N, NU, generator=g)))
@@ -41,11 +47,11 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[Policy, torch.Tensor]:
     return policy, b.rows
 
 
-def fused(policy: Policy, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Record]:
+def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Record]:
     """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
     where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
-    batch = Record(WIDTHS, {torch.float32: rows})
+    batch = Record(COLUMNS, {rows.dtype: rows})
     ours = FusedLoss(policy, batch, CFG, grad_log_std=grad)
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):
@@ -56,7 +62,7 @@ def fused(policy: Policy, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, 
     return ours, grad, batch
 
 
-def compare(policy: Policy, ours: FusedLoss, grad: torch.Tensor, batch: Record) -> None:
+def compare(policy: ActorCritic, ours: FusedLoss, grad: torch.Tensor, batch: Record) -> None:
     """Statistics and gradients by the networks' outputs and by log_std are those of autograd
     through `loss.loss`."""
     mean, value = policy.mean(batch.obs), policy.value(batch.critic)
@@ -180,3 +186,61 @@ def test_recurrence_in_a_graph(dtype):
     assert torch.isnan(out).all()
     replay()
     torch.testing.assert_close(out, want, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=0)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """p(x) = exp(-|x - m| / b) / 2b, with an entropy for each state."""
+
+    mean: Tensor
+    scale: Tensor
+    columns: ClassVar[tuple[str, ...]] = ("mean", "scale")
+
+    @classmethod
+    def from_record(cls, record: Record) -> Self:
+        return cls(record.mean, record.scale)
+
+    @classmethod
+    def flips(cls, action: Flip) -> dict[str, Flip]:
+        return dict(mean=action, scale=Flip(action.order, tuple(map(abs, action.signs))))
+
+    @property
+    def mode(self) -> Tensor:
+        return self.mean
+
+    def sample(self, rng: Rng) -> Tensor:
+        u = torch.erf(rng.normal("policy/action", self.mean.shape[1]) / 2**0.5)
+        return self.mean - self.scale * u.sign() * torch.log1p(-u.abs())
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return -((x - self.mean).abs() / self.scale + (2 * self.scale).log()).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (1 + (2 * self.scale.expand_as(self.mean)).log()).sum(-1)
+
+    def kl(self, old: Self) -> Tensor:
+        far, ratio = (old.mean - self.mean).abs() / self.scale, old.scale / self.scale
+        return (ratio * (-far / ratio).exp() + far - ratio.log() - 1).sum(-1)
+
+
+@pytest.mark.parametrize("symmetry", ["none", "augment"])
+def test_another_distribution_takes_autograd(monkeypatch, symmetry):
+    """A policy of another family is stored, mirrored and learned from through its own methods, with
+    no kernel of the Gaussian."""
+    monkeypatch.setattr(ActorCritic, "family", Laplace)
+    ppo = make_ppo(make_env("cartpole", 8), fused=True, symmetry=symmetry, num_minibatches=1)
+    learner, record = ppo.learner, ppo.source.record
+    ppo.iteration()
+    assert learner.fused is None and record.scale.shape == record.action.shape
+    ppo.env.sim.qpos[5, 0] = torch.nan
+    ppo.source.collect(len(record))
+    assert record.fault.sum() == 1
+    learner.pack_samples(record)
+    before = [w.detach().clone() for w in learner.optimizer.weights.values()]
+    learner.minibatch()
+    stats = dict(zip(STATS, learner.stats.tolist(), strict=True))
+    assert abs(stats["approx_kl"]) < 1e-6 and stats["clipped"] == 0
+    want = torch.distributions.Laplace(0.0, learner.policy.std.detach()).entropy().sum()
+    assert stats["entropy"] * learner.cfg.update_epochs == pytest.approx(want.item(), rel=1e-2)
+    moved = zip(learner.optimizer.weights.values(), before, strict=True)
+    assert all(not torch.equal(w, old) for w, old in moved)

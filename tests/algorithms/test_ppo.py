@@ -15,7 +15,7 @@ from gpusim_rl.algorithms.returns import end_values
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import layout, state_layout
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.tools.bench.levels import Operators
 from tests.worlds import (
     make_env,
@@ -49,10 +49,10 @@ def packed_of(ppo: PPO) -> torch.Tensor:
 
 def batch_of(ppo: PPO, rows: torch.Tensor) -> Record:
     """Rows of the packed samples, with names."""
-    return Record(sample_columns(*ppo.env.dims), {torch.float32: rows})
+    return Record(sample_columns(ppo.policy), {rows.dtype: rows})
 
 
-def moved(policy: Policy) -> Policy:
+def moved(policy: ActorCritic) -> ActorCritic:
     """A float64 copy some updates away: ratios and values leave the clipping range in part of the
     samples."""
     twin = make_policy(
@@ -68,7 +68,7 @@ def moved(policy: Policy) -> Policy:
     return twin
 
 
-def double_batch(ppo: PPO, policy: Policy) -> Record:
+def double_batch(ppo: PPO, policy: ActorCritic) -> Record:
     """The rollout as one float64 record, without samples so near a kink that a finite difference
     could step over it."""
     packed = packed_of(ppo).double()
@@ -86,7 +86,7 @@ def double_batch(ppo: PPO, policy: Policy) -> Record:
     return batch_of(ppo, packed[smooth])
 
 
-def parts(policy: Policy, b: Record) -> dict[str, torch.Tensor]:
+def parts(policy: ActorCritic, b: Record) -> dict[str, torch.Tensor]:
     """Per-sample terms of the loss, written sample by sample as the paper and torch's distributions
     have them."""
     new = Independent(Normal(policy.actor.net(b.obs), policy.std), 1)
@@ -216,7 +216,8 @@ def test_end_values(steps, episode):
         value, want = (
             policy.value(policy.critic_normalizer(view))[..., 0] for view in (r.critic, r.end)
         )
-        ends = end_values(value, r.end, r.truncated, policy.evaluate, horizon=ppo.env.task.horizon)
+        horizon = ppo.env.task.horizon
+        ends = end_values(value, [r.end], r.truncated, policy.evaluate, horizon=horizon)
     told = ~(r.terminated | r.fault)
     torch.testing.assert_close(ends[told], want[told], rtol=0, atol=1e-6)
     assert (
@@ -274,13 +275,15 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
     samples = ppo.learner.minibatches.samples
     samples.mean.add_(math.sqrt(2 * kl / samples.std.shape[1]) * samples.std)
-    ppo.learner.optimizer.actor_rate.fill_(start)
+    ppo.learner.optimizer.rates["actor"].fill_(start)
     ppo.learner.minibatch()
     assert ppo.learner.stats[STATS.index("approx_kl")].item() == pytest.approx(
         kl, rel=1e-3, abs=1e-5
     )
-    assert ppo.learner.optimizer.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
-    assert ppo.learner.optimizer.critic_rate.item() == pytest.approx(ppo.learner.cfg.learning_rate)
+    assert ppo.learner.optimizer.rates["actor"].item() == pytest.approx(start * factor, rel=1e-5)
+    assert ppo.learner.optimizer.rates["critic"].item() == pytest.approx(
+        ppo.learner.cfg.learning_rate
+    )
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -291,9 +294,11 @@ def test_gradients_are_clipped(fused):
     ppo.collect()
     ppo.learner.pack_samples(ppo.source.record)
     ppo.learner.minibatch()
-    for w, name in zip(ppo.learner.optimizer.weights, ("actor_norm", "critic_norm"), strict=True):
+    for w, name in zip(
+        ppo.learner.optimizer.weights.values(), ("actor_norm", "critic_norm"), strict=True
+    ):
         assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
-        assert ppo.learner.stats[STATS.index(name)] > 1e-2
+        assert ppo.learner.stats[STATS.index(f"{name}_norm")] > 1e-2
 
 
 def test_an_iteration_learns():
@@ -450,6 +455,6 @@ def test_a_whole_number_is_a_rate():
     for ppo in (one, other):
         ppo.iteration()
     assert (
-        one.learner.optimizer.actor_rate == other.learner.optimizer.actor_rate
-        and one.learner.optimizer.actor_rate.dtype == torch.float32
+        one.learner.optimizer.rates["actor"] == other.learner.optimizer.rates["actor"]
+        and one.learner.optimizer.rates["actor"].dtype == torch.float32
     )

@@ -2,48 +2,64 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
-from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.samples import first_steps
+from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.evaluation.evaluate import evaluate
+from gpusim_rl.networks.encoders import ENCODERS
+from gpusim_rl.runs.checkpoints import Checkpoints, load
 from tests.algorithms.test_capture import exempt
 from tests.guard import guard
 from tests.worlds import make_env, make_ppo, make_settings, numbers
 
 
-def remembering(num_envs: int = 8, seed: int = 1, **settings) -> PPO:
+def remembering(num_envs: int = 8, **settings) -> Iteration:
     """PPO with a recurrent policy on cartpole with speeds hidden; episodes of six steps."""
     env = make_env("cartpole", num_envs, episode=0.3, hide=("speeds",))
-    return make_ppo(env, memory="gru", seed=seed, **settings)
+    return make_ppo(env, memory="gru", **settings)
+
+
+def rollout(ppo: Iteration) -> Record:
+    """The second rollout of a PPO, with restarts and one quarantined sample."""
+    ppo.iteration()
+    ppo.env.sim.qpos[5, 0] = torch.nan
+    record = ppo.source.record
+    ppo.source.collect(len(record))
+    assert record.truncated.any() and record.fault.sum() == 1
+    ppo.learner.pack_samples(record)
+    return record
 
 
 @pytest.fixture(scope="module")
-def collected() -> PPO:
-    """Its second rollout, with restarts and one quarantined sample."""
+def collected() -> Iteration:
+    """With its second rollout, which is in the minibatches."""
     ppo = remembering()
-    ppo.iteration()
-    ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.collect()
-    assert ppo.source.record.truncated.any() and ppo.source.record.fault.sum() == 1
-    ppo.learner.pack_samples(ppo.source.record)
+    rollout(ppo)
     return ppo
 
 
-def test_sequences_reproduce_what_acted(collected):
-    """Before any step, unrolled from the memory at its start, the record gives the means that
-    acted: ratios are 1, restarts and faults included."""
-    samples, first = collected.learner.minibatches.samples, collected.source.record.memory
-    _, stats = loss(collected.policy, samples, collected.learner.cfg, first)
+def reproduces(ppo: Iteration) -> None:
+    """Unrolled from the memory at its start, the record gives the means and values that acted."""
+    learner, first = ppo.learner, ppo.source.record.memory
+    samples = learner.minibatches.samples
+    _, stats = loss(learner.policy, samples, learner.cfg, first)
     values = dict(zip(STATS, stats.tolist(), strict=False))
     assert abs(values["approx_kl"]) < 1e-5 and values["clipped"] == 0
-    mean, value = collected.policy.outputs(samples, first)
+    mean, value = learner.policy.outputs(samples, first)
     valid = samples.valid == 1
     torch.testing.assert_close(mean[valid], samples.mean[valid], rtol=0, atol=1e-5)
     torch.testing.assert_close(value[:, 0], samples.value, rtol=0, atol=1e-5)
-    assert (first["actor_gru"] != 0).any()
+    assert (first["actor"] != 0).any()
+
+
+def test_sequences_reproduce_what_acted(collected):
+    """Before any step ratios are 1, restarts and faults included."""
+    reproduces(collected)
 
 
 @torch.no_grad()
@@ -51,7 +67,7 @@ def test_values_of_ends(collected):
     """A time-out bootstraps from the value of the state it ended in, with the memory of its
     episode: advantages are those of a loop over single steps."""
     r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
-    memory, value, end = collected.source.record.memory["critic_gru"], [], []
+    memory, value, end = r.memory["critic"], [], []
     for t, begin in enumerate(first_steps(r)):
         memory = torch.where(begin[:, None] == 1, 0.0, memory)
         critic = policy.critic_normalizer(r.critic[t])
@@ -124,7 +140,7 @@ def test_kernels_and_autograd_agree():
     for fused in (True, False):
         ppo = remembering(fused=fused, update_epochs=1)
         ppo.iteration()
-        weights.append(torch.cat([w.detach() for w in ppo.learner.optimizer.weights]))
+        weights.append(torch.cat([w.detach() for w in ppo.learner.optimizer.weights.values()]))
     torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
 
 
@@ -145,10 +161,11 @@ def test_memory_restarts_with_the_episode():
 
 def test_resume_is_exact():
     """A new PPO that loads another's state, in the midst of episodes, goes on bit by bit."""
-    runs = [remembering(seed=seed, num_steps=4) for seed in (1, 2)]
-    runs[0].iteration()
+    runs = [remembering(num_steps=4) for _ in range(2)]
+    for ppo in (*runs, runs[1]):
+        ppo.iteration()
     saved = runs[0].state()
-    assert saved["memory/actor_gru"].shape == saved["memory/critic_gru"].shape == (8, 12)
+    assert saved["memory/actor"].shape == saved["memory/critic"].shape == (8, 12)
     runs[1].load(saved, "here")
     for _ in range(2):
         for ppo in runs:
@@ -178,3 +195,74 @@ def test_what_does_not_divide():
     with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs=8"):
         remembering(8, num_minibatches=3)
     assert make_settings().num_minibatches == 4
+
+
+class Frames(nn.Module):
+    """Remembers the last frames, each with a mark that it is one: h (B, size, width + 1)."""
+
+    def __init__(self, width: int, size: int, generator: torch.Generator):
+        super().__init__()
+        self.shape, self.size = (size, width + 1), size * (width + 1)
+
+    def blank(self, worlds: int) -> Tensor:
+        return torch.zeros(worlds, *self.shape)
+
+    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        frame = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+        h = torch.cat([h[..., 1:, :], frame[..., None, :]], -2)
+        return h.flatten(-2), h
+
+    def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        states = []
+        for now, begin in zip(x, begins, strict=True):
+            states.append(self.step(now, torch.where(begin[:, None, None] == 0, h, 0.0))[1])
+            h = states[-1]
+        after = torch.cat(states)
+        return after.flatten(1), after
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_encoder_of_another_shape(monkeypatch, fused):
+    """Frames with marks, as attention remembers them, need no change elsewhere: they restart, are
+    unrolled, bootstrap, continue exactly and are evaluated."""
+    monkeypatch.setitem(ENCODERS, "gru", Frames)
+    ppo = remembering(fused=fused)
+    rollout(ppo)
+    reproduces(ppo)
+    saved = ppo.state()
+    assert saved["memory/actor"].shape[1:] == (12, ppo.env.dims[0] + 1)
+    marks = saved["memory/actor"][..., -1].sum(1)
+    assert marks[5] <= ppo.spec.num_steps < 12 and (marks <= 6).all()
+    other = remembering(fused=fused)
+    other.load(saved, "here")
+    for each in (ppo, other):
+        each.iteration()
+    a, b = ppo.state(), other.state()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    given = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
+    assert evaluate(ppo.policy, ppo.env.task, episodes=4, **given)["episodes"] == 4
+
+
+def test_a_run_of_an_older_version_resumes(tmp_path):
+    """A checkpoint with the names that tensors had at commit babb11b is read under today's."""
+    older = {
+        "policy/actor.net.encoder.": "policy/actor.net.gru.",
+        "policy/critic.encoder.": "policy/critic.gru.",
+        "memory/actor": "memory/actor_gru",
+        "memory/critic": "memory/critic_gru",
+    }
+
+    def old(name: str) -> str:
+        start = next((start for start in older if name.startswith(start)), "")
+        return older.get(start, "") + name.removeprefix(start)
+
+    runs = [remembering() for _ in range(2)]
+    runs[0].iteration()
+    state = {old(name): x for name, x in runs[0].state().items()}
+    assert len([name for name in state if "gru" in name]) == 10
+    read, _ = load(Checkpoints(tmp_path).save(1, state, {}))
+    runs[1].load(read, "here")
+    for ppo in runs:
+        ppo.iteration()
+    a, b = (ppo.state() for ppo in runs)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)

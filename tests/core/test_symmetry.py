@@ -19,8 +19,8 @@ from gpusim_rl.deploy.export import export_network, session
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.networks.actor_critic import Policy
-from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
+from gpusim_rl.networks.policy import ActorCritic
+from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit, SymmetricMLP
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
@@ -63,7 +63,7 @@ def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> It
     return worlds.make_ppo(env, num_steps=num_steps, symmetry=kind, **cfg)
 
 
-def shaken(policy: Policy, scale: float = 0.3) -> Policy:
+def shaken(policy: ActorCritic, scale: float = 0.3) -> ActorCritic:
     """With random weights and biases everywhere."""
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -72,7 +72,7 @@ def shaken(policy: Policy, scale: float = 0.3) -> Policy:
     return policy
 
 
-def error(policy: Policy, images: Mirrors, seed: int = 0) -> float:
+def error(policy: ActorCritic, images: Mirrors, seed: int = 0) -> float:
     """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000
     random views."""
     g = torch.Generator().manual_seed(seed)
@@ -341,7 +341,7 @@ def test_net_is_a_plain_network_of_pairs(name):
     net = shaken(make_policy(*env.dims, hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
     assert isinstance(net, SymmetricMLP)
     x = torch.randn(50, len(images.obs.order))
-    parts = Parts(images.obs)
+    parts = EvenOddSplit(images.obs)
     even, odd = parts(x).split(parts.widths, 1)
     p, q = net.even[0](even), net.odd[0](odd)
     h = net.activation(torch.cat([p + q, p - q], 1))  # (n, 8): u, then v
@@ -351,7 +351,7 @@ def test_net_is_a_plain_network_of_pairs(name):
     u, v = h.chunk(2, 1)
     last = [layer[2](y) for layer, y in ((net.even, u + v), (net.odd, u - v)) if len(layer) > 2]
     torch.testing.assert_close(net(parts(x)), net.whole(torch.cat(last, 1)))
-    torch.testing.assert_close(Whole(parts)(parts(x)), x)
+    torch.testing.assert_close(EvenOddMerge(parts)(parts(x)), x)
     plain = make_policy(*env.dims, hidden=(8, 6)).actor.net
     sizes = [sum(w.numel() for w in n.parameters()) for n in (net, plain)]
     assert sizes[0] <= 0.6 * sizes[1]
@@ -407,7 +407,7 @@ def gradients(ppo: PPO) -> Tensor:
     """Of the next minibatch, before they are clipped."""
     ppo.learner.cfg.max_grad_norm = 1e9
     ppo.learner.minibatch()
-    return torch.cat([place.flatten() for place in ppo.learner.optimizer.grad_views])
+    return torch.cat([place.flatten() for place in ppo.learner.optimizer.gradients.values()])
 
 
 @pytest.mark.parametrize("kind", KINDS)

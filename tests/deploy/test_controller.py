@@ -344,7 +344,7 @@ def test_policy_that_remembers(tmp_path):
     recorded = record(env, act, controller, 200)
     ranges, path = percentiles(recorded.given), tmp_path / "p.onnx"
     error = export(controller, path, name="cartpole", recorded=recorded, ranges=ranges, lineage={})
-    assert "actor_gru" in controller.start
+    assert "actor" in controller.start
     check(Exported(path, controller, recorded, error))
 
 

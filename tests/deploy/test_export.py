@@ -18,7 +18,7 @@ from gpusim_rl.deploy.describe import describe, describe_sensor
 from gpusim_rl.deploy.export import LEAST, TOLERANCE, export, export_network
 from gpusim_rl.deploy.record import percentiles
 from gpusim_rl.deploy.to_onnx import KEY, to_onnx
-from gpusim_rl.networks.actor_critic import Actor
+from gpusim_rl.networks.policy import Actor
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.robots.servos import actuators, driven_joints
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped

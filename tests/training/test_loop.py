@@ -24,7 +24,7 @@ from gpusim_rl.config import compose, resume
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.evaluation import evaluate as evaluation
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter, digests
@@ -454,7 +454,7 @@ def test_what_is_no_number_is_counted(what, value):
         ppo.report()()
     env, judge, fused = spoilt.env, spoilt.env._outcome, spoilt.learner.fused
     assert fused is not None
-    before = spoilt.learner.optimizer.weights[0].detach().clone()
+    before = spoilt.learner.optimizer.weights["actor"].detach().clone()
     if what == "physics":
         env.sim.qpos[5, 3] = value
     elif what == "observation":
@@ -483,7 +483,7 @@ def test_what_is_no_number_is_counted(what, value):
     assert row["fault"] == (what != "gradient") and row["skipped"] == 2 * (what == "gradient")
     assert all(torch.isfinite(v).all() for v in spoilt.policy.state_dict().values())
     # Both minibatches were skipped.
-    assert torch.equal(before, spoilt.learner.optimizer.weights[0]) == (what == "gradient")
+    assert torch.equal(before, spoilt.learner.optimizer.weights["actor"]) == (what == "gradient")
     others = [i for i in range(16) if i != 5]
     assert torch.equal(clean.source.record.obs[:, others], spoilt.source.record.obs[:, others])
     for _ in range(2):
@@ -551,7 +551,7 @@ def test_a_short_training_that_learned_nothing_fails(here, capsys, iterations):
 def test_threads_are_the_run_s(monkeypatch):
     """`threads` alone says on how many threads networks are made and updated, and so the bits."""
     states, used = [], set()
-    minibatch, init = PPO.minibatch, Policy.__init__
+    minibatch, init = PPO.minibatch, ActorCritic.__init__
 
     def seen(method):
         def call(*args, **kwargs):
@@ -561,7 +561,7 @@ def test_threads_are_the_run_s(monkeypatch):
         return call
 
     monkeypatch.setattr(PPO, "minibatch", seen(minibatch))
-    monkeypatch.setattr(Policy, "__init__", seen(init))
+    monkeypatch.setattr(ActorCritic, "__init__", seen(init))
     for process in (1, 2, 4):
         with torch_threads(process):
             ppo = build_iteration(configured("threads=3", "algo.hidden=[128]", "num_envs=128"))

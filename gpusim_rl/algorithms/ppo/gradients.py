@@ -9,12 +9,12 @@ from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import Record
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 
 
 def fused_gradients(
     fused: FusedLoss,
-    policy: Policy,
+    policy: ActorCritic,
     optimizer: FlatAdam,
     batch: Record,
     cfg: Settings,
@@ -34,13 +34,14 @@ def fused_gradients(
         outputs.append(cfg.mirror_coef * asymmetry(policy, batch, mean))
         slopes.append(torch.ones_like(outputs[-1]))
     # The kernels have written the gradient of the first parameter, log_std.
-    optimizer.write(torch.autograd.grad(outputs, optimizer.params[1:], slopes), first=1)
+    _, *params = optimizer.gradients
+    optimizer.write(torch.autograd.grad(outputs, params, slopes), first=1)
     fused.group.all_reduce(optimizer.grads).mul_(fused.share)
     return fused.stats
 
 
 def autograd_gradients(
-    policy: Policy,
+    policy: ActorCritic,
     optimizer: FlatAdam,
     batch: Record,
     cfg: Settings,
@@ -51,6 +52,6 @@ def autograd_gradients(
 ) -> Tensor:
     """The same in torch operations."""
     objective, stats = loss(policy, batch, cfg, memory, copies, group)
-    optimizer.write(torch.autograd.grad(objective, optimizer.params))
+    optimizer.write(torch.autograd.grad(objective, list(optimizer.gradients)))
     group.all_reduce(optimizer.grads)
     return stats

@@ -5,9 +5,8 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.maths import entropy, log_prob
 from gpusim_rl.core.record import Record
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 
 # Statistics of a minibatch. `loss` gives the first five, the optimizer the norms of the gradients.
 STATS = (
@@ -22,7 +21,7 @@ STATS = (
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIPPED, *_ = range(len(STATS))
 
 
-def asymmetry(policy: Policy, batch: Record, mean: Tensor) -> Tensor:
+def asymmetry(policy: ActorCritic, batch: Record, mean: Tensor) -> Tensor:
     """Σ valid · |π(M o) - A π(o)|² / nu, the mirror loss of rsl_rl (arXiv:2403.04359).
 
     π(o) is `mean` (n, nu), without its gradient. M and A mirror observations and actions.
@@ -33,7 +32,7 @@ def asymmetry(policy: Policy, batch: Record, mean: Tensor) -> Tensor:
 
 
 def loss(
-    policy: Policy,
+    policy: ActorCritic,
     batch: Record,
     cfg: Settings,
     memory: dict[str, Tensor] | None = None,
@@ -50,25 +49,25 @@ def loss(
     total = group.all_reduce
     count = total(batch.valid.sum()).clamp(min=1)
     share = batch.valid / count
-    (mean, value), std = policy.outputs(batch, memory or {}), policy.std
-    value = value.squeeze(-1)
-    log_ratio = log_prob(batch.action, mean, std) - batch.logp
+    mean, value = policy.outputs(batch, memory or {})
+    value, new = value.squeeze(-1), policy.distribution(mean)
+    log_ratio = new.log_prob(batch.action) - batch.logp
     ratio = log_ratio.exp()
     surrogate = torch.minimum(
         batch.advantage * ratio, batch.advantage * ratio.clamp(1 - cfg.clip_coef, 1 + cfg.clip_coef)
     )
     near = batch.value + (value - batch.value).clamp(-cfg.clip_value, cfg.clip_value)
     value_loss = 0.5 * torch.maximum((value - batch.target) ** 2, (near - batch.target) ** 2)
-    bonus = entropy(std)
+    bonus = new.entropy()
+    bonus = (bonus * share).sum() if bonus.ndim else bonus * share.sum()
     policy_loss, value_loss = -(surrogate * share).sum(), (value_loss * share).sum()
     with torch.no_grad():
-        # The exact KL(old ‖ new) of two Gaussians is less noisy than an estimate from the ratios.
-        spread = (batch.std**2 + (batch.mean - mean) ** 2) / (2 * std**2)
-        kl = (std.log() - batch.std.log() + spread - 0.5).sum(-1) * share
+        # The exact KL is less noisy than an estimate from the ratios.
+        kl = new.kl(new.from_record(batch)) * share
         kl = copies * kl[: len(kl) // copies].sum()
         clipped = (((ratio - 1).abs() > cfg.clip_coef) * share).sum()
-        stats = total(torch.stack([policy_loss, value_loss, bonus * share.sum(), kl, clipped]))
-    objective = policy_loss + value_loss - cfg.ent_coef * bonus * share.sum()
+        stats = total(torch.stack([policy_loss, value_loss, bonus, kl, clipped]))
+    objective = policy_loss + value_loss - cfg.ent_coef * bonus
     if policy.symmetry == "loss":
         objective = objective + cfg.mirror_coef * asymmetry(policy, batch, mean) / count
     return objective, stats

@@ -1,4 +1,4 @@
-"""The loss of PPO, its statistics and its gradient in three Warp kernels.
+"""The loss of PPO, its statistics and its gradient in three Warp kernels, for a Gaussian.
 
 `loss.loss` is the same in torch operations under autograd. It takes 140 operators more for each
 minibatch.
@@ -28,7 +28,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.streams import start_warp, warp_stream
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 
 # The columns of `terms`: what each sample adds. From SUMS on, its part of the gradient of std.
 SUM_POLICY, SUM_VALUE, SUM_KL, SUM_CLIPPED, SUM_VALID, SUMS = range(6)
@@ -187,7 +187,7 @@ class FusedLoss:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: ActorCritic,
         batch: Record,
         cfg: Settings,
         *,

@@ -7,7 +7,7 @@ from gpusim_rl.algorithms.ppo.samples import sample_columns, sample_flips
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.record import Record, packed
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.policy import ActorCritic
 
 
 class Minibatches:
@@ -30,9 +30,9 @@ class Minibatches:
     """
 
     def __init__(
-        self, shape: tuple[int, int], policy: Policy, cfg: Settings, first: dict[str, Tensor]
+        self, shape: tuple[int, int], policy: ActorCritic, cfg: Settings, first: dict[str, Tensor]
     ):
-        columns, device = sample_columns(*policy.dims, bool(first)), policy.log_std.device
+        columns, device = sample_columns(policy), policy.floor.device
         self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
@@ -46,7 +46,8 @@ class Minibatches:
         n = self.num_steps * self.num_envs // self.num_minibatches
         self.samples = Record.zeros(columns, self.num_minibatches * n, device=device)
         self.batch = Record.zeros(columns, self.copies * n, device=device)
-        self.mirror = self.batch.mirror(sample_flips(mirrors)).to(device) if mirrors else None
+        flips = sample_flips(policy, mirrors) if mirrors else {}
+        self.mirror = self.batch.mirror(flips).to(device) if flips else None
         self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)

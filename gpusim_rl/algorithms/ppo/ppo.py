@@ -16,11 +16,12 @@ from gpusim_rl.algorithms.ppo.samples import make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes, vector
+from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors
-from gpusim_rl.networks.actor_critic import Policy
+from gpusim_rl.networks.distributions import Gaussian
+from gpusim_rl.networks.policy import ActorCritic
 
 # `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
 SKIPPED, SKIPPED_NOW, BAD = range(3)
@@ -60,16 +61,16 @@ class PPO:
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = make_policy(spec, cfg)
-        self.columns = rollout_columns(spec.dims, policy)
+        self.columns = rollout_columns(policy)
         check_memory(spec, cfg, self.columns, policy)
-        self.optimizer = FlatAdam(policy, cfg.learning_rate)
-        self.rates = self.optimizer.rates
+        self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate)
+        self.rates = tuple(self.optimizer.rates.values())
         self.stats, self.skips = (torch.zeros(n, device=spec.device) for n in (len(STATS), 3))
         self.rng = spec.rng()
         shape, first = (spec.num_steps, spec.num_envs), policy.blank_memory(spec.num_envs)
         self.minibatches = Minibatches(shape, policy, cfg, first)
         self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
-        self.fused = self._make_fused_loss() if cfg.fused else None
+        self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
         self._pack_samples = spec.capture(self.pack_samples)
         self._minibatch = spec.capture(self.minibatch)
         self._update_normalizers = spec.capture(self.update_normalizers)
@@ -81,7 +82,7 @@ class PPO:
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
-        batch, grad = self.minibatches.batch, self.optimizer.log_std_grad
+        batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
         return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
 
     def update(self, record: Record) -> None:
@@ -130,7 +131,7 @@ class PPO:
             stats = fused_gradients(self.fused, *given)
         else:
             stats = autograd_gradients(*given, **self.loss_args)
-        policy.symmetrize_gradient(optimizer.log_std_grad)
+        policy.symmetrize(optimizer.gradients)
         return stats
 
     def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
@@ -138,7 +139,7 @@ class PPO:
         cfg = self.cfg
         grow = torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0)
         factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, grow)
-        rate = self.optimizer.actor_rate
+        rate = self.optimizer.rates["actor"]
         rate.mul_(torch.where(skip, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
 
     def update_normalizers(self, rollout: Record) -> None:
@@ -152,12 +153,11 @@ class PPO:
         most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
         bad = most_skipped | most_invalid
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
-        policy.actor.normalizer.update(r.obs.flatten(0, 1), valid, group)
-        policy.critic_normalizer.update(r.critic.flatten(0, 1), valid, group)
+        policy.update_normalizers([x.flatten(0, 1) for x in (r.obs, r.critic)], valid, group)
 
     def measures(self) -> Tensor:
         """(len(metrics),) means over the last update; the count of skipped ones begins anew."""
-        own = [self.optimizer.actor_rate, self.policy.std.detach().mean()]
+        own = [self.optimizer.rates["actor"], self.policy.std.detach().mean()]
         own += [self.skips[SKIPPED], self.skips[BAD]]
         values = torch.cat([self.stats, torch.stack(own)])
         self.skips[SKIPPED].zero_()
@@ -166,22 +166,22 @@ class PPO:
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         optimizer, own = self.optimizer, {"stats": self.stats, "skip_sums": self.skips}
-        own["actor_rate"], own["critic_rate"] = optimizer.rates
+        own |= {f"{name}_rate": rate for name, rate in optimizer.rates.items()}
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         return networks | shared("adam/", optimizer.tensors()) | shared("ppo/", own)
 
 
-def rollout_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
+def rollout_columns(policy: ActorCritic) -> Columns:
     """What PPO wants of each step."""
-    no, nc, _ = dims
-    ends = dict(end=vector(nc), reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends
+    critic = policy.views["critic"]
+    ends = dict(end=critic, reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
+    return policy.views | policy.stored | ends
 
 
-def make_policy(spec: Spec, cfg: Settings) -> Policy:
+def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
     """The networks that settings describe. ValueError if they cannot be as symmetric as asked."""
     symmetry, mirrors = choose_symmetry(spec, cfg)
-    return Policy(
+    return ActorCritic(
         *spec.dims,
         hidden=cfg.hidden,
         activation=cfg.activation,
@@ -224,14 +224,14 @@ def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, Mirrors | None]:
     )
 
 
-def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: Policy) -> None:
+def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCritic) -> None:
     """Check that a rollout and its update fit: record, samples and activations.
 
     Raises:
         OutOfMemory: they do not.
     """
-    remembered = sum(x.shape[1] for x in policy.blank_memory(1).values())
-    samples = 3 * row_bytes(sample_columns(*policy.dims, remembered > 0))  # two copies, for a while
+    remembered = sum(x.numel() for x in policy.blank_memory(1).values())
+    samples = 3 * row_bytes(sample_columns(policy))  # two copies, for a while
     order = 8 * cfg.update_epochs
     images = 1 + (cfg.symmetry in ("augment", "loss"))
     # of a gated recurrent unit: its gates, their sums and its memory

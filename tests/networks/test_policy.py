@@ -1,79 +1,9 @@
-"""The normalizer against numpy, the deviation's floor, and first weights as a function of the
-seed."""
+"""The actor-critic: its deviation's floor, and first weights as a function of the seed."""
 
-import math
-
-import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.networks.normalizer import Normalizer
 from tests.worlds import copies, make_policy
-
-
-def batches(offset: np.ndarray, scale: np.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Unequal batches with masks, one of which is empty, and one of a single row."""
-    rng = np.random.default_rng(0)
-    made = []
-    for n in (7, 300, 1, 0, 64, 2000, 33):
-        x = torch.from_numpy(offset + scale * rng.standard_normal((max(n, 5), len(offset)))).float()
-        valid = torch.from_numpy(rng.random(max(n, 5)) < 0.7) if n > 1 else torch.arange(5) < n
-        made.append((x, valid))
-    return made
-
-
-@pytest.mark.parametrize("poison", [0.0, 1e30, math.nan])
-def test_absorb_as_numpy(poison):
-    """After many batches the statistics are numpy's of all valid rows, at offsets 10⁶ deviations
-    from zero as well."""
-    offset, scale = np.array([0.0, 3.0, -1e5, 1e6, 1e-3]), np.array([1.0, 0.1, 2.0, 1.0, 1e-4])
-    normalizer, kept = Normalizer(5), []
-    for x, valid in batches(offset, scale):
-        kept.append(x[valid].double().numpy())
-        x[~valid] = poison
-        normalizer.update(x, valid)
-    rows = np.concatenate(kept)
-    assert normalizer.count == len(rows) > 1000
-    # float32 holds 10⁶ to 0.06: the mean is exact to a sixteenth of a deviation there, the variance
-    # to a per cent
-    np.testing.assert_allclose(normalizer.mean, rows.mean(0), rtol=2e-7, atol=1e-7)
-    np.testing.assert_allclose(normalizer.var[[0, 1, 4]], rows.var(0)[[0, 1, 4]], rtol=1e-4)
-    np.testing.assert_allclose(normalizer.var[[2, 3]], rows.var(0)[[2, 3]], rtol=2e-2)
-
-
-def test_empty_batch_changes_nothing():
-    """A batch without a valid row leaves the statistics as they were, even as the first one."""
-    normalizer = Normalizer(3)
-    normalizer.update(torch.full((4, 3), 9.0), torch.zeros(4, dtype=torch.bool))
-    assert (
-        normalizer.mean.tolist() == [0, 0, 0]
-        and normalizer.var.tolist() == [1, 1, 1]
-        and normalizer.count == 0
-    )
-
-
-def test_split_does_not_matter():
-    """One batch and the same rows in three give the same statistics."""
-    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)) * 5 + 2
-    everyone = torch.ones(300, dtype=torch.bool)
-    whole, parts = Normalizer(4), Normalizer(4)
-    whole.update(x, everyone)
-    for rows in x.split([10, 250, 40]):
-        parts.update(rows, everyone[: len(rows)])
-    torch.testing.assert_close(parts.mean, whole.mean)
-    torch.testing.assert_close(parts.var, whole.var)
-
-
-def test_forward_normalises_and_keeps_still():
-    """forward subtracts the mean, divides by the deviation, clamps, and does not move the
-    statistics."""
-    normalizer = Normalizer(2, clamp=3.0)
-    normalizer.mean.copy_(torch.tensor([1.0, -2.0]))
-    normalizer.var.copy_(torch.tensor([4.0, 0.25]))
-    before = {k: v.clone() for k, v in normalizer.state_dict().items()}
-    y = normalizer(torch.tensor([[3.0, -2.5], [1e9, -1e9]]))
-    torch.testing.assert_close(y, torch.tensor([[1.0, -1.0], [3.0, -3.0]]), rtol=0, atol=1e-3)
-    assert all(torch.equal(before[k], v) for k, v in normalizer.state_dict().items())
 
 
 def test_floor_holds_with_a_gradient():

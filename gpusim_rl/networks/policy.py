@@ -1,0 +1,307 @@
+"""`Policy`: what acts. The actor-critic of PPO: normalizers, an actor and a critic."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.record import NUMBER, Columns, Record, vector
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import check_layout, layout
+from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
+from gpusim_rl.networks.distributions import Distribution, Gaussian
+from gpusim_rl.networks.encoders import MemoryMLP, mlp, mlp_forward
+from gpusim_rl.networks.normalizer import Normalizer
+from gpusim_rl.networks.symmetric import EvenOddSplit, SymmetricMLP
+
+Memory = dict[str, Tensor]  # what networks remember of B episodes, by their name → (B, …)
+Views = Sequence[Tensor]  # the observations of the actor (…, no) and of the critic (…, nc)
+
+
+class Actor(nn.Module):
+    """Observation (B, no) → mean action (B, nu), normalizer included. This module is exported.
+
+    With memory it is (obs, memory) → (action, next memory), as `blank_memory` has it.
+
+    Args:
+        normalizer: of the observations.
+        net: normalized observation → mean action.
+    """
+
+    net: Any
+
+    def __init__(self, normalizer: Normalizer, net: nn.Module):
+        super().__init__()
+        self.normalizer, self.net = normalizer, net
+
+    def blank_memory(self, worlds: int) -> Memory:
+        """What it remembers as an episode begins, name → (worlds, …): zeros; {} for most."""
+        return blank_memory(worlds, actor=self.net)
+
+    def forward(self, obs: Tensor, memory: Memory | None = None) -> Any:
+        x = self.normalizer(obs)
+        if not memory:
+            return self.net(x)
+        action, after = self.net(x, memory["actor"])
+        return action, {"actor": after}
+
+
+class Policy(Protocol):
+    """What worlds are stepped with, in training, in an evaluation and when a run is played.
+
+    Attributes:
+        actor: the module that is exported.
+    """
+
+    actor: Actor
+
+    @property
+    def stored(self) -> Columns:
+        """The columns that `sample` gives, in their order."""
+        ...
+
+    def blank_memory(self, worlds: int) -> Memory:
+        """What the networks remember as an episode begins, name → (worlds, …): zeros."""
+        ...
+
+    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
+        """An action for each of B worlds, with what a learner stores of it, and the next memory.
+
+        Args:
+            views: the observations (B, no) of the actor and (B, nc) of the critic.
+            memory: as `blank_memory` has it.
+
+        Returns:
+            `action` (B, nu) and the other columns of `stored`; then the memory.
+        """
+        ...
+
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The exported action (B, nu) for (B, no) on any device, and the next memory."""
+        ...
+
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """Take the networks from a checkpoint of any number of worlds. In place or not at all.
+
+        Raises:
+            ValueError: they do not fit. `where` says what the checkpoint was read from.
+        """
+        ...
+
+
+def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
+    """The blank memory (worlds, …) of those of the networks that have one."""
+    remembering = {name: net for name, net in nets.items() if isinstance(net, MemoryMLP)}
+    return {name: net.encoder.blank(worlds) for name, net in remembering.items()}
+
+
+def restarted(memory: Memory, mask: Tensor) -> Memory:
+    """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
+    return {
+        name: x.masked_fill(mask.to(x.device).view(-1, *[1] * (x.ndim - 1)), 0.0)
+        for name, x in memory.items()
+    }
+
+
+class ActorCritic(nn.Module):
+    """A Gaussian actor with a state-independent standard deviation, and a critic that sees more.
+
+    Args:
+        no, nc, nu: widths of the actor's and the critic's observation and of the action.
+        hidden: widths of the hidden layers of both networks.
+        memory: puts an encoder of `ENCODERS` before the layers of each network; "none" does not.
+            memory_size: how many numbers each remembers.
+        std: standard deviation of the actions, at first; floor: the smallest that it may become.
+        amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
+        symmetry: with "net" both networks commute with the mirror, and `hidden` counts both units
+            of each pair. "augment" and "loss" are applied by PPO. All but "none" need `mirrors`;
+            the normalizers then treat observations and images alike.
+        seed: of the first weights.
+    """
+
+    family: ClassVar[Any] = Gaussian  # of distribution: another one takes no fused kernels
+    floor: Tensor
+    critic: Any  # as actor.net: layers, with an encoder before them or not
+
+    def __init__(
+        self,
+        no: int,
+        nc: int,
+        nu: int,
+        *,
+        hidden: tuple[int, ...],
+        activation: str,
+        std: float,
+        floor: float,
+        amp: str | None,
+        symmetry: str,
+        memory: str,
+        memory_size: int,
+        mirrors: Mirrors | None = None,
+        seed: int,
+    ):
+        super().__init__()
+        if amp not in (None, "bf16"):
+            raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
+        if not 0 < floor < std:
+            raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
+        if memory != "none" and symmetry != "none":
+            raise ValueError(f"algo.memory={memory} needs algo.symmetry=none, not {symmetry}")
+        self._set_mirrors(symmetry, mirrors, [no, nc, nu])
+        self.views = dict(obs=vector(no), critic=vector(nc))
+        generator = torch.Generator().manual_seed(seed)
+        net = mlp if memory == "none" else partial(MemoryMLP, memory, memory_size)
+        given: list[Any] = [no, nc, nu, 1]
+        parts: list[EvenOddSplit | None] = [None, None]
+        if symmetry == "net" and mirrors:
+            net, given = SymmetricMLP, [EvenOddSplit(flip) for flip in (*mirrors, keep(1.0))]
+            parts = given[:2]
+        obs, critic, action, value = given
+        normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
+        self.actor = Actor(normalizer, net(obs, hidden, action, activation, 0.01, generator))
+        self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
+        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
+        self.amp = amp
+        self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
+        self.critic = net(critic, hidden, value, activation, 1.0, generator)
+
+    def _set_mirrors(self, symmetry: str, mirrors: Mirrors | None, widths: list[int]) -> None:
+        """Make the modules that mirror observations and actions; None for each without symmetry."""
+        self.symmetry, self.mirrors = symmetry, mirrors
+        self.obs_mirror = self.critic_mirror = self.action_mirror = None
+        if symmetry == "none":
+            return
+        if mirrors is None or [len(flip.order) for flip in mirrors] != widths:
+            no, nc, nu = widths
+            raise ValueError(
+                f"algo.symmetry={symmetry}: the mirrors do not fit"
+                f" observations of {no} and {nc} and actions of {nu} numbers"
+            )
+        self.obs_mirror, self.critic_mirror, self.action_mirror = map(Mirror, mirrors)
+
+    @property
+    def std(self) -> Tensor:
+        """(nu,) The floor is added, not clamped to, so that the gradient never vanishes."""
+        return self.floor + self.log_std.exp()
+
+    @property
+    def stored(self) -> Columns:
+        """The action, its log-probability and the parameters of its distribution."""
+        nu = vector(len(self.log_std))
+        return dict(action=nu, logp=NUMBER) | dict.fromkeys(self.family.columns, nu)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters of each network, those of the distribution first among the actor's."""
+        actor = [self.log_std, *self.actor.parameters()]
+        return {"actor": actor, "critic": list(self.critic.parameters())}
+
+    def blank_memory(self, worlds: int) -> Memory:
+        """What the networks remember as an episode begins, name → (worlds, …): zeros."""
+        return blank_memory(worlds, actor=self.actor.net, critic=self.critic)
+
+    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
+        """As `Policy` has it: an action for each of B worlds, and the next memory."""
+        obs = self.actor.normalizer(views[0])
+        if memory:
+            critic_obs, encoder = self.critic_normalizer(views[1]), self.critic.encoder
+            mean, actor = self._run(self.actor.net, obs, memory["actor"])
+            _, critic = self._run(encoder.step, critic_obs, memory["critic"])
+            memory = dict(actor=actor, critic=critic)
+        else:
+            mean = self.mean(obs)
+        acted = self.distribution(mean)
+        action = acted.sample(rng)
+        columns = {name: getattr(acted, name).expand_as(action) for name in acted.columns}
+        return dict(action=action, logp=acted.log_prob(action)) | columns, memory
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The mean action (B, nu) for observations (B, no) on any device, and the next memory.
+
+        It is what ONNX holds: always in float32.
+        """
+        given = obs.to(self.log_std.device)
+        if not memory:
+            return self.actor(given).to(obs.device), memory
+        action, after = self.actor(given, memory)
+        return action.to(obs.device), memory | after
+
+    def distribution(self, mean: Tensor) -> Distribution:
+        """Of actions, from mean actions (…, nu)."""
+        return self.family(mean, self.std)
+
+    def mean(self, obs: Tensor) -> Tensor:
+        """Mean action (…, nu) for a normalized observation (…, no)."""
+        return self._run(self.actor.net, obs)
+
+    def value(self, critic_obs: Tensor) -> Tensor:
+        """V (…, 1) of the critic's normalized observation (…, nc)."""
+        return self._run(self.critic, critic_obs)
+
+    def outputs(self, batch: Record, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Mean actions (n, nu) and values (n, 1) of n normalized samples.
+
+        With memory, they are T steps of B worlds in their order, and it is that before the first.
+        """
+        if not memory:
+            return self.mean(batch.obs), self.value(batch.critic)
+        given, worlds = (batch.obs, batch.critic, batch.begins), len(memory["actor"])
+        obs, critic, begins = (x.unflatten(0, (-1, worlds)) for x in given)
+        mean, _ = self._run(self.actor.net.unroll, obs, memory["actor"], begins)
+        value, _ = self._run(self.critic.unroll, critic, memory["critic"], begins)
+        return mean.flatten(0, 1), value.flatten(0, 1)
+
+    def values(
+        self, critic_obs: Tensor, memory: Memory, begins: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """V (T, B) of normalized observations (T, B, nc), and the critic's memory after each step.
+
+        The latter is one tensor (T, B, …), or none. `memory` is that before the first step; begins
+        (T, B) is 1 where an episode begins.
+        """
+        if begins is None:
+            return self.value(critic_obs).squeeze(-1), []
+        value, after = self._run(self.critic.unroll, critic_obs, memory["critic"], begins)
+        return value.squeeze(-1), [after]
+
+    def evaluate(self, critic_obs: Tensor, *memory: Tensor) -> Tensor:
+        """V (…) of raw observations (…, nc), with the critic's memory (…) if it has one."""
+        x = self.critic_normalizer(critic_obs)
+        if not memory:
+            return self.value(x).squeeze(-1)
+        return self._run(self.critic, x, *memory)[0].squeeze(-1)
+
+    def normalize(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalized observations of actor (…, no) and critic (…, nc)."""
+        return self.actor.normalizer(obs), self.critic_normalizer(critic_obs)
+
+    def update_normalizers(self, views: Views, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
+        """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
+        normalizers = self.actor.normalizer, self.critic_normalizer
+        for normalizer, view in zip(normalizers, views, strict=True):
+            normalizer.update(view, valid, group)
+
+    @torch.no_grad()
+    def symmetrize(self, gradients: dict[nn.Parameter, Tensor]) -> None:
+        """With symmetry=net, make the gradient of log_std equal left and right. In place."""
+        if self.symmetry == "net" and self.action_mirror:
+            grad = gradients[self.log_std]
+            grad.copy_(self.action_mirror.symmetrized_magnitudes(grad))
+
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
+        networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
+        check_layout(networks, layout(self.state_dict()), where)
+        self.load_state_dict(networks)
+
+    def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
+        """net(x, …), or another function, with the precision that `amp` says: of the type of x."""
+        # A captured graph must not depend on autocast's cache.
+        bf16 = self.amp == "bf16"
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            y = mlp_forward(net, x) if isinstance(net, nn.Sequential) else net(x, *memory)
+        return y.to(x.dtype) if isinstance(y, Tensor) else [part.to(x.dtype) for part in y]
