@@ -22,6 +22,7 @@ from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build import make_ppo
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import Seen
@@ -105,7 +106,7 @@ class Trainer:
             title, self.cfg["iterations"], learner.iterations, quiet=self.group.rank > 0
         )
         every = self.cfg["film_every"] if self.group.rank == 0 else None
-        self.films = Films(self.run.path, every, self.cfg["task_code"], self.table.say)
+        self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
         self.loop = Training(
             self.cfg,
             learner,
