@@ -16,7 +16,6 @@ from gpusim_rl.config.validate import (
     check_extras,
     check_name,
     check_values,
-    code_word,
     find_codes,
     probe,
     saved_code,
@@ -77,15 +76,18 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
 def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, Any]:
     """With auto_resume=true, cfg with its run_dir, and with resume= if a run is there.
 
-    What is named on the command line, group → name, may come from the working directory.
+    task_code and algo_code say what may come from the working directory: with task_code=here both,
+    with auto_resume=true also what the command line names, group → name.
     """
+    allowed = cfg["task_code"]
+    cfg = cfg | {"algo_code": allowed}
     if not cfg["auto_resume"] or cfg["resume"] is not None:
         return cfg
     own = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
     cfg = cfg | {"run_dir": cfg["run_dir"] or own}
     if Run(Path(str(cfg["run_dir"]))).checkpoints.saved():
-        code = code_word(find_codes(cfg, by_name))
-        cfg |= {"resume": cfg["run_dir"], "task_code": code or cfg["task_code"]}
+        codes = find_codes(cfg, by_name)
+        cfg |= {"resume": cfg["run_dir"]} | {key: x or allowed for key, x in codes.items()}
     return cfg
 
 
@@ -120,7 +122,8 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     A group such as task=quadruped says which file it is, not what was in it when the run began.
     ValueError lists the keys that may not change.
     """
-    before = load_config(Run.open(Path(str(cfg["resume"]))), cfg["task_code"])
+    allowed = {group: cfg[f"{group}_code"] for group in CODE}
+    before = load_config(Run.open(Path(str(cfg["resume"]))), allowed)
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
@@ -138,7 +141,9 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         for key, line in changes(before, after).items()
         if is_below(key, FIXED) and not may_change(key)
     ]
-    if cfg["task_code"] != code_word(before) and user_code("task", before["task"]["name"]):
+    for_algo = before["algo_code"] and not cfg["auto_resume"]  # what task_code=here is there for
+    other = cfg["task_code"] != before["task_code"] and not for_algo
+    if other and user_code("task", before["task"]["name"]):
         lines.append(f"task_code {before['task_code']} → {cfg['task_code']}")
     if lines:
         raise ValueError(
@@ -148,22 +153,24 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return after | {"resume": str(cfg["resume"])} | codes
 
 
-def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
+def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> dict[str, Any]:
     """The configuration of a run, checked against this version's keys.
 
     A key that is newer than the run has its default.
 
     Args:
         run: perhaps from a stranger.
-        task_code: of the command line; "here" allows code of the working directory.
+        allowed: task_code of the command line, or a code for each group of `CODE`; "here" allows
+            code of the working directory.
     ValueError in one line if it is wrong, or if its code is not allowed.
     """
     saved, file = run.config, run.path / "config.yaml"
     flat, codes = flatten(saved), {}
+    allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
     for group in CODE:
         name = str(flat.get(f"{group}.name", ALGO if group == "algo" else None))
         code = f"{group}_code"
-        codes[code] = saved_code(group, name, saved.pop(code, None), task_code)
+        codes[code] = saved_code(group, name, saved.pop(code, None), allowed[group])
         check_name(group, name)
     ours = codes["task_code"] is None
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
