@@ -50,7 +50,7 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     """The task of a configuration, its constants on `device`."""
     numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
-    kind = load_task(validate.task_name(cfg["task"]["name"]), cfg.get("task_code"))
+    kind = load_task(validate.check_name("task", cfg["task"]["name"]), cfg.get("task_code"))
     numbers["mjcf"] = find_own_mjcf(cfg["task"]["mjcf"], cfg.get("task_code"))
     numbers |= robot_arguments(kind, cfg["robot"]) | terrain_arguments(kind, cfg)
     numbers |= dict(actuator=Actuator(**cfg["robot"]["actuator"]), device=device)
@@ -125,7 +125,7 @@ def model_must_fit(cfg: dict[str, Any]):
         yield
     except (KeyError, IndexError, RuntimeError) as error:
         task, code = cfg["task"], cfg.get("task_code")
-        name = validate.task_name(task["name"])
+        name = validate.check_name("task", task["name"])
         own = compose.build("config", [f"task={name}"], ours=code is None)["task"]["mjcf"]
         if task["mjcf"] == own:
             raise

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpusim_rl.core.paths import CODE
 from tests.command_lines import EXPORTED, TINY, succeed
 from tests.shared import shared
 
@@ -43,10 +44,10 @@ def trained(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def no_own_tasks(monkeypatch):
-    """No task of a working directory is imported before the test, nor after it."""
+    """No code of a working directory is imported before the test, nor after it."""
 
     def names() -> list[str]:
-        return [name for name in sys.modules if name.split(".")[0] == "tasks"]
+        return [name for name in sys.modules if name.split(".")[0] in CODE.values()]
 
     for name in names():
         monkeypatch.delitem(sys.modules, name)

@@ -48,7 +48,7 @@ def compose_config(
     exact = [] if any(trees.is_below(key, ("task.training",)) for key in given) else [EXACT]
     cfg = compose.compose_plain("config", [*words, *overrides, *exact])
     validate.check_values(cfg)
-    cfg["task_code"] = validate.find_task_code(cfg, named=str(keys["task"]))
+    cfg |= validate.find_codes(cfg, named={"task": str(keys["task"])})
     plan = {
         key: entry
         for key, entry in (cfg["curriculum"] or {}).items()

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpusim_rl.core.paths import find_task, folders
+from gpusim_rl.core.paths import find_code, folders
 
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "pointer"  # the name that stands in them, which docs/task.md explains
@@ -41,7 +41,7 @@ def check_name(name: Any) -> str:
             f"name={name}: its class would hide {class_name(name)}: choose another name"
         )
     for folder in folders("tasks"):
-        taken = find_task(name, folder) or folder / name
+        taken = find_code("task", name, folder) or folder / name
         if taken.exists():
             raise ValueError(f"name={name}: {taken} exists already: choose another name")
     return name

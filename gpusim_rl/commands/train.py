@@ -213,12 +213,12 @@ def compare_runs(job: Any) -> None:
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def run(cfg: DictConfig) -> None:
     """One training of a multirun, as Hydra composed it."""
-    from gpusim_rl.config import resume  # not for --help
+    from gpusim_rl.config import compose, resume  # not for --help
 
-    values: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    words = list(HydraConfig.get().overrides.task)
     with errors.one_line_errors():
-        values = in_multirun(values, HydraConfig.get())
-        values = resume.check_training(values, list(HydraConfig.get().overrides.task))
+        values = in_multirun(compose.build("config", words), HydraConfig.get())
+        values = resume.check_training(values, words)
     train_or_exit(values, REFUSED)
     if values["report"]:
         compare_runs(HydraConfig.get())

@@ -12,13 +12,15 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
-from gpusim_rl.config.trees import flatten
-from gpusim_rl.core.paths import CONF, user_folder
+from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.core.paths import CODE, CONF, user_folder
+
+ALGO = "ppo"  # what a file or a run without algo.name means
 
 
 def parse(words: list[str]) -> list[Override]:
@@ -103,21 +105,37 @@ def user_choices(name: str, groups: tuple[str, ...]) -> dict[str, Path]:
     return {group: file for group, file in files.items() if file.is_file()}
 
 
-def build(name: str, overrides: list[str], ours: bool = False) -> dict[str, Any]:
+def build(
+    name: str, overrides: list[str], ours: bool = False, but: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Compose to plain data, inside `hydra.main` too.
 
-    `ours` leaves out the files of the working directory.
+    `ours` leaves out the files of the working directory, except those of the groups `but`.
+    The section `algo` of a task's file is for algorithms of ours: another has its own numbers.
     """
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    token = user_files.ours_alone.set(ours)
+    hidden = tuple(group for group in user_files.GROUPS if ours and group not in but)
+    token = user_files.left_out.set(hidden)
     try:
         with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-            cfg = compose(name, overrides=overrides)
-            return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+            cfg = plain(compose(name, overrides=overrides))
+            if "algo" not in cfg:
+                return cfg
+            cfg["algo"] = {"name": ALGO} | cfg["algo"]
+            if cfg["algo"]["name"] not in user_files.our_names("algo"):
+                words = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
+                cfg["algo"] = plain(compose(name, overrides=[*words, "~task"]))["algo"]
+                cfg["gpu"].pop("algo", None)
+            return cfg
     finally:
-        user_files.ours_alone.reset(token)
+        user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """A configuration as dictionaries and lists."""
+    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
 
 
 def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:
@@ -147,11 +165,10 @@ def is_group(key: str) -> bool:
 def choices(group: str, ours: bool = False) -> list[str]:
     """The names that a group may be given; `ours` leaves out those of the working directory."""
     user = None if ours else user_folder("conf")
-    folders = [user, CONF] if user else [CONF]
-    return sorted({file.stem for folder in folders for file in folder.glob(f"{group}/*.yaml")})
+    own = {file.stem for file in user.glob(f"{group}/*.yaml")} if user else set()
+    return sorted(own | user_files.our_names(group))
 
 
-def named_task(words: list[str]) -> str | None:
-    """The task that the words of a command line name; None if they name none."""
-    names = [str(o.value()) for o in parse(words) if o.key_or_group == "task"]
-    return names[-1] if names else None
+def named(words: list[str]) -> dict[str, str]:
+    """The task and the algorithm that the words of a command line name, by their groups."""
+    return {o.key_or_group: str(o.value()) for o in parse(words) if o.key_or_group in CODE}

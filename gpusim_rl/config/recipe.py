@@ -28,7 +28,7 @@ def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
         raise ValueError(f"gpu={cfg['gpu']!r}: expected keys with values")
     keys = ", ".join(KEYS)
     for key in flatten(cfg["gpu"]):
-        if not is_below(key, KEYS):
+        if not is_below(key, KEYS) or key == "algo.name":
             raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
     left = without(cfg["gpu"], tuple(given))
     try:

@@ -6,27 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.config.check_words import EXACT, merge
-from gpusim_rl.config.compose import build, choices, is_group, named_task, parse
+from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, parse
 from gpusim_rl.config.recipe import open_recipe
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
 from gpusim_rl.config.trees import flatten, is_below, set_key
+from gpusim_rl.config.user_files import GROUPS
 from gpusim_rl.config.validate import (
     check_extras,
+    check_name,
     check_values,
-    find_task_code,
+    find_codes,
     probe,
-    saved_task_code,
-    task_name,
+    saved_code,
 )
-from gpusim_rl.core.paths import user_task
+from gpusim_rl.core.paths import CODE, user_code
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries, fields
 from gpusim_rl.runs.run import Run
 
 # What says nothing of how a run trains
 SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
-SILENT += ("run_dir", "auto_resume", "plan", "task_code", "hydra")
+SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code", "hydra")
 # What resume= may change without a word
 CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
@@ -37,7 +38,7 @@ MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
 FIXED = (
     *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
-    *("algo.memory", "algo.memory_size"),
+    *("algo.memory", "algo.memory_size", "algo.name"),
 )
 
 
@@ -51,8 +52,10 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
     ValueError or OSError in one line if something is wrong.
     """
     keys = [override.key_or_group for override in parse(words)]
-    named = named_task(words)
-    cfg = find_earlier_run(cfg, named)
+    by_name = named(words)
+    if cfg["start"] is not None and cfg["resume"] is not None:
+        raise ValueError("start= begins a new training: leave it out, or resume=")
+    cfg = find_earlier_run(cfg, by_name)
     if cfg["resume"] is not None:
         cfg = continue_config(cfg, keys)
     check_values(cfg)
@@ -63,24 +66,28 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
     cfg = curriculum.config_at(cfg["curriculum"], cfg)
     check_extras(cfg)
     if cfg["resume"] is None:
-        cfg = cfg | {"task_code": find_task_code(cfg, named)}
+        cfg = cfg | find_codes(cfg, by_name)
         check_run_dir(cfg)
+        check_start(cfg)
         cfg = fit_to_robot(cfg, keys) if robot else cfg
     return cfg
 
 
-def find_earlier_run(cfg: dict[str, Any], named: str | None) -> dict[str, Any]:
+def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, Any]:
     """With auto_resume=true, cfg with its run_dir, and with resume= if a run is there.
 
-    The task `named` on the command line may come from the working directory.
+    task_code and algo_code say what may come from the working directory: with task_code=here both,
+    with auto_resume=true also what the command line names, group → name.
     """
+    allowed = cfg["task_code"]
+    cfg = cfg | {"algo_code": allowed}
     if not cfg["auto_resume"] or cfg["resume"] is not None:
         return cfg
     own = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
     cfg = cfg | {"run_dir": cfg["run_dir"] or own}
     if Run(Path(str(cfg["run_dir"]))).checkpoints.saved():
-        code = find_task_code(cfg, named)
-        cfg |= {"resume": cfg["run_dir"], "task_code": code or cfg["task_code"]}
+        codes = find_codes(cfg, by_name)
+        cfg |= {"resume": cfg["run_dir"]} | {key: x or allowed for key, x in codes.items()}
     return cfg
 
 
@@ -97,17 +104,30 @@ def check_run_dir(cfg: dict[str, Any]) -> None:
     probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
 
 
+def check_start(cfg: dict[str, Any]) -> None:
+    """ValueError or OSError unless start= is null, or a run of this algorithm with a checkpoint."""
+    if cfg["start"] is None:
+        return
+    run, name = Run.open(Path(cfg["start"])), cfg["algo"]["name"]
+    if not run.checkpoints.saved():
+        raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
+    other = str(flatten(run.config).get("algo.name", ALGO))
+    if other != name:
+        raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
+
+
 def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     """The configuration of the run cfg["resume"], with cfg's values of `keys`.
 
     A group such as task=quadruped says which file it is, not what was in it when the run began.
     ValueError lists the keys that may not change.
     """
-    before = load_config(Run.open(Path(str(cfg["resume"]))), cfg["task_code"])
+    allowed = {group: cfg[f"{group}_code"] for group in CODE}
+    before = load_config(Run.open(Path(str(cfg["resume"]))), allowed)
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
-        begun = group == "gpu" and cfg["auto_resume"]  # the run has what this gave it
+        begun = group in ("gpu", "start") and cfg["auto_resume"]  # the run has what this gave it
         if begun or is_kept_file(group, rest, cfg, before):
             continue
         if rest:
@@ -121,40 +141,49 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         for key, line in changes(before, after).items()
         if is_below(key, FIXED) and not may_change(key)
     ]
-    if cfg["task_code"] != before["task_code"] and user_task(before["task"]["name"]):
+    for_algo = before["algo_code"] and not cfg["auto_resume"]  # what task_code=here is there for
+    other = cfg["task_code"] != before["task_code"] and not for_algo
+    if other and user_code("task", before["task"]["name"]):
         lines.append(f"task_code {before['task_code']} → {cfg['task_code']}")
     if lines:
         raise ValueError(
             f"resume= continues a run as it was, which cannot change: {', '.join(lines)}"
         )
-    return after | {"resume": str(cfg["resume"]), "task_code": before["task_code"]}
+    codes = {f"{group}_code": before[f"{group}_code"] for group in CODE}
+    return after | {"resume": str(cfg["resume"])} | codes
 
 
-def load_config(run: Run, task_code: str | None = None) -> dict[str, Any]:
+def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> dict[str, Any]:
     """The configuration of a run, checked against this version's keys.
 
     A key that is newer than the run has its default.
 
     Args:
         run: perhaps from a stranger.
-        task_code: of the command line; "here" allows a task of the working directory.
-    ValueError in one line if it is wrong, or if its task is not allowed.
+        allowed: task_code of the command line, or a code for each group of `CODE`; "here" allows
+            code of the working directory.
+    ValueError in one line if it is wrong, or if its code is not allowed.
     """
     saved, file = run.config, run.path / "config.yaml"
-    name = str(saved["task"].get("name"))
-    code = saved_task_code(name, saved.get("task_code"), task_code)
-    ours = code is None
-    task_name(name)
-    chosen = {
-        group: saved[group].get("name")
-        for group in ("task", "sim", "log", "robot", "terrain")
-        if isinstance(saved.get(group), dict)
-    }
-    groups = [f"{group}={name}" for group, name in chosen.items() if name in choices(group, ours)]
-    base = build("config", groups, ours)
+    flat, codes = flatten(saved), {}
+    allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
+    for group in CODE:
+        name = str(flat.get(f"{group}.name", ALGO if group == "algo" else None))
+        code = f"{group}_code"
+        codes[code] = saved_code(group, name, saved.pop(code, None), allowed[group])
+        check_name(group, name)
+    ours = codes["task_code"] is None
+    but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
+    chosen = {group: flat.get(f"{group}.name") for group in GROUPS}
+    groups = [
+        f"{group}={name}"
+        for group, name in chosen.items()
+        if name in choices(group, ours and group not in but)
+    ]
+    base = build("config", groups, ours, but)
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
-        cfg: dict[str, Any] = merge(base, saved) | {"task_code": code, "gpu": {}}
+        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}}
         check_values(cfg)
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)

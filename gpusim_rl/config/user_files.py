@@ -18,10 +18,10 @@ from omegaconf import OmegaConf
 
 from gpusim_rl.config.check_words import same_kind
 from gpusim_rl.config.trees import flatten
-from gpusim_rl.core.paths import CONF, user_folder
+from gpusim_rl.core.paths import CONF, user_code, user_folder
 
 GROUPS = ("task", "terrain", "algo", "robot", "sim", "log")
-ours_alone: ContextVar[bool] = ContextVar("ours_alone", default=False)
+left_out: ContextVar[tuple[str, ...]] = ContextVar("left_out", default=())  # groups of ours alone
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
 
@@ -36,12 +36,12 @@ class UserSource(FileConfigSource):
 
     def is_group(self, config_path: str) -> bool:
         """Whether a path names the folder of a group."""
-        return config_path in ("", *GROUPS) and super().is_group(config_path)
+        return config_path in ("", *searched()) and super().is_group(config_path)
 
     def is_config(self, config_path: str) -> bool:
         """Whether a path names a file of a group."""
         group, _, name = config_path.partition("/")
-        return group in GROUPS and "/" not in name and super().is_config(config_path)
+        return group in searched() and "/" not in name and super().is_config(config_path)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """The content of a file; ValueError in one line if it is refused."""
@@ -60,9 +60,19 @@ class UserConf(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Put the user's folder before all others, in place."""
-        folder = None if ours_alone.get() else user_folder("conf")
+        folder = user_folder("conf") if searched() else None
         if folder:
             search_path.prepend("working directory", f"{UserSource.scheme()}://{folder}")
+
+
+def searched() -> list[str]:
+    """The groups whose files of the working directory are found."""
+    return [group for group in GROUPS if group not in left_out.get()]
+
+
+def our_names(group: str) -> set[str]:
+    """The names of a group that have a file of ours."""
+    return {file.stem for file in (CONF / group).glob("*.yaml")}
 
 
 Plugins.instance().register(UserSource)
@@ -89,12 +99,17 @@ def check_file(group: str, values: Any, package: str | None) -> None:
             raise ValueError(f"the key {key} is not allowed: a configuration cannot run code")
     values = {key: value for key, value in values.items() if key != "defaults"}
     tree = values if package else {group: values}
-    for key in ("hydra", "task_code"):
-        if key in tree:
+    flat, known = flatten(tree), kinds()
+    for key in ("hydra", "task_code", "algo_code"):
+        if key in flat:
             raise ValueError(f"the key {key} is not allowed in a file of the working directory")
-    known = kinds()
-    for key, value in flatten(tree).items():
-        if key in known and "${" not in str(value):
+    if group != "algo" and "algo.name" in flat:
+        raise ValueError("the key algo.name is allowed only in a file of the folder algo")
+    ours = str(flat.get("algo.name", "ppo")) in our_names("algo")
+    for key, value in flat.items():
+        # what its numbers are, an algorithm of the user's says itself
+        other = key.startswith("algo.") and key != "algo.name" and not ours
+        if key in known and not other and "${" not in str(value):
             same_kind(key, known[key], value)
 
 
@@ -132,7 +147,9 @@ def check_complete(base: dict[str, Any], files: dict[str, Path]) -> None:
         base: composed from these files.
         files: group → the file of the working directory that was chosen.
     """
-    required = {"algo": "ppo", "log": "auto", "robot": "own"}
+    required = {"log": "auto", "robot": "own"}
+    if base.get("algo", {}).get("name") in our_names("algo"):
+        required["algo"] = base["algo"]["name"]
     for group in sorted(files.keys() & base.keys()):
         if group == "task":
             keys = {f"task.{key}" for key in TASK_KEYS}
@@ -141,6 +158,8 @@ def check_complete(base: dict[str, Any], files: dict[str, Path]) -> None:
         else:
             keys = {f"{group}.name"}
         missing = sorted(keys - flatten(base).keys())
+        if missing and group == "algo" and user_code("algo", files[group].stem):
+            missing = ["algo.name"]  # without it the file would be of PPO
         if missing:
             raise ValueError(f"{files[group]} lacks the key {missing[0]}")
 

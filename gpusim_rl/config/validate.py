@@ -12,7 +12,7 @@ from gpusim_rl.config.check_words import check_physics
 from gpusim_rl.config.compose import choices
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import ranges
-from gpusim_rl.core.paths import TASKS, find_task, user_task
+from gpusim_rl.core.paths import CODE, user_code
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -24,32 +24,23 @@ KEYS = (  # of config.yaml and common.yaml
     *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
     *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
     *("auto_resume", "rollbacks", "export", "report", "gpu", "task", "curriculum", "sim", "algo"),
-    *("log", "robot", "terrain", "gate"),
+    *("log", "robot", "terrain", "gate", "start"),
 )
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
+WORDS = {"task": "task", "algo": "algorithm"}  # of messages
 
 
 def check_values(cfg: dict[str, Any]) -> None:
     """Check a whole configuration of train.py; ValueError names the first wrong value."""
     require(cfg, KEYS, "", "config")
     require(cfg["task"], ("weights", "noise"), "task", f"task/{cfg['task']['name']}")
-    require(
-        cfg["algo"], ("update_epochs", "num_minibatches", "symmetry", "memory"), "algo", "algo/ppo"
-    )
     ranges.check(cfg)
     robot = f"robot/{cfg['robot']['name']}"
     Actuator(**arguments(Actuator, cfg["robot"]["actuator"], "robot.actuator", robot))
     check_paths(cfg)
     check_task_code(cfg)
-    algo = cfg["algo"]
-    for key, value, kinds in (
-        ("algo.symmetry", algo["symmetry"], SYMMETRIES),
-        ("algo.memory", algo["memory"], MEMORIES),
-        ("export", cfg["export"], EXPORTS),
-    ):
-        if value not in kinds:
-            raise ValueError(f"{key}={value}: choose one of {', '.join(kinds)}")
+    check_choices(cfg)
     check_log(cfg["log"])
     if cfg["gate"] and cfg["export"] == "none":
         raise ValueError("gate=true judges the exported file: not with export=none")
@@ -57,6 +48,16 @@ def check_values(cfg: dict[str, Any]) -> None:
     check_physics(cfg["task"])
     entries.check_entries(cfg["task"]["randomise"])
     curriculum.check_plan(cfg["curriculum"], cfg)
+
+
+def check_choices(cfg: dict[str, Any]) -> None:
+    """ValueError if a word is none of its choices. An algorithm of the user's checks its own."""
+    words, ours = {"export": EXPORTS}, cfg["algo"]["name"] in choices("algo", ours=True)
+    words |= {"algo.symmetry": SYMMETRIES, "algo.memory": MEMORIES} if ours else {}
+    values = flatten(cfg)
+    for key in words.keys() & values.keys():
+        if values[key] not in words[key]:
+            raise ValueError(f"{key}={values[key]}: choose one of {', '.join(words[key])}")
 
 
 def check_extras(cfg: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ def check_log(log: dict[str, Any]) -> None:
 def check_paths(cfg: dict[str, Any]) -> None:
     """ValueError unless the directories of runs and the files of models are words."""
     values = flatten(cfg)
-    for key in ("run_dir", "resume", "task.mjcf", "robot.mjcf"):
+    for key in ("run_dir", "resume", "start", "task.mjcf", "robot.mjcf"):
         if not isinstance(values.get(key), str | None):
             raise ValueError(f"{key}={values[key]!r}: expected a path")
 
@@ -95,7 +96,7 @@ def check_paths(cfg: dict[str, Any]) -> None:
 def check_task_code(cfg: dict[str, Any]) -> None:
     """ValueError unless task_code is null or `here`."""
     if cfg["task_code"] not in (None, "here"):
-        raise ValueError(f"task_code={cfg['task_code']!r}: expected here, or null for our tasks")
+        raise ValueError(f"task_code={cfg['task_code']!r}: expected here, or null for our code")
 
 
 def check_delay(task: dict[str, Any]) -> None:
@@ -131,6 +132,18 @@ def arguments(
     return values
 
 
+def settings(kind: type, algo: dict[str, Any]) -> dict[str, Any]:
+    """The section algo without its name, as the keyword arguments of a learner's class.
+
+    ValueError names a key that is missing or unknown, or that the class's `ranges` do not allow.
+    """
+    values = {key: value for key, value in algo.items() if key != "name"}
+    arguments(kind, values, "algo", f"algo/{algo['name']}")
+    own = getattr(kind, "ranges", {})
+    ranges.check(values, "algo", {f"algo.{key}": entry for key, entry in own.items()})
+    return values
+
+
 def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
     """ValueError or OSError in one line unless a file can be written there; null is well."""
     if value is None:
@@ -159,53 +172,66 @@ def probe(key: str, value: str, folder: Path) -> None:
         raise OSError(f"{key}={value} cannot be written: {error.strerror}") from None
 
 
-def task_name(name: str) -> str:
-    """The name, if conf/task has such a file; ValueError if not.
+def check_name(group: str, name: str) -> str:
+    """The name of a task or an algorithm, if conf/ has such a file; ValueError if not.
 
     A run's config.yaml may come from a stranger.
     """
-    known = choices("task")
+    known = choices(group)
     if not re.fullmatch(r"[A-Za-z_]\w*", str(name)) or name not in known:
-        raise ValueError(f"unknown task {name!r}: choose one of {', '.join(known)}")
+        raise ValueError(f"unknown {WORDS[group]} {name!r}: choose one of {', '.join(known)}")
     return name
 
 
-def find_task_code(cfg: dict[str, Any], named: str | None) -> str | None:
-    """Where the code of a new training's task comes from: "here", or null if it is ours.
+def find_codes(cfg: dict[str, Any], named: dict[str, str]) -> dict[str, str | None]:
+    """task_code and algo_code of a new training; `named` are those of the command line."""
+    return {f"{group}_code": find_code(group, cfg, named.get(group)) for group in CODE}
 
-    A file in the working directory wins over ours, but it is imported only if its task is `named`
-    on the command line. ValueError if it is not named, or if there is no file.
+
+def find_code(group: str, cfg: dict[str, Any], named: str | None) -> str | None:
+    """Where the code of a new training's task or algorithm comes from: "here", or null for ours.
+
+    A file in the working directory is imported only if it is `named` on the command line. It wins
+    over a task of ours, but not over an algorithm: a file ppo.py may belong to another program.
+    ValueError if it is not named, or if there is no file.
     """
-    name = str(cfg["task"]["name"])
-    file = user_task(name)
-    if file is None and find_task(name, TASKS) is None:
-        raise ValueError(f"task={name}: no file {name}.py in tasks/, here or among ours")
+    name, folder = str(cfg[group]["name"]), CODE[group]
+    ours = name in choices(group, ours=True)
+    file = None if ours and group == "algo" else user_code(group, name)
+    if file is None and not ours:
+        raise ValueError(f"{group}={name}: no file {name}.py in {folder}/, here or among ours")
     if file is None:
         return None
     if named == name or cfg["task_code"] == "here":
         return "here"
-    raise ValueError(f"{file} is imported only if you name it: say task={name}")
+    raise ValueError(f"{file} is imported only if you name it: say {group}={name}")
 
 
-def saved_task_code(task: str, saved: str | None, allowed: str | None) -> str | None:
-    """Where the code of a run's task comes from: "here", or null if it is ours.
+def saved_code(group: str, name: str, saved: str | None, allowed: str | None) -> str | None:
+    """Where the code of a run's task or algorithm comes from: "here", or null if it is ours.
 
-    A run that was made with a task of ours stays with it.
+    A run that was made with code of ours stays with it.
 
     Args:
-        task: its name.
-        saved: task_code in the configuration of the run, which may come from a stranger.
+        group: task or algo.
+        name: of the task or algorithm.
+        saved: what the configuration of the run says, which may come from a stranger.
         allowed: task_code on the command line.
-    ValueError unless the task is ours or the command line allows code of the working directory.
+    ValueError unless it is ours or the command line allows code of the working directory.
     """
-    ours = find_task(task, TASKS) is not None and saved != "here"
-    if ours:
+    ours, folder = choices(group, ours=True), CODE[group]
+    if name in ours and saved != "here":
         return None
     if allowed != "here":
         raise ValueError(
-            f"unknown task {task[:99]!r}: choose one of {', '.join(choices('task', ours=True))}; "
-            f"or give {TASK_CODE}, which imports it from tasks/ of the working directory"
+            f"unknown {WORDS[group]} {name[:99]!r}: choose one of {', '.join(ours)}; "
+            f"or give {TASK_CODE}, which imports it from {folder}/ of the working directory"
         )
-    if user_task(task) is None:
-        raise ValueError(f"{TASK_CODE}: tasks/ of the working directory has no file {task}.py")
+    if user_code(group, name) is None:
+        raise ValueError(f"{TASK_CODE}: {folder}/ of the working directory has no file {name}.py")
     return "here"
+
+
+def code_word(cfg: dict[str, Any]) -> str | None:
+    """The task_code that the command line of another process needs for a run's code."""
+    return "here" if "here" in (cfg["task_code"], cfg.get("algo_code")) else None

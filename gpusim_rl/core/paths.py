@@ -1,4 +1,4 @@
-"""Where configuration and tasks are: in this package, and in the user's working directory."""
+"""Where configuration and code are: in this package, and in the user's working directory."""
 
 import re
 import sys
@@ -8,6 +8,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # In a checkout these two are links to conf/ and tasks/ at its top level.
 CONF, TASKS = PACKAGE / "conf", PACKAGE / "tasks"
 ASSETS = TASKS / "assets"  # MJCF files
+CODE = {"task": "tasks", "algo": "algorithms"}  # group → folder with the code of its names
 
 
 def program(name: str) -> str:
@@ -24,7 +25,7 @@ def quoted(key: str, path: Path) -> str:
 
 
 def user_folder(name: str) -> Path | None:
-    """The folder `conf` or `tasks` of the working directory; None if it has none of its own."""
+    """A folder such as `conf` of the working directory; None if it has none of its own."""
     folder = Path.cwd() / name
     return folder if folder.is_dir() and not folder.samefile(PACKAGE / name) else None
 
@@ -35,20 +36,20 @@ def folders(name: str) -> list[Path]:
     return [user, PACKAGE / name] if user else [PACKAGE / name]
 
 
-def find_task(name: str, folder: Path) -> Path | None:
+def find_code(group: str, name: str, folder: Path) -> Path | None:
     """The file <name>.py at any depth of a folder; None if there is none, ValueError if several."""
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         return None
     files = sorted(folder.rglob(f"{name}.py"))
     if len(files) > 1:
-        raise ValueError(f"task {name!r} has several files: {', '.join(map(str, files))}")
+        raise ValueError(f"{group} {name!r} has several files: {', '.join(map(str, files))}")
     return files[0] if files else None
 
 
-def user_task(name: str) -> Path | None:
-    """The file of a task in the working directory; None if there is none."""
-    folder = user_folder("tasks")
-    return find_task(name, folder) if folder else None
+def user_code(group: str, name: str) -> Path | None:
+    """The file of a task or an algorithm in the working directory; None if there is none."""
+    folder = user_folder(CODE[group])
+    return find_code(group, name, folder) if folder else None
 
 
 def find_asset(name: str) -> Path | None:

@@ -1,8 +1,8 @@
 """What the numbers of the configuration may be: one table.
 
 The checks, the list in `--help` and docs/configuration.md are made from it. What a task adds
-stands in its class, as `Task.ranges`; what `task.randomise` draws stands in
-`envs.randomization.fields`.
+stands in its class, as `Task.ranges`, and so does what an algorithm of the user's adds; what
+`task.randomise` draws stands in `envs.randomization.fields`.
 """
 
 import textwrap

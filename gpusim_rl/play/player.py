@@ -53,7 +53,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "device": "cpu",
         "threads": 1,
         "num_steps": 1,
-        "algo": config["algo"] | {"num_minibatches": 1},
+        "algo": {key: 1 if key == "num_minibatches" else x for key, x in config["algo"].items()},
     }
     ppo = make_iteration(config | on_cpu, num_envs=1)
     ppo.policy.load(state, str(path))

@@ -31,10 +31,10 @@ def read(path: Path, task_code: str | None = None) -> tuple[dict[str, Any], dict
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         sections = {key: about[key] for key in ("task", "robot", "terrain") if key in about}
         name = str(sections["task"]["name"])
-        about["task_code"] = validate.saved_task_code(name, about.get("task_code"), task_code)
+        about["task_code"] = validate.saved_code("task", name, about.get("task_code"), task_code)
         ours = about["task_code"] is None
         sections["task"].setdefault("training", check_words.EXACT)
-        words = [f"task={validate.task_name(name)}"]
+        words = [f"task={validate.check_name('task', name)}"]
         cfg = check_words.merge(compose.build("config", words, ours), sections)
         about["terrain"] = cfg["terrain"]
         for key in ("task", "robot"):

@@ -206,7 +206,12 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
     chosen = {x: config[x].get("name") for x in GROUPS if isinstance(config.get(x), dict)}
     if chosen.get("task") not in choices("task", ours):
         return {}
-    words = [f"{x}={name}" for x, name in chosen.items() if name in choices(x, ours)]
+    own = ours and config.get("algo_code") is None
+    words = [
+        f"{x}={name}"
+        for x, name in chosen.items()
+        if name in choices(x, own if x == "algo" else ours)
+    ]
     try:
         return plain(build_base("config", tuple(words)))
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError):

@@ -91,7 +91,7 @@ def rewrite_run(
 
     edited: key → how config.yaml differs from what the checkpoint was trained with.
     """
-    changes = edited | resume.changes(resume.load_config(run, cfg["task_code"]), cfg)
+    changes = edited | resume.changes(resume.load_config(run, "here"), cfg)
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:

@@ -24,6 +24,7 @@ import torch
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration
+from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
@@ -96,7 +97,7 @@ class Trainer:
             title, self.cfg["iterations"], iteration.iterations, metrics=metrics, quiet=not first
         )
         every = self.cfg["film_every"] if first else None
-        self.films = Films(self.run.path, every, self.cfg["task_code"], self.table.say)
+        self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
             self.cfg,

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 
 from gpusim_rl import build
 from gpusim_rl.adapters import common
+from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.commands import train
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
@@ -24,15 +26,30 @@ from gpusim_rl.runs.run import Run
 from tests.worlds import ROOT
 from tests.worlds import TASKS as OURS
 
+ALGO = "name: mine\nelite: 0.2\nhidden: 8\n"
+LEARNER = """
+class Mine:
+    ranges = {"elite": SHARE}
+    def __init__(self, spec, *, elite, hidden, noise=1): ...
+    def update(self, record): ...
+    def measures(self): ...
+
+def make_source(): ...
+"""
+IMPORT = "from gpusim_rl.core.ranges import SHARE\n"
 TASK = "from gpusim_rl.tasks.classic.cartpole import Cartpole\n\n\nclass Mine(Cartpole):\n    ...\n"
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, no_own_tasks):
-    """A working directory with a task `mine` and a second `cartpole`."""
+    """A working directory with an algorithm and a task `mine`, and a second `cartpole`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf" / "task").mkdir(parents=True)
-    (tmp_path / "tasks" / "family").mkdir(parents=True)
+    (tmp_path / "conf" / "algo").mkdir()
+    (tmp_path / "conf" / "algo" / "mine.yaml").write_text(ALGO)
+    for folder in ("tasks", "algorithms"):
+        (tmp_path / folder / "family").mkdir(parents=True)
+    (tmp_path / "algorithms" / "family" / "mine.py").write_text(IMPORT + LEARNER)
     text = (CONF / "task" / "cartpole.yaml").read_text()
     for name in ("mine", "cartpole"):
         (tmp_path / "tasks" / "family" / f"{name}.py").write_text(TASK)
@@ -54,15 +71,54 @@ def test_configuration_wins(here):
     assert compose.compose_plain("config", ["task=cartpole"])["task"]["dt"] == 0.1
     assert compose.compose_plain("config", ["task=mine"])["task"]["name"] == "mine"
     assert compose.compose_plain("config", ["task=quadruped"])["task"]["dt"] == 0.02
+    assert compose.choices("algo") == ["mine", "ppo"]
+
+
+def test_numbers_of_an_algorithm(here):
+    """An algorithm has the numbers of its own file and of the command line, no task's for PPO."""
+    words = ["task=cartpole", "algo=mine", "algo.hidden=9"]
+    cfg = compose.compose_plain("config", words)
+    assert cfg["algo"] == {"name": "mine", "elite": 0.2, "hidden": 9} and cfg["num_envs"] == 256
+    assert resume.check_training(cfg, words)["algo_code"] == "here"
+    with pytest.raises(ValueError, match=r"unknown key 'algo\.clip_coef'"):
+        compose.compose_plain("config", ["algo=mine", "algo.clip_coef=0.1"])
+
+
+def test_other_numbers_for_ppo(here):
+    """A file without a name has numbers for PPO."""
+    numbers = yaml.safe_load((CONF / "algo" / "ppo.yaml").read_text()) | {"max_grad_norm": 0.5}
+    del numbers["name"]
+    (here / "conf" / "algo" / "tuned.yaml").write_text(yaml.safe_dump(numbers))
+    tuned = trainer.configure("task=quadruped", "algo=tuned")
+    assert tuned["algo"]["name"] == "ppo" and tuned["algo"]["max_grad_norm"] == 0.5
+    assert tuned["algo_code"] is None
+
+
+def test_settings_of_a_learner(here):
+    """The keys of a learner are its keyword arguments, and its class says their ranges."""
+    kind, module = load_algorithm("mine")
+    assert module.make_source and kind.__module__ == "algorithms.family.mine"
+    assert load_algorithm("mine")[0] is kind
+    algo = yaml.safe_load(ALGO)
+    assert validate.settings(kind, algo) == {"elite": 0.2, "hidden": 8}
+    for values, says in (
+        ({"elite": 2}, r"algo\.elite=2: expected a number from 0 to 1"),
+        ({"depth": 2}, r"unknown key 'algo\.depth' in conf/algo/mine\.yaml: choose one of elite, "),
+    ):
+        with pytest.raises(ValueError, match=says):
+            validate.settings(kind, algo | values)
+    with pytest.raises(ValueError, match=r"algo\.hidden is missing in conf/algo/mine\.yaml"):
+        validate.settings(kind, {"name": "mine", "elite": 0.2})
 
 
 def test_an_incomplete_file(here):
     """A file of the working directory that lacks a key of ours is refused in one line."""
-    (here / "conf" / "algo").mkdir()
-    (here / "conf" / "algo" / "ppo.yaml").write_text("gamma: 0.9\n")
-    with pytest.raises(ValueError, match=r"conf/algo/ppo\.yaml lacks the key algo\.") as error:
-        compose.compose_plain("config", ["task=cartpole"])
-    assert "\n" not in str(error.value)
+    for name, missing in (("ppo", "activation"), ("tuned", "activation"), ("mine", "name")):
+        (here / "conf" / "algo" / f"{name}.yaml").write_text("gamma: 0.9\n")
+        says = rf"conf/algo/{name}\.yaml lacks the key algo\.{missing}$"
+        with pytest.raises(ValueError, match=says) as error:
+            compose.compose_plain("config", ["task=cartpole", f"algo={name}"])
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +132,9 @@ def test_an_incomplete_file(here):
         ("sim/auto", "defaults: [/task@hydra.callbacks: mine]", "defaults: expected names"),
         ("sim/auto", "defaults: [override /hydra/job_logging: none]", "defaults: expected names"),
         ("algo/ppo", "# @package _global_\ntask_code: here", "the key task_code"),
+        ("algo/ppo", "# @package _global_\nalgo_code: here", "the key algo_code"),
+        ("task/mine", "# @package _global_\nalgo: {name: mine}", r"the key algo\.name"),
+        ("algo/ppo", "name: [mine]", r"algo\.name=\['mine'\]: expected a word"),
         ("algo/ppo", "- gamma", "expected keys with values"),
         ("algo/ppo", "gamma: high", "algo.gamma='high': expected a number"),
         ("algo/ppo", "# @package _global_\nalgo: 3", "algo=3: expected keys with values"),
@@ -241,18 +300,22 @@ def test_a_task_that_is_not_named(here):
 
 
 @pytest.mark.parametrize(
+    "load, folder",
+    [(partial(load_task, code="here"), "tasks"), (load_algorithm, "algorithms")],
+)
+@pytest.mark.parametrize(
     "text, says",
     [
         ("raise OSError('gone')", "line 1: OSError: gone"),
         ("def f(:", "SyntaxError"),
-        ("x = 1", "defines 0 subclasses of Task"),
+        ("x = 1", "defines 0 (subclasses of Task|classes with the methods update and measures)"),
     ],
 )
-def test_code_that_is_wrong(here, text, says):
-    """A file that cannot be imported, or has no task, is named in one line."""
-    (here / "tasks" / "family" / "mine.py").write_text(text)
+def test_code_that_is_wrong(here, load, folder, text, says):
+    """A file that cannot be imported, or has no such class, is named in one line."""
+    (here / folder / "family" / "mine.py").write_text(text)
     with pytest.raises(ValueError, match=says) as error:
-        load_task("mine", "here")
+        load("mine")
     assert "mine.py" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -272,9 +335,71 @@ def test_a_run_needs_task_code(here):
         said = cfg | compose.compose_plain("config", [f"task={name}"]) | {"task_code": code}
         file.write_text(yaml.safe_dump(said))
         assert resume.load_config(Run.open(here / "run"), allowed)["task_code"] is None
-    assert validate.saved_task_code("quadruped", None, "here") is None
-    with pytest.raises(ValueError, match="task_code=here"):
-        validate.saved_task_code("quadruped", "here", None)
+    for group, name in (("task", "quadruped"), ("algo", "ppo")):
+        assert validate.saved_code(group, name, None, "here") is None
+        with pytest.raises(ValueError, match="task_code=here"):
+            validate.saved_code(group, name, "here", None)
+
+
+def test_a_run_of_an_own_algorithm(here):
+    """It is continued with task_code=here, or with auto_resume=true if it is named."""
+    cfg = trainer.configure("task=quadruped", "algo=mine")
+    run = Run.create(here / "run", cfg)
+    (run.checkpoints.path / "1.safetensors").touch()
+    auto = ["auto_resume=true", "run_dir=run"]
+    says = "unknown algorithm 'mine': choose one of ppo; or give task_code=here, which imports it "
+    for words in (["resume=run"], auto, [*auto, "task=cartpole"]):
+        with pytest.raises(ValueError, match=f"{says}from algorithms/ of the working directory"):
+            trainer.configure(*words)
+    (here / "tasks" / "family" / "quadruped.py").write_text(TASK)  # a run of our task stays ours
+    again = trainer.configure("resume=run", "task_code=here", "iterations=200")
+    assert again["algo"] == cfg["algo"]
+    assert (again["task_code"], again["algo_code"]) == (None, "here")
+    (here / "tasks" / "family" / "quadruped.py").unlink()
+    assert trainer.configure(*auto, "algo=mine")["algo_code"] == "here"
+    with pytest.raises(ValueError, match=r"cannot change: algo\.name mine → ppo"):
+        trainer.configure("resume=run", "task_code=here", "algo=ppo")
+    run.configure(trainer.configure("task=mine", "algo=mine"))
+    with pytest.raises(ValueError, match="unknown task 'mine'"):
+        trainer.configure(*auto, "algo=mine")
+    (here / "algorithms" / "family" / "mine.py").unlink()
+    with pytest.raises(ValueError, match=r"algorithms/ of the working directory has no file mine"):
+        trainer.configure("resume=run", "task_code=here")
+    with pytest.raises(ValueError, match=r"algo=mine: no file mine\.py in algorithms/, here or"):
+        trainer.configure("task=quadruped", "algo=mine")
+
+
+def test_an_algorithm_that_is_not_named(here):
+    """A file of numbers cannot have another algorithm imported; a ppo.py beside it is not ours."""
+    (here / "conf" / "algo" / "other.yaml").write_text(ALGO)
+    with pytest.raises(
+        ValueError, match=r"mine\.py is imported only if you name it: say algo=mine"
+    ):
+        trainer.configure("task=quadruped", "algo=other")
+    (here / "algorithms" / "ppo.py").write_text("raise OSError")
+    assert trainer.configure("task=quadruped", "algo=ppo")["algo_code"] is None
+
+
+def test_a_run_to_begin_with(here):
+    """start= names a run of the same algorithm with a checkpoint, and only for a new training."""
+    run = Run.create(here / "run", trainer.configure("task=quadruped"))
+    with pytest.raises(OSError, match="start=run: this run has no checkpoint"):
+        trainer.configure("start=run")
+    (run.checkpoints.path / "1.safetensors").touch()
+    assert trainer.configure("start=run")["start"] == "run"
+    for words, says in (
+        (["algo=mine"], "start=run was trained with algo=ppo, not mine"),
+        (["resume=run"], "start= begins a new training"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            trainer.configure("start=run", *words)
+    again = trainer.configure("start=run", "run_dir=run", "auto_resume=true")
+    assert again["resume"] == "run" and again["start"] is None
+    file = run.path / "config.yaml"
+    before = yaml.safe_load(file.read_text())
+    del before["algo"]["name"], before["algo_code"], before["start"]  # as they were
+    file.write_text(yaml.safe_dump(before))
+    assert trainer.configure("resume=run")["algo"] == trainer.configure("start=run")["algo"]
 
 
 def test_models_beside_a_task(here):

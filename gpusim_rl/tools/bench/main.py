@@ -213,7 +213,7 @@ def main(words: list[str]) -> None:
         settle(cfg)
         keys = [o.key_or_group for o in compose.parse(words)]
         curriculum.check_overrides(cfg, keys)
-        cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))
+        cfg |= validate.find_codes(cfg, compose.named(words))
         cfg, _ = recipe.choose_recipe(recipe.open_recipe(cfg, keys))
         cfg = fit_to_robot(cfg, keys)
         start = perf_counter()

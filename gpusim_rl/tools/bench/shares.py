@@ -46,7 +46,7 @@ def settle(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     ranges.check(cfg, table=ranges.BENCH)
     validate.writable("out", cfg["out"])
     curriculum.check_overrides(cfg, keys)
-    cfg["task_code"] = validate.find_task_code(cfg, compose.named_task(words))
+    cfg |= validate.find_codes(cfg, compose.named(words))
     return fit_to_robot(recipe.choose_recipe(recipe.open_recipe(cfg, keys))[0], keys)
 
 
