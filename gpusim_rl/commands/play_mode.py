@@ -1,8 +1,5 @@
 """What `play.py` is asked to do, and whether its keys fit together."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +12,7 @@ from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.viewer.offscreen import has_display
 from gpusim_rl.viewer.target import is_number
+from gpusim_rl.web import requirements
 
 MODES = (
     *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "robot"),
@@ -39,8 +37,6 @@ ONLY = {  # modes that a key is for
     "out": ("evaluate", "grid", "export", "gate", "robot"),
     "video": ("video",),
 }
-# As in pyproject.toml. The page uses private names of viser, which a 1.2 may change.
-WEB = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
 
 
@@ -118,8 +114,7 @@ def check_source(cfg: dict[str, Any]) -> None:
 
 def check_web(cfg: dict[str, Any]) -> None:
     """ValueError unless the page can be served, and what it is to show fits together."""
-    if not (find_spec("viser") and find_spec("mjviser")):
-        raise ValueError("mode=web needs viser and mjviser: pip install 'gpusim_rl[web]'")
+    requirements.check_installed()
     for key in ("repro", "video"):
         if cfg[key]:
             raise ValueError(f"{key}= is not shown by mode=web")
@@ -137,17 +132,6 @@ def check_web(cfg: dict[str, Any]) -> None:
     for key in ("run", "onnx", "checkpoint", "worlds"):
         if cfg[key]:
             raise ValueError(f"compare= names both policies: not with {key}=")
-
-
-@contextmanager
-def web_packages() -> Iterator[None]:
-    """Turn the ImportError of a package that lacks what the page uses into a ValueError."""
-    try:
-        yield
-    except ImportError as error:
-        needed = " and ".join(f"{name}{versions}" for name, versions in WEB.items())
-        have = " and ".join(f"{name} {version(name)}" for name in WEB)
-        raise ValueError(f"mode=web cannot use {have}, it needs {needed}: {error}") from None
 
 
 def is_path(word: Any) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import imageio
 import pytest
-
 from gpusim_rl.algorithms.ppo.report import NAMES as PPO_NAMES
 from gpusim_rl.algorithms.ppo.report import SHARES
+
 from gpusim_rl.config.validate import check_log
 from gpusim_rl.core import waiting
 from gpusim_rl.runs.run import Run
