@@ -48,14 +48,33 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     if cfg["mode"] not in MODES:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
     check_source(cfg)
-    mode = cfg["mode"]
-    if cfg["repro"] and mode == "auto" and not cfg["video"] and not has_display():
-        return "print"
-    if mode == "auto":
-        mode = "video" if cfg["video"] or not has_display() else "viewer"
-    if mode == "viewer" and not has_display():
-        raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
+    mode = resolve_auto(cfg)
+    if mode == "print":
+        return mode
     check_values(cfg)
+    check_keys(cfg, mode)
+    if mode == "robot" and cfg["robot"]["mjcf"] is None:
+        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
+    if mode == "new-task":
+        new_task.check_name(cfg["name"])
+    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
+        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
+    return mode
+
+
+def resolve_auto(cfg: dict[str, Any]) -> str:
+    """The mode that `auto` means on this machine; `print` for repro= without a display."""
+    mode, display = cfg["mode"], has_display()
+    if mode == "auto":
+        mode = "video" if cfg["video"] or not display else "viewer"
+        return "print" if cfg["repro"] and not cfg["video"] and not display else mode
+    if mode == "viewer" and not display:
+        raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
+    return mode
+
+
+def check_keys(cfg: dict[str, Any], mode: str) -> None:
+    """ValueError or OSError unless the keys of a mode fit together and its files can be written."""
     if mode == "web":
         check_web(cfg)
     if mode == "video":
@@ -68,13 +87,6 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     for key, modes in ONLY.items():
         if mode not in modes and cfg[key] is not None:
             raise ValueError(f"{key}={cfg[key]} needs mode={' or '.join(modes)}")
-    if mode == "robot" and cfg["robot"]["mjcf"] is None:
-        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
-    if mode == "new-task":
-        new_task.check_name(cfg["name"])
-    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
-        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
-    return mode
 
 
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:

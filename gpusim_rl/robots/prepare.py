@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots.bodies import MESH
-from gpusim_rl.robots.given import Robot
+from gpusim_rl.robots.robot_config import Robot
 
 SPHERE, PLANE, BOX = (
     mujoco.mjtGeom.mjGEOM_SPHERE,

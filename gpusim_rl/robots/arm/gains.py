@@ -9,7 +9,7 @@ import numpy as np
 
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.bodies import Array, RobotError
-from gpusim_rl.robots.given import Robot
+from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import joint_parameters, six_digits
 
 POSES = 200  # in which weights and inertias are measured

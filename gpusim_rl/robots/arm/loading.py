@@ -18,9 +18,9 @@ from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_
 from gpusim_rl.robots.arm.tool import Tool, find_tool, named_tool
 from gpusim_rl.robots.arm.workspace import Box, find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import implausible
 from gpusim_rl.robots.prepare import add_servos, remove_files
+from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import diverges, six_digits
 
 NOT_OF_ARMS = ("feet", "scale", "height")  # keys of a description

@@ -11,13 +11,13 @@ import numpy as np
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.robots import prepare
 from gpusim_rl.robots.bodies import Array, RobotError, find_base, raise_origin
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.humanoid import topology
 from gpusim_rl.robots.humanoid.posture import Posture
 from gpusim_rl.robots.humanoid.prepare import corner_names, prepare_specs
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, leg_values
 from gpusim_rl.robots.inertias import implausible
+from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import diverges, joint_parameters, six_digits
 
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.

@@ -1,5 +1,5 @@
 """Load a robot: turn the unmodified MJCF or URDF file of a 12-joint quadruped into a model for
-`tasks/locomotion/quadruped.py`. `robots/shapes.py` also loads robots of other shapes."""
+`tasks/locomotion/quadruped.py`. `robots/load.py` also loads robots of other shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,20 +14,22 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots import prepare
 from gpusim_rl.robots.bodies import RobotError, find_base, raise_origin
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import topology
 from gpusim_rl.robots.quadruped.feet import find_foot
-from gpusim_rl.robots.quadruped.forward import check_forward
 from gpusim_rl.robots.quadruped.kinematics import Legs
 from gpusim_rl.robots.quadruped.prepare import NAMES, prepare_quadruped
-from gpusim_rl.robots.quadruped.standing import stand
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
-from gpusim_rl.robots.quadruped.topology import LEGS, Foot, joint_values
+from gpusim_rl.robots.quadruped.topology import LEGS, Foot, check_forward, joint_values
+from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import joint_parameters, six_digits
 
 Array = np.ndarray
+# A robot stands within these.
+UPRIGHT = 0.97  # least z of the base's z axis
+HIGH = 0.45  # least height of the base, in lengths of a leg
+STILL = 0.5  # m/s, rad/s; root mean square of the fastest coordinate
 
 
 class Guess(NamedTuple):
@@ -147,6 +149,40 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
         why = why or fault
     where = "" if robot.stance is None else f" in robot.stance={robot.stance}"
     raise RobotError(f"the robot does not stand{where}: {why}")
+
+
+def stand(m: mujoco.MjModel, legs: Legs) -> tuple[float, str]:
+    """(the height of the base [m] after two seconds in the stance, why it does not stand or "").
+
+    A robot stands if it is still in the second of them, and upright and high at the end.
+    """
+    d, second = mujoco.MjData(m), round(1.0 / m.opt.timestep)
+    mujoco.mj_resetDataKeyframe(m, d, 0)
+    start, least = float(d.qpos[2]), HIGH * float(legs.length.mean())
+    squares, first = np.zeros(m.nv), ""  # what happened first
+    for step in range(2 * second):
+        mujoco.mj_step(m, d)
+        squares += d.qvel**2 / second if step >= second else 0
+        tilted = not 1 - 2 * (d.qpos[4] ** 2 + d.qpos[5] ** 2) > UPRIGHT
+        low = not d.qpos[2] > least
+        first = first or ("sinks" if low else "tilts" if tilted else "")
+    height, speed = float(d.qpos[2]), float(np.sqrt(squares).max())
+    if not np.isfinite(d.qpos).all():
+        return height, "its simulation diverges: try a smaller robot.kp or robot.kd"
+    if start <= least:
+        return height, (
+            f"the origin of its base is only {start:.3g} m above the ground: try another "
+            "robot.stance, or move the origin into the trunk in the file"
+        )
+    if (low or tilted) and first == "tilts":
+        return height, "it falls over: try another robot.stance, robot.kp or robot.torque"
+    if low or tilted:
+        return height, (
+            f"it sinks from {start:.3g} m: try a larger robot.torque [N m] or robot.kp [N m/rad]"
+        )
+    if speed > STILL:
+        return height, f"it keeps moving, at {speed:.2g} m/s or rad/s: try another robot.kp and kd"
+    return height, ""
 
 
 def prepare_specs(
