@@ -1,13 +1,16 @@
 """The rule of imports: a package imports those of lower floors, and a few names stay private."""
 
-import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from gpusim_rl import MOVED
 from tests.draw_packages import PICTURE, draw, without_implied
 from tests.packages import (
     FLOORS,
@@ -183,17 +186,23 @@ def test_importing_does_not_load_torch(modules):
 
 
 def test_init_files_are_empty():
-    """Importing a package runs nothing: each `__init__.py` is empty, the top one a docstring."""
+    """Importing a package runs nothing: each `__init__.py` is empty but the top one."""
     folders = ("gpusim_rl", "tests")
     files = [file for folder in folders for file in (ROOT / folder).rglob("__init__.py")]
     assert len(files) > 15
-    for file in files:
-        body = ast.parse(file.read_text()).body
-        if file == ROOT / "gpusim_rl" / "__init__.py":
-            (only,) = body
-            assert isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant)
-        else:
-            assert file.read_text() == "", file
+    assert [file for file in files if file.read_text()] == [ROOT / "gpusim_rl" / "__init__.py"]
+    assert imported_names((ROOT / "gpusim_rl" / "__init__.py").read_text()) == {"sys"}
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_name_says_the_new_one(old):
+    """An import that has moved fails in one line, which names a module that is there."""
+    with pytest.raises(ImportError, match=rf"^{old} has moved: import gpusim_rl\.\S+"):
+        import_module(old)
+    for new in re.findall(r"gpusim_rl[\w.]+", MOVED[old]):
+        assert find_spec(new), new
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'gpusim_rl\.trainers'"):
+        import_module("gpusim_rl.trainers")
 
 
 def test_the_picture_is_fresh():
