@@ -1,44 +1,44 @@
-"""From plain data to objects: a configuration becomes a task, a Sim, an Env, a policy and PPO."""
+"""From plain data to objects: a configuration becomes a task, a Sim, an Env and a learner."""
 
-import sys
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import mujoco
 import torch
+from torch import Tensor
 
-from gpusim_rl.algorithms.collector import Collector, step_widths
+from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.learner import Spec, settings_of
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.config import compose, robot_size, terrain, validate
+from gpusim_rl.config import compose, robot_size, validate
+from gpusim_rl.core import ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
-from gpusim_rl.core.memory import check_rollout, check_worlds, out_of_memory_named
+from gpusim_rl.core.graphs import Phases
+from gpusim_rl.core.memory import check_free, out_of_memory_named
 from gpusim_rl.core.paths import ASSETS
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors, mirrors
-from gpusim_rl.envs.curriculum import config_at
+from gpusim_rl.envs.curriculum import Curriculum, config_at
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
-from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
-from gpusim_rl.sim.actuator_spec import Actuator
+from gpusim_rl.sim.actuator_spec import GAINS, Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-# Of algo, for Policy
-NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")
+LEARNERS: dict[str, Any] = {"ppo": PPO}  # name of an algorithm of ours → its class
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -52,7 +52,7 @@ def make_task(cfg: dict[str, Any], device: str) -> Task:
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
     kind = load_task(validate.task_name(cfg["task"]["name"]), cfg.get("task_code"))
     numbers["mjcf"] = find_own_mjcf(cfg["task"]["mjcf"], cfg.get("task_code"))
-    numbers |= robot_arguments(kind, cfg["robot"]) | terrain.arguments(kind, cfg)
+    numbers |= robot_arguments(kind, cfg["robot"]) | terrain_arguments(kind, cfg)
     numbers |= dict(actuator=Actuator(**cfg["robot"]["actuator"]), device=device)
     return kind(**validate.arguments(kind, numbers, "task", f"task/{cfg['task']['name']}"))
 
@@ -82,6 +82,18 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
         text=prepared.text,
         **prepared.arguments,
     )
+
+
+def terrain_arguments(kind: type[Task], cfg: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
+    section = cfg.get("terrain") or {"name": "flat"}
+    if kind.takes_terrain == (section["name"] != "flat"):
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
+        values.pop("name")
+        return {"terrain": values} if kind.takes_terrain else {}
+    task, name = cfg["task"]["name"], section["name"]
+    remedy = "terrain=rough" if kind.takes_terrain else "terrain=flat, or task=quadruped_rough"
+    raise ValueError(f"terrain={name} does not fit task={task}: choose {remedy}")
 
 
 def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -132,13 +144,26 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
     return names | ({"a keyframe"} if spec.keys else set())
 
 
-def make_ppo(
-    cfg: dict[str, Any], num_envs: int | None = None, *, group: ProcessGroup = SINGLE
-) -> Iteration:
-    """Task, Sim, Env, policy and PPO of a configuration, ready for its first iteration."""
-    worlds = num_envs or cfg["num_envs"]
-    with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
-        return build_ppo(cfg, worlds, group)
+def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.device) -> None:
+    """Check, before anything is built, that the worlds and the record of an evaluation fit.
+
+    About what `measure` finds.
+
+    Raises:
+        OutOfMemory: they do not.
+    """
+    m, episodes, steps = task.mjm, cfg["episodes"], cfg["num_steps"]
+    state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
+    fields = sum(m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields)
+    # Delayed targets: the live ones, those of the worst step, and a copy while they move.
+    delayed = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)
+    world = 1000 + 16 * (state + m.nsensordata + fields) + 24 * delayed  # bytes
+    sample = 40 * (m.nq + m.nv + m.nu)  # bytes of a sample of a rollout, at least
+    check_free(f"num_envs={worlds} × num_steps={steps}", worlds * (world + steps * sample), device)
+    # Five measures, twice while they are stacked.
+    evaluation = episodes * (world + 40 * task.horizon)
+    what = f"episodes={episodes} of task.episode={task.episode} s"
+    check_free(what, evaluation, torch.device("cpu"))
 
 
 def build_env(
@@ -147,8 +172,15 @@ def build_env(
     schedule: Curriculum | None = None,
     stagger: bool = True,
     group: ProcessGroup = SINGLE,
+    first: int | None = None,
+    life: int = 0,
 ) -> Env:
     """Task, Sim and Env of a configuration, at the beginning of a schedule.
+
+    Args:
+        worlds: of all processes of the group together.
+        first: global id of the first world; that of the process in its group unless given.
+        life: how often these worlds were begun before.
 
     Raises:
         ValueError: there are too many worlds, or the model does not fit the task.
@@ -170,7 +202,8 @@ def build_env(
             seed=cfg["seed"],
             weights=cfg["task"]["weights"],
             noise=cfg["task"]["noise"],
-            first=group.rank * worlds,
+            first=group.rank * worlds if first is None else first,
+            life=life,
             stagger=stagger,
             compiled=cfg["compile"],
             group=group,
@@ -197,64 +230,92 @@ def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: st
     )
 
 
-def build_ppo(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> Iteration:
-    """`make_ppo` with as many worlds, on all processes of a group together."""
+def make_iteration(
+    cfg: dict[str, Any], num_envs: int | None = None, *, group: ProcessGroup = SINGLE
+) -> Iteration:
+    """Task, Sim, Env and learner of a configuration, ready for the first iteration.
+
+    num_envs: worlds of all processes of the group together; those of the configuration unless
+    given.
+    """
+    worlds = num_envs or cfg["num_envs"]
+    with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
+        return build_iteration(cfg, worlds, group)
+
+
+def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> Iteration:
+    """`make_iteration` with as many worlds."""
+    if cfg["graph"] not in ("parts", "whole", "off"):
+        raise ValueError(f"graph={cfg['graph']!r}: choose one of parts, whole, off")
+    if cfg["num_steps"] < 1:
+        raise ValueError(f"num_steps={cfg['num_steps']}: a rollout has at least one step")
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
-    algo = dict(cfg["algo"])
-    validate.require(algo, (*NETWORK, "tf32"), "algo", "algo/ppo")
-    network = {key: algo.pop(key) for key in NETWORK}
-    if algo.pop("tf32") and env.device.type != "cpu":
-        torch.set_float32_matmul_precision("high")
-    network["symmetry"], images = choose_symmetry(env, network, cfg["task"]["name"])
-    policy = Policy(*env.dims, **network, mirrors=images, seed=cfg["seed"]).to(env.device)
-    check_rollout(env, policy, cfg)
-    settings = Settings(**validate.arguments(Settings, algo, "algo", "algo/ppo"))
-    new = partial(torch.tensor, dtype=torch.float32, device=env.device)
-    graph = cfg["graph"]
-    shape = cfg["num_steps"], env.num_envs
-    record = Record.zeros(step_widths(env, policy), *shape, device=env.device)
-    collector = Collector(env, policy, record, graph=graph)
-    whole = graph == "whole" and env.sim.capturable
-    ppo = PPO(
-        policy,
-        record,
-        collector.first,
-        settings,
-        numbers=schedule.prepare(settings, new),
-        horizon=env.task.horizon,
-        rng=env.rng,
-        group=env.group,
-        captured=graph != "off" and not whole,
-        threads=cfg["threads"],
+    schedule.prepare(env.success)
+    spec = make_spec(env, cfg)
+    kind = LEARNERS[cfg["algo"]["name"]]
+    settings, numbers = learner_settings(kind, cfg, schedule, env)
+    learner = kind(spec, **settings)
+    columns = choose_columns(learner.columns, step_columns(env.dims, learner.policy))
+    what = f"num_envs={worlds} × a record of {learner.length} steps"
+    check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
+    record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
+    collector = Collector(env, learner.policy, record, graph=cfg["graph"], timer=spec.timer)
+    task = [key for key in schedule.plan if not key.startswith("algo.")]
+    numbers |= {key: env.scheduled_number(key) for key in task}
+    return Iteration(
+        env, collector, learner, spec, schedule=schedule, numbers=numbers, graph=cfg["graph"]
     )
-    return Iteration(collector, ppo, schedule, graph)
 
 
-def choose_symmetry(env: Env, network: dict[str, Any], name: str) -> tuple[str, Mirrors | None]:
-    """What `algo.symmetry` is for the task of a name, and the mirrors of its views and action.
+def make_spec(env: Env, cfg: dict[str, Any]) -> Spec:
+    """What a learner is made from, of an Env and its configuration."""
+    whole = cfg["graph"] == "whole" and env.sim.capturable
+    return Spec(
+        dims=env.dims,
+        num_envs=env.num_envs,
+        num_steps=cfg["num_steps"],
+        horizon=env.task.horizon,
+        worlds=env.rng.worlds,
+        iteration=torch.zeros((), dtype=torch.int64, device=env.device),
+        seed=cfg["seed"],
+        mirrors=partial(find_mirrors, env),
+        group=env.group,
+        captured=cfg["graph"] != "off" and not whole,
+        threads=cfg["threads"],
+        timer=Phases(env.device),
+    )
 
-    `auto` is net where the task has a mirror image and the networks can commute with it, else none.
+
+def find_mirrors(env: Env) -> Mirrors | None:
+    """The mirrors of an Env's observations and action; None for a task without a mirror image."""
+    task = env.task
+    flips = derive_flips(task) if task.mirror else None
+    return mirrors(flips, env.term_widths, task.history) if flips else None
+
+
+def learner_settings(
+    kind: Any, cfg: dict[str, Any], schedule: Curriculum, env: Env
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The settings of a learner, and those of them that change, as `algo.KEY` → tensor ().
 
     Raises:
-        ValueError: the task has no mirror image, and another symmetry than auto or none is asked.
+        ValueError: a key is missing or unknown, or a number that is scheduled cannot change.
     """
-    symmetry, task = network["symmetry"], env.task
-    can = network["memory"] == "none" and not any(n % 2 for n in network["hidden"])
-    if symmetry == "none" or (symmetry == "auto" and not can):
-        return "none", None
-    try:
-        flips = derive_flips(task) if task.mirror else None
-    except ValueError as error:
-        if symmetry != "auto":
-            raise
-        flips = None
-        print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
-    if flips:
-        images = mirrors(flips, env.term_widths, task.history)
-        return "net" if symmetry == "auto" else symmetry, images
-    if symmetry == "auto":
-        return "none", None
-    raise ValueError(
-        f"algo.symmetry={symmetry}: task={name} defines no mirror image: set algo.symmetry=none"
-    )
+    name = cfg["algo"]["name"]
+    algo = {key: value for key, value in cfg["algo"].items() if key != "name"}
+    settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
+    first = {k[5:]: x["from"] for k, x in schedule.plan.items() if k.startswith("algo.")}
+    for key in first:
+        if key not in kind.live:
+            choices = ", ".join(f"algo.{x}" for x in kind.live)
+            raise ValueError(f"curriculum: algo.{key} cannot be scheduled: choose of {choices}")
+    ranges.check(first, "algo")
+    live = {key: env.success.new_tensor(value) for key, value in first.items()}
+    return settings | live, {f"algo.{key}": x for key, x in live.items()}
+
+
+def world_multiple(cfg: dict[str, Any]) -> int:
+    """What the number of worlds of a process must be a multiple of, for the learner's sake."""
+    rule = getattr(LEARNERS[cfg["algo"]["name"]], "world_multiple", None)
+    return rule(cfg["algo"]) if rule else 1

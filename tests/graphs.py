@@ -13,7 +13,7 @@ import torch
 import warp as wp
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose
 from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, record
 from gpusim_rl.core.streams import one_stream
@@ -38,12 +38,12 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
         "config",
         [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", *small, *words],
     )
-    return make_ppo(cfg)
+    return make_iteration(cfg)
 
 
 def captured(ppo: PPO) -> list[Captured]:
     """All of its functions that may be captured, those of the Sim too."""
-    owners = (vars(ppo), ppo.collector.parts, vars(ppo.env.sim))
+    owners = (vars(ppo), ppo.source.parts, vars(ppo.env.sim))
     return [value for owner in owners for value in owner.values() if isinstance(value, Captured)]
 
 
@@ -137,11 +137,11 @@ def an_iteration_reads_nothing(device: str, task: str) -> None:
         # On the CPU it reads at once: there is nothing to wait for.
         if ppo.env.device.type == "cuda":
             ppo.report()
-    before = ppo.iteration_count.clone()
+    before = ppo.spec.iteration.clone()
     ppo.iteration()
     ours = ppo.report()
     ppo.iteration()  # work that the report must not wait for
-    assert ours()["fault"] == 0 and ppo.iteration_count == before + 2
+    assert ours()["fault"] == 0 and ppo.spec.iteration == before + 2
 
 
 @wp.kernel(enable_backward=False)
@@ -214,7 +214,7 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
         layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)
     ] == [512, 256, 128, 12]
     assert (
-        all(torch.isfinite(weights).all() for weights in ppo.optimizer.weights)
+        all(torch.isfinite(weights).all() for weights in ppo.learner.optimizer.weights)
         and ppo.metrics()["overflow"] == 0
     )
     return ppo

@@ -9,7 +9,7 @@ import pytest
 import torch
 import warp as wp
 
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose
 from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.gpu
 def trained(task: str, iterations: int, num_envs: int = 256):
     """A PPO after some iterations on CUDA."""
     cfg = compose.compose_plain("config", [f"task={task}", f"num_envs={num_envs}", "device=cuda"])
-    ppo = make_ppo(cfg)
+    ppo = make_iteration(cfg)
     for _ in range(iterations):
         ppo.iteration()
     return ppo
@@ -109,7 +109,10 @@ def test_the_profiler_sees_graphs_alone():
         ppo.iteration()
     seen = launches(ppo)
     assert seen["synchronisations"] == seen["copies_to_host"] == 0
-    assert seen["graph_launches"] == 3 * len(ppo.rollout.rows) + ppo.minibatches.count + 2
+    assert (
+        seen["graph_launches"]
+        == 3 * len(ppo.source.record.rows) + ppo.learner.minibatches.count + 2
+    )
     assert seen["kernel_launches"] == 0 and seen["kernels"] > 1000
 
 

@@ -4,7 +4,7 @@ symmetry, a curriculum."""
 import pytest
 import torch
 
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.evaluation.evaluate import evaluate
@@ -43,7 +43,7 @@ def test_resume_is_exact(sim):
     """Two iterations, and two more of a new PPO that was given the state, are four iterations, bit
     by bit."""
     cfg = configured(sim)
-    whole, first, second = make_ppo(cfg), make_ppo(cfg), make_ppo(cfg)
+    whole, first, second = make_iteration(cfg), make_iteration(cfg), make_iteration(cfg)
     for _ in range(4):
         whole.iteration()
     for ppo in (first, second):
@@ -54,13 +54,13 @@ def test_resume_is_exact(sim):
     ours, theirs = whole.state(), second.state()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     assert float(whole.env.scheduled_number("task.randomise.push.high")[0]) == 0.5
-    assert float(make_ppo(cfg).env.scheduled_number("task.randomise.push.high")[0]) == 0.0
+    assert float(make_iteration(cfg).env.scheduled_number("task.randomise.push.high")[0]) == 0.0
 
 
 def test_gains_are_the_actuators():
     """Randomized gains and strengths are those of the motor that stands for the servos; each world
     has its own."""
-    env = make_ppo(configured("native")).env
+    env = make_iteration(configured("native")).env
     nominal = env.task.actuator.gains(env.task.mjm)
     for name, spread in (("kp", 0.1), ("kd", 0.1), ("strength", 0.2)):
         share = env.sim.model(name) / torch.as_tensor(nominal[name])
@@ -74,7 +74,7 @@ def test_gains_are_the_actuators():
 @pytest.mark.parametrize("sim", SIMS)
 def test_nothing_is_read_on_the_host(sim):
     """The guard around an iteration of all of it."""
-    ppo = make_ppo(configured(sim))
+    ppo = make_iteration(configured(sim))
     ppo.iteration()
     inner = engine(ppo.env.sim)  # native's is on the host by nature
     with guard(*([] if inner.capturable else [(inner, "step"), (inner, "reset")])) as switch:
@@ -86,7 +86,7 @@ def test_what_acted_is_exported_and_judged(tmp_path):
     """The exported network is the trained one, and an evaluation has its actuators, delays and
     history."""
     cfg = configured("native")
-    ppo = make_ppo(cfg)
+    ppo = make_iteration(cfg)
     ppo.iteration()
     assert export_policy(ppo, cfg, tmp_path) < 1e-5
     weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]

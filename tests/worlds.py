@@ -15,10 +15,10 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import NETWORK, OPTIONS
 from gpusim_rl.config import compose, terrain
+from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
-from gpusim_rl.envs.schedule import Curriculum
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.robots.quadruped import loading as importer

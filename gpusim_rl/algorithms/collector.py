@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import Phases, capture
-from gpusim_rl.core.record import FLAG, NUMBER, Record
+from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, per_world
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
@@ -14,17 +14,34 @@ from gpusim_rl.envs.step import ended
 from gpusim_rl.networks.actor_critic import Policy, restarted
 
 
-def step_widths(env: Env, policy: Policy) -> dict[str, int]:
-    """The columns of a control step.
+def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
+    """The columns that a control step can give, in the order in which it gives them.
 
     - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
     - what `policy.sample` stores, such as `action` (nu,);
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
-    - `reward`, `terminated`, `truncated`, `fault`.
+    - `reward`, `terminated`, `truncated`, `fault`;
+    - `end_obs` (no,): the actor's observation at the end, without noise.
     """
-    no, nc, _ = env.dims
-    ends = dict(end=nc, reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-    return dict(obs=no, critic=nc) | policy.stored | ends
+    no, nc, _ = dims
+    ends = dict(end=vector(nc), reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
+    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends | dict(end_obs=vector(no))
+
+
+def choose_columns(wanted: Columns, available: Columns) -> Columns:
+    """The columns that are wanted, in the order in which a step gives them.
+
+    Raises:
+        ValueError: one is not available, or of another shape or type.
+    """
+    for name, column in wanted.items():
+        if available.get(name) != column:
+            choices = ", ".join(f"{key} {x.shape}" for key, x in available.items())
+            raise ValueError(
+                f"the learner wants the column {name!r} {column.shape} of {column.dtype}, "
+                f"which a control step does not give: choose of {choices}"
+            )
+    return {name: column for name, column in available.items() if name in wanted}
 
 
 class Collector:
@@ -32,36 +49,36 @@ class Collector:
 
     Args:
         env: the environment; policy: on env's device.
-        record: (T, B, …) with the columns of `step_widths`; after T steps it begins anew.
+        record: (R, B, …) with columns of `step_columns`; after R steps it begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
+        timer: takes the time of each part.
 
     Attributes:
         memory: what the policy remembers, name → (B, …). A restart makes a world's zero.
-        first: the memory before the first of the T steps.
-        phases: the time that each part takes.
+            `record.memory` is that before the first of the steps of the last `collect`.
     """
 
-    def __init__(self, env: Env, policy: Policy, record: Record, *, graph: str):
-        self.env, self.policy, self.record = env, policy, record
+    def __init__(self, env: Env, policy: Policy, record: Record, *, graph: str, timer: Phases):
+        self.env, self.policy, self.record, self.timer = env, policy, record, timer
         self.memory = policy.blank_memory(env.num_envs)
-        self.first = policy.blank_memory(env.num_envs)
-        self.phases = Phases(env.device)
+        record.memory = policy.blank_memory(env.num_envs)
+        env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
         parts = {"act": self.act, "physics": env.advance, "settle": self.settle}
         self.parts = {name: on(part) for name, part in parts.items()}
 
-    def collect(self) -> None:
-        """T control steps with the stochastic policy. In place."""
-        write(self.first, self.memory)
+    def collect(self, steps: int) -> None:
+        """So many control steps with the stochastic policy. In place."""
+        write(self.record.memory, self.memory)
         # Tiny tensors gain nothing from threads, and the physics needs the cores.
         with torch_threads(1):
-            for _ in range(len(self.record.rows)):
+            for _ in range(steps):
                 for name, part in self.parts.items():
-                    self.phases.mark(name)
+                    self.timer.mark(name)
                     part()
-        self.phases.mark("")
+        self.timer.mark("")
 
     @torch.no_grad()
     def act(self) -> None:
@@ -70,7 +87,7 @@ class Collector:
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
         self.record.put(self._t, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
-        self.phases.mark("control")  # in a graph it is a part of `act`
+        self.timer.mark("control")  # in a graph it is a part of `act`
         env.act(sampled["action"])
 
     @torch.no_grad()
@@ -80,11 +97,14 @@ class Collector:
         self.record.put(self._t, end._asdict())
         if self.memory:
             write(self.memory, restarted(self.memory, ended(end)))
-        self._t.add_(1).remainder_(len(self.record.rows))
+        self._t.add_(1).remainder_(len(self.record))
 
     def tensors(self) -> dict[str, Live]:
-        """The live tensors that a continuation needs, by their names in a checkpoint."""
-        return self.env.tensors() | per_world("memory/", self.memory)
+        """The live tensors that a continuation needs, by their names in a checkpoint.
+
+        Those of the worlds are the Env's. In a ring, the place of the next step is one of ours.
+        """
+        return per_world("memory/", self.memory)
 
 
 def write(places: dict[str, Tensor], values: dict[str, Tensor]) -> None:

@@ -1,94 +1,173 @@
-"""One training iteration: worlds fill a record, and a learner learns from it."""
+"""One training iteration: a source fills a record, and a learner learns from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.collector import Collector
-from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.algorithms.timing import row_of_metrics
-from gpusim_rl.core.graphs import capture
-from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, state_layout
-from gpusim_rl.envs.schedule import Curriculum
+from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
+from gpusim_rl.core.graphs import Spent, capture, fetch
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
+from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.env import Env
+
+SHARES = {  # the timed parts that make up each share of the log
+    "physics": ("physics",),
+    "environment": ("control", "settle"),
+    "policy": ("act",),
+    "update": ("rewards", "update", "returns", "minibatches", "normalizers"),
+}
+METRICS = (
+    Metric("steps_per_s", "perf/steps_per_s", "env steps per second"),
+    Metric("cores", "perf/cores", "busy cores"),
+    Metric("share/*", "perf/share/*"),
+    Metric("schedule/*", "schedule/*"),
+)
 
 
 class Iteration:
-    """A collector, a learner and a schedule as one: iterate, report, save and continue.
+    """A source, reward models, a learner and a schedule as one: iterate, report, save, continue.
 
     Args:
-        collector: fills the record that the learner reads.
-        learner: what `update`s a policy.
-        schedule: the numbers that `__call__` changes before each iteration.
-        whole: capture an iteration in one CUDA graph.
+        env: the worlds whose task is learned; the source steps them, unless its steps come from
+            elsewhere.
+        source: fills the record that the learner reads.
+        learner: improves the policy.
+        spec: what the learner was made from.
+        rewards: reward models, whose rewards are added before the update.
+        schedule: changes `numbers` before each iteration.
+        numbers: the live numbers that a curriculum or a population may write, by their keys.
+        graph: "parts" captures each part, "whole" an iteration in one graph, "off" nothing. The
+            physics of a Sim that is not capturable stays outside.
+
+    Attributes:
+        iterations: how many are done.
+        size: control steps of all worlds of this process in an iteration.
+        metrics: what every row of `report` may hold.
     """
 
     def __init__(
-        self, collector: Collector, learner: Learner, schedule: Curriculum, graph: str = "parts"
+        self,
+        env: Env,
+        source: Source,
+        learner: Learner,
+        spec: Spec,
+        *,
+        rewards: Sequence[RewardModel] = (),
+        schedule: Curriculum | None = None,
+        numbers: dict[str, Tensor] | None = None,
+        graph: str = "parts",
     ):
-        self.collector, self.learner, self.schedule = collector, learner, schedule
-        self.env, self.policy, self.phases = collector.env, learner.policy, collector.phases
-        self.group, self.graph = self.env.group, graph
-        self.size = len(collector.record.rows) * self.env.num_envs
-        self.iterations = self.logged = 0  # done; done at the last report
-        whole = graph == "whole" and self.env.sim.capturable
-        self._collect_and_update = capture(self._both, self.env.device, on=whole)
+        self.env, self.source, self.learner, self.spec = env, source, learner, spec
+        self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
+        self.rewards, self.graph = rewards, graph
+        self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
+        self.size = spec.num_steps * env.num_envs
+        self.iterations = self.logged = 0  # known to the host: done; at the last report
+        made = [x for model in (learner, *rewards) for x in model.metrics]
+        self.metrics = (*env.statistics.metrics, *METRICS, *made)
+        self._made = [x.key for x in made]
+        whole = graph == "whole" and env.sim.capturable
+        self._iterate = capture(self.collect_and_update, env.device, on=whole)
+        self._rewards = [(spec.capture(x.add_reward), spec.capture(x.update)) for x in rewards]
 
     def iteration(self) -> None:
         """Collect and learn. Nothing here reads a tensor on the host."""
-        self.schedule.write(self, self.iterations)
-        self.phases.mark("iteration" if self.graph == "whole" else "")
-        self._collect_and_update()
-        self.phases.mark("")
+        if self.schedule.write(self.numbers, self.env.success, self.iterations):
+            self.env.update_observations()
+        self.timer.mark("iteration" if self.graph == "whole" else "")
+        self._iterate()
+        self.timer.mark("")
         self.iterations += 1
 
-    def _both(self) -> None:
-        self.collector.collect()
+    def collect_and_update(self) -> None:
+        """One iteration. In place."""
+        self.source.collect(self.spec.num_steps)
         self.update()
 
     def update(self) -> None:
         """Learn from what was collected. In place."""
-        self.learner.update(self.phases.mark)
-
-    def scheduled_number(self, key: str) -> Tensor:
-        """The live number of a configuration key: the learner's or the Env's."""
-        own = key.startswith("algo.")
-        return self.learner.numbers[key[5:]] if own else self.env.scheduled_number(key)
+        record = self.source.record
+        for add, _ in self._rewards:
+            self.timer.mark("rewards")
+            add(record)
+        self.timer.mark("update")
+        self.learner.update(record)
+        for _, learn in self._rewards:
+            self.timer.mark("rewards")
+            learn(record)
+        self.timer.mark("")
+        self.spec.iteration.add_(1)
 
     def report(self) -> Callable[[], dict[str, float]]:
-        """Start copying the metrics since the last report; the function returned waits for them."""
-        scheduled = self.schedule.numbers(self)
-        own = self.learner.measures()
-        values = torch.cat([own, *(x[None] for x in scheduled.values())])
+        """Begin to read the means since the last report.
+
+        The function returned gives them. It waits for the device to have computed them, and for no
+        later work.
+        """
+        names, sums = self.env.report()
+        scheduled = self.schedule.columns(self.numbers)
+        own = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
+        values = fetch(torch.cat([*own, *(x[None] for x in scheduled.values())]))
         steps = self.group.size * (self.iterations - self.logged) * self.size
-        names = [*self.learner.metrics, *scheduled]
-        read = row_of_metrics(self.env, values, names, self.phases.take(), steps)
+        spent, statistics = self.timer.take(), self.env.statistics
+        keys = [*self._made, *scheduled]
         self.logged = self.iterations
-        self.learner.clear_measures()
+
+        def read() -> dict[str, float]:
+            row = values()
+            own = dict(zip(keys, row[len(names) :], strict=True))
+            return statistics.means(names, row) | own | timing(spent(), steps)
+
         return read
 
-    def metrics(self) -> dict[str, float]:
-        """The metrics since the last report, at once."""
-        return self.report()()
-
     def slow_down(self, factor: float) -> None:
-        """Multiply the learning rates. In place."""
+        """Multiply the learning rates, after a training went wrong. In place."""
         for rate in self.learner.rates:
             rate.mul_(factor)
 
+    def learned(self) -> dict[str, Live]:
+        """The live tensors of what is learned, by name: one part of a checkpoint."""
+        tensors = shared("", {"iteration": self.spec.iteration}) | self.learner.tensors()
+        for model in self.rewards:
+            tensors |= model.tensors()
+        return tensors
+
+    def held(self) -> dict[str, Live]:
+        """The live tensors of the worlds and of the source: the other part of a checkpoint."""
+        return self.env.tensors() | self.source.tensors()
+
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        return self.collector.tensors() | self.learner.tensors()
+        return self.held() | self.learned()
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, with the worlds of all processes: a checkpoint."""
         return copy_state(self.tensors(), self.group)
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
-        """Continue exactly from what `state` returned, in place; ValueError unless it fits."""
+        """Continue exactly from what `state` returned. In place, or not at all.
+
+        Raises:
+            ValueError: the state does not fit. `where` says what it was read from.
+        """
         live = self.tensors()
         check_layout(state, state_layout(live, self.group), where)
         ours = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in ours}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in ours})
-        self.iterations = self.logged = int(self.learner.iteration_count)
+        self.iterations = self.logged = int(self.spec.iteration)
+
+
+def timing(spent: dict[str, Spent], steps: int) -> dict[str, float]:
+    """Speed [steps/s], and the share of the time of each group of timed parts.
+
+    On the CPU also `cores`, how many were busy on average.
+    """
+    total = max(sum(part.wall for part in spent.values()), 1e-9)
+    row = {"steps_per_s": steps / total}
+    for share, parts in SHARES.items():
+        row[f"share/{share}"] = sum(spent.get(part, Spent()).wall for part in parts) / total
+    processor = sum(part.processor for part in spent.values())
+    return row | ({"cores": processor / total} if processor else {})

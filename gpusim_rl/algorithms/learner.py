@@ -1,42 +1,154 @@
-"""`Learner`: what an algorithm is to everything else. It knows no Env and no Sim."""
+"""The seams of training: a `Source` fills a `Record`, and a `Learner` learns from it.
+
+None of them knows a configuration. A learner knows no Env and no Sim either: it is made from a
+`Spec`, so that worlds, a file or another machine may fill its record.
+"""
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.graphs import Captured, Phases, capture
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.record import Columns, Record
+from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live
+from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.networks.actor_critic import Policy
 
 
-class Learner(Protocol):
-    """What improves a policy from a record.
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What a learner is made from.
 
-    Attributes:
-        numbers: the live numbers that a curriculum may write, by key of the section `algo`.
-        rates: learning rates, which `slow_down` multiplies.
-        metrics: the names of `measures`.
-        iteration_count: () int64 updates done.
+    Args:
+        dims: widths of the actor's observation, of the critic's and of the action: no, nc, nu.
+        num_envs: B, worlds of this process.
+        num_steps: T, control steps of each in an iteration.
+        horizon: control steps of an episode.
+        mirrors: gives the mirrors of both observations and of the action; None without a mirror
+            image. Raises ValueError if the task declares one that is wrong.
+        seed: of every random number; worlds: (B,) int64 global ids.
+        group: the processes that learn together, each from its own worlds.
+        captured: record each part of an update in a CUDA graph.
+        threads: of torch in an update on the CPU: rounding depends on it. 0: as it is.
+        timer: takes the names of the parts of an update, which reports show as shares.
+        iteration: () int64, how many iterations are done. Whoever iterates counts it.
     """
 
-    policy: Policy
-    numbers: dict[str, Tensor]
-    rates: list[Tensor]
-    metrics: tuple[str, ...]
-    iteration_count: Tensor
+    dims: tuple[int, int, int]
+    num_envs: int
+    num_steps: int
+    horizon: int
+    worlds: Tensor
+    iteration: Tensor
+    seed: int = 1
+    mirrors: Callable[[], Mirrors | None] = lambda: None
+    group: ProcessGroup = SINGLE
+    captured: bool = False
+    threads: int = 0
+    timer: Phases = field(default_factory=lambda: Phases(torch.device("cpu")))
 
-    def update(self, mark: Callable[[str], None]) -> None:
-        """Learn from the record. `mark` names the part that follows, for the timing. In place."""
-        ...
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors are."""
+        return self.worlds.device
 
-    def measures(self) -> Tensor:
-        """(len(metrics),) means since they were cleared."""
-        ...
+    def capture(self, part: Callable[..., None]) -> Captured:
+        """A part of an update, as a CUDA graph where that is asked for and can be."""
+        return capture(part, self.device, on=self.captured)
 
-    def clear_measures(self) -> None:
-        """Begin new means. In place."""
+    def rng(self) -> Rng:
+        """Random numbers for what a learner draws. It is drawn by a count of its own."""
+        return Rng(self.seed, self.worlds)
+
+
+class Source(Protocol):
+    """Fills a record: a `Collector`, a file of demonstrations, other machines.
+
+    Attributes:
+        record: (T, B, …) or a ring (R, B, …): its length is not the number of steps collected.
+    """
+
+    record: Record
+
+    def collect(self, steps: int) -> None:
+        """Write the next steps. In place; reads no tensor on the host."""
         ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         ...
+
+
+class Learner(Protocol):
+    """What improves a policy from a record.
+
+    It is made as `Kind(spec, **settings)`. Its settings are the fields of a dataclass
+    `Kind.Settings`, or else the keyword-only arguments of its constructor.
+
+    Attributes:
+        policy: acts, and is evaluated and exported.
+        columns: what it wants of each step. The source provides these and no others.
+        length: rows of the record, mostly `spec.num_steps`; more make it a ring.
+        rates: learning rates, () each, which `slow_down` multiplies.
+        metrics: of `measures`, in its order. Among them, `bad` counts the iterations in a row that
+            were of no use: after some, training goes back to a checkpoint.
+        live: names of settings that may change while it learns. Those that do are tensors ().
+    """
+
+    policy: Policy
+    columns: Columns
+    length: int
+    rates: tuple[Tensor, ...]
+    metrics: tuple[Metric, ...]
+    live: tuple[str, ...]
+
+    def update(self, record: Record) -> None:
+        """Learn from what was collected. In place; reads no tensor on the host."""
+        ...
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) on the device. Sums begin anew."""
+        ...
+
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, those of the policy as `policy/…`."""
+        ...
+
+
+class RewardModel(Protocol):
+    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`.
+
+    Attributes:
+        columns: what it wants of each step.
+        metrics: of `measures`, in its order.
+    """
+
+    columns: Columns
+    metrics: tuple[Metric, ...]
+
+    def add_reward(self, record: Record) -> None:
+        """Add to `record.reward`. In place."""
+        ...
+
+    def update(self, record: Record) -> None:
+        """Learn from the record, after the learner. In place."""
+        ...
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) on the device."""
+        ...
+
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        ...
+
+
+def settings_of(kind: Any) -> Callable[..., Any]:
+    """What takes the settings of a learner as keyword arguments, to be checked against."""
+    return getattr(kind, "Settings", kind)

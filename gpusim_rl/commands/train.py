@@ -1,10 +1,19 @@
-"""The command `gpusim-train`, which is train.py in a checkout."""
+"""The command `gpusim-train`, which is train.py in a checkout, and `train`, the same from Python.
+
+    from gpusim_rl.commands.train import configure, train
+
+    result = train(configure("task=cartpole", "iterations=20"))
+    print(result.path, result.scores["success"])
+
+The words are those of train.py's command line. Torch is imported inside functions: mistakes in the
+command line are answered before.
+"""
 
 import sys
 from itertools import chain, count
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -15,7 +24,92 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF, program
 
+if TYPE_CHECKING:
+    from gpusim_rl.envs.task import Scores
+    from gpusim_rl.training.trainer import Result, Trainer
+
 REFUSED: list[str] = []  # policies of a multirun that fail gate=true
+
+
+def configure(*words: str) -> dict[str, Any]:
+    """The configuration of a training, from the words of train.py's command line.
+
+    Raises:
+        ValueError, OSError: they are wrong, in one line.
+    """
+    from gpusim_rl.config import resume
+    from gpusim_rl.config.compose import compose_plain
+
+    return resume.check_training(compose_plain("config", list(words)), list(words))
+
+
+def train(cfg: dict[str, Any]) -> "Result":
+    """Train, evaluate, export, report and judge, as a configuration of `configure` says.
+
+    Raises:
+        ValueError: a value of the configuration does not fit the task or the machine.
+        OSError: the results cannot be written.
+        TrainingFailed: training went wrong too often.
+    """
+    trainer = make_trainer(cfg)
+    result = iterate(trainer)
+    return result if result.signal else write_results(trainer, trainer.evaluate())
+
+
+def make_trainer(cfg: dict[str, Any]) -> "Trainer":
+    """The trainer of a configuration; ValueError or OSError in one line if it cannot be made."""
+    from gpusim_rl.training.trainer import Trainer
+
+    if cfg["film_every"]:
+        from gpusim_rl.viewer.offscreen import choose_backend
+
+        choose_backend()  # a mistake now, not a line at each film
+    return Trainer(cfg)
+
+
+def iterate(trainer: "Trainer") -> "Result":
+    """Train until it is over or a signal comes. A training that fails has its report, too."""
+    from gpusim_rl.training.signals import Signals
+
+    try:
+        with Signals(trainer.loop.stopwatch.skip) as signals:
+            return trainer.train(lambda: signals.caught)
+    except Exception:
+        write_report(trainer)
+        raise
+
+
+def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
+    """Write the files of a training's end: scores, policy, films, report and verdict.
+
+    Raises:
+        ValueError, OSError: one cannot be written.
+    """
+    if trainer.group.rank > 0:
+        trainer.group.leave()
+        return trainer.result()
+    failed, refused = True, ""
+    try:
+        trainer.write_files(scores)
+        write_report(trainer)
+        if trainer.cfg["gate"]:  # it writes into the file, which the loggers get
+            from gpusim_rl.gate.command import gate_trained
+
+            refused = gate_trained(trainer.run.path / "policy.onnx")
+        trainer.log_files()
+        failed = False
+    finally:
+        trainer.close(failed)
+    trainer.group.leave()
+    return trainer.result(scores=scores, refused=refused)
+
+
+def write_report(trainer: "Trainer") -> None:
+    """Write report.html, if the configuration wants one; one line if it cannot be written."""
+    from gpusim_rl.report import command as report
+
+    if trainer.group.rank == 0 and trainer.cfg["report"]:
+        report.write_or_warn([trainer.run.path], trainer.run.path / "report.html")
 
 
 def train_or_exit(cfg: dict[str, Any], refused: list[str] | None = None) -> None:
@@ -38,15 +132,14 @@ def train_or_exit(cfg: dict[str, Any], refused: list[str] | None = None) -> None
 def train_and_evaluate(cfg: dict[str, Any], refused: list[str] | None) -> None:
     """What `train_or_exit` does; PeerLost if the connection to other processes failed."""
     from gpusim_rl.training.loop import TrainingFailed
-    from gpusim_rl.training.memory_plan import show_plan
-    from gpusim_rl.training.trainer import Trainer
+    from gpusim_rl.training.memory import show_plan
 
     with errors.one_line_errors():
         if cfg["plan"]:
             return show_plan(cfg)
-        trainer = Trainer(cfg)
+        trainer = make_trainer(cfg)
     try:
-        result = trainer.train()
+        result = iterate(trainer)
     except TrainingFailed as error:
         errors.exit_with_error(str(error), 1)
     if result.signal:
@@ -58,21 +151,23 @@ def train_and_evaluate(cfg: dict[str, Any], refused: list[str] | None) -> None:
         raise SystemExit(128 + result.signal)
     scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
     with errors.one_line_errors(1):
-        result = trainer.write_results(scores)
-    path = result.path
-    asked = {"policy.onnx": cfg["export"] != "none", "report.html": cfg["report"]}
-    files = [
-        f"{path}/{name}" for name, wanted in asked.items() if wanted and (path / name).exists()
-    ]
-    *others, last = [f"{path}/eval.json", *files]
-    written = f"{', '.join(others)} and {last}" if others else last
-    trainer.table.say(f"wrote {written}; see it: {program('play')} run={path}")
+        result = write_results(trainer, scores)
+    trainer.table.say(f"wrote {files_of(trainer)}; see it: {program('play')} run={result.path}")
     if not result.refused:
         return
     if refused is None:
         errors.exit_with_error(result.refused, 1)
     errors.warn(f"error: {result.refused}")
-    refused.append(f"{path}/policy.onnx")
+    refused.append(f"{result.path}/policy.onnx")
+
+
+def files_of(trainer: "Trainer") -> str:
+    """The files that the end of a training has written, as a list in words."""
+    cfg, path = trainer.cfg, trainer.run.path
+    asked = {"policy.onnx": cfg["export"] != "none", "report.html": cfg["report"]}
+    files = [name for name, wanted in asked.items() if wanted and (path / name).exists()]
+    *others, last = [f"{path}/{name}" for name in ("eval.json", *files)]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:

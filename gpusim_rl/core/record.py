@@ -1,64 +1,142 @@
-"""Rows of named columns in one tensor: a rollout, the samples of an update, a minibatch."""
+"""Rows of named columns in one tensor: a rollout, a ring, the samples of an update, a minibatch."""
 
 from itertools import accumulate
+from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.symmetry import Flip, Mirror, join, keep
 
-NUMBER, FLAG = 0, -1  # instead of a width: one number, or one truth value, without an axis
+
+class Column(NamedTuple):
+    """What a record holds under a name: for each row a value of this shape and type."""
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def storage(self) -> torch.dtype:
+        """The type of the tensor that holds it.
+
+        Truth values lie among the float32 numbers, so that one kernel writes all that a step gives.
+        """
+        return torch.float32 if self.dtype == torch.bool else self.dtype
+
+
+NUMBER, FLAG = Column(), Column(dtype=torch.bool)
+Columns = dict[str, Column]
+
+
+def vector(width: int) -> Column:
+    """A column of `width` float32 numbers."""
+    return Column((width,))
 
 
 class Record:
     """Rows (…, width) whose columns have names: `record.reward` is a view of that column.
 
+    Columns of one type share one tensor. A column of truth values is a copy.
+
     Args:
-        widths: name of a column → its width, or NUMBER for (…), or FLAG for (…) bool, a copy.
-        rows: (…, width of all columns together), which views share.
+        columns: name → its column.
+        parts: type → (…, width of all columns of that type together), which views share.
+        memory: what the policy remembered before the first of the steps, name → (B, …).
     """
 
-    def __init__(self, widths: dict[str, int], rows: Tensor):
-        self.widths, self.rows = widths, rows
-        sizes = [max(n, 1) for n in widths.values()]
-        self._ends = dict(zip(widths, accumulate(sizes), strict=True))
-        parts = dict(zip(widths, rows.split(sizes, dim=-1), strict=True))
-        self._columns = {
-            name: part if widths[name] > 0 else part.squeeze(-1) for name, part in parts.items()
-        }
+    def __init__(
+        self,
+        columns: Columns,
+        parts: dict[torch.dtype, Tensor],
+        memory: dict[str, Tensor] | None = None,
+    ):
+        self.columns, self.parts, self.memory = columns, parts, memory or {}
+        self._place: dict[str, slice] = {}
+        self._views: dict[str, Tensor] = {}
+        for dtype, rows in parts.items():
+            mine = {name: x.shape for name, x in columns.items() if x.storage == dtype}
+            ends = accumulate(prod(shape) for shape in mine.values())
+            for (name, shape), end in zip(mine.items(), ends, strict=True):
+                place = self._place[name] = slice(end - prod(shape), end)
+                view = rows[..., place]
+                view = view if len(shape) == 1 else view.squeeze(-1) if not shape else view
+                self._views[name] = view.unflatten(-1, shape) if len(shape) > 1 else view
 
     @classmethod
-    def zeros(cls, widths: dict[str, int], *shape: int, device: torch.device) -> "Record":
+    def zeros(cls, columns: Columns, *shape: int, device: torch.device) -> "Record":
         """A record (*shape, …) of zeros."""
-        return cls(widths, torch.zeros(*shape, row_width(widths), device=device))
+        return cls(
+            columns,
+            {
+                dtype: torch.zeros(*shape, width, dtype=dtype, device=device)
+                for dtype, width in widths(columns).items()
+            },
+        )
 
     def __getattr__(self, name: str) -> Tensor:
-        if name.startswith("_") or name not in self._columns:
-            raise AttributeError(f"{name!r} is no column of {', '.join(self.__dict__['widths'])}")
-        column = self._columns[name]
-        return column != 0 if self.widths[name] == FLAG else column
+        if name.startswith("_") or name not in self._views:
+            raise AttributeError(f"{name!r} is no column of {', '.join(self.__dict__['columns'])}")
+        view = self._views[name]
+        return view != 0 if self.columns[name].dtype == torch.bool else view
+
+    def __len__(self) -> int:
+        """Rows along the first axis: steps of a rollout or of a ring."""
+        return len(next(iter(self.parts.values())))
+
+    @property
+    def rows(self) -> Tensor:
+        """(…, width) the columns of float32 numbers and truth values."""
+        return self.parts[torch.float32]
+
+    @property
+    def schema(self) -> str:
+        """The columns as a text, which two sides of a wire can compare."""
+        about = (
+            f"{name}:{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+            for name, x in self.columns.items()
+        )
+        return " ".join(about).replace(", ", ",")
 
     def span(self, first: str, last: str) -> Tensor:
-        """(…, n) adjacent columns as one view."""
-        return self.rows[..., self._ends[first] - max(self.widths[first], 1) : self._ends[last]]
+        """(…, n) adjacent columns of one type as one view."""
+        rows = self.parts[self.columns[first].storage]
+        return rows[..., self._place[first].start : self._place[last].stop]
 
     def put(self, t: Tensor, values: dict[str, Tensor]) -> None:
-        """Write adjacent columns (B, …), in their order, at the places t (1,). In place."""
-        first, *_, last = values
-        self.span(first, last).index_copy_(0, t, packed(values)[None])
+        """Write columns (B, …) at the places t (1,). In place.
+
+        Those of a type are adjacent and in their order. A value that is no column is left out.
+        """
+        for dtype in self.parts:
+            mine = {k: x for k, x in values.items() if k in self.columns}
+            mine = {k: x for k, x in mine.items() if self.columns[k].storage == dtype}
+            if mine:
+                first, *_, last = (*mine, *mine)
+                rows = packed(mine).to(dtype)
+                self.span(first, last).index_copy_(0, t, rows[None])
 
     def mirror(self, flips: dict[str, Flip]) -> Mirror:
-        """The mirror of a row, of the flips of its columns; the others stay as they are."""
-        same = {name: keep(*[1.0] * max(n, 1)) for name, n in self.widths.items()}
+        """The mirror of a row of numbers, of the flips of its columns; the others stay."""
+        numbers = {name: x for name, x in self.columns.items() if x.storage == torch.float32}
+        same = {name: keep(*[1.0] * prod(x.shape)) for name, x in numbers.items()}
         return Mirror(join((same | flips).values()))
 
 
-def row_width(widths: dict[str, int]) -> int:
-    """The width of all columns together."""
-    return sum(max(n, 1) for n in widths.values())
+def widths(columns: Columns) -> dict[torch.dtype, int]:
+    """Type → the width of all columns together that are stored as that type."""
+    sizes: dict[torch.dtype, int] = {}
+    for column in columns.values():
+        sizes[column.storage] = sizes.get(column.storage, 0) + prod(column.shape)
+    return sizes
+
+
+def row_bytes(columns: Columns) -> int:
+    """Bytes of a row."""
+    return sum(width * dtype.itemsize for dtype, width in widths(columns).items())
 
 
 def packed(values: dict[str, Tensor], out: Tensor | None = None) -> Tensor:
-    """(B, width) values (B, n) or (B,) side by side."""
-    columns = [x if x.ndim == 2 else x[:, None] for x in values.values()]
+    """(B, width) values (B, …) side by side."""
+    columns = [x if x.ndim == 2 else x.reshape(len(x), -1) for x in values.values()]
     return torch.cat(columns, dim=1, out=out)

@@ -99,12 +99,15 @@ class Rng:
         seed: 32-bit.
         worlds: (B,) int64, global ids. Two devices with half of the ids each draw what one device
             with all of them draws.
+        life: how often these worlds were begun before, below 2¹⁵. It stands in the upper bits of
+            the step, so that a process that starts again draws no number a second time.
     """
 
-    def __init__(self, seed: int, worlds: Tensor):
+    def __init__(self, seed: int, worlds: Tensor, life: int = 0):
         start_warp()
         self.seed, self.worlds, self.device = seed & LOW, worlds, worlds.device
-        self.step = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.life = life
+        self.step = torch.full((1,), life << 48, dtype=torch.int64, device=self.device)
         self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
         self._groups: list[tuple[int, int]] = []  # (stream id, column / 4) of each group
         self._words = self._units = torch.empty(0)
@@ -112,7 +115,7 @@ class Rng:
 
     def draw(self, step: Tensor) -> None:
         """Make the numbers of `step` (0-d int64, on the device) for all streams, in place."""
-        self.step.copy_(step)
+        self.step.copy_(step + (self.life << 48) if self.life else step)
         self._fill()
 
     def _fill(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import mujoco
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
@@ -24,13 +24,15 @@ STEPS = 64  # control steps of them
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 
-def evaluated(learner: Learner, success: float | None, ranges: dict[str, Any]) -> dict[str, Any]:
+def evaluated(
+    iteration: Iteration, success: float | None, ranges: dict[str, Any]
+) -> dict[str, Any]:
     """What readings.json of a run holds: ranges of the inputs in its final evaluation."""
-    return {"iteration": learner.iterations, "success": success, "ranges": ranges}
+    return {"iteration": iteration.iterations, "success": success, "ranges": ranges}
 
 
 def export_policy(
-    learner: Learner, cfg: dict[str, Any], run: Path, path: Path | None = None
+    iteration: Iteration, cfg: dict[str, Any], run: Path, path: Path | None = None
 ) -> float:
     """Export a run's controller, checked against the Env. Returns the largest difference.
 
@@ -38,16 +40,16 @@ def export_policy(
     Otherwise they are of whole episodes in 32 of its worlds, which are stepped for it.
 
     Args:
-        cfg: the configuration of the learner.
+        cfg: its configuration.
         run: the run directory.
         path: the file; policy.onnx in the run unless given.
     """
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
-    env = evaluation_env(learner.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
+    env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
-    policy = copy.deepcopy(learner.policy).cpu()
+    policy = copy.deepcopy(iteration.policy).cpu()
     controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
-    mean, known = MeanAction(policy, WORLDS), read_evaluated(run, learner, controller)
+    mean, known = MeanAction(policy, WORLDS), read_evaluated(run, iteration, controller)
 
     def act(obs: Tensor, began: Tensor) -> Tensor:
         mean.restart(began)
@@ -63,7 +65,7 @@ def export_policy(
             name=name,
             recorded=recorded,
             ranges=known.get("ranges") or percentiles(recorded.given),
-            lineage=lineage(run, learner) | {"success": known.get("success")},
+            lineage=lineage(run, iteration) | {"success": known.get("success")},
             rest=rest(env.task, controller),
         )
 
@@ -74,12 +76,12 @@ def rest(task: Task, controller: Controller) -> dict[str, Any]:
     return standing(model, controller.needs.readings, task.dt)
 
 
-def lineage(run: Path, learner: Learner) -> dict[str, Any]:
+def lineage(run: Path, iteration: Iteration) -> dict[str, Any]:
     """Where a policy comes from, for the file's description."""
-    return {"run": run.name, "iteration": learner.iterations}
+    return {"run": run.name, "iteration": iteration.iterations}
 
 
-def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[str, Any]:
+def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> dict[str, Any]:
     """What `evaluated` returned, from a run's file; empty unless it is of this policy."""
     try:
         known = json.loads(read_text(run / READINGS))
@@ -89,29 +91,29 @@ def read_evaluated(run: Path, learner: Learner, controller: Controller) -> dict[
         numbers.append(known["success"] or 0.0)
         fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
         finite = all(math.isfinite(float(x)) for x in numbers)
-        if fits and finite and known["iteration"] == learner.iterations:
+        if fits and finite and known["iteration"] == iteration.iterations:
             return known
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return {}
 
 
-def export_bare_network(learner: Learner, cfg: dict[str, Any], run: Path, path: Path) -> float:
+def export_bare_network(iteration: Iteration, cfg: dict[str, Any], run: Path, path: Path) -> float:
     """Export an actor alone: observation in, action out. Returns the largest difference.
 
     ValueError if the actor remembers: only the controller has inputs for its memory.
     """
-    if learner.policy.blank_memory(1):
+    if iteration.policy.blank_memory(1):
         raise ValueError("export=network needs algo.memory=none: use export=controller")
     name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
-    env = learner.env
+    env = iteration.env
     return export_network(
-        learner.policy.actor,
+        iteration.policy.actor,
         path,
         name=name,
         terms=env.term_widths,
         history=env.task.history,
-        observations=observe(learner.policy, env.task, weights=weights, noise=noise),
+        observations=observe(iteration.policy, env.task, weights=weights, noise=noise),
         mjcf=env.task.mjcf_text(),
-        lineage=lineage(run, learner),
+        lineage=lineage(run, iteration),
     )

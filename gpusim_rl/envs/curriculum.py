@@ -1,6 +1,6 @@
 """Numbers that change while a policy is trained.
 
-They are linear in the iteration, or in the success of evaluations (see `schedule.Curriculum`).
+They are linear in the iteration, or in the success of evaluations (see `Curriculum`).
 
     curriculum:
       task.sigma: {from: 1.0, to: 0.5, by: success, start: 0.2, stop: 0.8}
@@ -10,10 +10,16 @@ A configuration holds the last values, `to`: the final evaluation takes them fro
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.envs.randomization import entries, fields
+
+if TYPE_CHECKING:  # the command line checks plans without torch
+    from torch import Tensor
+
+    from gpusim_rl.envs.task import Task
 
 KEYS = ("from", "to", "by", "start", "stop")
 BY = ("iteration", "success")
@@ -23,6 +29,7 @@ KNOWN = (
     "task.<number>, task.weights.<term>, task.noise.<reading>, "
     f"task.randomise.<field>.<low|high|every>, algo.<{'|'.join(ALGO)}>"
 )
+SHARE = 0.5  # of an evaluation in the success that schedules follow
 Plan = dict[str, dict[str, Any]]
 Number = float | list[float]
 
@@ -172,3 +179,113 @@ def check_overrides(cfg: dict[str, Any], overrides: Iterable[str]) -> None:
         if any(f"{key}.".startswith(section) for section in sections) and value != entry["to"]:
             message = f"{key}={value}, but its curriculum ends at {entry['to']}"
             raise ValueError(f"{message}: leave one out (curriculum=null for none)")
+
+
+class Curriculum:
+    """Writes the numbers of a plan into live tensors, in place, between two iterations.
+
+    Schedules `by: success` follow a mean of the evaluations, `Env.success`, which begins at 0. Each
+    evaluation moves it half of the way to what was measured with `task_now`. It settles where the
+    success equals the mean.
+    """
+
+    def __init__(self, plan: Plan | None = None):
+        self.plan = plan or {}
+        self._ends: dict[str, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether a schedule follows the success of evaluations."""
+        return any(entry["by"] == "success" for entry in self.plan.values())
+
+    def follow(self, success: float, mean: "Tensor") -> None:
+        """Move the mean () of evaluations towards the success of a new one. In place."""
+        mean += SHARE * (success - mean)
+        mean.masked_fill_(mean < NEAR, 0.0)  # half of half of a number is never 0
+
+    def is_over(self, mean: float) -> bool:
+        """Whether every schedule by success is at its end where the evaluations have this mean."""
+        return all(mean >= x["stop"] - NEAR for x in self.plan.values() if x["by"] == "success")
+
+    def task_now(
+        self, task: "Task", cfg: dict[str, Any], mean: float
+    ) -> "tuple[Task, dict[str, Any]]":
+        """A task, and its section of a configuration, with numbers by success as they are now.
+
+        Numbers by iteration are at their ends. No file is read again.
+        """
+        section = config_at(self.plan, cfg, {"success": mean})["task"]
+        names = [key.removeprefix("task.") for key in self.plan if key.startswith("task.")]
+        own = {name: section[name] for name in names if "." not in name}
+        own = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
+        return replace(task, randomise=section["randomise"], **own), section
+
+    def set_first_values(self, task: "Task") -> None:
+        """Give a task the numbers with which its first worlds start.
+
+        Raises:
+            ValueError: a number cannot be scheduled, or begins out of its range.
+        """
+        for key, entry in self.plan.items():
+            section, _, rest = key.partition(".")
+            if rest.startswith("randomise."):
+                name, _, which = rest.removeprefix("randomise.").rpartition(".")
+                if name not in task.randomization.entries:
+                    raise ValueError(
+                        f"curriculum: {key}: cannot be scheduled, "
+                        "since this actuator has learned its gains"
+                    )
+                if which == "low":
+                    task.randomization.check_low(name, entry["from"])
+                task.randomization.scheduled_number(name, which).fill_(entry["from"])
+            elif section == "task" and "." not in rest:
+                first, last = (
+                    tuple(x) if isinstance(x, list) else x for x in (entry["from"], entry["to"])
+                )
+                place = task.scheduled_number(rest)
+                now = getattr(task, rest)
+                if now != last:
+                    raise ValueError(f"curriculum: {key} ends at {last}, but this robot has {now}")
+                replace(task, **{rest: first})  # its constructor checks it
+                place.copy_(task.tensor(first))
+
+    def prepare(self, success: "Tensor") -> None:
+        """Make what `write` reads, on the device and of the type of `success`."""
+        for key, entry in self.plan.items():
+            first, last = (success.new_tensor(entry[end]) for end in ("from", "to"))
+            self._ends[key] = first, last
+
+    def write(self, numbers: "dict[str, Tensor]", success: "Tensor", iteration: int) -> bool:
+        """Write the numbers for an iteration, counted from 0. In place, without a host read.
+
+        Args:
+            numbers: key → the live tensor that holds it.
+            success: () mean of the evaluations.
+
+        Returns:
+            Whether a number changes that the critic may observe. A run that is loaded here
+            observes it anew.
+        """
+        for key, entry in self.plan.items():
+            place = numbers[key]
+            now = success
+            if entry["by"] == "iteration":
+                now = success.new_full((), iteration)
+            first, last = self._ends[key]
+            done = ((now - entry["start"]) / (entry["stop"] - entry["start"])).clamp(0, 1)
+            place.copy_((1 - done) * first + done * last)
+        return any(
+            key.startswith("task.noise.") or (key.startswith("task.") and key.count(".") == 1)
+            for key in self.plan
+        )
+
+    def columns(self, numbers: "dict[str, Tensor]") -> "dict[str, Tensor]":
+        """What is scheduled as it is now: `schedule/KEY` → (), or `schedule/KEY.i` for a list."""
+        columns = {}
+        for key, entry in self.plan.items():
+            place = numbers[key].flatten()
+            if isinstance(entry["to"], list):
+                columns |= {f"schedule/{key}.{i}": x for i, x in enumerate(place)}
+            else:  # the noise of a reading is one number in each of its columns
+                columns[f"schedule/{key}"] = place[0]
+        return columns

@@ -32,7 +32,7 @@ class Env(Worlds):
         seed: of every random number.
         weights: reward term → weight ≥ 0, for each term of `task.reward` and `task.bonus`.
         noise: reading → half-width of its uniform noise, in the unit of the reading.
-        first: global id of this Env's first world.
+        first: global id of this Env's first world; life: how often they were begun before.
         stagger: begin the first episodes at random times, so that time limits are spread evenly.
         compiled: fuse the task's methods with torch.compile; rounding may depend on B then.
         group: the processes that share the worlds; this Env has those of its rank.
@@ -47,11 +47,14 @@ class Env(Worlds):
         weights: dict[str, float],
         noise: dict[str, float],
         first: int = 0,
+        life: int = 0,
         stagger: bool = True,
         compiled: bool = False,
         group: ProcessGroup = SINGLE,
     ):
-        super().__init__(task, sim, seed=seed, first=first, stagger=stagger, group=group)
+        ids = {"first": first, "life": life}
+        super().__init__(task, sim, seed=seed, **ids, stagger=stagger, group=group)
+        self.shows_end = False  # whether `settle` gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._compile(lambda fn: fn)
@@ -91,7 +94,7 @@ class Env(Worlds):
         self.act(action)
         self.advance()
         end = self.settle(on_step)
-        return Step(Observation(*(view.clone() for view in self.observation)), *end)
+        return Step(Observation(*(view.clone() for view in self.observation)), *end[:-1])
 
     def act(self, action: Tensor) -> None:
         """The first part of a step: the controls for action (B, nu)."""
@@ -123,10 +126,13 @@ class Env(Worlds):
         reasons = fault_reasons(self.sim, self._invalid, end, reward)
         timed_out, fault = self.time >= self.task.horizon, reasons.any(1)
         ended = quarantined(end, reward, failed, timed_out, fault)
+        if self.shows_end:
+            final = torch.where(fault[:, None], 0.0, self.observer.final(s))
+            ended = ended._replace(end_obs=final)
         if on_step:
             on_step(s.clone())
         self.worst_step.record(self.step_count, terms, reasons)
-        self.statistics.add(terms, *ended[1:], self.sim.overflow)
+        self.statistics.add(terms, *ended[1:-1], self.sim.overflow)
         restarted = ended.terminated | ended.truncated | fault
         if known_empty(restarted):
             self.observer.write(s, self.rng, restarted, critic=end)

@@ -5,7 +5,17 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import known_empty
+from gpusim_rl.core.metrics import Metric
 
+METRICS = (
+    Metric("return", "train/return", "return of an episode", ".2f", "return"),
+    Metric("length", "train/episode_length", "length of an episode [s]", ".1f", "episode [s]"),
+    Metric("terminated", "train/terminated", "share of episodes that the task ended", ".3f"),
+    Metric("fault", "train/faults", "steps with a fault", ".2g", "faults"),
+    Metric("overflow", "train/overflows", "steps beyond a capacity", ".2g"),
+    Metric("reward/*", "reward/*", "reward term", "+.3f"),
+    Metric("measure/*", "measure/*", "measure", ".3f"),
+)
 SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "lengths")
 
 
@@ -18,6 +28,8 @@ class Statistics:
         dt: control period [s].
         group: the processes whose sums are added.
     """
+
+    metrics = METRICS
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ class StepEnd(NamedTuple):
     terminated: Tensor  # (B,) bool  ended by the task
     truncated: Tensor  # (B,) bool  ended by the time limit alone
     fault: Tensor  # (B,) bool  quarantined: not finite, beyond LIMIT or over a capacity
+    end_obs: Tensor | None = None  # (B, no)  what the actor sees of that state, if it is asked for
 
 
 class Step(NamedTuple):

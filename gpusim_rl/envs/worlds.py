@@ -19,7 +19,7 @@ class Worlds:
         task: the task; its device is the Sim's.
         sim: made from `task.physics` with `task.fields`.
         seed: of every random number.
-        first: global id of the first world.
+        first: global id of the first world; life: how often these worlds were begun before.
         stagger: begin the first episodes at random times, so that time limits are spread evenly.
         group: the processes that share the worlds; these are of its rank.
     """
@@ -31,6 +31,7 @@ class Worlds:
         *,
         seed: int,
         first: int = 0,
+        life: int = 0,
         stagger: bool = True,
         group: ProcessGroup = SINGLE,
     ):
@@ -38,7 +39,7 @@ class Worlds:
         self.scheduled_task = task.with_scheduled_numbers
         n = self.num_envs = sim.qpos.shape[0]
         self.device = sim.qpos.device
-        self.rng = Rng(seed, torch.arange(first, first + n, device=self.device))
+        self.rng = Rng(seed, torch.arange(first, first + n, device=self.device), life)
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
         self.action = torch.zeros(n, sim.ctrl.shape[1], device=self.device)
@@ -50,7 +51,9 @@ class Worlds:
     def _start(self, stagger: bool) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
         n, task = self.num_envs, self.task
-        once = Rng(self.seed, self.rng.worlds)  # its streams need not be in the block of every step
+        once = Rng(
+            self.seed, self.rng.worlds, self.rng.life
+        )  # its streams need not be in the block of every step
         self.write(task.randomization.world(once))
         if task.fields:
             self.sim.refresh()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.maths import log_prob
-from gpusim_rl.core.record import NUMBER, Record
+from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
@@ -118,9 +118,9 @@ class Policy(nn.Module):
         return no, nc, len(self.log_std)
 
     @property
-    def stored(self) -> dict[str, int]:
-        """The columns that `sample` gives, and their widths."""
-        nu = len(self.log_std)
+    def stored(self) -> Columns:
+        """The columns that `sample` gives."""
+        nu = vector(len(self.log_std))
         return dict(action=nu, mean=nu, logp=NUMBER, std=nu)
 
     def blank_memory(self, worlds: int) -> Memory:

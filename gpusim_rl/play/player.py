@@ -46,7 +46,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     else:
         state, note, path = run.checkpoints.restore(errors.warn)
     edited = resume.edits(note, config, path)
-    from gpusim_rl.build import make_ppo  # loads torch, after mistakes are answered
+    from gpusim_rl.build import make_iteration  # loads torch, after mistakes are answered
 
     on_cpu = {
         "sim": {"name": "native", "threads": 1},
@@ -55,7 +55,7 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "num_steps": 1,
         "algo": config["algo"] | {"num_minibatches": 1},
     }
-    ppo = make_ppo(config | on_cpu, num_envs=1)
+    ppo = make_iteration(config | on_cpu, num_envs=1)
     ppo.policy.load(state, str(path))
     if edited:
         said = ", ".join(sorted(edited.values()))
@@ -83,7 +83,7 @@ def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
 
 def iterations_of(state: dict[str, Any]) -> int:
     """How many iterations a checkpoint was trained; 0 if it does not say."""
-    done = state.get("ppo/iteration")
+    done = state.get("iteration")
     return int(done) if done is not None and done.numel() == 1 else 0
 
 

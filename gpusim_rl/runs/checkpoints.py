@@ -28,6 +28,8 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "env/past/": "env/history/",
     "policy/actor.normaliser.": "policy/actor.normalizer.",
     "policy/seer.": "policy/critic_normalizer.",
+    "ppo/iteration": "iteration",
+    "ppo/skips": "ppo/skip_sums",
 }
 
 

@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import make_ppo
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import resume
 from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core import errors
@@ -46,10 +46,10 @@ def main(words: list[str]) -> None:
         count = min(int(rest[1]) if rest[1:] else HASHED, max(expected, default=0))
         if count < 1:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
-        learner = make_ppo(cfg)
+        training = make_iteration(cfg)
     for line in differences(run):
         print(errors.printable(line))
-    if learner.schedule.needs_evaluation and count > cfg["eval_every"]:
+    if training.schedule.needs_evaluation and count > cfg["eval_every"]:
         count = cfg["eval_every"]
         print(
             "the curriculum goes by evaluations, which are not repeated here: "
@@ -57,9 +57,9 @@ def main(words: list[str]) -> None:
         )
     for i in range(1, count + 1):
         with waiting(f"iteration {i} of {count}"):
-            learner.iteration()
+            training.iteration()
         if i in expected:
-            compare(learner, i, expected[i])
+            compare(training, i, expected[i])
 
 
 def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
@@ -80,9 +80,9 @@ def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
     return hashes
 
 
-def compare(learner: Learner, iteration: int, expected: dict[str, Any]) -> None:
+def compare(training: Iteration, iteration: int, expected: dict[str, Any]) -> None:
     """Print whether a state has the expected hashes; exits with 1 if it has not."""
-    hashes = digests({name: value.cpu() for name, value in learner.state().items()})
+    hashes = digests({name: value.cpu() for name, value in training.state().items()})
     names = sorted(hashes.keys() | expected.keys())
     wrong = [name for name in names if hashes.get(name) != expected.get(name)]
     if not wrong:

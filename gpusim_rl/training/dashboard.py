@@ -1,5 +1,6 @@
 """The live table of a training, in a terminal."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from rich.console import Console, Group
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpusim_rl.core.errors import printable
+from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.waiting import clock, waiting
 from gpusim_rl.training.bottleneck import pages_read, verdict
 
@@ -26,11 +28,21 @@ class Dashboard:
         title: shown above the table.
         iterations: in all.
         done: of them, before this process.
+        metrics: names in the table, and formats. Those of the learner come last.
         quiet: print nothing.
     """
 
-    def __init__(self, title: str, iterations: int, done: int = 0, *, quiet: bool = False):
+    def __init__(
+        self,
+        title: str,
+        iterations: int,
+        done: int = 0,
+        *,
+        metrics: Iterable[Metric] = (),
+        quiet: bool = False,
+    ):
         self.title, self.iterations, self.done = title, iterations, done
+        self.metrics = [x for x in metrics if x.table]
         self.console = Console(stderr=False, quiet=quiet)
         self.live = (
             Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
@@ -94,14 +106,9 @@ class Dashboard:
             ("environment", f"{row['share/environment']:.0%}"),
             ("policy", f"{row['share/policy']:.0%}"),
             ("update", f"{row['share/update']:.0%}"),
-            ("return", f"{row['return']:.2f}"),
-            ("episode", f"{row['length']:.1f} s"),
-            ("faults", f"{row['fault']:.2g}, {row['skipped']:.2g} skipped"),
             ("success", f"{row['success']:.3f}" if "success" in row else "at the end"),
-            ("KL", f"{row['approx_kl']:.4f}"),
-            ("rate", f"{row['learning_rate']:.1e}"),
-            ("std", f"{row['std']:.2f}"),
         ]
+        head += [(x.table, format(row[x.key], x.format)) for x in self.metrics if x.key in row]
         terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
         measures = {k[8:]: v for k, v in row.items() if k.startswith("measure/")}
         errors = [(k, f"{v:.3f}") for k, v in measures.items() if "/" not in k]

@@ -2,21 +2,32 @@
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from safetensors.torch import save as to_bytes
+from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.paths import program
+from gpusim_rl.envs.env import Env
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
-from gpusim_rl.training.incident import describe, write_report
 from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
-from gpusim_rl.training.signals import Signals
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
 Row = dict[str, float]
+METRICS = (
+    Metric("env_steps", "train/env_steps", "env steps"),
+    Metric("time_s", "perf/time_s", "time of training [s]"),
+    Metric("success", "train/success", "success", ".3f"),
+    Metric("rollbacks", "train/rollbacks", "roll-backs"),
+    Metric("eval/*", "eval/*"),
+)
 
 
 class TrainingFailed(RuntimeError):
@@ -24,90 +35,110 @@ class TrainingFailed(RuntimeError):
 
 
 class Training:
-    """Iterate a learner until its iterations are done, its success is reached or a signal comes.
+    """Iterates until all iterations are done, the success is reached or somebody stops it.
 
     Args:
         cfg: the configuration.
-        learner: ready for its next iteration. `self.learner` is the one to use afterwards.
+        iteration: ready for its next one. `self.iteration` is the one to use afterwards.
         run: where checkpoints, metrics and hashes are written.
-        note: of the checkpoint that learner comes from: seconds trained before, roll-backs.
-        build: makes a learner of a configuration.
-        evaluate: gives the success of a learner, 0 to 1.
-        write_metrics: takes each row of metrics.
-        table: shows them.
+        note: of the checkpoint that it comes from: seconds trained before, roll-backs.
+        build: makes an `Iteration` of a configuration.
+        evaluate: gives the success of its policy, 0 to 1.
+        table: shows the rows of metrics.
+
+    Attributes:
+        stopped: what `stop` returned that ended the training, or 0.
     """
 
     def __init__(
         self,
         cfg: dict[str, Any],
-        learner: Learner,
+        iteration: Iteration,
         run: Run,
         *,
         note: dict[str, str],
-        build: Callable[[dict[str, Any]], Learner],
-        evaluate: Callable[[Learner], float],
-        write_metrics: Callable[[Row], None],
+        build: Callable[[dict[str, Any]], Iteration],
+        evaluate: Callable[[Iteration], float],
         table: Dashboard,
     ):
-        self.cfg, self.learner, self.run, self.group = cfg, learner, run, learner.env.group
-        self.build, self.evaluate, self.write_metrics = build, evaluate, write_metrics
+        self.cfg, self.iteration, self.run, self.group = cfg, iteration, run, iteration.group
+        self.build, self.evaluate, self.stopped = build, evaluate, 0
         self.seconds_before = number(note.get("time_s"))
         self.checkpoint_writer = CheckpointWriter(run, table.say)
         self.stopwatch = Stopwatch(self.seconds_before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
+        self.rows: list[Row] = []  # that were logged, and not yielded yet
         self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
-        self.over = is_over(cfg, note, learner.iterations)
-        self.saved = learner.iterations if note else -1  # the iteration of the last checkpoint
+        self.over = is_over(cfg, note, iteration.iterations)
+        self.saved = iteration.iterations if note else -1  # the iteration of the last checkpoint
         self.progress, self.table = Progress(cfg, note), table
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
-    def __call__(self) -> int:
-        """Train. Returns the number of the signal that ended it, or 0.
+    def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
+        """Train, and yield each row of metrics once it is logged. A checkpoint is saved at the end.
+
+        The training ends when it is over, when `stop` returns another number than 0, which is
+        asked after each iteration, or when the generator is closed.
 
         Raises:
             TrainingFailed: it went wrong too often.
         """
-        with Signals(self.stopwatch.skip) as signals:
-            if self.learner.iterations == 0:
-                self.save()
-            last = self.over
-            try:
-                while not last and not (ended := self.group.max(signals.caught)):
-                    last = self.step(signals)
-                if self.saved != self.learner.iterations:  # the signal came after what was due
-                    self.flush()
-                    if not self.bad:
-                        self.save()
-            finally:
-                self.checkpoint_writer.close()
-        return 0 if last else ended
+        if self.iteration.iterations == 0:
+            self.save()
+        last = self.over
+        try:
+            while not last and not (stopped := self.group.max(stop())):
+                try:
+                    last = self.step(stop)
+                finally:
+                    yield from self.take_rows()
+            self.stopped = 0 if last else stopped
+            self.save_rest()
+            yield from self.take_rows()
+        except GeneratorExit:
+            self.save_rest()
+            raise
+        finally:
+            self.checkpoint_writer.close()
 
-    def step(self, signals: Signals) -> bool:
+    def take_rows(self) -> Iterator[Row]:
+        """The rows that were logged since the last call."""
+        while self.rows:
+            yield self.rows.pop(0)
+
+    def save_rest(self) -> None:
+        """Save the last iteration, if the training was stopped after what was due."""
+        if self.saved != self.iteration.iterations:
+            self.flush()
+            if not self.bad:
+                self.save()
+
+    def step(self, stop: Callable[[], int] = lambda: 0) -> bool:
         """Do an iteration and all that is due after it. Returns whether it was the last."""
         cfg = self.cfg
         self.stopwatch.tick()
-        self.learner.iteration()
-        i = self.learner.iterations
+        self.iteration.iteration()
+        i = self.iteration.iterations
         self.flush()  # the row of an earlier iteration, now that the device has this one to do
-        if self.learner.iterations != i:
+        if self.iteration.iterations != i:
             return False  # rolled back
-        # No local name holds the learner: `flush` may replace it by one with larger capacities.
+        # No local name holds the iteration: `flush` may replace it by one with larger capacities.
         if i <= HASHED:
-            state = self.learner.state()
+            state = self.iteration.state()
             if self.group.rank == 0:
                 self.checkpoint_writer.hash(i, state)
         row, success = self.success_if_due(i)
         last = i == cfg["iterations"] or bool(cfg["stop_at"] and (success or 0.0) >= cfg["stop_at"])
-        caught = bool(self.group.max(signals.caught))
+        stopped = bool(self.group.max(stop()))
         due = any(n and i % n == 0 for n in (cfg["save_every"], cfg["film_every"]))
-        save = last or bool(row) or caught or due
+        save = last or bool(row) or stopped or due
         if i % cfg["log_every"] == 0 or save:
-            worst = self.learner.env.worst_step
-            self.pending.append((i, self.learner.report(), row, worst.worst()))
+            worst = self.iteration.env.worst_step
+            self.pending.append((i, self.iteration.report(), row, worst.worst()))
             worst.clear()
-        if save or self.learner.env.device.type == "cpu":
+        if save or self.iteration.env.device.type == "cpu":
             self.flush()
-            if self.learner.iterations != i:
+            if self.iteration.iterations != i:
                 return False
         if save and (last or not self.bad):  # a roll-back must return to a good state
             self.save(success)
@@ -115,15 +146,15 @@ class Training:
 
     def success_if_due(self, i: int) -> tuple[Row, float | None]:
         """What i's row says of success; and success, if all numbers by success are at their end."""
-        schedule, mean = self.learner.schedule, self.learner.env.success
+        schedule, mean = self.iteration.schedule, self.iteration.env.success
         needed = schedule.needs_evaluation
         due = (needed or self.cfg["stop_at"]) and not i % self.cfg["eval_every"]
         if not (due and self.group.broadcast(needed or self.progress.may_reach(i))):
             return {}, None
-        if self.learner.env.device.type == "cuda":
-            torch.cuda.synchronize(self.learner.env.device)  # what was launched is training
+        if self.iteration.env.device.type == "cuda":
+            torch.cuda.synchronize(self.iteration.env.device)  # what was launched is training
         with self.stopwatch.paused():
-            own = self.evaluate(self.learner) if self.group.rank == 0 else 0.0
+            own = self.evaluate(self.iteration) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
         over = schedule.is_over(mean.item())  # at an evaluation, outside the iteration
         schedule.follow(success, mean)
@@ -141,24 +172,24 @@ class Training:
         }
         if success is not None:
             note["success"] = str(success)
-        self.saved, state = self.learner.iterations, self.learner.state()
+        self.saved, state = self.iteration.iterations, self.iteration.state()
         if self.group.rank == 0:
-            self.checkpoint_writer.save(self.learner.iterations, state, note, success=success)
+            self.checkpoint_writer.save(self.iteration.iterations, state, note, success=success)
 
     def flush(self) -> None:
         """Log the pending rows. Waits for the device to have done those iterations, no later."""
         while self.pending:
             i, read, success, worst = self.pending.pop(0)
             metrics, seconds = read(), self.stopwatch.seconds
-            del read  # it holds the learner, which may be replaced
-            env_steps = i * self.learner.size * self.group.size
+            del read  # it holds the iteration, which may be replaced
+            env_steps = i * self.iteration.size * self.group.size
             row = {"iteration": i, "env_steps": env_steps, "time_s": seconds} | metrics | success
             row["rollbacks"] = self.rollbacks
             if self.group.rank == 0:
                 self.log(row)
-                self.write_metrics(row)
+                self.rows.append(row)
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
-            self.bad = int(row["bad"])
+            self.bad = int(row.get("bad", 0))
             self.progress.log(row)
             if row["overflow"]:
                 self.enlarge(row)
@@ -197,10 +228,10 @@ class Training:
             raise TrainingFailed(
                 f"{bad}, and no checkpoint can be loaded: {error}; {reason}"
             ) from None
-        self.learner.load(state, str(path))
-        self.learner.env.worst_step.clear()
+        self.iteration.load(state, str(path))
+        self.iteration.env.worst_step.clear()
         self.progress = Progress(self.cfg, note)
-        self.learner.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
+        self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
         self.pending.clear()
@@ -211,8 +242,8 @@ class Training:
     def rewind(self) -> None:
         """Remove the rows that will be written again, and write the count of roll-backs."""
         self.run.json("rollbacks.json", self.rollbacks)
-        for row in self.run.rewind(self.learner.iterations)[-1:]:
-            self.learner.env.statistics.restore_means(row)
+        for row in self.run.rewind(self.iteration.iterations)[-1:]:
+            self.iteration.env.statistics.restore_means(row)
 
     def attempt(self, write: Callable[[], None]) -> None:
         """Write to the run. If the disk is full or gone, tell the user and go on."""
@@ -223,14 +254,14 @@ class Training:
 
     def report(self, i: int, worst: torch.Tensor) -> str:
         """Write the report about the worst step. Returns what it says, in a few words."""
-        line, report, tensors = describe(self.learner.env, worst, i)
+        line, report, tensors = describe(self.iteration.env, worst, i)
         if self.group.rank > 0:
             return line
         return f"{line}; {write_report(self.run, self.cfg, report, tensors)}"
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded. With sim.grow, double it and go on exactly."""
-        over, sizes = int(row["overflow"]), self.learner.env.sim.exceeded()
+        over, sizes = int(row["overflow"]), self.iteration.env.sim.exceeded()
         what = f"iteration {int(row['iteration'])}: {over} steps went over a capacity"
         settings = " ".join(f"sim.{name}={size}" for name, size in sizes.items())
         if not sizes:
@@ -240,11 +271,49 @@ class Training:
             return self.table.say(f"{what}, and were left out: set {settings}")
         self.table.say(f"{what}, and were left out: going on with {settings}")
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
-        state = {name: value.cpu() for name, value in self.learner.state().items()}
-        iteration = self.learner.iterations
-        del self.learner
+        state = {name: value.cpu() for name, value in self.iteration.state().items()}
+        done = self.iteration.iterations
+        del self.iteration
         gc.collect()  # its memory, before another one takes as much: an Env refers to itself
-        self.learner = self.build(self.cfg)
-        self.learner.load(state, f"iteration {iteration}")
-        self.learner.env.statistics.clear_overflows()  # of the smaller one, while the row was read
+        self.iteration = self.build(self.cfg)
+        self.iteration.load(state, f"iteration {done}")
+        # They are of the smaller one, while the row was read.
+        self.iteration.env.statistics.clear_overflows()
         self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))
+
+
+def describe(
+    env: Env, row: Tensor, iteration: int
+) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
+    """(one line, the entries of report.json, tensors) of the worst step.
+
+    Args:
+        env: of the training; row: from `env.worst_step.worst()`.
+        iteration: that was logged.
+    """
+    worst = env.worst_step.read(row.cpu())
+    terms = dict(zip(env.terms, worst.terms, strict=True))
+    not_finite = [name for name, value in terms.items() if not abs(value) < 1e8]
+    term = not_finite[0] if not_finite else max(terms, key=lambda name: abs(terms[name]))
+    why = " and ".join(worst.why) or "no step was quarantined"
+    line = (
+        f"world {worst.world}, step {worst.step}: {why};"
+        f" largest reward term {term} = {terms[term]:.4g}"
+    )
+    report = {"iteration": iteration, "world": worst.world, "step": worst.step, "why": worst.why}
+    return line, report | {"term": term, "terms": terms}, worst.tensors
+
+
+def write_report(
+    run: Run, cfg: dict[str, Any], report: dict[str, Any], tensors: dict[str, Tensor]
+) -> str:
+    """Write report.json and repro.safetensors. Returns what to tell the user about them."""
+    portable = run.portable(cfg)
+    about = report | {key: portable[key] for key in ("task", "robot", "terrain", "task_code")}
+    path = run.path / "repro.safetensors"
+    try:
+        run.json("report.json", report)
+        write_whole(path, to_bytes(tensors, metadata={"gpusim_rl": json.dumps(about)}))
+    except OSError as error:
+        return f"the report cannot be written: {error.strerror}"
+    return f"see it: {program('play')} repro={path}"

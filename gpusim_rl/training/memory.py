@@ -1,8 +1,13 @@
-"""How much memory a training takes, and how many worlds fit: two small ones, extrapolated."""
+"""How much memory a training takes, and how many worlds fit: printed or chosen.
 
+Two small trainings are measured and extrapolated.
+"""
+
+import gc
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration, world_multiple
+from gpusim_rl.config.recipe import choose_recipe
+from gpusim_rl.config.trees import flatten
+from gpusim_rl.core import errors
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.core.memory import OutOfMemory, free_bytes, out_of_memory_named
 
@@ -42,7 +52,68 @@ class Plan(NamedTuple):
         return max(0, int(room / sum(self.slope.values())))
 
 
-def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
+def show_plan(cfg: dict[str, Any]) -> None:
+    """Print the memory that a configuration of `configure` needs, and how many worlds fit.
+
+    Raises:
+        ValueError: its worlds do not fit.
+    """
+    cfg, _ = choose_recipe(cfg)
+    show(measure(cfg, ProcessGroup.from_environment()), cfg["num_envs"])
+
+
+def measure(cfg: dict[str, Any], group: ProcessGroup) -> Plan:
+    """The memory that a configuration needs, measured with two small numbers of worlds."""
+    return measure_plan(partial(make_iteration, cfg, group=group), group.size * world_multiple(cfg))
+
+
+def make_on_device(
+    cfg: dict[str, Any], group: ProcessGroup
+) -> tuple[Iteration, dict[str, Any], str]:
+    """An iteration, its configuration as config.yaml keeps it, and a line of what `gpu` gave.
+
+    Args:
+        cfg: of `configure`.
+        group: the processes that share the worlds.
+    ValueError if it cannot be built.
+    """
+    cfg, chosen = choose_recipe(cfg)
+    iteration, cfg = make_fitting(cfg, group, chosen)
+    values = flatten(cfg)
+    shown = " ".join(f"{key}={values[key]}" for key in chosen)
+    return iteration, cfg, shown and f"on a GPU: {shown}"
+
+
+def make_fitting(
+    cfg: dict[str, Any], group: ProcessGroup, chosen: dict[str, Any]
+) -> tuple[Iteration, dict[str, Any]]:
+    """An iteration, and its configuration, with fewer worlds if as many do not fit in memory.
+
+    Args:
+        cfg: the configuration of a training on its device.
+        group: of several processes, none takes fewer: they would have to agree first.
+        chosen: what the section `gpu` gave. A number of worlds that a user gave is kept.
+
+    Raises:
+        OutOfMemory: the number may not be changed, or no world fits.
+    """
+    try:
+        return make_iteration(cfg, group=group), cfg
+    except OutOfMemory as error:
+        if "num_envs" not in chosen or group.size > 1:
+            raise
+        wanted = str(error)
+    step = group.size * world_multiple(cfg)
+    worlds = measure(cfg, group).largest // step * step
+    if not 0 < worlds < cfg["num_envs"]:
+        raise OutOfMemory(wanted)
+    gc.collect()  # what was measured: an Env refers to itself
+    errors.warn(f"warning: {wanted}; so num_envs={worlds}, the most that fit")
+    cfg = cfg | {"num_envs": worlds}
+    return make_iteration(cfg, group=group), cfg
+
+
+def measure_plan(build: Callable[[int], Iteration], unit: int = 1) -> Plan:
     """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
 
     unit: the number of worlds must be a multiple of it.
@@ -64,7 +135,7 @@ def measure(build: Callable[[int], Learner], unit: int = 1) -> Plan:
             few = unit * math.ceil(few / MORE / unit)
 
 
-def extrapolate(build: Callable[[int], Learner], few: int, device: torch.device) -> Plan:
+def extrapolate(build: Callable[[int], Iteration], few: int, device: torch.device) -> Plan:
     """The plan from what `few` worlds hold, and MORE times as many."""
     many = MORE * few
     measure_parts(build, few, device)
@@ -75,32 +146,34 @@ def extrapolate(build: Callable[[int], Learner], few: int, device: torch.device)
 
 
 def measure_parts(
-    build: Callable[[int], Learner], worlds: int, device: torch.device
+    build: Callable[[int], Iteration], worlds: int, device: torch.device
 ) -> dict[str, int]:
     """Bytes of each part once every function has run, and on CUDA has been captured."""
     cuda, before = device.type == "cuda", free_bytes(device)
     with out_of_memory_named(worlds):
-        learner = build(worlds)
+        iteration = build(worlds)
         for _ in range(WARM_UP + 2 if cuda else 1):
-            learner.iteration()
+            iteration.iteration()
     seen: set[int] = set()
+    learned = iteration.learner.tensors()
+    policy = [x for name, x in learned.items() if name.startswith("policy/")]
     size = {
-        "physics": held_bytes(learner.env.sim, seen),
-        "environment": held_bytes(learner.env, seen),
-        "rollout": held_bytes(learner.collector, seen, skip=(learner.policy,)),
-        "networks": held_bytes(learner.policy.state_dict(), seen),
-        "optimizer": held_bytes([x.tensor for x in learner.tensors().values()], seen),
-        "update": held_bytes(learner, seen),
+        "physics": held_bytes(iteration.env.sim, seen),
+        "environment": held_bytes(iteration.env, seen),
+        "rollout": held_bytes(iteration.source, seen, skip=(iteration.policy,)),
+        "networks": held_bytes([x.tensor for x in policy], seen),
+        "optimizer": held_bytes([x.tensor for x in iteration.tensors().values()], seen),
+        "update": held_bytes(iteration, seen),
     }
     if cuda:  # Allocators and graphs keep more: whatever the driver counts beside.
         torch.cuda.synchronize(device)
         size["update"] += max(0, before - free_bytes(device) - sum(size.values()))
     else:
-        size["update"] += update_bytes(learner, seen)
+        size["update"] += update_bytes(iteration, seen)
     return size
 
 
-def update_bytes(learner: Learner, seen: set[int]) -> int:
+def update_bytes(iteration: Iteration, seen: set[int]) -> int:
     """Bytes that an update needs for a while: activations, and two copies of the samples."""
     saved: dict[int, int] = {}
     most, used = 0, False
@@ -119,8 +192,8 @@ def update_bytes(learner: Learner, seen: set[int]) -> int:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        learner.update()
-    return most + 2 * held_bytes(learner.collector.record.rows, set())
+        iteration.update()
+    return most + 2 * held_bytes(iteration.source.record.parts, set())
 
 
 def show(plan: Plan, worlds: int) -> None:

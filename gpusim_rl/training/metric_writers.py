@@ -4,7 +4,7 @@ import os
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from netrc import NetrcParseError, netrc
@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.files import digest
+from gpusim_rl.core.metrics import Metric, public_name
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
-from gpusim_rl.training.metric_names import public_row
 
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
 PATIENCE = 20.0  # s, for the first answer from W&B
@@ -27,7 +27,7 @@ HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half th
 
 
 class Sink(Protocol):
-    """Where rows and files of one training go."""
+    """Where rows and files of one training go. Rows have the public names of metrics."""
 
     where: str  # one line for people: the address, or how to look at it; perhaps empty
 
@@ -57,14 +57,15 @@ class Dispensable:
     Args:
         name: what the line calls it.
         to: the sink.
+        metrics: the public names of what a row holds.
     """
 
-    def __init__(self, name: str, to: Sink):
-        self.name, self.to, self.where = name, to, to.where
+    def __init__(self, name: str, to: Sink, metrics: Iterable[Metric] = ()):
+        self.name, self.to, self.where, self.metrics = name, to, to.where, tuple(metrics)
 
     def write(self, row: Row) -> None:
         with self.off_at_error():
-            self.to.write(row)
+            self.to.write({public_name(key, self.metrics): value for key, value in row.items()})
 
     def add(self, file: Path) -> None:
         try:
@@ -127,7 +128,7 @@ class WandB:
 
     def write(self, row: Row) -> None:
         self.step = int(row["iteration"])
-        self.run.log({"iteration": self.step} | public_row(row))
+        self.run.log(row | {"iteration": self.step})
 
     def add(self, file: Path) -> None:
         import wandb
@@ -175,11 +176,11 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         before, self.step = self.step, int(row["iteration"])
-        if self.step <= before and "env_steps" in row:  # it was rolled back, and is not over
+        if self.step <= before and "train/env_steps" in row:  # it was rolled back, and is not over
             self.writer.close()  # the next file says that it replaces what was logged from here on
             self.writer.purge_step = self.step
-        for name, value in public_row(row).items():
-            self.writer.add_scalar(name, value, self.step)
+        for name in row.keys() - {"iteration"}:
+            self.writer.add_scalar(name, row[name], self.step)
 
     def add(self, file: Path) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -220,21 +221,29 @@ def logged_in() -> bool:
         return False
 
 
-def sink(name: str, log: dict[str, Any], path: Path, config: dict[str, Any], done: int = 0) -> Sink:
+def sink(
+    name: str,
+    log: dict[str, Any],
+    path: Path,
+    config: dict[str, Any],
+    done: int = 0,
+    metrics: Iterable[Metric] = (),
+) -> Sink:
     """Where log=name sends what a training makes. `auto` is W&B where a login exists, else nothing.
 
     Args:
         log: project, run, group and tags at W&B.
         path, config: of the run: its directory and its whole configuration.
         done: iterations of a run that is continued.
+        metrics: the public names of what a row holds.
     """
     if name not in SINKS:
         raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
     if name == "wandb" or (name == "auto" and logged_in()):
-        return Dispensable("W&B", WandB(name == "auto", log, path, config))
-    return (
-        Dispensable("TensorBoard", TensorBoard(path, done)) if name == "tensorboard" else Nowhere()
-    )
+        return Dispensable("W&B", WandB(name == "auto", log, path, config), metrics)
+    if name == "tensorboard":
+        return Dispensable("TensorBoard", TensorBoard(path, done), metrics)
+    return Nowhere()
 
 
 def pictures(film: Path) -> tuple[bytes, int, int]:

@@ -5,7 +5,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.algorithms.learner import Learner
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
 from gpusim_rl.core import errors
@@ -17,14 +17,28 @@ ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until
 Opened = tuple[Run, dict[str, str], dict[str, Any]]
 
 
-def open_run(cfg: dict[str, Any], learner: Learner) -> Opened:
+def open_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
         The run, the note of the checkpoint that it continues, and the configuration, which names
         the copies of models in the run.
     """
-    return continue_run(cfg, learner) if cfg["resume"] else create_run(cfg, learner.env.group)
+    if cfg["resume"]:
+        return continue_run(cfg, iteration)
+    if cfg.get("start"):
+        begin_with(Path(cfg["start"]), iteration)
+    return create_run(cfg, iteration.group)
+
+
+def begin_with(path: Path, iteration: Iteration) -> None:
+    """Take the weights and normalizers of another run's last checkpoint. In place.
+
+    Raises:
+        OSError, ValueError: there is none, or its networks are of other shapes.
+    """
+    state, _, file = Run.open(path).checkpoints.restore(errors.warn)
+    iteration.policy.load(state, str(file))
 
 
 def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
@@ -42,36 +56,36 @@ def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
     return run, {}, kept
 
 
-def continue_run(cfg: dict[str, Any], learner: Learner) -> Opened:
-    """The run of resume=, with its last checkpoint loaded into learner.
+def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
+    """The run of resume=, with its last checkpoint loaded into iteration.
 
     ValueError if more iterations are done than the configuration wants.
     """
-    run, group = Run.open(Path(cfg["resume"])), learner.env.group
+    run, group = Run.open(Path(cfg["resume"])), iteration.group
     if group.rank == 0:
         run.lock()
     state, note, path = run.checkpoints.restore(errors.warn)
     edited = resume.check_edits(note, run, path)
-    learner.load(state, str(path))
-    if learner.iterations > cfg["iterations"]:
-        done = f"{run.path} has done {learner.iterations} already"
+    iteration.load(state, str(path))
+    if iteration.iterations > cfg["iterations"]:
+        done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg['iterations']}: {done}")
     # it went back to a checkpoint, and ended before it wrote the next one
     lowered = run.rollbacks() - int(number(note.get("rollbacks")))
     if lowered > 0:
-        learner.slow_down(0.5**lowered)
+        iteration.slow_down(0.5**lowered)
     note["rollbacks"] = str(run.rollbacks())
     group.barrier()  # all have read
     if group.rank == 0:
-        rewrite_run(run, cfg, learner, path, edited)
-        if not is_over(cfg, note, learner.iterations):
+        rewrite_run(run, cfg, iteration, path, edited)
+        if not is_over(cfg, note, iteration.iterations):
             for name in ENDINGS:
                 (run.path / name).unlink(missing_ok=True)
     return run, note, cfg
 
 
 def rewrite_run(
-    run: Run, cfg: dict[str, Any], learner: Learner, checkpoint: Path, edited: dict[str, str]
+    run: Run, cfg: dict[str, Any], iteration: Iteration, checkpoint: Path, edited: dict[str, str]
 ) -> None:
     """Drop what came after the checkpoint, and write the configuration that it continues with.
 
@@ -81,13 +95,13 @@ def rewrite_run(
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:
-        since = f"from iteration {learner.iterations} on this is not the run that was begun"
+        since = f"from iteration {iteration.iterations} on this is not the run that was begun"
         errors.warn(f"warning: {changed}: {since}")
     run.checkpoints.forget(checkpoint)
     run.configure(cfg | {"resume": None})
-    for row in run.rewind(learner.iterations)[-1:]:
-        learner.env.statistics.restore_means(row)
+    for row in run.rewind(iteration.iterations)[-1:]:
+        iteration.env.statistics.restore_means(row)
     for name, damaged in run.damaged().items():
         errors.warn(f"warning: {run.path / name}: damaged rows dropped: {damaged}")
     if changes:
-        run.log({"iteration": learner.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")
+        run.log({"iteration": iteration.iterations, "changed": ", ".join(changes)}, "hashes.jsonl")

@@ -1,16 +1,20 @@
-"""Train a policy from Python, for example in a notebook.
+"""`Trainer`: one training with its run directory, its loggers and its table.
 
-    from gpusim_rl.training.trainer import configure, train
+`gpusim_rl.commands.train.train` is the whole way from a configuration to a policy in a file. Who
+wants to stop, read and change a training between two rows of metrics uses a `Trainer`:
 
-    result = train(configure("task=cartpole", "iterations=20"))
-    print(result.path, result.scores["success"])
+    from gpusim_rl.commands.train import configure
+    from gpusim_rl.training.trainer import Trainer
 
-The words are those of train.py's command line.
+    trainer = Trainer(configure("task=cartpole", "iterations=100"))
+    for row in trainer.steps():
+        if row["return"] > 15:
+            break
 """
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,22 +22,20 @@ from typing import Any
 
 import torch
 
-from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import make_ppo
-from gpusim_rl.config import resume
-from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration
 from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import Seen
 from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import evaluate as evaluation
-from gpusim_rl.report import command as report
-from gpusim_rl.training import dashboard, metric_writers
+from gpusim_rl.training import metric_writers
+from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.films import Films
-from gpusim_rl.training.loop import Training
-from gpusim_rl.training.memory_plan import make_on_device
+from gpusim_rl.training.loop import METRICS, Row, Training
+from gpusim_rl.training.memory import make_on_device
 from gpusim_rl.training.open_run import open_run
-from gpusim_rl.viewer.offscreen import choose_backend
 
 STOP_EPISODES = 128  # of an evaluation during training
 
@@ -59,81 +61,89 @@ class Result:
     scores: Scores = field(default_factory=dict)
 
 
-def configure(*words: str) -> dict[str, Any]:
-    """The configuration of a training, from the words of train.py's command line; ValueError or
-    OSError in one line if they are wrong."""
-    return resume.check_training(compose_plain("config", list(words)), list(words))
-
-
-def train(cfg: dict[str, Any]) -> Result:
-    """Train, evaluate and export as a configuration of `configure` says.
-
-    Raises:
-        ValueError: a value of the configuration does not fit the task or the machine.
-        OSError: the results cannot be written.
-        TrainingFailed: training went wrong too often.
-    """
-    trainer = Trainer(cfg)
-    result = trainer.train()
-    return result if result.signal else trainer.write_results(trainer.evaluate())
-
-
 class Trainer:
-    """One training: its learner, its run directory and its metrics.
+    """One training: its worlds and its learner, its run directory and its metrics.
 
     Args:
         cfg: from `configure`.
-    ValueError or OSError if it cannot be built, or its run directory cannot be written.
+
+    Attributes:
+        after_row: functions that take each row of metrics. They may be added to.
+
+    Raises:
+        ValueError: it cannot be built.
+        OSError: its run directory cannot be written.
     """
 
     def __init__(self, cfg: dict[str, Any]):
-        if cfg["film_every"]:
-            choose_backend()  # a mistake now, not a line at each film
         self.group = ProcessGroup.from_environment()
-        self.build = partial(make_ppo, group=self.group)
+        first = self.group.rank == 0
         cfg = cfg | {"threads": cfg["threads"] or torch.get_num_threads()}
-        learner, cfg, self.recipe = make_on_device(cfg, self.group)
-        self.run, note, self.cfg = open_run(cfg, learner)
-        sink = self.cfg["log"]["name"] if self.group.rank == 0 else "none"
+        iteration, cfg, self.recipe = make_on_device(cfg, self.group)
+        self.run, note, self.cfg = open_run(cfg, iteration)
+        log, metrics = self.cfg["log"], (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
-            sink, self.cfg["log"], self.run.path, self.cfg, learner.iterations
+            log["name"] if first else "none",
+            log,
+            self.run.path,
+            self.cfg,
+            done=iteration.iterations,
+            metrics=metrics,
         )
         self.begun = time.time()
         title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
-        self.table = dashboard.Dashboard(
-            title, self.cfg["iterations"], learner.iterations, quiet=self.group.rank > 0
+        self.table = Dashboard(
+            title, self.cfg["iterations"], iteration.iterations, metrics=metrics, quiet=not first
         )
-        every = self.cfg["film_every"] if self.group.rank == 0 else None
+        every = self.cfg["film_every"] if first else None
         self.films = Films(self.run.path, every, self.cfg["task_code"], self.table.say)
+        self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
             self.cfg,
-            learner,
+            iteration,
             self.run,
             note=note,
-            build=self.build,
+            build=partial(make_iteration, group=self.group),
             evaluate=partial(success, self.cfg),  # no cycle: the run is unlocked at once
-            write_metrics=partial(call_all, (self.sink.write, self.films)),
             table=self.table,
         )
+        if first:
+            self.run.json("metrics.json", described(metrics))
 
-    def train(self) -> Result:
-        """Iterate until all are done or a signal comes; TrainingFailed if it fails too often."""
-        lines = [f"run: {self.run.path}", self.recipe, self.loop.learner.env.task.difference]
-        signal = -1  # until it is over
+    def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
+        """Train, and yield each row of metrics. It may be left at any row: the last one is saved.
+
+        stop: asked after each iteration; another number than 0 ends the training.
+
+        Raises:
+            TrainingFailed: it went wrong too often.
+        """
+        lines = [f"run: {self.run.path}", self.recipe, self.loop.iteration.env.task.difference]
+        over = False
         try:
             with self.table:
                 self.table.say("; ".join(filter(None, lines)))
                 if self.sink.where:
                     self.table.say(self.sink.where)
-                signal = self.loop()
-        except Exception:
-            self.write_report()
-            raise
+                for row in self.loop.steps(stop):
+                    for take in self.after_row:
+                        take(row)
+                    yield row
+            over = not self.loop.stopped
         finally:
-            if signal:  # else the evaluation's scores are still to be written
-                self.films.stop()
-                self.sink.close(failed=signal < 0)
-        return self.result(signal=signal)
+            if not over:  # else the evaluation's scores are still to be written
+                self.close(failed=not self.loop.stopped)
+
+    def train(self, stop: Callable[[], int] = lambda: 0) -> Result:
+        """Take all `steps`."""
+        for _ in self.steps(stop):
+            pass
+        return self.result(signal=self.loop.stopped)
+
+    def close(self, failed: bool) -> None:
+        """End the films and the loggers."""
+        self.films.stop()
+        self.sink.close(failed)
 
     def evaluate(self) -> Scores:
         """The scores of the final evaluation, printed; empty in all processes but the first."""
@@ -143,49 +153,31 @@ class Trainer:
         task, self.seen = self.cfg["task"], Seen()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
-            scores = evaluate(task, self.loop.learner, evaluation.SEED, episodes, self.seen)
+            scores = evaluate(task, self.loop.iteration, evaluation.SEED, episodes, self.seen)
         except BaseException:
-            self.films.stop()
-            self.sink.close(failed=True)
+            self.close(failed=True)
             raise
-        told = {f"eval/{key}": x for key, x in scores.items() if x is not None}
-        self.sink.write({"iteration": self.loop.learner.iterations} | told)
+        values: Row = {f"eval/{key}": x for key, x in scores.items() if x is not None}
+        self.sink.write(values | {"iteration": self.loop.iteration.iterations})
         scores["time_s"] = seconds
         self.table.say(evaluation.line(scores))
         return scores
 
-    def write_results(self, scores: Scores) -> Result:
-        """Write the files of a run's end, as `export` says. OSError if it cannot be written."""
-        if self.group.rank > 0:
-            self.group.leave()
-            return self.result()
-        failed, refused = True, ""
-        try:
-            self.write_files(scores)
-            self.films.finish()
-            self.write_report()
-            if self.cfg["gate"]:  # it writes into the file, which the loggers get
-                from gpusim_rl.gate.command import gate_trained
-
-                refused = gate_trained(self.run.path / "policy.onnx")
-            self.log_files()
-            failed = False
-        finally:
-            self.films.stop()
-            self.sink.close(failed)
-        self.group.leave()
-        return self.result(scores=scores, refused=refused)
-
     def write_files(self, scores: Scores) -> None:
-        """Write the scores, what the policy was shown, and the policy."""
+        """Write the scores, what the policy was shown, and the policy; then wait for the films.
+
+        Raises:
+            ValueError, OSError: the policy cannot be exported, or a file not be written.
+        """
         self.run.repair()
         self.run.json("eval.json", scores)
-        ranges, success = self.seen.ranges(), scores.get("success")
-        self.run.json(READINGS, evaluated(self.loop.learner, success, ranges))
+        ranges, share = self.seen.ranges(), scores.get("success")
+        self.run.json(READINGS, evaluated(self.loop.iteration, share, ranges))
         if self.cfg["export"] == "none":  # one of an earlier iteration would not be this policy
             (self.run.path / "policy.onnx").unlink(missing_ok=True)
         else:
-            export_policy(self.loop.learner, self.cfg, self.run.path)
+            export_policy(self.loop.iteration, self.cfg, self.run.path)
+        self.films.finish()
 
     def log_files(self) -> None:
         """Give film and policy to W&B or TensorBoard; OSError if the last checkpoint failed."""
@@ -194,26 +186,15 @@ class Trainer:
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 
-    def write_report(self) -> None:
-        """Write report.html, if the configuration wants one; one line if it cannot be written."""
-        if self.group.rank == 0 and self.cfg["report"]:
-            report.write_or_warn([self.run.path], self.run.path / "report.html")
-
     def result(self, **values: Any) -> Result:
         """What is known of the training now."""
         failure = self.loop.checkpoint_writer.failed
-        return Result(self.run.path, self.loop.learner.iterations, failure=failure, **values)
-
-
-def call_all(functions: Iterable[Callable[[Any], None]], value: Any) -> None:
-    """Call each function with the value."""
-    for function in functions:
-        function(value)
+        return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
 
 
 def evaluate(
     section: dict[str, Any],
-    learner: Learner,
+    iteration: Iteration,
     seed: int,
     episodes: int,
     watch: Seen | None = None,
@@ -227,16 +208,16 @@ def evaluate(
     keys = {key: section[key] for key in ("weights", "noise")}
     keys |= dict(seed=seed, episodes=episodes, before_step=watch)
     keys["progress"] = partial(print, flush=True) if watch else None
-    scores = evaluation.evaluate(learner.policy, task or learner.env.task, **keys)
+    scores = evaluation.evaluate(iteration.policy, task or iteration.env.task, **keys)
     gc.collect()  # the evaluation's Env refers to itself, and its Sim holds memory and threads
     return scores
 
 
-def success(cfg: dict[str, Any], learner: Learner) -> float:
+def success(cfg: dict[str, Any], iteration: Iteration) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
-    task, section, plan = learner.env.task, cfg["task"], learner.schedule
+    task, section, plan = iteration.env.task, cfg["task"], iteration.schedule
     if plan.needs_evaluation:
-        mean = learner.env.success.item()  # at an evaluation, outside the iteration
+        mean = iteration.env.success.item()  # at an evaluation, outside the iteration
         task, section = plan.task_now(task, cfg, mean)
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
-    return evaluate(section, learner, seed, episodes, task=task)["success"] or 0.0
+    return evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0

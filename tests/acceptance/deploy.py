@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import SEED, evaluate, evaluation_env
@@ -94,7 +94,7 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
     """Success of the torch policy and of the exported one."""
     opened = Run.open(run)
     settings = load_config(opened)
-    ppo = make_ppo(
+    ppo = make_iteration(
         settings | {"sim": {"name": "native", "threads": 0}, "device": "cpu"}, num_envs=1
     )
     task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}

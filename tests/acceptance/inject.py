@@ -34,23 +34,23 @@ class Injections:
 
     def __init__(self, ppo: PPO, count: int, iterations: int, draw: int):
         self.ppo, self.rng, self.done = ppo, random.Random(draw), Counter[str]()
-        steps, worlds = iterations * len(ppo.rollout.rows), ppo.env.num_envs
+        steps, worlds = iterations * len(ppo.source.record.rows), ppo.env.num_envs
         moments = self.rng.sample(range(steps * worlds), 3 * count // 4)
         self.at: dict[int, list[tuple[str, int]]] = {}
         for i, moment in enumerate(moments):
             self.at.setdefault(moment // worlds, []).append((KINDS[i % 3], moment % worlds))
         self.minibatches = set(
-            self.rng.sample(range(iterations * ppo.minibatches.count), count - len(moments))
+            self.rng.sample(range(iterations * ppo.learner.minibatches.count), count - len(moments))
         )
         self.step = self.minibatch = -1
-        env, fused = ppo.env, ppo.fused
+        env, fused = ppo.env, ppo.learner.fused
         assert fused is not None
-        parts: dict[str, Any] = ppo.collector.parts
+        parts: dict[str, Any] = ppo.source.parts
         self._judge, minibatch = env._outcome, fused.__call__
         parts["act"] = self.wrap(self.begin, parts["act"])
         parts["physics"] = self.wrap(self.physics, parts["physics"])
         env._outcome = self.judged
-        ppo.fused = Poisoned(self, minibatch, fused)  # type: ignore[assignment]
+        ppo.learner.fused = Poisoned(self, minibatch, fused)  # type: ignore[assignment]
 
     def value(self, kind: str) -> float:
         self.done[kind] += 1

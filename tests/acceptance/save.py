@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter
@@ -27,7 +27,7 @@ def measure(pairs: int, num_envs: int) -> tuple[Times, float]:
     takes; megabytes of a save)."""
     words = ["task=quadruped", "sim=native", "device=cpu", f"num_envs={num_envs}"]
     cfg = compose.compose_plain("config", words)
-    ppo = make_ppo(cfg)
+    ppo = make_iteration(cfg)
     with tempfile.TemporaryDirectory() as folder:
         writer = CheckpointWriter(Run.create(Path(folder) / "run", cfg), print)
 

@@ -93,7 +93,7 @@ def test_an_iteration_reads_nothing(name, sim):
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
     assert switch.seen > 1000
-    assert ppo.rollout.truncated.any()
+    assert ppo.source.record.truncated.any()
     assert all(
         not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
     )
@@ -130,12 +130,12 @@ def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
         "sim.fault": (ppo.env.sim, "fault"),
         "minibatch": (ppo, "_minibatch"),
         "normalizer": (ppo.policy.critic_normalizer, "update"),
-        "optimizer": (ppo.optimizer, "step"),
+        "optimizer": (ppo.learner.optimizer, "step"),
     }[where]
     method = getattr(owner, name)
 
     def planted(*args, **kwargs):
-        ppo.optimizer.actor_rate.item()
+        ppo.learner.optimizer.actor_rate.item()
         return method(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, planted)

@@ -36,15 +36,15 @@ def collected(tmp_path_factory) -> PPO:
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
-        ppo.collector.collect()
-    assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
+        ppo.source.collect()
+    assert ppo.source.record.truncated.any() and ppo.source.record.fault.sum() == 1
     return ppo
 
 
 def packed_of(ppo: PPO) -> torch.Tensor:
     """The rollout as minibatches are taken from it."""
-    ppo.pack_samples()
-    return ppo.minibatches.samples.rows.clone()
+    ppo.learner.pack_samples()
+    return ppo.learner.minibatches.samples.rows.clone()
 
 
 def batch_of(ppo: PPO, rows: torch.Tensor) -> Record:
@@ -210,8 +210,8 @@ def test_end_values(steps, episode):
     value of its end."""
     ppo = make_ppo(make_env(episode=episode), num_steps=steps, num_minibatches=1)
     for _ in range(3):
-        ppo.collector.collect()
-    r, policy = ppo.rollout, ppo.policy
+        ppo.source.collect()
+    r, policy = ppo.source.record, ppo.policy
     with torch.no_grad():
         value, want = (
             policy.value(policy.critic_normalizer(view))[..., 0] for view in (r.critic, r.end)
@@ -269,16 +269,18 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
     """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within
     bounds; the critic's stays."""
     ppo = make_ppo(make_env(), num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.collector.collect()
-    ppo.pack_samples()
+    ppo.source.collect()
+    ppo.learner.pack_samples()
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
-    samples = ppo.minibatches.samples
+    samples = ppo.learner.minibatches.samples
     samples.mean.add_(math.sqrt(2 * kl / samples.std.shape[1]) * samples.std)
-    ppo.optimizer.actor_rate.fill_(start)
-    ppo.minibatch()
-    assert ppo.stats[STATS.index("approx_kl")].item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
-    assert ppo.optimizer.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
-    assert ppo.optimizer.critic_rate.item() == pytest.approx(ppo.cfg.learning_rate)
+    ppo.learner.optimizer.actor_rate.fill_(start)
+    ppo.learner.minibatch()
+    assert ppo.learner.stats[STATS.index("approx_kl")].item() == pytest.approx(
+        kl, rel=1e-3, abs=1e-5
+    )
+    assert ppo.learner.optimizer.actor_rate.item() == pytest.approx(start * factor, rel=1e-5)
+    assert ppo.learner.optimizer.critic_rate.item() == pytest.approx(ppo.learner.cfg.learning_rate)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -286,12 +288,12 @@ def test_gradients_are_clipped(fused):
     """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms
     before."""
     ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.collector.collect()
-    ppo.pack_samples()
-    ppo.minibatch()
-    for w, name in zip(ppo.optimizer.weights, ("actor_norm", "critic_norm"), strict=True):
+    ppo.source.collect()
+    ppo.learner.pack_samples()
+    ppo.learner.minibatch()
+    for w, name in zip(ppo.learner.optimizer.weights, ("actor_norm", "critic_norm"), strict=True):
         assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
-        assert ppo.stats[STATS.index(name)] > 1e-2
+        assert ppo.learner.stats[STATS.index(name)] > 1e-2
 
 
 def test_an_iteration_learns():
@@ -303,9 +305,9 @@ def test_an_iteration_learns():
     for name, value in ppo.policy.state_dict().items():
         assert name == "floor" or not torch.equal(value, before[name]), name
         assert torch.isfinite(value).all(), name
-    assert ppo.iteration_count == 1
+    assert ppo.spec.iteration == 1
     assert ppo.policy.critic_normalizer.count == ppo.policy.actor.normalizer.count == 16 * 8
-    obs = ppo.rollout.obs.flatten(0, 1)
+    obs = ppo.source.record.obs.flatten(0, 1)
     torch.testing.assert_close(ppo.policy.actor.normalizer.mean, obs.mean(0), rtol=1e-4, atol=1e-5)
 
 
@@ -400,19 +402,19 @@ def test_every_sample_once_an_epoch():
     """Each epoch's minibatches together hold every sample once, in an order that changes with epoch
     and iteration."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
-    ppo.collector.collect()
-    parts, step = [], ppo.minibatch
+    ppo.source.collect()
+    parts, step = [], ppo.learner.minibatch
 
     def watch() -> None:
         step()
-        parts.append(ppo.minibatches.batch.action[:, 0].clone())
+        parts.append(ppo.learner.minibatches.batch.action[:, 0].clone())
 
-    ppo._minibatch = watch
+    ppo.learner._minibatch = watch
     for _ in range(2):
         ppo.update()
     assert [len(p) for p in parts] == [32] * 24
     epochs = [torch.cat(parts[4 * i : 4 * i + 4]) for i in range(6)]
-    want = ppo.rollout.action[..., 0].flatten().sort().values
+    want = ppo.source.record.action[..., 0].flatten().sort().values
     assert all(torch.equal(e.sort().values, want) for e in epochs)
     assert all(not torch.equal(epochs[i], epochs[j]) for i in range(6) for j in range(i))
 

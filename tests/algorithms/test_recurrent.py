@@ -26,9 +26,9 @@ def collected() -> PPO:
     ppo = remembering()
     ppo.iteration()
     ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.collector.collect()
-    assert ppo.rollout.truncated.any() and ppo.rollout.fault.sum() == 1
-    ppo.pack_samples()
+    ppo.source.collect()
+    assert ppo.source.record.truncated.any() and ppo.source.record.fault.sum() == 1
+    ppo.learner.pack_samples()
     return ppo
 
 
@@ -112,7 +112,7 @@ def test_an_iteration_reads_nothing(fused):
     before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
-    assert switch.seen > 1000 and ppo.rollout.truncated.any()
+    assert switch.seen > 1000 and ppo.source.record.truncated.any()
     assert all(
         not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
     )
@@ -124,7 +124,7 @@ def test_kernels_and_autograd_agree():
     for fused in (True, False):
         ppo = remembering(fused=fused, update_epochs=1)
         ppo.iteration()
-        weights.append(torch.cat([w.detach() for w in ppo.optimizer.weights]))
+        weights.append(torch.cat([w.detach() for w in ppo.learner.optimizer.weights]))
     torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
 
 
@@ -133,13 +133,13 @@ def test_memory_restarts_with_the_episode():
     theirs."""
     ppo = remembering()
     ppo.env.time.zero_()
-    ppo.collector.act()
+    ppo.source.act()
     ppo.env.advance()
     ppo.env.time[2] = ppo.env.task.horizon  # the time limit
     ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.collector.settle()
+    ppo.source.settle()
     blank = torch.tensor([i in (2, 5) for i in range(8)])
-    for x in ppo.collector.memory.values():
+    for x in ppo.source.memory.values():
         assert (x[blank] == 0).all() and (x[~blank] != 0).any(1).all()
 
 

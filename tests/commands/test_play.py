@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.commands import play, play_mode
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.evaluation.evaluate import evaluate
@@ -258,7 +258,7 @@ def test_evaluate(here, trained):
         "falls_per_episode",
     } <= scores.keys()
     settings = resume.load_config(Run(trained))
-    ppo = make_ppo(settings)
+    ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings["task"]["weights"], settings["task"]["noise"]
     assert scores == evaluate(

@@ -10,7 +10,6 @@ from torch import Tensor
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import choose_symmetry, robot_arguments
-from gpusim_rl.build import make_ppo as build_ppo
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
@@ -405,9 +404,9 @@ def test_symmetry_off_is_as_before():
 
 def gradients(ppo: PPO) -> Tensor:
     """Of the next minibatch, before they are clipped."""
-    ppo.cfg.max_grad_norm = 1e9
-    ppo.minibatch()
-    return torch.cat([place.flatten() for place in ppo.optimizer.grad_views])
+    ppo.learner.cfg.max_grad_norm = 1e9
+    ppo.learner.minibatch()
+    return torch.cat([place.flatten() for place in ppo.learner.optimizer.grad_views])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -418,10 +417,10 @@ def test_fused_is_plain(kind):
     for fused in (True, False):
         ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
         ppo.iteration()
-        ppo.collector.collect()
-        ppo.pack_samples()
+        ppo.source.collect()
+        ppo.learner.pack_samples()
         shaken(ppo.policy, 0.02)
-        results.append((gradients(ppo), ppo.stats.clone()))
+        results.append((gradients(ppo), ppo.learner.stats.clone()))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-5)
     assert results[0][0].abs().max() > 1e-2
@@ -432,10 +431,10 @@ def test_augment_is_twice_the_samples():
     target, value are the same."""
     ppo = make_ppo("augment", num_minibatches=2)
     ppo.iteration()
-    ppo.collector.collect()
-    ppo.pack_samples()
-    ppo.minibatch()
-    taken, images = ppo.minibatches, images_of(ppo.env)
+    ppo.source.collect()
+    ppo.learner.pack_samples()
+    ppo.learner.minibatch()
+    taken, images = ppo.learner.minibatches, images_of(ppo.env)
     rows, n = taken.batch.rows, len(taken.order[0])
     a, b = (Record(taken.batch.widths, part) for part in (rows[:n], rows[n:]))
     assert len(rows) == 2 * n and torch.equal(rows[:n], taken.samples.rows[taken.order[0]])
@@ -447,7 +446,7 @@ def test_augment_is_twice_the_samples():
     # the KL that steers the learning rate is that of what acted: the images have none of their own
     with torch.no_grad():
         whole, alone = (
-            loss(ppo.policy, batch, ppo.cfg, copies=copies)[1][APPROX_KL]
+            loss(ppo.policy, batch, ppo.learner.cfg, copies=copies)[1][APPROX_KL]
             for batch, copies in ((taken.batch, 2), (a, 1))
         )
     torch.testing.assert_close(whole, alone)
@@ -460,11 +459,11 @@ def test_the_mirror_loss_makes_even():
     for coef in (30.0, 0.0):
         ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
         shaken(ppo.policy, 0.05)
-        ppo.collector.collect()
+        ppo.source.collect()
         sizes = []
         for _ in range(4):
             ppo.update()
-            batch = ppo.minibatches.samples
+            batch = ppo.learner.minibatches.samples
             with torch.no_grad():
                 sizes.append(asymmetry(ppo.policy, batch, ppo.policy.mean(batch.obs)).item())
         left.append(sizes[-1] / sizes[0])
@@ -617,7 +616,7 @@ def test_configuration():
         "device=cpu",
         "algo.hidden=[8]",
     ]
-    ppo = build_ppo(
+    ppo = build_iteration(
         compose.compose_plain("config", [*words, "algo.symmetry=net", "task.history.pole=3"])
     )
     assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
@@ -627,12 +626,12 @@ def test_configuration():
             ValueError,
             match=r"algo.symmetry=loss: task=cartpole defines no mirror image",
         ):
-            build_ppo(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
-        assert build_ppo(compose.compose_plain("config", words)).policy.symmetry == "none"
-    assert build_ppo(compose.compose_plain("config", words)).policy.symmetry == "net"
+            build_iteration(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
+        assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "none"
+    assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "net"
     for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
         cfg = compose.compose_plain("config", [*words[:-1], word])
-        assert build_ppo(cfg).policy.symmetry == "none"
+        assert build_iteration(cfg).policy.symmetry == "none"
     with pytest.raises(
         ValueError, match=r"algo.symmetry=both: choose one of auto, none, augment, loss, net"
     ):

@@ -55,8 +55,8 @@ def main(words: list[str]) -> None:
     ppo.iteration()
     wp.launch = wp._src.context.launch = counting_launch
     emulate.later = counting_later
-    parts = {"act": ppo.collector.act, "physics": ppo.env.advance, "settle": ppo.collector.settle}
-    parts |= {"pack_samples": ppo.pack_samples, "minibatch": ppo.minibatch}
+    parts = {"act": ppo.source.act, "physics": ppo.env.advance, "settle": ppo.source.settle}
+    parts |= {"pack_samples": ppo.learner.pack_samples, "minibatch": ppo.learner.minibatch}
     print(f"{task}, {num} worlds: launches of torch, of Warp; copies; MB of torch's operators")
     for name, function in parts.items():
         n = count(function)

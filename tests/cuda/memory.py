@@ -22,7 +22,7 @@ emulate.start()
 emulate.run_warp()
 
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402
-from gpusim_rl.build import make_ppo  # noqa: E402
+from gpusim_rl.build import make_iteration  # noqa: E402
 from gpusim_rl.core.distributed import SINGLE  # noqa: E402
 from gpusim_rl.core.graphs import WARM_UP  # noqa: E402
 from gpusim_rl.runs.run import Run  # noqa: E402
@@ -79,7 +79,7 @@ def plan(task: str = "quadruped", *worlds: str) -> bool:
     for num in map(int, worlds or ("4096",)):
         clear()
         before = torch.cuda.memory_reserved() + WARP.held
-        ppo = make_ppo(cfg, num)
+        ppo = make_iteration(cfg, num)
         for _ in range(WARM_UP + 2):
             ppo.iteration()
         gc.collect()

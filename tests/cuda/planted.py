@@ -19,7 +19,7 @@ PACK, NORMALIZE, ITERATION = PPO.pack_samples, PPO.update_normalizers, PPO.itera
 def host_read(ppo: PPO) -> None:
     """A number is read on the host within a captured function."""
     PACK(ppo)
-    ppo.stats.add_(0.0 * ppo.stats[0].item())
+    ppo.learner.stats.add_(0.0 * ppo.learner.stats[0].item())
 
 
 def default_stream(ppo: PPO) -> None:
@@ -31,9 +31,9 @@ def default_stream(ppo: PPO) -> None:
 
 def freed_after_capture(ppo: PPO) -> None:
     """A graph reads a tensor that is freed once the graph was captured."""
-    ppo.planted = vars(ppo).get("planted", torch.ones(len(ppo.stats), device="cuda"))
+    ppo.planted = vars(ppo).get("planted", torch.ones(len(ppo.learner.stats), device="cuda"))
     PACK(ppo)
-    ppo.stats.mul_(ppo.planted)
+    ppo.learner.stats.mul_(ppo.planted)
     if torch.cuda.is_current_stream_capturing():
         del ppo.planted
 
@@ -41,7 +41,7 @@ def freed_after_capture(ppo: PPO) -> None:
 def pageable_copy(ppo: PPO) -> None:
     """An iteration copies from memory that is not pinned."""
     ITERATION(ppo)
-    ppo.stats.add_(torch.zeros(len(ppo.stats)).to("cuda"))
+    ppo.learner.stats.add_(torch.zeros(len(ppo.learner.stats)).to("cuda"))
 
 
 def allocation(ppo: PPO) -> None:
@@ -54,7 +54,7 @@ def host_counter(ppo: PPO) -> None:
     """A captured function uses a number that the host counts."""
     ppo.planted = vars(ppo).get("planted", 0) + 1
     NORMALIZE(ppo)
-    ppo.iteration_count.add_(ppo.planted)
+    ppo.spec.iteration.add_(ppo.planted)
 
 
 # Where each defect is planted, and what says that it is there.

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpusim_rl.adapters import common
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.curriculum import ALGO
@@ -48,7 +48,7 @@ PLAN = (
 
 
 def build(*words: str):
-    return make_ppo(
+    return make_iteration(
         resume.check_training(compose.compose_plain("config", [*TINY, *words]), [*TINY, *words])
     )
 
@@ -190,7 +190,7 @@ def test_an_evaluation_has_the_last_values():
     first iteration on."""
     cfg = resume.check_training(compose.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
     assert (cfg["task"]["weights"]["jerk"], cfg["task"]["noise"]["gyro"]) == (0.4, 1)
-    ppo = make_ppo(cfg)
+    ppo = make_iteration(cfg)
     ppo.iteration()
     task = ppo.env.task.evaluation()
     assert task.randomization.entries["friction"]["low"] == 0.25
@@ -417,7 +417,7 @@ def test_the_task_now_needs_no_file(tmp_path, monkeypatch):
     plan = {"task.height": schedule(0.2, height, 0, 1, "success")}
     words = [*TINY, f"robot.mjcf={robot}", f"task.height={height}", f"curriculum={written(plan)}"]
     cfg = resume.check_training(compose.compose_plain("config", words), words)
-    ppo = make_ppo(cfg)
+    ppo = make_iteration(cfg)
     robot.unlink()
     task, section = ppo.schedule.task_now(ppo.env.task, cfg, 0.25)
     assert task.height == section["height"] == pytest.approx(0.75 * 0.2 + 0.25 * height)

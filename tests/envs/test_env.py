@@ -252,15 +252,15 @@ def test_quarantined_samples_do_not_teach():
     stands in it."""
     ppo = make_ppo(make_env())
     ppo.env.sim.qvel[5, 3] = torch.inf
-    ppo.collector.collect()
-    assert ppo.rollout.fault.nonzero().tolist() == [[0, 5]]
-    ppo.pack_samples()
-    packed = ppo.minibatches.samples.rows.clone()
+    ppo.source.collect()
+    assert ppo.source.record.fault.nonzero().tolist() == [[0, 5]]
+    ppo.learner.pack_samples()
+    packed = ppo.learner.minibatches.samples.rows.clone()
     assert torch.isfinite(packed).all()
-    ppo.rollout.reward[0, 5] = 1e3
-    ppo.rollout.end[0, 5] = 7.0
-    ppo.pack_samples()
-    assert torch.equal(ppo.minibatches.samples.rows, packed)
+    ppo.source.record.reward[0, 5] = 1e3
+    ppo.source.record.end[0, 5] = 7.0
+    ppo.learner.pack_samples()
+    assert torch.equal(ppo.learner.minibatches.samples.rows, packed)
 
 
 @pytest.mark.parametrize("sim", SIMS)

@@ -124,7 +124,7 @@ def test_an_iteration_reads_nothing(sim):
     ppo.iteration()
     with guard(*exempt(ppo)):
         ppo.iteration()
-    assert ppo.rollout.truncated.any()
+    assert ppo.source.record.truncated.any()
 
 
 def test_a_command_given_at_the_start_fills_the_history():

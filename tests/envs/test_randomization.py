@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from gpusim_rl.config import compose
+from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.randomization.entries import whole_entries
 from gpusim_rl.envs.randomization.fields import FIELDS, table_rows
-from gpusim_rl.envs.schedule import Curriculum
 from tests.algorithms.test_capture import exempt
 from tests.guard import guard
 from tests.worlds import (

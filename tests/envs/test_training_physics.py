@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from gpusim_rl.adapters import common
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose, validate
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.evaluation.evaluate import evaluation_env
@@ -120,6 +120,9 @@ def test_a_run_keeps_its_physics(tmp_path, monkeypatch):
 def test_one_word_says_exact():
     """task.training=exact is the model's own physics; nothing else differs in what is built."""
     words = ["num_envs=2", "num_steps=4", "iterations=1", "sim=native"]
-    made = [make_ppo(composed(*words, f"task.training={t}")) for t in ("exact", "{timestep: null}")]
+    made = [
+        make_iteration(composed(*words, f"task.training={t}"))
+        for t in ("exact", "{timestep: null}")
+    ]
     assert made[0].env.task.physics is made[0].env.task.mjm
     assert made[1].env.task.physics.opt.timestep == 0.005

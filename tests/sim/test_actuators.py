@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save as to_bytes
 
-from gpusim_rl.build import make_ppo as make_ppo_of
+from gpusim_rl.build import make_iteration as make_ppo_of
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.deploy.describe import describe_targets
@@ -26,7 +26,7 @@ from gpusim_rl.sim.native import Native
 from gpusim_rl.training import trainer
 from tests.command_lines import EXPORTED, TINY
 from tests.guard import HostRead, guard
-from tests.worlds import SIMS, make_actuator, make_env, make_ppo, make_task, sim_options
+from tests.worlds import SIMS, make_actuator, make_env, make_iteration, make_task, sim_options
 
 HINGE = """
 <mujoco>
@@ -261,12 +261,12 @@ def test_gains_are_drawn(kind, file):
 def test_short_training(kind, sim, file):
     """Two iterations of each kind, restarts included: nothing is read on the host but by the
     engine, and no fault."""
-    ppo = make_ppo(worlds(kind, file, sim, episode=0.1), num_steps=8)
+    ppo = make_iteration(worlds(kind, file, sim, episode=0.1), num_steps=8)
     ppo.iteration()
     inner = ppo.env.sim.inner  # pyright: ignore[reportAttributeAccessIssue]
     with guard(*([] if inner.capturable else [(inner, "step"), (inner, "reset")])) as switch:
         ppo.iteration()
-    assert switch.seen > 1000 and ppo.rollout.truncated.any()
+    assert switch.seen > 1000 and ppo.source.record.truncated.any()
     assert ppo.metrics()["fault"] == 0
     assert all(torch.isfinite(x).all() for x in ppo.state().values() if x.is_floating_point())
 

@@ -115,10 +115,10 @@ def test_the_plain_update_is_the_same_update():
     for plain in (True, False):
         ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
         ppo.iteration()
-        for value in ppo.optimizer.tensors().values():  # both begin with empty moments
+        for value in ppo.learner.optimizer.tensors().values():  # both begin with empty moments
             value.zero_()
-        ppo.optimizer.actor_rate.fill_(ppo.cfg.learning_rate)
-        ppo.collector.collect()
+        ppo.learner.optimizer.actor_rate.fill_(ppo.learner.cfg.learning_rate)
+        ppo.source.collect()
         before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
         (Plain(ppo) if plain else ppo).update()
         steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})

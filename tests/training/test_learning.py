@@ -3,7 +3,7 @@
 import pytest
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import make_ppo
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose
 from gpusim_rl.evaluation.evaluate import STOP_SEED, evaluate
 
@@ -20,7 +20,7 @@ def test_cartpole_is_learned():
     before, in none."""
     words = ["task=cartpole", "sim=native", "sim.threads=1", "device=cpu", "seed=1"]
     cfg = compose.compose_plain("config", words)
-    ppo = make_ppo(cfg)
+    ppo = make_iteration(cfg)
     before = judge(ppo, cfg)
     for _ in range(60):
         ppo.iteration()

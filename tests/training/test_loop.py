@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import make_ppo as build_ppo
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
 from gpusim_rl.core.streams import torch_threads
@@ -517,7 +516,7 @@ def test_capacities_grow(here, monkeypatch, capsys):
 
     def make(*args, **kwargs):
         alive.append(sum(ppo() is not None for ppo in built))
-        ppo = build_ppo(*args, **kwargs)
+        ppo = build_iteration(*args, **kwargs)
         built.append(weakref.ref(ppo))
         return ppo
 
@@ -562,7 +561,7 @@ def test_threads_are_the_run_s(monkeypatch):
     monkeypatch.setattr(Policy, "__init__", seen(init))
     for process in (1, 2, 4):
         with torch_threads(process):
-            ppo = build_ppo(configured("threads=3", "algo.hidden=[128]", "num_envs=128"))
+            ppo = build_iteration(configured("threads=3", "algo.hidden=[128]", "num_envs=128"))
             ppo.iteration()
             assert torch.get_num_threads() == process
         states.append(ppo.state())
@@ -593,7 +592,7 @@ def test_evaluations_leave_no_engine(monkeypatch):
     monkeypatch.setattr(evaluation, "make_actuated", spied)
     monkeypatch.setattr(trainer, "STOP_EPISODES", 4)
     cfg = configured("task.episode=0.1")
-    trainer.success(cfg, build_ppo(cfg))
+    trainer.success(cfg, build_iteration(cfg))
     assert len(sims) == 1 and sims[0]() is None
 
 

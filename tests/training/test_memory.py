@@ -65,7 +65,7 @@ def test_what_is_refused_at_once(monkeypatch, words):
     and no more than it."""
     cfg, sizes = compose.compose_plain("config", [*words, "sim=native", "device=cpu"]), []
     monkeypatch.setattr(memory_checks, "check_free", lambda what, size, device: sizes.append(size))
-    measured = sum(measure_parts(partial(building.make_ppo, cfg), 1024, CPU).values())
+    measured = sum(measure_parts(partial(building.make_iteration, cfg), 1024, CPU).values())
     worlds, _, rollout = sizes[:3]
     assert 0.5 * measured < max(worlds, rollout) <= measured
 

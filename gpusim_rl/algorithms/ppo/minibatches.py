@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.samples import sample_flips, sample_widths
+from gpusim_rl.algorithms.ppo.samples import sample_columns, sample_flips
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.record import Record, packed
 from gpusim_rl.core.rng import Rng
@@ -17,8 +17,8 @@ class Minibatches:
         shape: (T, B) of the rollouts.
         policy: with symmetry=augment, a minibatch holds n samples and then their n mirror images.
         cfg: update_epochs are passes over the rollout, each in num_minibatches parts.
-        first: the policy's memory before a rollout, name → (B, …). With it a minibatch holds whole
-            worlds, T steps of each in their order.
+        first: a blank memory of the policy, name → (B, …). With it a minibatch holds whole worlds,
+            T steps of each in their order.
 
     Attributes:
         samples: (T B, …) all samples.
@@ -32,7 +32,7 @@ class Minibatches:
     def __init__(
         self, shape: tuple[int, int], policy: Policy, cfg: Settings, first: dict[str, Tensor]
     ):
-        widths, device = sample_widths(*policy.dims, bool(first)), policy.log_std.device
+        columns, device = sample_columns(*policy.dims, bool(first)), policy.log_std.device
         self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
@@ -44,16 +44,19 @@ class Minibatches:
             raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
         self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
         n = self.num_steps * self.num_envs // self.num_minibatches
-        self.samples = Record.zeros(widths, self.num_minibatches * n, device=device)
-        self.batch = Record.zeros(widths, self.copies * n, device=device)
+        self.samples = Record.zeros(columns, self.num_minibatches * n, device=device)
+        self.batch = Record.zeros(columns, self.copies * n, device=device)
         self.mirror = self.batch.mirror(sample_flips(mirrors)).to(device) if mirrors else None
         self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def fill(self, samples: dict[str, Tensor], order: Tensor) -> None:
-        """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In
-        place."""
+    def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor], order: Tensor) -> None:
+        """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In place.
+
+        first: the policy's memory before the rollout, of which no copy is made.
+        """
+        self.first = first
         packed({name: x.flatten(0, 1) for name, x in samples.items()}, out=self.samples.rows)
         self.order.copy_(order)
         self._next.zero_()

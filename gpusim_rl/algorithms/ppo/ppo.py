@@ -1,25 +1,25 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+import sys
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.gradients import autograd_gradients, fused_gradients
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
 from gpusim_rl.algorithms.ppo.minibatches import Minibatches
-from gpusim_rl.algorithms.ppo.samples import make_samples
+from gpusim_rl.algorithms.ppo.samples import make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.core.distributed import ProcessGroup
-from gpusim_rl.core.graphs import capture
-from gpusim_rl.core.record import Record
-from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.memory import check_free
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes, vector
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.networks.actor_critic import Policy
 
 # `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
@@ -27,78 +27,82 @@ SKIPPED, SKIPPED_NOW, BAD = range(3)
 
 
 class PPO:
-    """Policy and optimizer: returns of a rollout, then epochs of minibatches.
+    """Policy and optimizer: returns of a rollout, epochs of minibatches, then the normalizers.
 
     Every part of an update is a function of tensors at fixed addresses, so that CUDA can capture
-    it. Graphs: one for the returns, for a minibatch and the normalizers.
+    it: one graph for the returns, for a minibatch and for the normalizers.
 
     Args:
-        policy: the policy.
-        rollout: (T, B, …) with the columns of `step_widths`.
-        first: the policy's memory before the rollout.
-        cfg: the numbers; those of `numbers` are written by a curriculum.
-        horizon: of an episode, in control steps.
-        rng: of the order of samples.
-        captured: capture each part.
-        threads: of torch in an update on the CPU: rounding depends on it. None or 0: those of the
-            process.
+        spec: shapes, processes and random numbers.
+        settings: those of `Settings`, by name. Those of `live` may be tensors (), which change.
     """
 
-    metrics = (*STATS, "learning_rate", "std", "skipped", "bad")
+    Settings = Settings
+    live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl")
+    live = (*live, "mirror_coef")
+    metrics = (
+        Metric("policy_loss", "loss/policy", "policy loss"),
+        Metric("value_loss", "loss/value", "value loss"),
+        Metric("entropy", "loss/entropy", "entropy"),
+        Metric("approx_kl", "loss/approx_kl", "KL divergence", ".4f", "KL"),
+        Metric("clipped", "loss/clip_fraction", "clipped share"),
+        Metric("actor_norm", "loss/actor_grad_norm", "gradient norm of the actor"),
+        Metric("critic_norm", "loss/critic_grad_norm", "gradient norm of the critic"),
+        Metric("learning_rate", "loss/learning_rate", "learning rate", ".1e", "rate"),
+        Metric("std", "loss/action_std", "standard deviation of actions", ".2f", "std"),
+        Metric("skipped", "loss/skipped_minibatches", "skipped minibatches", ".2g", "skipped"),
+        Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
+    )
 
-    def __init__(
-        self,
-        policy: Policy,
-        rollout: Record,
-        first: dict[str, Tensor],
-        cfg: Settings,
-        *,
-        numbers: dict[str, Tensor],
-        horizon: int,
-        rng: Rng,
-        group: ProcessGroup,
-        captured: bool,
-        threads: int | None = None,
-    ):
-        self.policy, self.rollout, self.first, self.numbers = policy, rollout, first, numbers
-        self.horizon, self.rng, self.group, self.threads = horizon, rng, group, threads
-        self.cfg = cfg = replace(cfg, **numbers)  # tensors in place of numbers
-        device, shape = rollout.rows.device, tuple(rollout.rows.shape[:2])
+    def __init__(self, spec: Spec, **settings: Any):
+        self.spec, self.group, self.length = spec, spec.group, spec.num_steps
+        self.cfg = cfg = Settings(**settings)
+        if cfg.tf32 and spec.device.type != "cpu":
+            torch.set_float32_matmul_precision("high")
+        self.policy = policy = make_policy(spec, cfg)
+        self.columns = rollout_columns(spec.dims, policy)
+        check_memory(spec, cfg, self.columns, policy)
         self.optimizer = FlatAdam(policy, cfg.learning_rate)
         self.rates = self.optimizer.rates
-        self.iteration_count = torch.zeros((), dtype=torch.int64, device=device)
-        self.stats, self.skips = (torch.zeros(n, device=device) for n in (len(STATS), 3))
+        self.stats, self.skips = (torch.zeros(n, device=spec.device) for n in (len(STATS), 3))
+        self.rng = spec.rng()
+        shape, first = (spec.num_steps, spec.num_envs), policy.blank_memory(spec.num_envs)
         self.minibatches = Minibatches(shape, policy, cfg, first)
-        self.loss_args = {"copies": self.minibatches.copies, "group": group}
+        self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused else None
-        on = partial(capture, device=device, on=captured)
-        self._pack_samples, self._minibatch = on(self.pack_samples), on(self.minibatch)
-        self._update_normalizers = on(self.update_normalizers)
+        self._pack_samples = spec.capture(self.pack_samples)
+        self._minibatch = spec.capture(self.minibatch)
+        self._update_normalizers = spec.capture(self.update_normalizers)
+
+    @staticmethod
+    def world_multiple(settings: dict[str, Any]) -> int:
+        """A policy that remembers is trained by whole worlds, so that minibatches divide them."""
+        return settings["num_minibatches"] if settings["memory"] != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
         batch, grad = self.minibatches.batch, self.optimizer.log_std_grad
         return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
 
-    def update(self, mark: Callable[[str], None]) -> None:
+    def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
-        with torch_threads(self.threads or 0):
+        mark = self.spec.timer.mark
+        with torch_threads(self.spec.threads):
             mark("returns")
-            self._pack_samples()
+            self._pack_samples(record)
             mark("minibatches")
             for _ in range(self.minibatches.count):
                 self._minibatch()
             mark("normalizers")
-            self._update_normalizers()
-            mark("")
+            self._update_normalizers(record)
 
     @torch.no_grad()
-    def pack_samples(self) -> None:
+    def pack_samples(self, rollout: Record) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
-        given = self.rollout, self.policy, self.cfg, self.first
-        samples = make_samples(*given, horizon=self.horizon, group=self.group)
-        order = self.minibatches.shuffle(self.rng, self.iteration_count)
-        self.minibatches.fill(samples, order)
+        where = {"horizon": self.spec.horizon, "group": self.group}
+        samples = make_samples(rollout, self.policy, self.cfg, rollout.memory, **where)
+        order = self.minibatches.shuffle(self.rng, self.spec.iteration)
+        self.minibatches.fill(samples, rollout.memory, order)
         self.stats.zero_()
         self.skips[SKIPPED_NOW].zero_()
 
@@ -137,12 +141,12 @@ class PPO:
         rate = self.optimizer.actor_rate
         rate.mul_(torch.where(skip, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
 
-    def update_normalizers(self) -> None:
-        """Add the rollout to the normalizers, and count the iteration. In place.
+    def update_normalizers(self, rollout: Record) -> None:
+        """Add the rollout to the normalizers. In place.
 
         An iteration is bad if most minibatches were skipped or most samples were quarantined.
         """
-        r, policy, group = self.rollout, self.policy, self.group
+        r, policy, group = rollout, self.policy, self.group
         valid = ~r.fault.flatten()
         most_skipped = 2 * self.skips[SKIPPED_NOW] > self.minibatches.count
         most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
@@ -150,22 +154,89 @@ class PPO:
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
         policy.actor.normalizer.update(r.obs.flatten(0, 1), valid, group)
         policy.critic_normalizer.update(r.critic.flatten(0, 1), valid, group)
-        self.iteration_count += 1
 
     def measures(self) -> Tensor:
-        """(len(metrics),) means since they were cleared."""
+        """(len(metrics),) means over the last update; the count of skipped ones begins anew."""
         own = [self.optimizer.actor_rate, self.policy.std.detach().mean()]
         own += [self.skips[SKIPPED], self.skips[BAD]]
-        return torch.cat([self.stats, torch.stack(own)])
-
-    def clear_measures(self) -> None:
-        """Begin new means. In place."""
+        values = torch.cat([self.stats, torch.stack(own)])
         self.skips[SKIPPED].zero_()
+        return values
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        optimizer, own = self.optimizer, {"stats": self.stats, "skips": self.skips}
+        optimizer, own = self.optimizer, {"stats": self.stats, "skip_sums": self.skips}
         own["actor_rate"], own["critic_rate"] = optimizer.rates
-        own["iteration"] = self.iteration_count
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         return networks | shared("adam/", optimizer.tensors()) | shared("ppo/", own)
+
+
+def rollout_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
+    """What PPO wants of each step."""
+    no, nc, _ = dims
+    ends = dict(end=vector(nc), reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
+    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends
+
+
+def make_policy(spec: Spec, cfg: Settings) -> Policy:
+    """The networks that settings describe. ValueError if they cannot be as symmetric as asked."""
+    symmetry, mirrors = choose_symmetry(spec, cfg)
+    return Policy(
+        *spec.dims,
+        hidden=cfg.hidden,
+        activation=cfg.activation,
+        std=cfg.std,
+        floor=cfg.floor,
+        amp=cfg.amp,
+        symmetry=symmetry,
+        memory=cfg.memory,
+        memory_size=cfg.memory_size,
+        mirrors=mirrors,
+        seed=spec.seed,
+    ).to(spec.device)
+
+
+def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, Mirrors | None]:
+    """What `symmetry` is for a task, and the mirrors of its observations and action.
+
+    `auto` is net where the task has a mirror image and the networks can commute with it, else none.
+
+    Raises:
+        ValueError: the task has no mirror image, and another symmetry than auto or none is asked.
+    """
+    auto = cfg.symmetry == "auto"
+    can = cfg.memory == "none" and not any(n % 2 for n in cfg.hidden)
+    if cfg.symmetry == "none" or (auto and not can):
+        return "none", None
+    try:
+        mirrors = spec.mirrors()
+    except ValueError as error:
+        if not auto:
+            raise
+        mirrors = None
+        print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
+    if mirrors:
+        return "net" if auto else cfg.symmetry, mirrors
+    if auto:
+        return "none", None
+    raise ValueError(
+        f"algo.symmetry={cfg.symmetry}: this task defines no mirror image: set algo.symmetry=none"
+    )
+
+
+def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: Policy) -> None:
+    """Check that a rollout and its update fit: record, samples and activations.
+
+    Raises:
+        OutOfMemory: they do not.
+    """
+    remembered = sum(x.shape[1] for x in policy.blank_memory(1).values())
+    samples = 3 * row_bytes(sample_columns(*policy.dims, remembered > 0))  # two copies, for a while
+    order = 8 * cfg.update_epochs
+    images = 1 + (cfg.symmetry in ("augment", "loss"))
+    # of a gated recurrent unit: its gates, their sums and its memory
+    kept = 16 * images * sum(cfg.hidden) + 32 * remembered
+    size = row_bytes(columns) + samples + order + kept / cfg.num_minibatches
+    what = f"num_envs={spec.num_envs} × num_steps={spec.num_steps}"
+    what = f"{what}, with algo.update_epochs={cfg.update_epochs},"
+    check_free(what, spec.num_envs * spec.num_steps * size, spec.device)

@@ -6,12 +6,12 @@ from torch import Tensor
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.record import NUMBER, Record
+from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.symmetry import Flip, Mirrors
 from gpusim_rl.networks.actor_critic import Policy
 
 
-def sample_widths(no: int, nc: int, nu: int, remembers: bool = False) -> dict[str, int]:
+def sample_columns(no: int, nc: int, nu: int, remembers: bool = False) -> Columns:
     """The columns of a sample.
 
     - `obs` (no,), `critic` (nc,): normalized observations of actor and critic;
@@ -21,7 +21,9 @@ def sample_widths(no: int, nc: int, nu: int, remembers: bool = False) -> dict[st
     - `begins`, for a policy that remembers: 1 where an episode begins after the first step.
     """
     numbers = ("logp", "advantage", "target", "value", "valid", *["begins"] * remembers)
-    return dict(obs=no, critic=nc, action=nu, mean=nu, std=nu) | dict.fromkeys(numbers, NUMBER)
+    sizes = dict(obs=no, critic=nc, action=nu, mean=nu, std=nu)
+    columns = {name: vector(n) for name, n in sizes.items()}
+    return columns | dict.fromkeys(numbers, NUMBER)
 
 
 def sample_flips(mirrors: Mirrors) -> dict[str, Flip]:

@@ -20,9 +20,11 @@ class Settings:
         lr_factor: divides it above twice `target_kl` and multiplies it below half of that.
         target_kl: KL divergence [nat] between the policies before and after an update.
         max_grad_norm: for the actor and for the critic.
-        mirror_coef: weight of `asymmetry` with symmetry=loss.
         fused: compute the loss and its gradient in the Warp kernels of `loss_kernels`, instead of
             in torch operations with autograd.
+        symmetry: auto, none, augment, loss or net; mirror_coef: weight of `asymmetry` with loss.
+        tf32: multiply float32 matrices in TF32 on CUDA.
+        hidden, activation, memory, memory_size, std, floor, amp: as `Policy` has them.
     """
 
     gamma: float
@@ -40,6 +42,15 @@ class Settings:
     max_grad_norm: float
     mirror_coef: float
     fused: bool
+    symmetry: str
+    tf32: bool
+    hidden: tuple[int, ...]
+    activation: str
+    memory: str
+    memory_size: int
+    std: float
+    floor: float
+    amp: str | None
 
     def __post_init__(self) -> None:
         fixed = {key: x for key, x in vars(self).items() if isinstance(x, int | float)}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.iteration import SHARES, Iteration
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.task import Task
@@ -47,9 +47,9 @@ class Tape(NamedTuple):
 
 
 @torch.no_grad()
-def record(ppo: PPO, rollouts: int) -> Tape:
-    """K rollouts as PPO collects them."""
-    env, collector, starts, actions, controls = ppo.env, ppo.collector, [], [], []
+def record(ppo: Iteration, rollouts: int) -> Tape:
+    """K rollouts as a training collects them."""
+    env, collector, starts, actions, controls = ppo.env, ppo.source, [], [], []
     for _ in range(rollouts):
         starts.append(ppo.state())
         for _ in range(len(collector.record.rows)):
@@ -122,8 +122,10 @@ def timed(device: Any, act: Callable[[], object]) -> tuple[float, float]:
 class Levels:
     """What is measured: each level plays one of the tape's rollouts."""
 
-    def __init__(self, ppo: PPO, bare: tuple[Load, Play]):
-        self.ppo, self.bare, self.plain = ppo, bare, Plain(ppo)
+    def __init__(self, ppo: Iteration, bare: tuple[Load, Play]):
+        self.ppo, self.bare = ppo, bare
+        # It is PPO's: another learner has no minibatches.
+        self.plain = Plain(ppo) if hasattr(ppo.learner, "minibatches") else None
         env = ppo.env
         self.action = torch.zeros_like(env.action)
         on = partial(capture, device=env.device, on=ppo.graph != "off" and env.sim.capturable)
@@ -165,15 +167,17 @@ class Levels:
                     (load if level == "bare" else put)(start)
                     spent[level] += timed(device, act)[0]
             put(start)
-            spent["rollout"] += timed(device, ppo.collector.collect)[0]
-            spent["plain"] += timed(device, self.plain.update)[0]
+            collect = partial(ppo.source.collect, ppo.spec.num_steps)
+            spent["rollout"] += timed(device, collect)[0]
+            if self.plain:
+                spent["plain"] += timed(device, self.plain.update)[0]
             put(start)
-            ppo.collector.phases.take()
+            ppo.timer.take()
             whole, host = timed(device, ppo.iteration)
-            parts = {name: part.wall for name, part in ppo.collector.phases.take()().items()}
+            parts = {name: part.wall for name, part in ppo.timer.take()().items()}
             for name, seconds in ({"training": whole, "host": host} | parts).items():
                 spent[name] += seconds
-        spent["update"] = spent["returns"] + spent["minibatches"] + spent["normalizers"]
+        spent["update"] = sum(spent[name] for name in SHARES["update"])
         return dict(spent)
 
 
@@ -191,7 +195,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def launches(ppo: PPO) -> dict[str, int]:
+def launches(ppo: Iteration) -> dict[str, int]:
     """Kernels and graph launches of one iteration on CUDA; torch operators on the CPU."""
     if ppo.env.device.type == "cpu":
         with Operators() as seen:

@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import make_ppo
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose, recipe, validate
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.core import errors, ranges
@@ -60,7 +60,7 @@ def spread(values: list[float]) -> dict[str, Any]:
 
 
 def bench(
-    ppo: PPO, cfg: dict[str, Any], built: float, say: Callable[[str], None]
+    ppo: Iteration, cfg: dict[str, Any], built: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Measure every level cfg["repeats"] times. Returns all that `out` holds.
 
@@ -88,7 +88,7 @@ def bench(
 
 
 def measure_rounds(
-    ppo: PPO, tape: Tape, repeats: int, say: Callable[[str], None]
+    ppo: Iteration, tape: Tape, repeats: int, say: Callable[[str], None]
 ) -> list[dict[str, float]]:
     """Seconds of each level and part, `repeats` times after a warm-up."""
     task, sim = ppo.env.task, engine(ppo.env.sim)  # Bare, the engine's own servos follow targets.
@@ -218,7 +218,7 @@ def main(words: list[str]) -> None:
         cfg = fit_to_robot(cfg, keys)
         start = perf_counter()
         with waiting("building"):
-            ppo = make_ppo(cfg)
+            ppo = make_iteration(cfg)
     results = bench(
         ppo,
         cfg,

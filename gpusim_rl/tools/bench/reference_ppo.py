@@ -7,13 +7,13 @@ the learning rate.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.settings import Settings
+from gpusim_rl.algorithms.iteration import Iteration
 
 Samples = tuple[Tensor, ...]  # obs, critic, action, mean, std, logp, advantage, target, value
 
@@ -21,24 +21,28 @@ Samples = tuple[Tensor, ...]  # obs, critic, action, mean, std, logp, advantage,
 class Plain:
     """`update()` changes the policy of a PPO as its own update does, quarantined samples aside."""
 
-    def __init__(self, ppo: PPO):
-        self.ppo, policy = ppo, ppo.policy
+    def __init__(self, ppo: Iteration):
+        self.ppo = ppo
+        self.learner: Any = ppo.learner
+        self.policy = policy = self.learner.policy
         self.groups = [*policy.actor.parameters(), policy.log_std], list(policy.critic.parameters())
         self.adam = torch.optim.Adam(
-            [{"params": params} for params in self.groups], lr=ppo.cfg.learning_rate, eps=1e-5
+            [{"params": params} for params in self.groups],
+            lr=self.learner.cfg.learning_rate,
+            eps=1e-5,
         )
 
     def update(self) -> None:
         """All epochs over the rollout, then the normalizers. In place."""
-        ppo, policy = self.ppo, self.ppo.policy
+        learner, policy = self.learner, self.policy
         # The host reads these numbers once. It waits for the device in each minibatch anyway.
-        numbers = {name: value.item() for name, value in ppo.scheduled.items()}
-        cfg = replace(ppo.cfg, **numbers)
+        settings = {k: x for k, x in vars(learner.cfg).items() if isinstance(x, Tensor)}
+        cfg = replace(learner.cfg, **{name: x.item() for name, x in settings.items()})
         samples = self.samples()
-        order = ppo.minibatches.shuffle(ppo.env.rng, ppo.iteration_count)
+        order = learner.minibatches.shuffle(learner.rng, learner.spec.iteration)
         for rows in order:
             self.minibatch(tuple(x[rows] for x in samples), cfg)
-        everything = torch.ones(ppo.size, dtype=torch.bool, device=order.device)
+        everything = torch.ones(self.ppo.size, dtype=torch.bool, device=order.device)
         obs, critic, *_ = samples
         policy.actor.normalizer.update(obs, everything)
         policy.critic_normalizer.update(critic, everything)
@@ -46,7 +50,8 @@ class Plain:
     @torch.no_grad()
     def samples(self) -> Samples:
         """The columns of the rollout, each (T B, …)."""
-        r, policy = self.ppo.rollout, self.ppo.policy
+        r: Any = self.ppo.source.record
+        policy = self.policy
         value, end = (
             policy.critic(policy.critic_normalizer(obs)).squeeze(-1) for obs in (r.critic, r.end)
         )
@@ -56,9 +61,9 @@ class Plain:
         columns = r.obs, r.critic, r.action, r.mean, r.std, r.logp, advantage, target, value
         return tuple(x.flatten(0, 1) for x in columns)
 
-    def minibatch(self, samples: Samples, cfg: Settings) -> None:
+    def minibatch(self, samples: Samples, cfg: Any) -> None:
         """One step of Adam. In place."""
-        policy = self.ppo.policy
+        policy = self.policy
         obs, critic, action, mean, std, logp, advantage, target, value = samples
         new = Normal(policy.actor(obs), policy.std, validate_args=False)
         ratio = (new.log_prob(action).sum(-1) - logp).exp()
@@ -79,7 +84,7 @@ class Plain:
             nn.utils.clip_grad_norm_(params, cfg.max_grad_norm)
         self.adam.step()
 
-    def adapt(self, kl: float, cfg: Settings) -> None:
+    def adapt(self, kl: float, cfg: Any) -> None:
         """Set the actor's learning rate for a KL [nat]."""
         group, factor = self.adam.param_groups[0], 1.0
         if kl > 2 * cfg.target_kl:
@@ -90,7 +95,8 @@ class Plain:
 
     def advantage(self, value: Tensor, end: Tensor) -> Tensor:
         """GAE (T, B), a step at a time."""
-        r, cfg = self.ppo.rollout, self.ppo.cfg
+        r: Any = self.ppo.source.record
+        cfg = self.learner.cfg
         done, going = (r.terminated | r.truncated).float(), (~r.terminated).float()
         advantage, following = torch.zeros_like(value), torch.zeros_like(value[0])
         for t in reversed(range(len(value))):

@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.report import SHARES
-from gpusim_rl.build import make_ppo
+from gpusim_rl.algorithms.iteration import SHARES, Iteration
+from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose, recipe, validate
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.core import errors, ranges
@@ -51,10 +50,10 @@ def settle(cfg: dict[str, Any], words: list[str]) -> dict[str, Any]:
     return fit_to_robot(recipe.choose_recipe(recipe.open_recipe(cfg, keys))[0], keys)
 
 
-def measure(ppo: PPO, seconds: float, progress: Progress | None = None) -> dict[str, Any]:
+def measure(ppo: Iteration, seconds: float, progress: Progress | None = None) -> dict[str, Any]:
     """Train for some seconds, one iteration at least. Returns shares, cores and the verdict."""
     device = ppo.env.device
-    ppo.phases.take()
+    ppo.timer.take()
     iterations, total, host, pages = 0, 0.0, 0.0, pages_read()
     bar = progress.add_task("training", total=seconds) if progress else None
     while not iterations or total < seconds:
@@ -62,7 +61,7 @@ def measure(ppo: PPO, seconds: float, progress: Progress | None = None) -> dict[
         iterations, total, host = iterations + 1, total + whole, host + launched
         if progress and bar is not None:
             progress.update(bar, completed=total)
-    parts = grouped(ppo.phases.take()(), total)
+    parts = grouped(ppo.timer.take()(), total)
     shares = {name: part.wall / total for name, part in parts.items()}
     cuda = device.type == "cuda"
     cores = None if cuda else sum(part.processor for part in parts.values()) / total
@@ -136,7 +135,7 @@ def main(words: list[str]) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=100)
     with errors.one_line_errors():
         cfg = settle(compose.compose_plain(NAME, words), words)
-        ppo = make_ppo(cfg)
+        ppo = make_iteration(cfg)
     for _ in range(cfg["warmup"]):
         timed(ppo.env.device, ppo.iteration)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

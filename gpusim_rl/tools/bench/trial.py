@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ def keep_actors(loop: Any, clock: Clock, every: int) -> list[Actor]:
 
     def step_and_keep(signals: Any) -> bool:
         nonlocal count
-        last, learner = step(signals), loop.learner
+        last, learner = step(signals), learner_of(loop)
         count += 1  # not learner.iterations, which a roll-back lowers
         if last or count % every == 0:
             wait(learner)
@@ -102,6 +103,11 @@ def keep_actors(loop: Any, clock: Clock, every: int) -> list[Actor]:
 
     loop.step, loop.evaluate = step_and_keep, evaluate_unseen
     return kept
+
+
+def learner_of(loop: Any) -> Any:
+    """What a loop iterates, under its name of today or of an older commit."""
+    return loop.iteration if hasattr(loop, "iteration") else loop.learner
 
 
 def wait(learner: Any) -> None:
@@ -152,16 +158,22 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train as a job says, and judge the actors."""
     begun = time.perf_counter()
     from gpusim_rl.core.provenance import versions
-    from gpusim_rl.evaluation.evaluate import SEED
-    from gpusim_rl.training import trainer as program
     from gpusim_rl.training.loop import TrainingFailed
 
-    cfg = program.configure(*job["words"])
+    try:
+        from gpusim_rl.commands.train import configure
+        from gpusim_rl.evaluation.evaluate import SEED
+        from gpusim_rl.training import trainer as program
+    except ImportError:  # a commit before the rooms were made
+        program = import_module("gpusim_rl.trainer")
+        configure, SEED = program.configure, program.evaluation.SEED
+
+    cfg = configure(*job["words"])
     if job["check"]:
         return {}
     trainer, failed = program.Trainer(cfg), ""
     loop = trainer.loop
-    warm_up(loop.learner)
+    warm_up(learner_of(loop))
     start_s = time.perf_counter() - begun
     clock = Clock()
     actors = keep_actors(loop, clock, job["every"])
@@ -172,7 +184,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         failed = str(error)
     if not actors:
         raise SystemExit(failed)
-    learner, end, begun = loop.learner, actors[-1], time.perf_counter()
+    learner, end, begun = learner_of(loop), actors[-1], time.perf_counter()
 
     def score(actor: Actor) -> dict[str, Any]:
         learner.policy.load_state_dict(actor.weights)

@@ -1,0 +1,39 @@
+"""What a metric is called: whoever measures it says so once, for the table, reports and loggers."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """A number of a row of metrics.jsonl.
+
+    A key and a public name that end in `/*` stand for all keys that begin so.
+    """
+
+    key: str  # in metrics.jsonl
+    public: str = ""  # in W&B and TensorBoard, such as "loss/policy"; the key unless given
+    label: str = ""  # in reports; the key unless given
+    format: str = ".4g"  # of its value
+    table: str = ""  # its name in the live table; empty: it is not shown there
+
+
+def public_name(key: str, metrics: Iterable[Metric]) -> str:
+    """The name of a key in W&B and TensorBoard; its own if no metric has it."""
+    group = f"{key.partition('/')[0]}/"
+    for metric in metrics:
+        if metric.key == key:
+            return metric.public or key
+        if metric.key == f"{group}*":
+            return metric.public.removesuffix("*") + key.removeprefix(group)
+    return key
+
+
+def described(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
+    """Key → public name, label and format, as metrics.json of a run has it."""
+    return {x.key: {"name": x.public, "label": x.label, "format": x.format} for x in metrics}
+
+
+def labels(about: Mapping[str, object]) -> dict[str, str]:
+    """Key → label of what `described` returned, which a stranger may have written."""
+    entries = {key: x.get("label") for key, x in about.items() if isinstance(x, Mapping)}
+    return {key: x for key, x in entries.items() if isinstance(x, str) and x}
