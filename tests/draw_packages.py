@@ -8,9 +8,8 @@ arrows connect already.
 from itertools import pairwise
 from pathlib import Path
 
-from tests.packages import FLOORS, module_counts, package_imports
+from tests.packages import FLOORS, ROOT, module_counts, package_imports
 
-ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "packages.svg"
 
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 840, 92, 128, 48  # px

@@ -4,6 +4,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
 # A package imports those of lower floors only: docs/design.md says what each is for.
 FLOORS = {
     "core": 1,

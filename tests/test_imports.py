@@ -14,6 +14,7 @@ from gpusim_rl import MOVED
 from tests.draw_packages import PICTURE, draw, without_implied
 from tests.packages import (
     FLOORS,
+    ROOT,
     imported_names,
     module_imports,
     package,
@@ -21,7 +22,6 @@ from tests.packages import (
     package_of_name,
     source_files,
 )
-from tests.worlds import ROOT
 
 # Beside the floors: who alone may import a name, and what a lower package is still not for.
 ONLY_FOR = {

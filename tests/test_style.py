@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.worlds import ROOT
+from tests.packages import ROOT
 
 COLUMNS = 100
 FOLDERS = ("conf", "docs", "gpusim_rl", "tasks", "tests")

@@ -13,12 +13,12 @@ import imageio
 import pytest
 from gpusim_rl.algorithms.ppo.report import NAMES as PPO_NAMES
 from gpusim_rl.algorithms.ppo.report import SHARES
+from gpusim_rl.training.metric_names import NAMES, public_name, public_row
 
 from gpusim_rl.config.validate import check_log
 from gpusim_rl.core import waiting
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
-from gpusim_rl.training.metric_names import NAMES, public_name, public_row
 from gpusim_rl.training.metric_writers import logged_in, sink
 from tests.command_lines import environment
 from tests.films import gray_film
