@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from gpusim_rl.build import build_env
+from gpusim_rl.commands.train import configure
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.training.trainer import Trainer, configure
+from gpusim_rl.training.trainer import Trainer
 
 SMALL = ("num_envs=16", "iterations=2", "device=cpu", "sim=native", "sim.threads=1", "log=none")
 
@@ -55,4 +56,4 @@ def test_training_and_export(cfg):
     trainer = Trainer(cfg)
     trainer.train()
     assert [math.isfinite(row["return"]) for row in trainer.run.rows()] == [True, True]
-    assert export_policy(trainer.loop.learner, trainer.cfg, trainer.run.path) <= 1e-5
+    assert export_policy(trainer.loop.iteration, trainer.cfg, trainer.run.path) <= 1e-5
