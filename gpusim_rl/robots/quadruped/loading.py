@@ -21,9 +21,9 @@ from gpusim_rl.robots.quadruped.feet import find_foot
 from gpusim_rl.robots.quadruped.kinematics import Legs
 from gpusim_rl.robots.quadruped.prepare import NAMES, prepare_quadruped
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
-from gpusim_rl.robots.quadruped.topology import LEGS, Foot, check_forward, joint_values
+from gpusim_rl.robots.quadruped.topology import LEGS, Foot, check_forward, leg_values
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import joint_parameters, six_digits
+from gpusim_rl.robots.servos import complete, joint_parameters, six_digits
 
 Array = np.ndarray
 # A robot stands within these.
@@ -131,7 +131,7 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     if robot.stance is None:
         stances = [*legs.keyframe_angles(original), legs.crouch()]
     else:
-        stances = [joint_values("stance", robot.stance)]
+        stances = [leg_values("stance", robot.stance)]
     why, tried = "", []  # why the first candidate does not stand
     for guess, keep, stance in product(GUESSES, (True, False), stances):
         candidate = fill_gains(robot, original, legs, stance, guess, keep)
@@ -196,10 +196,7 @@ def prepare_specs(
     """Prepare a spec for the task, in place. Returns a prepared copy that has boxes for meshes."""
     for i, geom in enumerate(spec.geoms):
         geom.name = next((foot.geom_name for foot in feet if foot.geom == i), geom.name)
-        if collide == "all" and (geom.contype or geom.conaffinity):
-            prepare.replace_mesh(geom, original, i)
-    meshless = spec.copy()
-    prepare.remove_files(meshless, original)
+    meshless = prepare.copy_without_meshes(spec, original, collide)
     for each in (spec, meshless):
         prepare_quadruped(each, original, base, joints, feet, collide)
     return meshless
@@ -230,7 +227,7 @@ def mirror_signs(
     """(12,) signs of the joints in a mirrored pose: those of robot.mirror after a check, else
     guessed ones. None if no signs are given and the robot is not symmetric."""
     given = robot.mirror
-    signs = () if given is None else tuple(joint_values("mirror", given).tolist())
+    signs = () if given is None else tuple(leg_values("mirror", given).tolist())
     if not {*signs} <= {-1.0, 1.0}:
         raise RobotError(f"robot.mirror={given}: expected signs, 1 or -1")
     try:
@@ -252,20 +249,17 @@ def fill_gains(
     def fill(key: str, guess: Array) -> list[float]:
         value = getattr(robot, key)
         if value is not None:
-            values = joint_values(key, value)
+            values = leg_values(key, value)
         elif keep or key not in ("kp", "kd"):
             values = joint_parameters(original, legs.names, key)
         else:
             values = np.full(12, np.nan)
-        values = np.where(np.isnan(values), guess, values)
-        if not (values > 0).all():
-            raise RobotError(f"robot.{key}={value}: expected more than 0")
-        return six_digits(values)
+        return complete(key, value, values, guess)
 
     armature = fill("armature", np.full(12, guess.armature * inertia))
     kp = fill("kp", np.full(12, guess.kp * torque_scale))
     kd = fill("kd", np.sqrt(np.array(kp) * (inertia + np.array(armature))))
-    scale = None if robot.scale is None else six_digits(joint_values("scale", robot.scale))
+    scale = None if robot.scale is None else six_digits(leg_values("scale", robot.scale))
     torque = fill("torque", np.full(12, torque_scale))
     gains = dict(kp=kp, kd=kd, torque=torque, armature=armature, scale=scale)
     return replace(robot, stance=six_digits(stance), **gains)

@@ -14,6 +14,7 @@ from gpusim_rl.robots.bodies import (
     locate,
     subtree,
 )
+from gpusim_rl.robots.servos import joint_values
 
 LEGS, ROLES = ("FL", "FR", "RL", "RR"), ("abduction", "thigh", "knee")
 ALONG = 0.9  # least component of an axis that lies along another one
@@ -34,17 +35,10 @@ class Foot(NamedTuple):
     radius: float  # m
 
 
-def joint_values(key: str, value: Any) -> Array:
+def leg_values(key: str, value: Any) -> Array:
     """(12,) from one number, three (abduction, thigh, knee) or twelve."""
-    try:
-        numbers = np.asarray(value, dtype=float).ravel()
-    except (TypeError, ValueError):
-        numbers = np.zeros(0)
-    if len(numbers) not in (1, 3, 12) or not np.isfinite(numbers).all():
-        raise RobotError(
-            f"robot.{key}={value}: expected a number, three (abduction, thigh, knee) or twelve"
-        )
-    return np.resize(numbers, 12)
+    expected = "a number, three (abduction, thigh, knee) or twelve"
+    return joint_values(key, value, (1, 3, 12), expected)
 
 
 def find_legs(
