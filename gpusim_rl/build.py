@@ -245,46 +245,88 @@ def make_iteration(
 
 def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> Iteration:
     """`make_iteration` with as many worlds."""
-    if cfg["graph"] not in ("parts", "whole", "off"):
-        raise ValueError(f"graph={cfg['graph']!r}: choose one of parts, whole, off")
-    if cfg["num_steps"] < 1:
-        raise ValueError(f"num_steps={cfg['num_steps']}: a rollout has at least one step")
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
+    name, algo = cfg["algo"]["name"], {k: x for k, x in cfg["algo"].items() if k != "name"}
+    kind = LEARNERS[name]
+    settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
+    how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
+    return join(env, kind, settings, schedule=schedule, **how)
+
+
+def join(
+    env: Env,
+    kind: Any,
+    settings: dict[str, Any],
+    *,
+    num_steps: int,
+    schedule: Curriculum | None = None,
+    graph: str = "parts",
+    threads: int = 0,
+) -> Iteration:
+    """An Env, a learner and what carries steps from the one to the other.
+
+    Args:
+        kind: the class of the learner; settings: its own, by name.
+        num_steps: T, control steps of each world in an iteration.
+        schedule: numbers of the task and of the settings that change.
+        graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
+
+    Raises:
+        ValueError: a number is wrong, or cannot change.
+    """
+    if graph not in ("parts", "whole", "off"):
+        raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
+    if num_steps < 1:
+        raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
+    schedule = schedule or Curriculum()
     schedule.prepare(env.success)
-    spec = make_spec(env, cfg)
-    kind = LEARNERS[cfg["algo"]["name"]]
-    settings, numbers = learner_settings(kind, cfg, schedule, env)
-    learner = kind(spec, **settings)
+    live = live_settings(kind, schedule, env)
+    spec = make_spec(env, num_steps, graph, threads)
+    learner = kind(spec, **settings | live)
     columns = choose_columns(learner.columns, step_columns(env.dims, learner.policy))
-    what = f"num_envs={worlds} × a record of {learner.length} steps"
+    what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
     check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
     record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
-    collector = Collector(env, learner.policy, record, graph=cfg["graph"], timer=spec.timer)
+    source = Collector(env, learner.policy, record, graph=graph, timer=spec.timer)
+    numbers = {f"algo.{key}": x for key, x in live.items()}
     task = [key for key in schedule.plan if not key.startswith("algo.")]
     numbers |= {key: env.scheduled_number(key) for key in task}
-    return Iteration(
-        env, collector, learner, spec, schedule=schedule, numbers=numbers, graph=cfg["graph"]
-    )
+    return Iteration(env, source, learner, spec, schedule=schedule, numbers=numbers, graph=graph)
 
 
-def make_spec(env: Env, cfg: dict[str, Any]) -> Spec:
-    """What a learner is made from, of an Env and its configuration."""
-    whole = cfg["graph"] == "whole" and env.sim.capturable
+def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
+    """What a learner is made from, of an Env."""
+    whole = graph == "whole" and env.sim.capturable
     return Spec(
         dims=env.dims,
         num_envs=env.num_envs,
-        num_steps=cfg["num_steps"],
+        num_steps=num_steps,
         horizon=env.task.horizon,
         worlds=env.rng.worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
-        seed=cfg["seed"],
+        seed=env.seed,
         mirrors=partial(find_mirrors, env),
         group=env.group,
-        captured=cfg["graph"] != "off" and not whole,
-        threads=cfg["threads"],
+        captured=graph != "off" and not whole,
+        threads=threads,
         timer=Phases(env.device),
     )
+
+
+def live_settings(kind: Any, schedule: Curriculum, env: Env) -> dict[str, Tensor]:
+    """The first values of a learner's settings that are scheduled, each a live tensor ().
+
+    Raises:
+        ValueError: a number cannot change, or begins out of its range.
+    """
+    first = {k[5:]: x["from"] for k, x in schedule.plan.items() if k.startswith("algo.")}
+    for key in first:
+        if key not in kind.live:
+            choices = ", ".join(f"algo.{x}" for x in kind.live)
+            raise ValueError(f"curriculum: algo.{key} cannot be scheduled: choose of {choices}")
+    ranges.check(first, "algo")
+    return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 
 def find_mirrors(env: Env) -> Mirrors | None:
@@ -292,27 +334,6 @@ def find_mirrors(env: Env) -> Mirrors | None:
     task = env.task
     flips = derive_flips(task) if task.mirror else None
     return mirrors(flips, env.term_widths, task.history) if flips else None
-
-
-def learner_settings(
-    kind: Any, cfg: dict[str, Any], schedule: Curriculum, env: Env
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The settings of a learner, and those of them that change, as `algo.KEY` → tensor ().
-
-    Raises:
-        ValueError: a key is missing or unknown, or a number that is scheduled cannot change.
-    """
-    name = cfg["algo"]["name"]
-    algo = {key: value for key, value in cfg["algo"].items() if key != "name"}
-    settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
-    first = {k[5:]: x["from"] for k, x in schedule.plan.items() if k.startswith("algo.")}
-    for key in first:
-        if key not in kind.live:
-            choices = ", ".join(f"algo.{x}" for x in kind.live)
-            raise ValueError(f"curriculum: algo.{key} cannot be scheduled: choose of {choices}")
-    ranges.check(first, "algo")
-    live = {key: env.success.new_tensor(value) for key, value in first.items()}
-    return settings | live, {f"algo.{key}": x for key, x in live.items()}
 
 
 def world_multiple(cfg: dict[str, Any]) -> int:

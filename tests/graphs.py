@@ -215,7 +215,7 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
     ] == [512, 256, 128, 12]
     assert (
         all(torch.isfinite(weights).all() for weights in ppo.learner.optimizer.weights)
-        and ppo.metrics()["overflow"] == 0
+        and ppo.report()()["overflow"] == 0
     )
     return ppo
 

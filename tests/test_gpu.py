@@ -98,7 +98,7 @@ def test_a_hundred_iterations_read_nothing():
     with graphs.waiting_raises():
         for _ in range(100):
             ppo.iteration()
-    assert ppo.metrics()["fault"] == 0
+    assert ppo.report()()["fault"] == 0
 
 
 def test_the_profiler_sees_graphs_alone():
@@ -250,7 +250,7 @@ def test_training_stays_finite(task):
         ppo.iteration()
     for name, value in ppo.policy.named_parameters():
         assert torch.isfinite(value).all() and not torch.equal(value, before[name]), name
-    assert ppo.metrics()["fault"] == 0
+    assert ppo.report()()["fault"] == 0
 
 
 @pytest.mark.parametrize("num_envs", [4096, 16384])

@@ -11,10 +11,12 @@ import pytest
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.build import NETWORK, OPTIONS
-from gpusim_rl.config import compose, terrain
+from gpusim_rl.build import OPTIONS, join, terrain_arguments
+from gpusim_rl.config import compose
+from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
@@ -35,6 +37,8 @@ MATRIX = [
     for sim in SIMS
     for task in TASKS
 ]
+# of conf/algo/ppo.yaml, for the networks
+NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")
 ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 
 
@@ -120,16 +124,23 @@ def make_robot(**keys: Any) -> importer.LoadedRobot:
     return importer.load_robot(**robot_keys(**keys))
 
 
-def make_policy(no: int, nc: int, nu: int, *, seed: int = 0, **keys: Any) -> Policy:
-    """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
-    ppo = read("algo/ppo") | {"symmetry": "none"}
-    return Policy(no, nc, nu, seed=seed, **({key: ppo[key] for key in NETWORK} | keys))
-
-
 def make_settings(**numbers: Any) -> Settings:
-    """PPO's numbers in conf/algo/ppo.yaml; `numbers` win."""
-    ppo = read("algo/ppo") | numbers
-    return Settings(**{key: ppo[key] for key in ppo if key not in (*NETWORK, "tf32")})
+    """PPO's settings in conf/algo/ppo.yaml, but no symmetry; `numbers` win."""
+    return Settings(**algo(**numbers))
+
+
+def algo(**numbers: Any) -> dict[str, Any]:
+    """The settings in conf/algo/ppo.yaml by name, but no symmetry; `numbers` win."""
+    values = read("algo/ppo") | {"symmetry": "none"} | numbers
+    return {key: value for key, value in values.items() if key != "name"}
+
+
+def make_policy(
+    no: int, nc: int, nu: int, *, seed: int = 0, mirrors: Mirrors | None = None, **keys: Any
+) -> Policy:
+    """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
+    network = {key: value for key, value in algo().items() if key in NETWORK} | keys
+    return Policy(no, nc, nu, mirrors=mirrors, seed=seed, **network)
 
 
 def sim_options(name: str) -> dict[str, Any]:
@@ -148,7 +159,7 @@ def make_task(name: str = "quadruped", **settings: Any) -> Task:
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
-    values |= terrain.arguments(load_task(name), composed(f"task={name}"))
+    values |= terrain_arguments(load_task(name), composed(f"task={name}"))
     return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
@@ -193,14 +204,19 @@ def make_ppo(
     env: Env,
     *,
     num_steps: int = 8,
-    seed: int = 1,
+    seed: int | None = None,
     hidden: tuple[int, ...] = (32, 32),
     memory: str = "none",
     schedule: Curriculum | None = None,
     **numbers: Any,
-) -> PPO:
-    """PPO with a small policy over env; `numbers` are those of `Settings`."""
-    policy = make_policy(*env.dims, hidden=hidden, memory=memory, memory_size=12, seed=seed)
-    settings = make_settings(**numbers)
-    graph = read("config")["graph"]
-    return PPO(env, policy, num_steps=num_steps, cfg=settings, graph=graph, schedule=schedule)
+) -> Iteration:
+    """An iteration of PPO with a small policy over env; `numbers` are those of `Settings`.
+
+    seed: of the first weights; the Env's unless given.
+    """
+    settings = algo(hidden=hidden, memory=memory, memory_size=12, **numbers)
+    ppo = join(env, PPO, settings, num_steps=num_steps, schedule=schedule)
+    if seed is not None:
+        network = {"hidden": hidden, "memory": memory, "memory_size": 12, "seed": seed}
+        ppo.policy.load_state_dict(make_policy(*env.dims, **network).state_dict())
+    return ppo

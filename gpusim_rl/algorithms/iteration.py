@@ -83,8 +83,12 @@ class Iteration:
 
     def collect_and_update(self) -> None:
         """One iteration. In place."""
-        self.source.collect(self.spec.num_steps)
+        self.collect()
         self.update()
+
+    def collect(self) -> None:
+        """The steps of an iteration. In place."""
+        self.source.collect(self.spec.num_steps)
 
     def update(self) -> None:
         """Learn from what was collected. In place."""

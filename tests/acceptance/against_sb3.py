@@ -170,7 +170,7 @@ def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
     ]
     run = Path(args.out).with_name("run")  # in the temporary folder of `worker`
     trainer = program.Trainer(program.configure(*own, *words, f"run_dir={run}"))
-    learner = trainer.loop.learner
+    learner = trainer.loop.iteration
     warm_up(learner)
     start_s, clock = time.perf_counter() - begun, Clock()
     actors = keep_actors(trainer.loop, clock, args.every)

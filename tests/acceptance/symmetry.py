@@ -26,7 +26,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from gpusim_rl.build import choose_symmetry
+from gpusim_rl.build import find_mirrors
 from gpusim_rl.config.validate import SYMMETRIES
 from gpusim_rl.core.symmetry import Mirror
 from gpusim_rl.deploy.export_policy import export_bare_network
@@ -81,8 +81,7 @@ def asymmetry(folder: Path) -> float:
     meets."""
     play = {"task_code": None, "episodes": 1, "checkpoint": None}
     ppo, cfg = load_run(Run.open(folder), play)
-    network = dict(symmetry="loss", memory="none", hidden=())
-    _, images = choose_symmetry(ppo.env, network, cfg["task"]["name"])
+    images = find_mirrors(ppo.env)
     assert images
     view, out = Mirror(images.obs), Mirror(images.action)
     export_bare_network(ppo, cfg, folder, folder / "network.onnx")

@@ -97,7 +97,7 @@ def test_an_iteration_reads_nothing(name, sim):
     assert all(
         not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
     )
-    assert ppo.metrics()["fault"] == 0  # and reading works again
+    assert ppo.report()()["fault"] == 0  # and reading works again
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
     optimizer."""
     owner, name = {
         "sim.fault": (ppo.env.sim, "fault"),
-        "minibatch": (ppo, "_minibatch"),
+        "minibatch": (ppo.learner, "_minibatch"),
         "normalizer": (ppo.policy.critic_normalizer, "update"),
         "optimizer": (ppo.learner.optimizer, "step"),
     }[where]

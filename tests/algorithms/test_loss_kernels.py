@@ -7,7 +7,7 @@ import warp as wp
 
 from gpusim_rl.algorithms.ppo.loss import ENTROPY, POLICY_LOSS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
-from gpusim_rl.algorithms.ppo.samples import sample_widths
+from gpusim_rl.algorithms.ppo.samples import sample_columns
 from gpusim_rl.algorithms.returns import backward
 from gpusim_rl.core.graphs import record
 from gpusim_rl.core.record import Record
@@ -15,7 +15,7 @@ from gpusim_rl.networks.actor_critic import Policy
 from tests.worlds import make_policy, make_settings
 
 NO, NC, NU, N = 6, 8, 5, 500
-WIDTHS = sample_widths(NO, NC, NU)
+WIDTHS = sample_columns(NO, NC, NU)
 CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
@@ -45,7 +45,7 @@ def fused(policy: Policy, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, 
     """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
     where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
-    batch = Record(WIDTHS, rows)
+    batch = Record(WIDTHS, {torch.float32: rows})
     ours = FusedLoss(policy, batch, CFG, grad_log_std=grad)
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):

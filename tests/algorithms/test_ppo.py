@@ -10,7 +10,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from gpusim_rl.algorithms.ppo.loss import CLIPPED, ENTROPY, STATS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.ppo.samples import sample_widths
+from gpusim_rl.algorithms.ppo.samples import sample_columns
 from gpusim_rl.algorithms.returns import end_values
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.record import Record
@@ -36,20 +36,20 @@ def collected(tmp_path_factory) -> PPO:
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("log"))  # MuJoCo writes MUJOCO_LOG.TXT where it stands
-        ppo.source.collect()
+        ppo.collect()
     assert ppo.source.record.truncated.any() and ppo.source.record.fault.sum() == 1
     return ppo
 
 
 def packed_of(ppo: PPO) -> torch.Tensor:
     """The rollout as minibatches are taken from it."""
-    ppo.learner.pack_samples()
+    ppo.learner.pack_samples(ppo.source.record)
     return ppo.learner.minibatches.samples.rows.clone()
 
 
 def batch_of(ppo: PPO, rows: torch.Tensor) -> Record:
     """Rows of the packed samples, with names."""
-    return Record(sample_widths(*ppo.env.dims), rows)
+    return Record(sample_columns(*ppo.env.dims), {torch.float32: rows})
 
 
 def moved(policy: Policy) -> Policy:
@@ -210,7 +210,7 @@ def test_end_values(steps, episode):
     value of its end."""
     ppo = make_ppo(make_env(episode=episode), num_steps=steps, num_minibatches=1)
     for _ in range(3):
-        ppo.source.collect()
+        ppo.collect()
     r, policy = ppo.source.record, ppo.policy
     with torch.no_grad():
         value, want = (
@@ -228,7 +228,7 @@ def test_end_values(steps, episode):
 def test_pack_bootstraps_time_outs(collected):
     """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of
     the state it ended in."""
-    r, policy, cfg = collected.rollout, collected.policy, collected.cfg
+    r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
     batch = batch_of(collected, packed_of(collected))
     with torch.no_grad():
         value, end = (
@@ -269,8 +269,8 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
     """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within
     bounds; the critic's stays."""
     ppo = make_ppo(make_env(), num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.source.collect()
-    ppo.learner.pack_samples()
+    ppo.collect()
+    ppo.learner.pack_samples(ppo.source.record)
     # KL of two Gaussians whose means differ by Δ in each of nu dimensions: nu Δ² / 2σ²
     samples = ppo.learner.minibatches.samples
     samples.mean.add_(math.sqrt(2 * kl / samples.std.shape[1]) * samples.std)
@@ -288,8 +288,8 @@ def test_gradients_are_clipped(fused):
     """Actor and critic gradients are each scaled to the largest norm; the statistics hold the norms
     before."""
     ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
-    ppo.source.collect()
-    ppo.learner.pack_samples()
+    ppo.collect()
+    ppo.learner.pack_samples(ppo.source.record)
     ppo.learner.minibatch()
     for w, name in zip(ppo.learner.optimizer.weights, ("actor_norm", "critic_norm"), strict=True):
         assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
@@ -402,7 +402,7 @@ def test_every_sample_once_an_epoch():
     """Each epoch's minibatches together hold every sample once, in an order that changes with epoch
     and iteration."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
-    ppo.source.collect()
+    ppo.collect()
     parts, step = [], ppo.learner.minibatch
 
     def watch() -> None:
@@ -450,6 +450,6 @@ def test_a_whole_number_is_a_rate():
     for ppo in (one, other):
         ppo.iteration()
     assert (
-        one.optimizer.actor_rate == other.optimizer.actor_rate
-        and one.optimizer.actor_rate.dtype == torch.float32
+        one.learner.optimizer.actor_rate == other.learner.optimizer.actor_rate
+        and one.learner.optimizer.actor_rate.dtype == torch.float32
     )

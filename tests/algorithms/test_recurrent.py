@@ -26,17 +26,17 @@ def collected() -> PPO:
     ppo = remembering()
     ppo.iteration()
     ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.source.collect()
+    ppo.collect()
     assert ppo.source.record.truncated.any() and ppo.source.record.fault.sum() == 1
-    ppo.learner.pack_samples()
+    ppo.learner.pack_samples(ppo.source.record)
     return ppo
 
 
 def test_sequences_reproduce_what_acted(collected):
     """Before any step, unrolled from the memory at its start, the record gives the means that
     acted: ratios are 1, restarts and faults included."""
-    samples, first = collected.minibatches.samples, collected.collector.first
-    _, stats = loss(collected.policy, samples, collected.cfg, first)
+    samples, first = collected.learner.minibatches.samples, collected.source.record.memory
+    _, stats = loss(collected.policy, samples, collected.learner.cfg, first)
     values = dict(zip(STATS, stats.tolist(), strict=False))
     assert abs(values["approx_kl"]) < 1e-5 and values["clipped"] == 0
     mean, value = collected.policy.outputs(samples, first)
@@ -50,8 +50,8 @@ def test_sequences_reproduce_what_acted(collected):
 def test_values_of_ends(collected):
     """A time-out bootstraps from the value of the state it ended in, with the memory of its
     episode: advantages are those of a loop over single steps."""
-    r, policy, cfg = collected.rollout, collected.policy, collected.cfg
-    memory, value, end = collected.collector.first["critic_gru"], [], []
+    r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
+    memory, value, end = collected.source.record.memory["critic_gru"], [], []
     for t, begin in enumerate(first_steps(r)):
         memory = torch.where(begin[:, None] == 1, 0.0, memory)
         critic = policy.critic_normalizer(r.critic[t])
@@ -69,7 +69,7 @@ def test_values_of_ends(collected):
         )
         following = torch.where(r.fault[t], 0.0, delta)
         advantage[t] = following
-    target = collected.minibatches.samples.target.view(r.reward.shape)
+    target = collected.learner.minibatches.samples.target.view(r.reward.shape)
     torch.testing.assert_close(target, torch.stack(value) + advantage, rtol=0, atol=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_a_minibatch_holds_whole_worlds():
     """All steps of a world are in one minibatch, in order; an epoch holds each world once; the
     order changes with the epoch, and does not depend on how processes share the worlds."""
     taken, worlds = (
-        remembering(16, num_minibatches=4, update_epochs=3).minibatches,
+        remembering(16, num_minibatches=4, update_epochs=3).learner.minibatches,
         torch.arange(16),
     )
     count = torch.zeros((), dtype=torch.int64)
@@ -89,7 +89,7 @@ def test_a_minibatch_holds_whole_worlds():
     assert not torch.equal(who[0], who[1])
     parts = []
     for rank in (0, 1):
-        half = remembering(8, num_minibatches=4, update_epochs=3).minibatches
+        half = remembering(8, num_minibatches=4, update_epochs=3).learner.minibatches
         rows = half.shuffle(Rng(1, worlds[8 * rank : 8 * rank + 8]), count).view(3, 4, 8, 2)
         parts.append(rows % 8 + 8 * rank)
     assert torch.equal(torch.cat(parts, 3), who)
@@ -97,7 +97,7 @@ def test_a_minibatch_holds_whole_worlds():
 
 def test_a_minibatch_has_the_memory_of_its_worlds(collected):
     """The memory beside a minibatch is that of its worlds at the start of the rollout."""
-    taken, first = collected.minibatches, collected.collector.first
+    taken, first = collected.learner.minibatches, collected.source.record.memory
     for order in taken.order:
         taken.take()
         for name, x in taken.memory.items():

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
+from gpusim_rl.commands.train import configure
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.recipe import choose_recipe
 from gpusim_rl.config.resume import check_training
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.memory import OutOfMemory
 from gpusim_rl.sim import factory
-from gpusim_rl.training import memory, memory_plan
-from gpusim_rl.training.trainer import configure
+from gpusim_rl.training import memory
 from tests.command_lines import refused, succeed
 from tests.worlds import TASKS
 
@@ -109,28 +109,28 @@ def limited(make_ppo: Any, most: int, cfg: dict[str, Any], worlds: int | None = 
 def test_as_many_worlds_as_fit(monkeypatch, capsys):
     """Worlds of the section that do not fit become the most that do; a user's number is kept."""
     cfg = compose_plain("config", ["task=cartpole", *SMALL, "device=cpu", "num_envs=4096"])
-    own = memory_plan.make_ppo
-    monkeypatch.setattr(memory_plan, "make_ppo", partial(limited, own, 1000))
+    own = memory.make_iteration
+    monkeypatch.setattr(memory, "make_iteration", partial(limited, own, 1000))
     plan = memory.Plan(*(dict.fromkeys(memory.PARTS, x) for x in (0.0, 1.0)), free=4000)
     monkeypatch.setattr(memory, "measure", lambda build, unit: plan)
-    ppo, fitting = memory_plan.make_fitting_ppo(cfg, SINGLE, {"num_envs": 4096})
+    ppo, fitting = memory.make_fitting(cfg, SINGLE, {"num_envs": 4096})
     assert ppo.env.num_envs == fitting["num_envs"] == plan.largest == 600
     said = capsys.readouterr().err
     assert said == (
         "warning: out of memory with num_envs=4096; so num_envs=600, the most that fit\n"
     )
     with pytest.raises(OutOfMemory, match="num_envs=4096"):
-        memory_plan.make_fitting_ppo(cfg, SINGLE, {"num_steps": 4})
+        memory.make_fitting(cfg, SINGLE, {"num_steps": 4})
 
 
 def test_the_plan_is_measured_where_little_fits(monkeypatch):
     """Where the larger of the two measured numbers does not fit, smaller ones are measured."""
     cfg = compose_plain("config", ["task=cartpole", *SMALL, "device=cpu"])
     monkeypatch.setattr(memory, "FEW", {"cpu": 64})
-    free = partial(memory_plan.make_ppo, cfg)
-    tight = partial(limited, memory_plan.make_ppo, 100, cfg)
-    all_fit, few_fit = memory.measure(free), memory.measure(tight)
+    free = partial(memory.make_iteration, cfg)
+    tight = partial(limited, memory.make_iteration, 100, cfg)
+    all_fit, few_fit = memory.measure_plan(free), memory.measure_plan(tight)
     for part in memory.PARTS:
         assert few_fit.bytes(4096)[part] == pytest.approx(all_fit.bytes(4096)[part], rel=0.1), part
     with pytest.raises(OutOfMemory):
-        memory.measure(partial(limited, memory_plan.make_ppo, 2, cfg), unit=2)
+        memory.measure_plan(partial(limited, memory.make_iteration, 2, cfg), unit=2)

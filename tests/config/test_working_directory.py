@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from gpusim_rl import build
 from gpusim_rl.adapters import common
 from gpusim_rl.commands import train
+from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.play import replay
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training import trainer
 from tests.worlds import ROOT
 from tests.worlds import TASKS as OURS
 
@@ -179,8 +179,8 @@ def test_a_run_of_ours_stays_ours(here):
         ["resume=run", "task_code=here"],
     ):
         with pytest.raises(ValueError, match=r"cannot change: .*task_code None → here"):
-            trainer.configure(*words)
-    assert trainer.configure("resume=run")["task_code"] is None
+            commands.configure(*words)
+    assert commands.configure("resume=run")["task_code"] is None
     file = here / "run" / "config.yaml"
     file.write_text(file.read_text().replace("mjcf: cartpole.xml", "mjcf: other.xml"))
     (here / "other.xml").write_text("<mujoco/>")
@@ -201,13 +201,13 @@ def test_a_step_of_ours(here):
 
 def test_a_name_from_python(here, capsys):
     """A task that a program names counts as named on the command line; a run does not."""
-    assert trainer.configure("task=mine")["task_code"] == "here"
+    assert commands.configure("task=mine")["task_code"] == "here"
     assert common.compose_config("mine", 2, [], {})["task_code"] == "here"
     assert common.compose_config("quadruped", 2, [], {})["task_code"] is None
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     Run.create(here / "run", cfg)
     with pytest.raises(ValueError, match="unknown task 'mine'"):
-        trainer.configure("resume=run")
+        commands.configure("resume=run")
     assert "importing" not in capsys.readouterr().err
 
 
@@ -216,7 +216,7 @@ def test_a_file_names_another_task(here):
     path = here / "conf" / "task" / "cartpole.yaml"
     path.write_text(path.read_text().replace("name: cartpole", "name: mine"))
     with pytest.raises(ValueError, match=r"mine\.py is imported only if you name it"):
-        trainer.configure("task=cartpole")
+        commands.configure("task=cartpole")
 
 
 def test_a_named_task_is_imported(here, capsys):

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import choose_symmetry, robot_arguments
+from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
+from gpusim_rl.build import make_iteration as build_iteration
+from gpusim_rl.build import make_spec, robot_arguments
 from gpusim_rl.config import compose, validate
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
@@ -21,7 +23,7 @@ from gpusim_rl.networks.actor_critic import Policy
 from gpusim_rl.networks.symmetric import Parts, SymmetricMLP, Whole
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
-from tests import robot_files
+from tests import robot_files, worlds
 from tests.algorithms.test_capture import exempt
 from tests.exported import record_observations
 from tests.guard import guard
@@ -31,7 +33,6 @@ from tests.worlds import (
     make_env,
     make_policy,
     make_robot,
-    make_settings,
     make_task,
     robot_keys,
 )
@@ -56,10 +57,9 @@ def images_of(env: Env) -> Mirrors:
     return mirrors(derive_flips(env.task), env.term_widths, env.task.history)
 
 
-def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> PPO:
+def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> Iteration:
     env = env or make_env(episode=0.3, history=HISTORY)
-    policy = make_policy(*env.dims, hidden=(32, 32), symmetry=kind, mirrors=images_of(env), seed=1)
-    return PPO(env, policy, num_steps=num_steps, cfg=make_settings(**cfg), graph="parts")
+    return worlds.make_ppo(env, num_steps=num_steps, symmetry=kind, **cfg)
 
 
 def shaken(policy: Policy, scale: float = 0.3) -> Policy:
@@ -328,7 +328,7 @@ def test_net_commutes_after_training(fused):
     std = ppo.policy.std.detach()
     assert error(ppo.policy, images) == 0.0
     assert torch.equal(std, std[list(images.action.order)]) and (ppo.policy.log_std != before).all()
-    assert len(std.unique()) == 6 and ppo.metrics()["skipped"] == 0
+    assert len(std.unique()) == 6 and ppo.report()()["skipped"] == 0
 
 
 @pytest.mark.parametrize("name", MIRRORED)
@@ -417,8 +417,8 @@ def test_fused_is_plain(kind):
     for fused in (True, False):
         ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
         ppo.iteration()
-        ppo.source.collect()
-        ppo.learner.pack_samples()
+        ppo.collect()
+        ppo.learner.pack_samples(ppo.source.record)
         shaken(ppo.policy, 0.02)
         results.append((gradients(ppo), ppo.learner.stats.clone()))
     for a, b in zip(*results, strict=True):
@@ -431,12 +431,12 @@ def test_augment_is_twice_the_samples():
     target, value are the same."""
     ppo = make_ppo("augment", num_minibatches=2)
     ppo.iteration()
-    ppo.source.collect()
-    ppo.learner.pack_samples()
+    ppo.collect()
+    ppo.learner.pack_samples(ppo.source.record)
     ppo.learner.minibatch()
     taken, images = ppo.learner.minibatches, images_of(ppo.env)
     rows, n = taken.batch.rows, len(taken.order[0])
-    a, b = (Record(taken.batch.widths, part) for part in (rows[:n], rows[n:]))
+    a, b = (Record(taken.batch.columns, {torch.float32: part}) for part in (rows[:n], rows[n:]))
     assert len(rows) == 2 * n and torch.equal(rows[:n], taken.samples.rows[taken.order[0]])
     both = zip((*images, images.action), ("obs", "critic", "action", "mean"), strict=True)
     for flip, x, y in ((flip, getattr(a, name), getattr(b, name)) for flip, name in both):
@@ -459,7 +459,7 @@ def test_the_mirror_loss_makes_even():
     for coef in (30.0, 0.0):
         ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
         shaken(ppo.policy, 0.05)
-        ppo.source.collect()
+        ppo.collect()
         sizes = []
         for _ in range(4):
             ppo.update()
@@ -484,7 +484,7 @@ def test_resume_and_capture(kind):
     state = runs[0].state()
     with guard(*exempt(runs[0])) as switch:
         runs[0].iteration()
-    assert switch.seen > 1000 and runs[0].rollout.truncated.any()
+    assert switch.seen > 1000 and runs[0].source.record.truncated.any()
     runs[1].load(state, "here")
     runs[1].iteration()
     theirs = runs[1].state()
@@ -592,12 +592,13 @@ def test_a_lopsided_robot_trains_without(capsys):
     """By default a robot that is not its own image has plain networks, and one line says why."""
     env = make_env(num_envs=2)
     env.task.mjm = lopsided("hip")
-    network = dict(symmetry="auto", memory="none", hidden=(8,))
-    assert choose_symmetry(env, network, "quadruped") == ("none", None)
+    spec = make_spec(env, num_steps=4, graph="off", threads=0)
+    network = dict(hidden=(8,))
+    assert choose_symmetry(spec, make_settings(symmetry="auto", **network)) == ("none", None)
     said = capsys.readouterr().err
     assert said.startswith("warning: robot.mirror: ") and said.count("\n") == 1
     with pytest.raises(ValueError, match="its FL is 20 mm"):
-        choose_symmetry(env, network | {"symmetry": "net"}, "quadruped")
+        choose_symmetry(spec, make_settings(symmetry="net", **network))
 
 
 def test_a_cable_is_allowed():
@@ -624,7 +625,7 @@ def test_configuration():
         patch.setattr(type(ppo.env.task), "mirror", None)
         with pytest.raises(
             ValueError,
-            match=r"algo.symmetry=loss: task=cartpole defines no mirror image",
+            match=r"algo.symmetry=loss: this task defines no mirror image",
         ):
             build_iteration(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
         assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "none"

@@ -23,10 +23,11 @@ emulate.run_warp()
 
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402
 from gpusim_rl.build import make_iteration  # noqa: E402
+from gpusim_rl.commands import train as commands  # noqa: E402
 from gpusim_rl.core.distributed import SINGLE  # noqa: E402
 from gpusim_rl.core.graphs import WARM_UP  # noqa: E402
 from gpusim_rl.runs.run import Run  # noqa: E402
-from gpusim_rl.training import memory_plan, trainer  # noqa: E402
+from gpusim_rl.training import memory  # noqa: E402
 
 OFF = 0.1
 TRAIN = ("task=quadruped", "device=cuda", "log=none")
@@ -74,8 +75,8 @@ def clear() -> None:
 
 def plan(task: str = "quadruped", *worlds: str) -> bool:
     """Whether the plan says what a training with so many worlds holds."""
-    cfg, _ = memory_plan.choose_recipe(trainer.configure(f"task={task}", *TRAIN[1:]))
-    planned, good = memory_plan.measure(cfg, SINGLE), True
+    cfg, _ = memory.choose_recipe(commands.configure(f"task={task}", *TRAIN[1:]))
+    planned, good = memory.measure(cfg, SINGLE), True
     for num in map(int, worlds or ("4096",)):
         clear()
         before = torch.cuda.memory_reserved() + WARP.held
@@ -95,7 +96,7 @@ def peak(run: Path, *words: str) -> int:
     """The most bytes that a training holds."""
     clear()
     before = torch.cuda.memory_reserved() + WARP.held
-    trainer.train(trainer.configure(*TRAIN, *SMALL, *words, f"run_dir={run}"))
+    commands.train(commands.configure(*TRAIN, *SMALL, *words, f"run_dir={run}"))
     return torch.cuda.max_memory_reserved() + WARP.peak - before
 
 

@@ -129,7 +129,7 @@ def test_an_iteration_with_schedules_reads_nothing():
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
-    assert switch.seen > 500 and ppo.metrics()["fault"] == 0
+    assert switch.seen > 500 and ppo.report()()["fault"] == 0
 
 
 MOVING = [
@@ -432,7 +432,7 @@ def test_scheduled_numbers_are_columns():
     ppo = build(f"curriculum={written(plan)}")
     for _ in range(2):
         ppo.iteration()
-    row = {key: x for key, x in ppo.metrics().items() if key.startswith("schedule/")}
+    row = {key: x for key, x in ppo.report()().items() if key.startswith("schedule/")}
     wanted = {"task.fastest.0": 0.6, "task.fastest.1": 0.3, "task.fastest.2": 0.6}
     wanted |= {"algo.ent_coef": 0.4375, "task.noise.gyro": 0.25}
     assert row == pytest.approx({f"schedule/{key}": x for key, x in wanted.items()})

@@ -252,14 +252,14 @@ def test_quarantined_samples_do_not_teach():
     stands in it."""
     ppo = make_ppo(make_env())
     ppo.env.sim.qvel[5, 3] = torch.inf
-    ppo.source.collect()
+    ppo.collect()
     assert ppo.source.record.fault.nonzero().tolist() == [[0, 5]]
-    ppo.learner.pack_samples()
+    ppo.learner.pack_samples(ppo.source.record)
     packed = ppo.learner.minibatches.samples.rows.clone()
     assert torch.isfinite(packed).all()
     ppo.source.record.reward[0, 5] = 1e3
     ppo.source.record.end[0, 5] = 7.0
-    ppo.learner.pack_samples()
+    ppo.learner.pack_samples(ppo.source.record)
     assert torch.equal(ppo.learner.minibatches.samples.rows, packed)
 
 

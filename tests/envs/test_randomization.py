@@ -351,7 +351,7 @@ def test_an_iteration_with_everything_reads_nothing(sim):
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
-    assert switch.seen > 500 and ppo.metrics()["fault"] == 0
+    assert switch.seen > 500 and ppo.report()()["fault"] == 0
 
 
 @pytest.mark.parametrize("sim", SIMS)

@@ -9,11 +9,12 @@ import yaml
 
 from gpusim_rl.adapters import common
 from gpusim_rl.build import make_iteration
+from gpusim_rl.commands.train import configure
 from gpusim_rl.config import compose, validate
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.trainer import Trainer, configure
+from gpusim_rl.training.trainer import Trainer
 from tests.worlds import SIMS, composed, make_actuator, make_env, make_task, numbers
 
 FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)

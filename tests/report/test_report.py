@@ -14,14 +14,14 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from gpusim_rl.commands.train import main, train_or_exit
+from gpusim_rl.commands.train import configure, main, train, train_or_exit
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate import command as gate
 from gpusim_rl.report import command as report
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import Dispensable, Nowhere
-from gpusim_rl.training.trainer import Result, configure, train
+from gpusim_rl.training.trainer import Result
 from tests.browser import CHROMIUM, chromium
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of

@@ -267,7 +267,7 @@ def test_short_training(kind, sim, file):
     with guard(*([] if inner.capturable else [(inner, "step"), (inner, "reset")])) as switch:
         ppo.iteration()
     assert switch.seen > 1000 and ppo.source.record.truncated.any()
-    assert ppo.metrics()["fault"] == 0
+    assert ppo.report()()["fault"] == 0
     assert all(torch.isfinite(x).all() for x in ppo.state().values() if x.is_floating_point())
 
 

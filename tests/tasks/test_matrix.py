@@ -21,7 +21,7 @@ def test_five_iterations_twice(name, sim):
         ppo = make_ppo(make_env(name, 16, sim=sim), num_minibatches=2)
         for _ in range(5):
             ppo.iteration()
-        metrics = ppo.metrics()
+        metrics = ppo.report()()
         assert metrics["fault"] == metrics["overflow"] == 0
         assert all(math.isfinite(x) for x in metrics.values())
         states.append(ppo.state())

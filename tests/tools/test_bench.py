@@ -118,7 +118,7 @@ def test_the_plain_update_is_the_same_update():
         for value in ppo.learner.optimizer.tensors().values():  # both begin with empty moments
             value.zero_()
         ppo.learner.optimizer.actor_rate.fill_(ppo.learner.cfg.learning_rate)
-        ppo.source.collect()
+        ppo.collect()
         before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
         (Plain(ppo) if plain else ppo).update()
         steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})

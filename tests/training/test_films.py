@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from gpusim_rl.commands.train import configure, train
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter
 from gpusim_rl.training.films import Films
-from gpusim_rl.training.trainer import Trainer, configure, train
+from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import EXPORTED, TINY, refused, succeed
 from tests.films import decoded
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
 from gpusim_rl.core.streams import torch_threads
@@ -449,10 +450,10 @@ def test_what_is_no_number_is_counted(what, value):
     )
     for ppo in (clean, spoilt):
         ppo.iteration()
-        ppo.metrics()
+        ppo.report()()
     env, judge, fused = spoilt.env, spoilt.env._outcome, spoilt.fused
     assert fused is not None
-    before = spoilt.optimizer.weights[0].detach().clone()
+    before = spoilt.learner.optimizer.weights[0].detach().clone()
     if what == "physics":
         env.sim.qpos[5, 3] = value
     elif what == "observation":
@@ -477,16 +478,16 @@ def test_what_is_no_number_is_counted(what, value):
         fused._sample = Sample()
     for ppo in (clean, spoilt):
         ppo.iteration()
-    row = spoilt.metrics()
+    row = spoilt.report()()
     assert row["fault"] == (what != "gradient") and row["skipped"] == 2 * (what == "gradient")
     assert all(torch.isfinite(v).all() for v in spoilt.policy.state_dict().values())
     # Both minibatches were skipped.
-    assert torch.equal(before, spoilt.optimizer.weights[0]) == (what == "gradient")
+    assert torch.equal(before, spoilt.learner.optimizer.weights[0]) == (what == "gradient")
     others = [i for i in range(16) if i != 5]
-    assert torch.equal(clean.rollout.obs[:, others], spoilt.rollout.obs[:, others])
+    assert torch.equal(clean.source.record.obs[:, others], spoilt.source.record.obs[:, others])
     for _ in range(2):
         spoilt.iteration()
-    assert spoilt.metrics()["fault"] == 0
+    assert spoilt.report()()["fault"] == 0
 
 
 def test_the_incident_is_the_world(tmp_path):

@@ -44,7 +44,7 @@ def test_the_plan_is_what_is_there():
     for part in PARTS:
         assert said[part] == pytest.approx(measured[part], rel=0.02), part
     assert plan.slope["networks"] == plan.slope["optimizer"] == 0 < plan.constant["networks"]
-    r = build(192).rollout
+    r = build(192).source.record
     floats = sum(x.shape[-1] for x in (r.obs, r.critic, r.mean, r.action, r.std, r.end))
     floats += 5  # logp, reward, terminated, truncated, fault
     assert measured["rollout"] == 192 * 8 * floats * 4 + 8

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import imageio
 import pytest
-from gpusim_rl.algorithms.ppo.report import NAMES as PPO_NAMES
-from gpusim_rl.algorithms.ppo.report import SHARES
 from gpusim_rl.training.metric_names import NAMES, public_name, public_row
 
+from gpusim_rl.algorithms.iteration import NAMES as PPO_NAMES
+from gpusim_rl.algorithms.iteration import SHARES
 from gpusim_rl.config.validate import check_log
 from gpusim_rl.core import waiting
 from gpusim_rl.runs.run import Run
