@@ -95,7 +95,7 @@ def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
     monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", lambda *_: policy.touch())
     scores = trainer.evaluate()
     with pytest.raises(KeyboardInterrupt):
-        trainer.write_results(scores)
+        write_results(trainer, scores)
     names = {file.name for file in Path("run").iterdir()}
     assert {"eval.json", "readings.json", "policy.onnx"} <= names
     assert not [*Path("run/films").iterdir()]
