@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusim_rl.commands.train import configure, train
+from gpusim_rl.commands.train import configure, train, write_results
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.runs.run import Run
