@@ -1,5 +1,6 @@
 """From plain data to objects: a configuration becomes a task, a Sim, an Env and a learner."""
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import Spec, settings_of
+from gpusim_rl.algorithms.learner import Source, Spec, settings_of
+from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.core import ranges
@@ -248,11 +250,26 @@ def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SING
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
     name, algo = cfg["algo"]["name"], {k: x for k, x in cfg["algo"].items() if k != "name"}
-    kind = LEARNERS[name]
+    kind, make_source = load_learner(cfg)
     settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
     ranges.check(settings, "algo")  # a number that changes has its last value here
     how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
-    return join(env, kind, settings, schedule=schedule, **how)
+    return join(env, kind, settings, schedule=schedule, make_source=make_source, **how)
+
+
+def load_learner(cfg: dict[str, Any]) -> tuple[Any, Callable[..., Source] | None]:
+    """The class of a learner, and what makes its source; None for a `Collector`.
+
+    Raises:
+        ValueError: there is no such algorithm, or its file cannot be used.
+    """
+    name = cfg["algo"]["name"]
+    if cfg["algo_code"] == "here":
+        kind, module = load_algorithm(name)
+        return kind, getattr(module, "make_source", None)
+    if name not in LEARNERS:
+        raise ValueError(f"unknown algorithm {name!r}: choose one of {', '.join(LEARNERS)}")
+    return LEARNERS[name], None
 
 
 def join(
@@ -264,6 +281,7 @@ def join(
     schedule: Curriculum | None = None,
     graph: str = "parts",
     threads: int = 0,
+    make_source: Callable[..., Source] | None = None,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -272,6 +290,7 @@ def join(
         num_steps: T, control steps of each world in an iteration.
         schedule: numbers of the task and of the settings that change.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
+        make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -289,7 +308,10 @@ def join(
     what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
     check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
     record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
-    source = Collector(env, learner.policy, record, graph=graph, timer=spec.timer)
+    if make_source:
+        source = make_source(env, learner, record)
+    else:
+        source = Collector(env, learner.policy, record, graph=graph, timer=spec.timer)
     numbers = {f"algo.{key}": x for key, x in live.items()}
     task = [key for key in schedule.plan if not key.startswith("algo.")]
     numbers |= {key: env.scheduled_number(key) for key in task}
@@ -339,5 +361,5 @@ def find_mirrors(env: Env) -> Mirrors | None:
 
 def world_multiple(cfg: dict[str, Any]) -> int:
     """What the number of worlds of a process must be a multiple of, for the learner's sake."""
-    rule = getattr(LEARNERS[cfg["algo"]["name"]], "world_multiple", None)
+    rule = getattr(load_learner(cfg)[0], "world_multiple", None)
     return rule(cfg["algo"]) if rule else 1

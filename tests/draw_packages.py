@@ -1,16 +1,15 @@
 """Draws docs/packages.svg, the packages and who imports whom: `python -m tests.draw_packages`.
 
-The picture is made from the imports in the source alone. A package stands one row below the
-lowest package that imports it. A dark arrow is an import which follows from no other arrows;
-a pale line is one between packages that dark arrows connect already.
+The arrows are the imports in the source, and each row is a floor of `tests/packages.py`. A dark
+arrow is an import which follows from no other arrows; a pale line is one between packages that dark
+arrows connect already.
 """
 
 from itertools import pairwise
 from pathlib import Path
 
-from tests.packages import levels, module_counts, package_imports
+from tests.packages import FLOORS, ROOT, module_counts, package_imports
 
-ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "packages.svg"
 
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 840, 92, 128, 48  # px
@@ -20,16 +19,6 @@ COLORS = ["#dbe7f3", "#d8ecea", "#dfeeda", "#eef0d3", "#f7ecd0", "#f8e2cf", "#f6
 COLORS += ["#e2dcf0", "#d9dff2"]
 
 Node = tuple[str, ...]  # a package is (name,); the arrow's lane in a row is (from, to, row)
-
-
-def rows(arrows: dict[str, set[str]]) -> dict[str, int]:
-    """The row of each package, counted from the bottom: one below its lowest importer's."""
-    level = levels(arrows)
-    importers = {name: [a for a in arrows if name in arrows[a]] for name in arrows}
-    row: dict[str, int] = {}
-    for name in sorted(level, key=lambda name: -level[name]):
-        row[name] = min((row[other] - 1 for other in importers[name]), default=level[name])
-    return row
 
 
 def without_implied(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -134,7 +123,7 @@ def curve(points: list[tuple[float, float]]) -> str:
 def draw(root: Path) -> str:
     """The text of the SVG file for the sources under root."""
     arrows, counts = package_imports(root), module_counts(root)
-    level = rows(arrows)
+    level = {name: FLOORS[name] - 1 for name in arrows}
     top = max(level.values())
     lines = paths(without_implied(arrows), level)
     x = place(lines, level)

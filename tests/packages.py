@@ -1,25 +1,38 @@
-"""Who imports whom: the imports of every module of the project, read from its source."""
+"""Floors of packages and who imports whom: the imports of every module, read from its source."""
 
 import ast
 from collections import Counter
-from graphlib import TopologicalSorter
 from pathlib import Path
 
-COMMANDS = "commands"  # train.py, play.py and the modules that `python -m gpusim_rl.…` runs
+ROOT = Path(__file__).parent.parent
+# A package imports those of lower floors only: docs/design.md says what each is for.
+FLOORS = {
+    "core": 1,
+    **dict.fromkeys(("sim", "networks", "runs", "viewer"), 2),
+    "robots": 3,
+    "envs": 4,
+    **dict.fromkeys(("algorithms", "evaluation", "tasks", "config"), 5),
+    **dict.fromkeys(("build", "deploy", "report"), 6),
+    **dict.fromkeys(("training", "play", "adapters"), 7),
+    **dict.fromkeys(("web", "gate", "tools"), 8),
+    "commands": 9,
+    "programs": 10,
+}
+PROGRAMS = "programs"  # train.py, play.py and the modules that `python -m gpusim_rl.NAME` runs
 
 
 def package(path: Path) -> str:
     """The package of a source file, whose path is relative to the repository.
 
     `gpusim_rl/sim/native.py` belongs to `sim`, `gpusim_rl/build.py` is `build`, and a file of
-    `tasks/` belongs to `tasks`. All other modules at the top are commands.
+    `tasks/` belongs to `tasks`. All other modules at the top are programs.
     """
     parts = path.with_suffix("").parts
     if parts[0] == "tasks":
         return "tasks"
     if parts[0] == "gpusim_rl" and len(parts) > 2:
         return parts[1]
-    return "build" if parts == ("gpusim_rl", "build") else COMMANDS
+    return "build" if parts == ("gpusim_rl", "build") else PROGRAMS
 
 
 def package_of_name(name: str) -> str | None:
@@ -28,8 +41,8 @@ def package_of_name(name: str) -> str | None:
     if head == "tasks":
         return "tasks"
     if head != "gpusim_rl" or not rest:
-        return COMMANDS if head in ("train", "play") else None
-    return rest[0]
+        return PROGRAMS if head in ("train", "play") else None
+    return rest[0] if rest[0] in FLOORS else PROGRAMS
 
 
 def source_files(root: Path) -> list[Path]:
@@ -77,15 +90,23 @@ def package_imports(root: Path) -> dict[str, set[str]]:
         me = package(file)
         others = {package_of_name(name) for name in imported_names((root / file).read_text())}
         arrows.setdefault(me, set()).update(o for o in others if o is not None and o != me)
-    return {me: {o if o in arrows else COMMANDS for o in os} - {me} for me, os in arrows.items()}
+    return arrows
 
 
-def levels(arrows: dict[str, set[str]]) -> dict[str, int]:
-    """The level of each package: 0 without imports, else one above its highest import.
+def module_imports(root: Path) -> dict[str, set[str]]:
+    """The modules of the project that each of them imports, by their dotted names."""
+    files = {module_name(file): file for file in source_files(root)}
+    return {
+        module: {
+            name if name in files else name.rpartition(".")[0]
+            for name in imported_names((root / file).read_text())
+        }
+        & files.keys() - {module}
+        for module, file in files.items()
+    }
 
-    Raises graphlib.CycleError if packages import one another in a circle.
-    """
-    level: dict[str, int] = {}
-    for name in TopologicalSorter(arrows).static_order():
-        level[name] = max((level[other] + 1 for other in arrows.get(name, ())), default=0)
-    return level
+
+def module_name(file: Path) -> str:
+    """The dotted name by which a source file is imported."""
+    name = ".".join(file.with_suffix("").parts)
+    return f"gpusim_rl.{name}" if file.parts[0] == "tasks" else name

@@ -5,7 +5,7 @@ import numpy as np
 
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import Guard
-from gpusim_rl.deploy.standing import NOSLIP
+from gpusim_rl.deploy.rest_measurements import NOSLIP
 
 
 class Simulated:

@@ -3,8 +3,7 @@
 import ast
 import re
 
-from tests.packages import source_files
-from tests.worlds import ROOT
+from tests.packages import ROOT, source_files
 
 TEXT = (ROOT / "docs" / "design.md").read_text()
 PATH = r"[\w/]+\.py"

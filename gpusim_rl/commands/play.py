@@ -19,7 +19,7 @@ import hydra
 from omegaconf import DictConfig
 
 from gpusim_rl.commands import new_task
-from gpusim_rl.commands.play_mode import choose_mode, demo, web_packages
+from gpusim_rl.commands.play_mode import choose_mode, demo
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF, program
@@ -31,6 +31,7 @@ from gpusim_rl.viewer.offscreen import load_backend
 from gpusim_rl.viewer.picture import picture
 from gpusim_rl.viewer.target import fixed_command
 from gpusim_rl.viewer.window import Choose, Command, Keys, tour, view
+from gpusim_rl.web.requirements import check_versions
 
 REPLAY_SECONDS = 5  # of a video of repro=
 
@@ -206,7 +207,7 @@ def show_page(cfg: dict[str, Any]) -> None:
         for word in cfg["compare"] or ():
             if not player.is_file(word):
                 player.find_run({"run": word})
-    with errors.one_line_errors(), web_packages():
+    with errors.one_line_errors(), check_versions():
         from gpusim_rl.web import app  # loads torch and viser, after mistakes are answered
 
     app.serve(cfg, words, PARENT)

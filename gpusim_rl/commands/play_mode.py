@@ -1,8 +1,5 @@
 """What `play.py` is asked to do, and whether its keys fit together."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +12,7 @@ from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.viewer.offscreen import has_display
 from gpusim_rl.viewer.target import is_number
+from gpusim_rl.web import requirements
 
 MODES = (
     *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "robot"),
@@ -39,8 +37,6 @@ ONLY = {  # modes that a key is for
     "out": ("evaluate", "grid", "export", "gate", "robot"),
     "video": ("video",),
 }
-# As in pyproject.toml. The page uses private names of viser, which a 1.2 may change.
-WEB = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
 
 
@@ -52,14 +48,33 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     if cfg["mode"] not in MODES:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
     check_source(cfg)
-    mode = cfg["mode"]
-    if cfg["repro"] and mode == "auto" and not cfg["video"] and not has_display():
-        return "print"
-    if mode == "auto":
-        mode = "video" if cfg["video"] or not has_display() else "viewer"
-    if mode == "viewer" and not has_display():
-        raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
+    mode = resolve_auto(cfg)
+    if mode == "print":
+        return mode
     check_values(cfg)
+    check_keys(cfg, mode)
+    if mode == "robot" and cfg["robot"]["mjcf"] is None:
+        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
+    if mode == "new-task":
+        new_task.check_name(cfg["name"])
+    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
+        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
+    return mode
+
+
+def resolve_auto(cfg: dict[str, Any]) -> str:
+    """The mode that `auto` means on this machine; `print` for repro= without a display."""
+    mode, display = cfg["mode"], has_display()
+    if mode == "auto":
+        mode = "video" if cfg["video"] or not display else "viewer"
+        return "print" if cfg["repro"] and not cfg["video"] and not display else mode
+    if mode == "viewer" and not display:
+        raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
+    return mode
+
+
+def check_keys(cfg: dict[str, Any], mode: str) -> None:
+    """ValueError or OSError unless the keys of a mode fit together and its files can be written."""
     if mode == "web":
         check_web(cfg)
     if mode == "video":
@@ -72,13 +87,6 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     for key, modes in ONLY.items():
         if mode not in modes and cfg[key] is not None:
             raise ValueError(f"{key}={cfg[key]} needs mode={' or '.join(modes)}")
-    if mode == "robot" and cfg["robot"]["mjcf"] is None:
-        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
-    if mode == "new-task":
-        new_task.check_name(cfg["name"])
-    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
-        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
-    return mode
 
 
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -118,8 +126,7 @@ def check_source(cfg: dict[str, Any]) -> None:
 
 def check_web(cfg: dict[str, Any]) -> None:
     """ValueError unless the page can be served, and what it is to show fits together."""
-    if not (find_spec("viser") and find_spec("mjviser")):
-        raise ValueError("mode=web needs viser and mjviser: pip install 'gpusim_rl[web]'")
+    requirements.check_installed()
     for key in ("repro", "video"):
         if cfg[key]:
             raise ValueError(f"{key}= is not shown by mode=web")
@@ -137,17 +144,6 @@ def check_web(cfg: dict[str, Any]) -> None:
     for key in ("run", "onnx", "checkpoint", "worlds"):
         if cfg[key]:
             raise ValueError(f"compare= names both policies: not with {key}=")
-
-
-@contextmanager
-def web_packages() -> Iterator[None]:
-    """Turn the ImportError of a package that lacks what the page uses into a ValueError."""
-    try:
-        yield
-    except ImportError as error:
-        needed = " and ".join(f"{name}{versions}" for name, versions in WEB.items())
-        have = " and ".join(f"{name} {version(name)}" for name in WEB)
-        raise ValueError(f"mode=web cannot use {have}, it needs {needed}: {error}") from None
 
 
 def is_path(word: Any) -> bool:

@@ -186,8 +186,8 @@ def leg_length(robot: str, mtime: int, shape: str) -> float:
 
 def load(robot: dict[str, Any], shape: str = "quadruped") -> "Loaded":
     """The robot of a configuration's section, which names a file; ValueError or OSError if not."""
-    from gpusim_rl.robots.given import Robot
     from gpusim_rl.robots.load import load_as  # it loads torch
+    from gpusim_rl.robots.robot_config import Robot
 
     keys = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
     return load_as(shape, **arguments(Robot, keys, "robot", f"robot/{robot['name']}"))

@@ -94,15 +94,10 @@ def check_file(group: str, values: Any, package: str | None) -> None:
     for entry in values.get("defaults") or []:
         if not (isinstance(entry, str) and entry.replace("-", "_").isidentifier()):
             raise ValueError(f"defaults: expected names of files in its folder, not {entry}")
-    for key in nested_keys(values):
-        if key in CODE:
-            raise ValueError(f"the key {key} is not allowed: a configuration cannot run code")
     values = {key: value for key, value in values.items() if key != "defaults"}
     tree = values if package else {group: values}
     flat, known = flatten(tree), kinds()
-    for key in ("hydra", "task_code", "algo_code"):
-        if key in flat:
-            raise ValueError(f"the key {key} is not allowed in a file of the working directory")
+    check_without_code(values, flat)
     if group != "algo" and "algo.name" in flat:
         raise ValueError("the key algo.name is allowed only in a file of the folder algo")
     ours = str(flat.get("algo.name", "ppo")) in our_names("algo")
@@ -111,6 +106,16 @@ def check_file(group: str, values: Any, package: str | None) -> None:
         other = key.startswith("algo.") and key != "algo.name" and not ours
         if key in known and not other and "${" not in str(value):
             same_kind(key, known[key], value)
+
+
+def check_without_code(values: dict[str, Any], flat: dict[str, Any]) -> None:
+    """ValueError if a file could run code, or allow it; `flat` is its whole tree."""
+    for key in nested_keys(values):
+        if key in CODE:
+            raise ValueError(f"the key {key} is not allowed: a configuration cannot run code")
+    for key in ("hydra", "task_code", "algo_code"):
+        if key in flat:
+            raise ValueError(f"the key {key} is not allowed in a file of the working directory")
 
 
 def nested_keys(tree: Any) -> Iterator[Any]:

@@ -1,5 +1,6 @@
 """What a program runs on: packages, Python, machine and commit."""
 
+import os
 import platform
 import re
 import subprocess
@@ -34,6 +35,13 @@ def record() -> dict[str, str]:
     """`versions`, and as `diff` what the checkout has that its commit lacks, if anything."""
     diff = uncommitted()
     return versions() | ({"diff": diff} if diff else {})
+
+
+def cores_available() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor() -> str:

@@ -15,7 +15,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export, export_network
 from gpusim_rl.deploy.record import Recorded, percentiles, record
-from gpusim_rl.deploy.standing import standing
+from gpusim_rl.deploy.rest_measurements import standing
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
 

@@ -98,11 +98,11 @@ def judge_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[st
 
     judged = read_whole(path, MAX_BYTES)
     policy, _ = player.open_onnx(path)
-    from gpusim_rl.gate import gate
+    from gpusim_rl.gate.judge import judge, write_verdict
 
     with player.engine_errors(path), description_errors(path):
-        report = gate.judge(policy, settings, seed, str(path))
-    gate.write_verdict(path, report, settings, judged)
+        report = judge(policy, settings, seed, str(path))
+    write_verdict(path, report, settings, judged)
     return report, judged
 
 

@@ -20,7 +20,7 @@ from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.gate.drive import drive
-from gpusim_rl.gate.gate import Report, judge, write_verdict
+from gpusim_rl.gate.judge import Report, judge, write_verdict
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan, Settings
 

@@ -4,10 +4,10 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 
+from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.gate.robot import TOUCHES, Robot, ground
 from gpusim_rl.sim.native import MIDPHASE, fast
-from gpusim_rl.training.bottleneck import cores_available
 
 Array = np.ndarray
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value

@@ -20,17 +20,19 @@ LEARNING |= {"success": "success, of evaluations while training"}
 ENDINGS = {"terminated": "share of episodes that the task ended"}
 ENDINGS |= {"fault": "steps with a fault", "overflow": "steps beyond a capacity"}
 ENDINGS |= {"skipped": "skipped minibatches", "rollbacks": "roll-backs"}
+# Of a learner; a run from before metrics.json says no other names.
 LOSSES = {"policy_loss": "policy loss", "value_loss": "value loss", "approx_kl": "KL divergence"}
 LOSSES |= {"entropy": "entropy", "clipped": "clipped share", "learning_rate": "learning rate"}
 LOSSES |= {"std": "standard deviation of actions", "actor_norm": "gradient norm of the actor"}
 LOSSES |= {"critic_norm": "gradient norm of the critic"}
+UNSHOWN = ("env_steps", "time_s", "bad")  # the axis of every panel; what is counted elsewhere
 SPEED = {"steps_per_s": "env steps per second", "cores": "busy cores"}
 
 
 def sections(settings: curves.Settings) -> dict[str, list[str]]:
     """Title → addresses of the pictures below it, of all that the runs have metrics for."""
     runs = [run for own in settings.values() for run in own]
-    names = list(dict.fromkeys(name for run in runs for name in run.columns))
+    names = dict.fromkeys(name for run in runs for name in run.columns)
 
     def below(prefix: str) -> dict[str, str]:
         return {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
@@ -38,12 +40,14 @@ def sections(settings: curves.Settings) -> dict[str, list[str]]:
     def happened(name: str) -> bool:
         return any(np.nan_to_num(run.columns[name]).any() for run in runs if name in run.columns)
 
+    labels = LOSSES | {name: x for run in runs for name, x in run.labels.items() if "/" not in name}
+    learner = names.keys() & labels.keys() - {*LEARNING, *ENDINGS, *SPEED, *UNSHOWN}
     panels = {
         "Learning": LEARNING,
         "Reward terms": below("reward/"),
         "Measures": below("measure/"),
         "How episodes end, and what goes wrong": {x: ENDINGS[x] for x in ENDINGS if happened(x)},
-        "Optimization": LOSSES,
+        "Optimization": {name: x for name, x in labels.items() if name in learner},
         "Schedules": below("schedule/"),
         "Throughput": SPEED,
     }

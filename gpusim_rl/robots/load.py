@@ -7,11 +7,11 @@ import mujoco
 from gpusim_rl.robots.arm import topology as one_arm
 from gpusim_rl.robots.arm.loading import LoadedArm, build_arm
 from gpusim_rl.robots.bodies import RobotError, find_base
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid, build_humanoid
 from gpusim_rl.robots.quadruped import topology as four_legs
 from gpusim_rl.robots.quadruped.loading import LoadedRobot, build_robot, load_robot
+from gpusim_rl.robots.robot_config import Robot
 
 Loaded = LoadedRobot | LoadedHumanoid | LoadedArm
 SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid, "arm": build_arm}

@@ -1,12 +1,13 @@
 """Prepare a robot's MjSpec for a task, whatever its shape: its files, ground, inertias, options."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import MESH
-from gpusim_rl.robots.given import Robot
+from gpusim_rl.robots.bodies import FREE, MESH
+from gpusim_rl.robots.robot_config import Robot
 
 SPHERE, PLANE, BOX = (
     mujoco.mjtGeom.mjGEOM_SPHERE,
@@ -64,6 +65,19 @@ def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:
     geom.type = BOX if mesh else geom.type
 
 
+def copy_without_meshes(
+    spec: mujoco.MjSpec, original: mujoco.MjModel, collide: str
+) -> mujoco.MjSpec:
+    """A copy that has boxes for meshes. With collide=all, those that collide have them in the spec
+    as well, in place."""
+    for i, geom in enumerate(spec.geoms):
+        if collide == "all" and (geom.contype or geom.conaffinity):
+            replace_mesh(geom, original, i)
+    meshless = spec.copy()
+    remove_files(meshless, original)
+    return meshless
+
+
 def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
     """Whether the file has level ground at height 0. Other planes of the world are removed, in
     place: a plane is endless."""
@@ -112,6 +126,47 @@ def clear(spec: mujoco.MjSpec) -> None:
         body.gravcomp = 0
 
 
+def clear_walker(spec: mujoco.MjSpec, original: mujoco.MjModel, base: str) -> Any:
+    """Clear the spec of a robot that walks, fix its inertias and set its options, in place.
+
+    Returns its base, which has a free joint.
+    """
+    clear(spec)
+    fix_inertias(spec, original)
+    set_options(spec.option)
+    body = spec.body(base)
+    if not any(joint.type == FREE for joint in body.joints):
+        body.add_freejoint(name=added_name("base"))
+    return body
+
+
+def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:
+    """Add a sphere without mass to a body, at a place [m] in its frame. In place."""
+    look = dict(type=SPHERE, size=[radius, 0, 0], mass=0, group=HIDDEN - 1)
+    return body.add_geom(name=name, pos=place, **look)
+
+
+def grip(geom: Any) -> None:
+    """Give a geom the friction of feet, whatever the ground has, in place."""
+    geom.condim, geom.priority, geom.friction = 3, 1, [0.8, 0.005, 0.0001]
+
+
+def set_collisions(spec: mujoco.MjSpec, feet: list[str], collide: str) -> None:
+    """Set what collides, in place.
+
+    With collide=feet, only the feet touch the ground and other geoms of the world. With
+    collide=all, the ground touches all geoms that collide in the file, and the feet.
+    """
+    for geom in spec.geoms:
+        collides, fixed = bool(geom.contype or geom.conaffinity), geom.parent.name == "world"
+        if collide == "feet":
+            geom.contype, geom.conaffinity = int(geom.name in feet), int(fixed and collides)
+        elif fixed and collides:
+            geom.contype = geom.conaffinity = 0x7FFFFFFF
+        elif geom.name in feet and not collides:
+            geom.contype, geom.conaffinity = 1, 0
+
+
 def add_ground(spec: mujoco.MjSpec, original: mujoco.MjModel, height: float = 0.0) -> None:
     """Add level ground at a height [m] unless the file has some at 0, in place."""
     if not keep_ground(spec, original):
@@ -130,6 +185,27 @@ def add_camera(spec: mujoco.MjSpec, body: Any, place: list[float], axes: list[fl
     camera = body.add_camera(name="track", pos=place, mode=mode)
     camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
     camera.alt.xyaxes = axes
+
+
+def add_walking_sensors(
+    spec: mujoco.MjSpec, feet: Sequence[str], kinds: Mapping[str, mujoco.mjtSensor]
+) -> None:
+    """Add the sensors that a walking task reads, in place. It reads ranges of them in this order.
+
+    Args:
+        feet: names of sites, without our prefix.
+        kinds: what is measured of each foot.
+    """
+    imu = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name("imu"))
+    world = dict(objtype=OBJECT.mjOBJ_XBODY, objname="world")
+    in_imu = dict(reftype=OBJECT.mjOBJ_SITE, refname=added_name("imu"))
+    spec.add_sensor(name="gyro", type=SENSOR.mjSENS_GYRO, **imu)
+    spec.add_sensor(name="up", type=SENSOR.mjSENS_FRAMEZAXIS, **world, **in_imu)
+    spec.add_sensor(name="velocity", type=SENSOR.mjSENS_VELOCIMETER, **imu)
+    for what, kind in kinds.items():
+        for foot in feet:
+            site = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name(foot))
+            spec.add_sensor(name=f"{foot}_{what}", type=kind, **site)
 
 
 def add_torque_sensors(spec: mujoco.MjSpec, joints: dict[str, str]) -> None:

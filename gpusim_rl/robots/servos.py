@@ -5,6 +5,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.robots.bodies import Array, RobotError
+
 SETTLED = 0.3  # s, after which no joint may be faster than SPEED
 SPEED = 30.0  # rad/s, m/s
 TRANSMISSION = mujoco.mjtTrn
@@ -156,6 +158,33 @@ def gain_reasons(
         mixed = f"{FROM_FILE[key]}, where it has any; else {guess}" if same.any() else guess
         reasons[key] = FROM_FILE[key] if same.all() else mixed
     return reasons
+
+
+def joint_values(key: str, value: Any, counts: tuple[int, ...], expected: str) -> Array:
+    """(counts[-1],) from as many numbers as one of `counts`, which repeat.
+
+    Raises:
+        RobotError: they are others than `expected`.
+    """
+    try:
+        numbers = np.asarray(value, dtype=float).ravel()
+    except (TypeError, ValueError):
+        numbers = np.zeros(0)
+    if len(numbers) not in counts or not np.isfinite(numbers).all():
+        raise RobotError(f"robot.{key}={value}: expected {expected}")
+    return np.resize(numbers, counts[-1])
+
+
+def complete(key: str, value: Any, values: Array, guess: Array) -> list[float]:
+    """The values, with guesses in place of NaN, as a file has them.
+
+    Raises:
+        RobotError: one is not positive. `value` is what was given.
+    """
+    values = np.where(np.isnan(values), guess, values)
+    if not (values > 0).all():
+        raise RobotError(f"robot.{key}={value}: expected more than 0")
+    return six_digits(values)
 
 
 def six_digits(values: np.ndarray) -> list[float]:

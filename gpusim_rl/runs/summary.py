@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.files import read_text
+from gpusim_rl.core.metrics import labels
 from gpusim_rl.runs.run import Run
 
 MOST_NAMES = 200  # columns of metrics that are kept
@@ -30,6 +31,7 @@ class Summary:
         scores: of the final evaluation, without unknown ones; empty if there was none.
         versions: what it ran on.
         diff: what its checkout had that the commit lacked.
+        labels: metric → what reports call it, of metrics.json.
         incident: of report.json: where and why a training went wrong; empty if it did not.
     """
 
@@ -39,6 +41,7 @@ class Summary:
     scores: dict[str, float]
     versions: dict[str, str]
     diff: str
+    labels: dict[str, str]
     incident: dict[str, Any]
 
     @property
@@ -91,6 +94,7 @@ def summarize(path: Path) -> Summary:
         {key: x for key, x in scores.items() if x is not None},
         {word(key): word(x) for key, x in versions.items()},
         diff if isinstance(diff, str) else "",
+        {key: word(x) for key, x in labels(read_json(path / "metrics.json")).items()},
         read_json(path / "report.json"),
     )
 

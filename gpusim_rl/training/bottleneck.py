@@ -1,8 +1,9 @@
 """What bounds the speed of a training, in one line: simulation, learning, the host or memory."""
 
-import os
 import resource
 from typing import NamedTuple
+
+from gpusim_rl.core.provenance import cores_available
 
 # Which shares of the time belong together. On the CPU, the host computes the environment's tensors.
 # On CUDA the GPU does, so they belong to the simulation.
@@ -69,13 +70,6 @@ def verdict(
     alone = " on one core" if bound != "the host" and cores < ONE and available > 1 else ""
     busy = f"{cores:.1f} of {available} cores busy"
     return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
-
-
-def cores_available() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def pages_read() -> int:

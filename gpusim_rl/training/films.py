@@ -1,9 +1,8 @@
 """Films during a training: `film_every=` iterations apart, each by a process of lowest priority.
 
-`python -m gpusim_rl.training.films` is that process. It takes the words of play.py.
+`python -m gpusim_rl.commands.film` is that process.
 """
 
-import ctypes
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from gpusim_rl.core.paths import PACKAGE, quoted
 from gpusim_rl.core.waiting import waiting
@@ -98,14 +97,8 @@ class Films:
         paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [before])])
         own = {"PYTHONPATH": paths, "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         # -P: no module comes from the working directory
-        line = [
-            sys.executable,
-            "-P",
-            "-m",
-            "gpusim_rl.training.films",
-            str(os.getpid()),
-            str(lowest),
-        ]
+        line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film"]
+        line += [str(os.getpid()), str(lowest)]
         self.process = subprocess.Popen(
             [*line, *words],
             env=os.environ | own,
@@ -165,31 +158,3 @@ class Films:
             self.process.wait()
             self.process.returncode = 0  # it did not fail
             self.end()
-
-
-def attend(parent: int, lowest: bool) -> None:
-    """End with the process `parent`; with `lowest`, take only time that nothing else wants."""
-    if sys.platform == "linux":
-        if lowest:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it has ended already
-            raise SystemExit(1)
-    elif lowest and hasattr(os, "nice"):
-        os.nice(19)
-
-
-def main(words: list[str]) -> Any:
-    """Film as play.py does. The first words are the arguments of `attend`, the others play.py's."""
-    attend(int(words[0]), words[1] == "True")
-    import torch
-
-    from gpusim_rl.commands import play
-
-    torch.set_num_threads(1)
-    sys.argv = ["play.py", *words[2:]]
-    play.main()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl.commands.play_mode import web_packages
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.target import fixed_command
 from gpusim_rl.web.controls import SPEEDS, Controls, Request, Sliders
 from gpusim_rl.web.pace import Every, Pace
 from gpusim_rl.web.policy_panel import Shown, known_runs
+from gpusim_rl.web.requirements import check_versions
 from gpusim_rl.web.server import LOOPBACK, PORT, is_loopback, open_server, quiet
 
 PICTURE, READ, LOOK = 1 / 30, 0.25, 2.0  # s between pictures, numbers, and looks for checkpoints
@@ -31,7 +31,7 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
         parent: id of the parent process when this one began.
     """
     host = cfg["host"] or LOOPBACK
-    with errors.one_line_errors(), web_packages():
+    with errors.one_line_errors(), check_versions():
         server, address = open_server(host, PORT if cfg["port"] is None else cfg["port"])
     try:
         with errors.one_line_errors():

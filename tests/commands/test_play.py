@@ -2,7 +2,6 @@
 continues exactly."""
 
 import json
-import math
 import os
 import re
 import shutil
@@ -11,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 import onnx
 import pytest
@@ -25,7 +23,6 @@ from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.viewer.film import film
-from gpusim_rl.viewer.window import Keys, tour
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.films import decoded
 from tests.worlds import make_task, numbers
@@ -173,64 +170,6 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
     play.main()
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
-
-
-def test_commands_stay_in_their_range():
-    """Tour and keyboard ask for what the policy was trained for, whatever the number of its
-    commands."""
-    low, high = (-2.0, 0.0), (1.0, 0.5)
-    asked = tour({"trained": {"low": low, "high": high}}, 10.0)
-    assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {
-        (0, 0),
-        (0.8, 0),
-        (-1.6, 0),
-        (0, 0.4),
-    }
-    keys = Keys(low, high)
-    keys.press(265)
-    assert keys(0.0).tolist() == pytest.approx([0.3, 0])
-    for key in (*[264] * 20, *[44] * 20, 262, 999):
-        keys.press(key)
-    assert keys(0.0).tolist() == [-2, 0.5]
-    keys.press(32)
-    assert keys(0.0).tolist() == [0, 0]
-
-
-def test_keys_pause_and_push():
-    """Enter pauses and goes on, slash asks for a push; the help names what each key changes."""
-    keys = Keys((-1.0,), (1.0,), names=("forward",))
-    for key in (257, 47, 47):
-        keys.press(key)
-    assert (keys.paused, keys.pushes, keys(0.0).tolist()) == (True, 2, [0])
-    keys.press(257)
-    assert not keys.paused
-    assert keys.help == (
-        "arrows up and down: forward; space: back; Enter: pause; slash: push; Backspace: reset"
-    )
-
-
-def test_commands_about_a_center():
-    """A tour begins at the center, and so does the space bar. A rotation leans 0.8 of what it may,
-    another way at each stop."""
-    center = [0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
-    ranges = {"low": [0.0, 0.5, -1, -1, -1, -1], "high": [1.0, 1.5, 1, 1, 1, 1]}
-    asked = tour({"names": list("xyabcd"), "trained": ranges, "center": center, "lean": 0.3}, 10.0)
-    places = [asked(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
-    assert places[0][2:] == center[2:]
-    z, axes = np.zeros(3), set()
-    for row in places[1:]:  # the center turns z downwards
-        mujoco.mju_rotVecQuat(z, np.array([0.0, 0.0, 1.0]), np.array(row[2:]))
-        assert z[2] == pytest.approx(-math.cos(0.8 * 0.3))
-        axes.add(tuple(z.round(3)))
-    assert len(axes) == 4
-    assert [row[:2] for row in places] == [
-        pytest.approx(x) for x in ([0.5, 1.0], [0.9, 1.0], [0.1, 1.0], [0.5, 1.4], [0.5, 0.6])
-    ]
-    keys = Keys(ranges["low"], ranges["high"], center)
-    keys.press(265)
-    assert keys(0.0).tolist() == pytest.approx([0.6, *center[1:]])
-    keys.press(32)
-    assert keys(0.0).tolist() == center
 
 
 def test_command_of_another_width(here, trained):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusim_rl.commands.play_mode import WEB
 from gpusim_rl.config.compose import build, flatten
 from gpusim_rl.config.validate import arguments, require
 from gpusim_rl.deploy import describe, runtime
 from gpusim_rl.training import metric_writers
+from gpusim_rl.web.requirements import VERSIONS
 from tests.worlds import ROOT, TASKS
 
 CONF = ROOT / "conf"
@@ -94,7 +94,7 @@ def test_lists_and_limits_agree():
     assert set(metric_writers.SINKS) == {file.stem for file in (CONF / "log").glob("*.yaml")}
     assert runtime.FORMATS[-1] == describe.FORMAT
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    web = {f"{name}{versions}" for name, versions in WEB.items()}
+    web = {f"{name}{versions}" for name, versions in VERSIONS.items()}
     assert web == {*project["optional-dependencies"]["web"]}
 
 

@@ -89,7 +89,7 @@ def test_other_numbers_for_ppo(here):
     numbers = yaml.safe_load((CONF / "algo" / "ppo.yaml").read_text()) | {"max_grad_norm": 0.5}
     del numbers["name"]
     (here / "conf" / "algo" / "tuned.yaml").write_text(yaml.safe_dump(numbers))
-    tuned = trainer.configure("task=quadruped", "algo=tuned")
+    tuned = commands.configure("task=quadruped", "algo=tuned")
     assert tuned["algo"]["name"] == "ppo" and tuned["algo"]["max_grad_norm"] == 0.5
     assert tuned["algo_code"] is None
 
@@ -343,30 +343,30 @@ def test_a_run_needs_task_code(here):
 
 def test_a_run_of_an_own_algorithm(here):
     """It is continued with task_code=here, or with auto_resume=true if it is named."""
-    cfg = trainer.configure("task=quadruped", "algo=mine")
+    cfg = commands.configure("task=quadruped", "algo=mine")
     run = Run.create(here / "run", cfg)
     (run.checkpoints.path / "1.safetensors").touch()
     auto = ["auto_resume=true", "run_dir=run"]
     says = "unknown algorithm 'mine': choose one of ppo; or give task_code=here, which imports it "
     for words in (["resume=run"], auto, [*auto, "task=cartpole"]):
         with pytest.raises(ValueError, match=f"{says}from algorithms/ of the working directory"):
-            trainer.configure(*words)
+            commands.configure(*words)
     (here / "tasks" / "family" / "quadruped.py").write_text(TASK)  # a run of our task stays ours
-    again = trainer.configure("resume=run", "task_code=here", "iterations=200")
+    again = commands.configure("resume=run", "task_code=here", "iterations=200")
     assert again["algo"] == cfg["algo"]
     assert (again["task_code"], again["algo_code"]) == (None, "here")
     (here / "tasks" / "family" / "quadruped.py").unlink()
-    assert trainer.configure(*auto, "algo=mine")["algo_code"] == "here"
+    assert commands.configure(*auto, "algo=mine")["algo_code"] == "here"
     with pytest.raises(ValueError, match=r"cannot change: algo\.name mine → ppo"):
-        trainer.configure("resume=run", "task_code=here", "algo=ppo")
-    run.configure(trainer.configure("task=mine", "algo=mine"))
+        commands.configure("resume=run", "task_code=here", "algo=ppo")
+    run.configure(commands.configure("task=mine", "algo=mine"))
     with pytest.raises(ValueError, match="unknown task 'mine'"):
-        trainer.configure(*auto, "algo=mine")
+        commands.configure(*auto, "algo=mine")
     (here / "algorithms" / "family" / "mine.py").unlink()
     with pytest.raises(ValueError, match=r"algorithms/ of the working directory has no file mine"):
-        trainer.configure("resume=run", "task_code=here")
+        commands.configure("resume=run", "task_code=here")
     with pytest.raises(ValueError, match=r"algo=mine: no file mine\.py in algorithms/, here or"):
-        trainer.configure("task=quadruped", "algo=mine")
+        commands.configure("task=quadruped", "algo=mine")
 
 
 def test_an_algorithm_that_is_not_named(here):
@@ -375,31 +375,31 @@ def test_an_algorithm_that_is_not_named(here):
     with pytest.raises(
         ValueError, match=r"mine\.py is imported only if you name it: say algo=mine"
     ):
-        trainer.configure("task=quadruped", "algo=other")
+        commands.configure("task=quadruped", "algo=other")
     (here / "algorithms" / "ppo.py").write_text("raise OSError")
-    assert trainer.configure("task=quadruped", "algo=ppo")["algo_code"] is None
+    assert commands.configure("task=quadruped", "algo=ppo")["algo_code"] is None
 
 
 def test_a_run_to_begin_with(here):
     """start= names a run of the same algorithm with a checkpoint, and only for a new training."""
-    run = Run.create(here / "run", trainer.configure("task=quadruped"))
+    run = Run.create(here / "run", commands.configure("task=quadruped"))
     with pytest.raises(OSError, match="start=run: this run has no checkpoint"):
-        trainer.configure("start=run")
+        commands.configure("start=run")
     (run.checkpoints.path / "1.safetensors").touch()
-    assert trainer.configure("start=run")["start"] == "run"
+    assert commands.configure("start=run")["start"] == "run"
     for words, says in (
         (["algo=mine"], "start=run was trained with algo=ppo, not mine"),
         (["resume=run"], "start= begins a new training"),
     ):
         with pytest.raises(ValueError, match=says):
-            trainer.configure("start=run", *words)
-    again = trainer.configure("start=run", "run_dir=run", "auto_resume=true")
+            commands.configure("start=run", *words)
+    again = commands.configure("start=run", "run_dir=run", "auto_resume=true")
     assert again["resume"] == "run" and again["start"] is None
     file = run.path / "config.yaml"
     before = yaml.safe_load(file.read_text())
     del before["algo"]["name"], before["algo_code"], before["start"]  # as they were
     file.write_text(yaml.safe_dump(before))
-    assert trainer.configure("resume=run")["algo"] == trainer.configure("start=run")["algo"]
+    assert commands.configure("resume=run")["algo"] == commands.configure("start=run")["algo"]
 
 
 def test_models_beside_a_task(here):

@@ -12,7 +12,7 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import CROUCH, Guard
 from gpusim_rl.deploy.onboard.limits import Limits
 from gpusim_rl.deploy.onboard.preflight import preflight
-from gpusim_rl.deploy.standing import standing
+from gpusim_rl.deploy.rest_measurements import standing
 from tests.acceptance import sabotage
 from tests.schema import problems
 from tests.simulated_robot import Simulated

@@ -23,7 +23,8 @@ from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as command_of_gate
-from gpusim_rl.gate import gate, variants
+from gpusim_rl.gate import judge as gate
+from gpusim_rl.gate import variants
 from gpusim_rl.gate.drive import Driven, Notes, Senses, drive
 from gpusim_rl.gate.judge import complaints, rate, row, table
 from gpusim_rl.gate.robot import Robot, make_robot

@@ -70,6 +70,19 @@ def test_one_run(tmp_path):
     assert len(pictures(page)) == 7
 
 
+def test_metrics_of_another_learner(tmp_path):
+    """What a learner measures is shown by the labels of metrics.json, whatever its name."""
+    about = {"elite_return": {"label": "return of the elite"}, "time_s": {"label": "time"}}
+    about |= {"reward/*": {"label": "reward term"}, "broken": 3, "unlogged": {"label": "nothing"}}
+    run = make_run(tmp_path / "run", metrics=about)
+    row = {"iteration": 13, "env_steps": 1300, "elite_return": 7.0, "time_s": 1.0}
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    shown = "".join(pictures(render(run, out=run / "report.html")))
+    assert "<!-- return of the elite -->" in shown and "<!-- policy loss -->" in shown
+    assert "<!-- time -->" not in shown and "<!-- nothing -->" not in shown
+
+
 def test_several_runs(tmp_path):
     """Runs that differ in the seed alone, or in what does not train, are one line with a band; the
     table has the swept keys, mean and range of the scores, and each run."""

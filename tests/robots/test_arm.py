@@ -15,11 +15,10 @@ from gpusim_rl.config.compose import build, compose_plain
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.robots.arm.description import arm_reasons
 from gpusim_rl.robots.arm.loading import LoadedArm
 from gpusim_rl.robots.arm.workspace import LARGEST, REACH, Box, drawn, goals_of
 from gpusim_rl.robots.bodies import tip
-from gpusim_rl.robots.description import as_yaml
+from gpusim_rl.robots.description import as_yaml, reasons
 from gpusim_rl.robots.load import load_any, load_as
 from tests import robot_files
 from tests.arm_files import COUPLED, mjcf
@@ -48,7 +47,7 @@ def greifer(tmp_path_factory) -> LoadedArm:
 
 def test_what_is_guessed(greifer):
     """The chain ends where the fingers begin, and the tool is between their tips."""
-    robot, why = greifer.robot, arm_reasons({}, greifer)
+    robot, why = greifer.robot, reasons({}, greifer)
     assert robot.base == "sockel" and robot.joints == JOINTS and robot.tool is None
     assert greifer.locked == ["links_weg", "rechts_weg"]
     # 0.06 m to the fingers, and 0.04 m to their ends; the left one is locked at its 10 mm
@@ -201,7 +200,7 @@ def test_the_own_arm_from_its_file():
     assert robot.mirror == [-1, 1, -1, 1, -1, 1, -1]
     assert loaded.kinematics.reach == pytest.approx(REACH, abs=1e-3) == robot_size.OWN_REACH
     assert tuple(numbers("reach")["largest"]) == LARGEST
-    assert "the keyframe 'home'" in arm_reasons({}, loaded)["stance"]
+    assert "the keyframe 'home'" in reasons({}, loaded)["stance"]
 
 
 def test_what_is_printed_is_the_robot(greifer):

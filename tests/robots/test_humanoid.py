@@ -14,8 +14,7 @@ from gpusim_rl.config import robot_size
 from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.robots.description import as_yaml
-from gpusim_rl.robots.humanoid.description import humanoid_reasons
+from gpusim_rl.robots.description import as_yaml, reasons
 from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.load import load_any, load_as
@@ -101,7 +100,7 @@ def test_the_own_robot_from_its_file():
     own = [m.geom(f"left_{x}").pos for x in ("heel_in", "heel_out", "toe_in", "toe_out")]
     np.testing.assert_allclose(loaded.posture.soles[0].corners, own, atol=4e-3)
     assert loaded.leg == pytest.approx(robot_size.OWN["humanoid"][1], abs=1e-3)
-    assert "the keyframe 'stance'" in humanoid_reasons({}, loaded)["stance"]
+    assert "the keyframe 'stance'" in reasons({}, loaded)["stance"]
 
 
 def test_what_is_printed_is_the_robot(mensch):

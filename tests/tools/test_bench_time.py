@@ -95,7 +95,8 @@ def test_a_commit_trains_from_its_own_tree(tmp_path):
     """The process of another commit imports that commit's files, and nothing is left of them."""
     name, tree = trees.unpack("HEAD", tmp_path)
     assert len(name) == 40 and (tree / "gpusim_rl" / "conf" / "task" / "quadruped.yaml").is_file()
-    (tree / "gpusim_rl" / "trainer.py").write_text("raise ValueError('the other tree')")
+    trainer = tree / "gpusim_rl" / "training" / "trainer.py"
+    trainer.write_text("raise ValueError('the other tree')")
     variant = trees.Variant("old", name, tree, ["task=cartpole"])
     job = {"words": variant.words, "check": True}
     with pytest.raises(ValueError, match=r"^old: the other tree$"):

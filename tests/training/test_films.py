@@ -151,7 +151,7 @@ def test_paths_of_any_characters_are_words():
 @pytest.mark.skipif(sys.platform != "linux", reason="ends with its parent on Linux alone")
 def test_its_process_ends_with_the_training(tmp_path):
     """It is of lowest priority, and does not outlive a training that was killed."""
-    child = "from gpusim_rl.training.films import attend; import os, sys, time; attend({}, True); "
+    child = "from gpusim_rl.commands.film import attend; import os, sys, time; attend({}, True); "
     child += "print(os.getpid(), os.sched_getscheduler(0), flush=True); time.sleep(600)"
     parent = (
         "import os, subprocess, sys, time; "

@@ -33,6 +33,7 @@ from websockets.sync.client import connect
 from gpusim_rl.commands import play_mode
 from gpusim_rl.config import compose
 from gpusim_rl.play import player
+from gpusim_rl.web import requirements
 from gpusim_rl.web import server as web_server
 from gpusim_rl.web.app import Web, serve
 from gpusim_rl.web.controls import LONGEST, Sliders, numbers, short
@@ -465,7 +466,7 @@ def test_wrong_words(line):
 def test_without_viser(monkeypatch):
     """Without the extra, one line says how to install it."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(play_mode, "find_spec", lambda name: name != "viser" and find(name))
+    monkeypatch.setattr(requirements, "find_spec", lambda name: name != "viser" and find(name))
     with pytest.raises(ValueError, match=r"pip install 'gpusim_rl\[web\]'"):
         play_mode.choose_mode(settings())
 

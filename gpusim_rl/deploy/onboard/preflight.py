@@ -13,9 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from .answers import MOVE, Answer, at_rest, base_answers, joint_answers, not_mirrored, upright
 from .checks import Values, check_preflight, read
 from .guard import Guard
+from .joint_response import (
+    MOVE,
+    Answer,
+    at_rest,
+    base_answers,
+    joint_answers,
+    not_mirrored,
+    upright,
+)
 from .rate import Rate, wrong_rate
 
 RAMP, HOLD, LAST = 0.1, 0.4, 0.16  # [s] of the way; in all; at the end, which is averaged

@@ -8,9 +8,9 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots.arm.kinematics import Kinematics
-from gpusim_rl.robots.bodies import Array, RobotError
-from gpusim_rl.robots.given import Robot
-from gpusim_rl.robots.servos import joint_parameters, six_digits
+from gpusim_rl.robots.bodies import Array
+from gpusim_rl.robots.robot_config import Robot
+from gpusim_rl.robots.servos import complete, joint_parameters, joint_values
 
 POSES = 200  # in which weights and inertias are measured
 # The joint's largest torque: so often that of the weight, and rad/s² of acceleration more.
@@ -44,15 +44,9 @@ def measure(arm: Kinematics) -> Loads:
     return Loads(np.max(weights, 0), np.max(inertias, 0))
 
 
-def joint_values(key: str, value: Any, count: int) -> Array:
+def arm_values(key: str, value: Any, count: int) -> Array:
     """(count,) from one number, or as many."""
-    try:
-        numbers = np.asarray(value, dtype=float).ravel()
-    except (TypeError, ValueError):
-        numbers = np.zeros(0)
-    if len(numbers) not in (1, count) or not np.isfinite(numbers).all():
-        raise RobotError(f"robot.{key}={value}: expected a number, or {count}")
-    return np.resize(numbers, count)
+    return joint_values(key, value, (1, count), f"a number, or {count}")
 
 
 def fill_gains(robot: Robot, original: mujoco.MjModel, loads: Loads) -> Robot:
@@ -63,17 +57,14 @@ def fill_gains(robot: Robot, original: mujoco.MjModel, loads: Loads) -> Robot:
     def fill(key: str, guess: Array) -> Array:
         value = getattr(robot, key)
         if value is not None:
-            values = joint_values(key, value, count)
+            values = arm_values(key, value, count)
         else:
             values = joint_parameters(original, names, key)
             values = np.where(servo, values, np.nan) if key == "kd" else values
-        values = np.where(np.isnan(values), guess, values)
-        if not (values > 0).all():
-            raise RobotError(f"robot.{key}={value}: expected more than 0")
-        return np.array(six_digits(values))
+        return np.array(complete(key, value, values, guess))
 
     given = robot.armature is not None
-    known = joint_values("armature", robot.armature, count) if given else 0
+    known = arm_values("armature", robot.armature, count) if given else 0
     known = known if given else np.nan_to_num(joint_parameters(original, names, "armature"))
     need = LIFT * loads.weight + ACCELERATION * (loads.inertia + known)
     torque = fill("torque", np.maximum(need, LEAST * need.max()))

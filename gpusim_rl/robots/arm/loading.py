@@ -12,15 +12,15 @@ import torch
 from gpusim_rl.core.errors import warn, warn_once
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.robots.arm import gains, prepare, topology
-from gpusim_rl.robots.arm.gains import Loads, joint_values
+from gpusim_rl.robots.arm.gains import Loads, arm_values
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
 from gpusim_rl.robots.arm.tool import Tool, find_tool, named_tool
 from gpusim_rl.robots.arm.workspace import Box, find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import implausible
 from gpusim_rl.robots.prepare import add_servos, remove_files
+from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import diverges, six_digits
 
 NOT_OF_ARMS = ("feet", "scale", "height")  # keys of a description
@@ -171,7 +171,7 @@ def check_tool(
 def choose_home(robot: Robot, original: mujoco.MjModel, arm: Kinematics) -> Array:
     """(n,) the given stance, that of the first keyframe that will do, or one that is found."""
     if robot.stance is not None:
-        home = joint_values("stance", robot.stance, arm.m.nu or arm.m.nq)
+        home = arm_values("stance", robot.stance, arm.m.nu or arm.m.nq)
         if line := fault(arm, home):
             raise RobotError(f"robot.stance={robot.stance}: {line}")
         return home
@@ -187,7 +187,7 @@ def choose_home(robot: Robot, original: mujoco.MjModel, arm: Kinematics) -> Arra
 
 def choose_mirror(robot: Robot, arm: Kinematics) -> list[float] | None:
     """(n,) the signs of a mirrored pose: those of robot.mirror after a check, else found ones."""
-    given = () if robot.mirror is None else joint_values("mirror", robot.mirror, arm.m.nq)
+    given = () if robot.mirror is None else arm_values("mirror", robot.mirror, arm.m.nq)
     if not {*given} <= {-1.0, 1.0}:
         raise RobotError(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
     signs = mirror_signs(arm.m, arm.chain, np.array(robot.stance), tuple(map(float, given)))

@@ -11,14 +11,14 @@ import numpy as np
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.robots import prepare
 from gpusim_rl.robots.bodies import Array, RobotError, find_base, raise_origin
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.humanoid import topology
 from gpusim_rl.robots.humanoid.posture import Posture
 from gpusim_rl.robots.humanoid.prepare import corner_names, prepare_specs
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, leg_values
 from gpusim_rl.robots.inertias import implausible
-from gpusim_rl.robots.servos import diverges, joint_parameters, six_digits
+from gpusim_rl.robots.robot_config import Robot
+from gpusim_rl.robots.servos import complete, diverges, joint_parameters, six_digits
 
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
 FREQUENCY, DAMPING = 2 * math.pi * 10.0, 2.0  # rad/s, 1
@@ -117,17 +117,11 @@ def fill_gains(robot: Robot, original: mujoco.MjModel, posture: Posture, stance:
     share = np.where(posture.below_knee(), ANKLE, JOINT)
 
     def fill(key: str, guess: Array) -> Array:
-        value = getattr(robot, key)
-        given = value is not None
-        values = (
-            leg_values(key, value, posture.count)
-            if given
-            else joint_parameters(original, posture.names, key)
-        )
-        values = np.where(np.isnan(values), guess, values)
-        if not (values > 0).all():
-            raise RobotError(f"robot.{key}={value}: expected more than 0")
-        return np.array(six_digits(values))
+        if (value := getattr(robot, key)) is None:
+            values = joint_parameters(original, posture.names, key)
+        else:
+            values = leg_values(key, value, posture.count)
+        return np.array(complete(key, value, values, guess))
 
     torque = fill("torque", share * posture.torque_scale())
     armature = fill("armature", ROTOR * torque)

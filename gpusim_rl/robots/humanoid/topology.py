@@ -15,6 +15,7 @@ from gpusim_rl.robots.bodies import (
     locate,
     subtree,
 )
+from gpusim_rl.robots.servos import joint_values
 
 SIDES = ("left", "right")
 EVEN = 0.1  # of the robot's size: how far an end may be from the image of the other one
@@ -133,11 +134,5 @@ def pitches(m: mujoco.MjModel, leg: list[int]) -> list[int]:
 
 def leg_values(key: str, value: Any, count: int) -> Array:
     """(count,) from one number, those of a leg (count / 2), or all."""
-    try:
-        numbers = np.asarray(value, dtype=float).ravel()
-    except (TypeError, ValueError):
-        numbers = np.zeros(0)
-    if len(numbers) not in (1, count // 2, count) or not np.isfinite(numbers).all():
-        expected = f"expected a number, {count // 2} of a leg, or {count}"
-        raise RobotError(f"robot.{key}={value}: {expected}")
-    return np.resize(numbers, count)
+    expected = f"a number, {count // 2} of a leg, or {count}"
+    return joint_values(key, value, (1, count // 2, count), expected)

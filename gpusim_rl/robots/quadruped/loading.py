@@ -1,5 +1,5 @@
 """Load a robot: turn the unmodified MJCF or URDF file of a 12-joint quadruped into a model for
-`tasks/locomotion/quadruped.py`. `robots/shapes.py` also loads robots of other shapes."""
+`tasks/locomotion/quadruped.py`. `robots/load.py` also loads robots of other shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,20 +14,22 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots import prepare
 from gpusim_rl.robots.bodies import RobotError, find_base, raise_origin
-from gpusim_rl.robots.given import Robot
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.models import find_robot_file
 from gpusim_rl.robots.quadruped import topology
 from gpusim_rl.robots.quadruped.feet import find_foot
-from gpusim_rl.robots.quadruped.forward import check_forward
 from gpusim_rl.robots.quadruped.kinematics import Legs
 from gpusim_rl.robots.quadruped.prepare import NAMES, prepare_quadruped
-from gpusim_rl.robots.quadruped.standing import stand
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
-from gpusim_rl.robots.quadruped.topology import LEGS, Foot, joint_values
-from gpusim_rl.robots.servos import joint_parameters, six_digits
+from gpusim_rl.robots.quadruped.topology import LEGS, Foot, check_forward, leg_values
+from gpusim_rl.robots.robot_config import Robot
+from gpusim_rl.robots.servos import complete, joint_parameters, six_digits
 
 Array = np.ndarray
+# A robot stands within these.
+UPRIGHT = 0.97  # least z of the base's z axis
+HIGH = 0.45  # least height of the base, in lengths of a leg
+STILL = 0.5  # m/s, rad/s; root mean square of the fastest coordinate
 
 
 class Guess(NamedTuple):
@@ -129,7 +131,7 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     if robot.stance is None:
         stances = [*legs.keyframe_angles(original), legs.crouch()]
     else:
-        stances = [joint_values("stance", robot.stance)]
+        stances = [leg_values("stance", robot.stance)]
     why, tried = "", []  # why the first candidate does not stand
     for guess, keep, stance in product(GUESSES, (True, False), stances):
         candidate = fill_gains(robot, original, legs, stance, guess, keep)
@@ -149,6 +151,40 @@ def build_robot(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> 
     raise RobotError(f"the robot does not stand{where}: {why}")
 
 
+def stand(m: mujoco.MjModel, legs: Legs) -> tuple[float, str]:
+    """(the height of the base [m] after two seconds in the stance, why it does not stand or "").
+
+    A robot stands if it is still in the second of them, and upright and high at the end.
+    """
+    d, second = mujoco.MjData(m), round(1.0 / m.opt.timestep)
+    mujoco.mj_resetDataKeyframe(m, d, 0)
+    start, least = float(d.qpos[2]), HIGH * float(legs.length.mean())
+    squares, first = np.zeros(m.nv), ""  # what happened first
+    for step in range(2 * second):
+        mujoco.mj_step(m, d)
+        squares += d.qvel**2 / second if step >= second else 0
+        tilted = not 1 - 2 * (d.qpos[4] ** 2 + d.qpos[5] ** 2) > UPRIGHT
+        low = not d.qpos[2] > least
+        first = first or ("sinks" if low else "tilts" if tilted else "")
+    height, speed = float(d.qpos[2]), float(np.sqrt(squares).max())
+    if not np.isfinite(d.qpos).all():
+        return height, "its simulation diverges: try a smaller robot.kp or robot.kd"
+    if start <= least:
+        return height, (
+            f"the origin of its base is only {start:.3g} m above the ground: try another "
+            "robot.stance, or move the origin into the trunk in the file"
+        )
+    if (low or tilted) and first == "tilts":
+        return height, "it falls over: try another robot.stance, robot.kp or robot.torque"
+    if low or tilted:
+        return height, (
+            f"it sinks from {start:.3g} m: try a larger robot.torque [N m] or robot.kp [N m/rad]"
+        )
+    if speed > STILL:
+        return height, f"it keeps moving, at {speed:.2g} m/s or rad/s: try another robot.kp and kd"
+    return height, ""
+
+
 def prepare_specs(
     spec: mujoco.MjSpec,
     original: mujoco.MjModel,
@@ -160,10 +196,7 @@ def prepare_specs(
     """Prepare a spec for the task, in place. Returns a prepared copy that has boxes for meshes."""
     for i, geom in enumerate(spec.geoms):
         geom.name = next((foot.geom_name for foot in feet if foot.geom == i), geom.name)
-        if collide == "all" and (geom.contype or geom.conaffinity):
-            prepare.replace_mesh(geom, original, i)
-    meshless = spec.copy()
-    prepare.remove_files(meshless, original)
+    meshless = prepare.copy_without_meshes(spec, original, collide)
     for each in (spec, meshless):
         prepare_quadruped(each, original, base, joints, feet, collide)
     return meshless
@@ -194,7 +227,7 @@ def mirror_signs(
     """(12,) signs of the joints in a mirrored pose: those of robot.mirror after a check, else
     guessed ones. None if no signs are given and the robot is not symmetric."""
     given = robot.mirror
-    signs = () if given is None else tuple(joint_values("mirror", given).tolist())
+    signs = () if given is None else tuple(leg_values("mirror", given).tolist())
     if not {*signs} <= {-1.0, 1.0}:
         raise RobotError(f"robot.mirror={given}: expected signs, 1 or -1")
     try:
@@ -216,20 +249,17 @@ def fill_gains(
     def fill(key: str, guess: Array) -> list[float]:
         value = getattr(robot, key)
         if value is not None:
-            values = joint_values(key, value)
+            values = leg_values(key, value)
         elif keep or key not in ("kp", "kd"):
             values = joint_parameters(original, legs.names, key)
         else:
             values = np.full(12, np.nan)
-        values = np.where(np.isnan(values), guess, values)
-        if not (values > 0).all():
-            raise RobotError(f"robot.{key}={value}: expected more than 0")
-        return six_digits(values)
+        return complete(key, value, values, guess)
 
     armature = fill("armature", np.full(12, guess.armature * inertia))
     kp = fill("kp", np.full(12, guess.kp * torque_scale))
     kd = fill("kd", np.sqrt(np.array(kp) * (inertia + np.array(armature))))
-    scale = None if robot.scale is None else six_digits(joint_values("scale", robot.scale))
+    scale = None if robot.scale is None else six_digits(leg_values("scale", robot.scale))
     torque = fill("torque", np.full(12, torque_scale))
     gains = dict(kp=kp, kd=kd, torque=torque, armature=armature, scale=scale)
     return replace(robot, stance=six_digits(stance), **gains)

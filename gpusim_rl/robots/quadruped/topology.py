@@ -1,5 +1,6 @@
 """The legs of a quadruped in a MuJoCo model: which joints each leg has, and where its foot is."""
 
+import re
 from typing import Any, NamedTuple
 
 import mujoco
@@ -13,8 +14,13 @@ from gpusim_rl.robots.bodies import (
     locate,
     subtree,
 )
+from gpusim_rl.robots.servos import joint_values
 
 LEGS, ROLES = ("FL", "FR", "RL", "RR"), ("abduction", "thigh", "knee")
+ALONG = 0.9  # least component of an axis that lies along another one
+# Words for a leg's end of the robot, and its usual initials: FL, LF; RL, HL, LR, LH.
+FRONT = re.compile(r"front|fore|(?<![a-z])(f[lr]|[lr]f)(?![a-z])", re.I)
+REAR = re.compile(r"rear|hind|back|(?<![a-z])([rh][lr]|[lr][rh])(?![a-z])", re.I)
 
 
 class Foot(NamedTuple):
@@ -29,17 +35,10 @@ class Foot(NamedTuple):
     radius: float  # m
 
 
-def joint_values(key: str, value: Any) -> Array:
+def leg_values(key: str, value: Any) -> Array:
     """(12,) from one number, three (abduction, thigh, knee) or twelve."""
-    try:
-        numbers = np.asarray(value, dtype=float).ravel()
-    except (TypeError, ValueError):
-        numbers = np.zeros(0)
-    if len(numbers) not in (1, 3, 12) or not np.isfinite(numbers).all():
-        raise RobotError(
-            f"robot.{key}={value}: expected a number, three (abduction, thigh, knee) or twelve"
-        )
-    return np.resize(numbers, 12)
+    expected = "a number, three (abduction, thigh, knee) or twelve"
+    return joint_values(key, value, (1, 3, 12), expected)
 
 
 def find_legs(
@@ -132,3 +131,33 @@ def corners(m: mujoco.MjModel, base: int, legs: list[list[int]]) -> list[int]:
     local = local @ d.xmat[base].reshape(3, 3)
     x, y = (local - local.mean(0))[:, :2].T
     return [2 * int(a < 0) + int(b < 0) for a, b in zip(x, y, strict=True)]
+
+
+def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
+    """A warning if the joints' names say that the robot looks backward, else "".
+
+    Args:
+        m: the model of the file.
+        base: body.
+        joints: names of abduction, thigh and knee, legs in the order FL, FR, RL, RR.
+
+    Raises:
+        RobotError: the abductions turn about y of the base, the thighs and knees about x.
+    """
+    d = mujoco.MjData(m)
+    mujoco.mj_kinematics(m, d)
+    ids = [[m.joint(name).id for name in leg] for leg in joints]
+    axes = np.abs(d.xaxis[ids] @ d.xmat[m.body(base).id].reshape(3, 3))  # (leg, joint, xyz)
+    if (axes[:, 0, 1] > ALONG).all() and (axes[:, 1:, 0] > ALONG).all():
+        raise RobotError(
+            f"robot.base: the robot looks along y of {base!r}, as its thighs turn about x: x must "
+            f"point forward, so turn its bodies by 90 degrees about z"
+        )
+    for leg, (name, *_) in zip(LEGS, joints, strict=True):
+        right, wrong = (FRONT, REAR) if leg.startswith("F") else (REAR, FRONT)
+        if right.search(name) or not wrong.search(name):
+            return ""
+    return (
+        f"x of {base!r} points backward, if the names of its joints are right: {joints[0][0]!r} "
+        f"is taken for the front left leg"
+    )

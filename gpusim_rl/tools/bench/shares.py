@@ -28,10 +28,10 @@ from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.graphs import Spent
-from gpusim_rl.core.provenance import processor, versions
+from gpusim_rl.core.provenance import cores_available, processor, versions
 from gpusim_rl.envs import curriculum
 from gpusim_rl.tools.bench.levels import timed
-from gpusim_rl.training.bottleneck import cores_available, pages_read, verdict
+from gpusim_rl.training.bottleneck import pages_read, verdict
 
 NAME = "bench_profile"  # of its file in conf/
 OTHERS = ("resume", "auto_resume", "run_dir", "plan", "stop_at")  # keys that mean nothing here

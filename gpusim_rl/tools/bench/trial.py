@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Condition = tuple[str, str, float]  # score, >= or <=, bound
+OLD_TRAINER = "gpusim_rl.trainer"  # of commits up to 25 November 2026
 WARM_UP = 4  # iterations before the clock runs: kernels compile, CUDA graphs are captured
 
 
@@ -160,15 +161,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     from gpusim_rl.core.provenance import versions
     from gpusim_rl.training.loop import TrainingFailed
 
+    words = job["words"]
     try:
-        from gpusim_rl.commands.train import configure
+        from gpusim_rl.config import compose, resume
         from gpusim_rl.evaluation.evaluate import SEED
         from gpusim_rl.training import trainer as program
-    except ImportError:  # a commit before the rooms were made
-        program = import_module("gpusim_rl.trainer")
-        configure, SEED = program.configure, program.evaluation.SEED
-
-    cfg = configure(*job["words"])
+    except ImportError:
+        program = import_module(OLD_TRAINER)
+        cfg, SEED = program.configure(*words), program.evaluation.SEED
+    else:
+        cfg = resume.check_training(compose.compose_plain("config", words), words)
     if job["check"]:
         return {}
     trainer, failed = program.Trainer(cfg), ""

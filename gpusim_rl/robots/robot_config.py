@@ -1,4 +1,4 @@
-"""What is given of a robot, as `conf/robot/` has it."""
+"""The configuration of a robot, as `conf/robot/` has it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,10 @@ class Robot:
     the order FL, FR, RL, RR.
 
     A humanoid has two legs, left and right, and a value for its joints is one number, those of a
-    leg from the hip down, or those of both. Its guesses are those of `humanoid/description.py`.
+    leg from the hip down, or those of both.
 
     An arm has a fixed base, a list of joints from there to the tool, and a number or as many for
-    these. Its guesses are those of `arm/description.py`.
+    these. The guesses of all are those of `robots/description.py`.
     """
 
     mjcf: str  # a path, package:path within an installed package, or menagerie:robot
