@@ -1,6 +1,10 @@
 """The wheel, installed where the repository is not: its commands, and a task of the user's own."""
 
+import base64
+import json
+import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +14,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from tests import own_algorithms
 from tests.command_lines import environment
 from tests.worlds import ROOT
 
@@ -254,3 +261,95 @@ def test_a_run_imports_nothing(own):
     assert not (own.cwd / "imported").exists()
     own.succeed("gpusim-play", "onnx=policy.onnx", "video=onnx.mp4", "seconds=1")
     assert not (own.cwd / "imported").exists()
+
+
+@pytest.fixture(scope="module")
+def learners(installed, tmp_path_factory) -> Installed:
+    """Two algorithms of the user's own in an empty directory, the first one trained."""
+    cwd = installed.cwd.parent / "learners"
+    (cwd / "conf" / "algo").mkdir(parents=True)
+    (cwd / "algorithms").mkdir()
+    for name, code, numbers in (
+        ("mine", own_algorithms.REINFORCE, own_algorithms.REINFORCE_YAML),
+        ("clone", own_algorithms.CLONE, own_algorithms.CLONE_YAML),
+    ):
+        (cwd / "algorithms" / f"{name}.py").write_text(code)
+        (cwd / "conf" / "algo" / f"{name}.yaml").write_text(numbers)
+    here = Installed(installed.python, cwd)
+    words = ("task=cartpole", *SMALL[:-1], "algo=mine", "log=tensorboard", "run_dir=run")
+    says = f"importing {cwd}/algorithms/mine.py\n"
+    said = here.succeed("gpusim-train", *words, "iterations=3", stderr=says)
+    assert "wrote run/eval.json, run/policy.onnx and run/report.html" in said
+    return here
+
+
+def test_an_algorithm_of_ones_own(learners):
+    """At most 60 lines that import no other algorithm train, and the rest of the program knows
+    them: metrics, report, loggers, resume to the bit, verify, evaluation, export and the gate."""
+    code = own_algorithms.REINFORCE.strip().splitlines()
+    assert len(code) <= 60 and not any("ppo" in line.lower() for line in code)
+    run, says = learners.cwd / "run", f"importing {learners.cwd}/algorithms/mine.py\n"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [math.isfinite(row["gain"]) for row in rows] == [True] * 3
+    pictures = re.findall('data:image/svg[+]xml;base64,([^"]+)', (run / "report.html").read_text())
+    assert b"mean gain of an action" in b"".join(map(base64.b64decode, pictures))
+    assert b"loss/gain" in b"".join(x.read_bytes() for x in run.glob("tensorboard/*"))
+    allowed = ("run=run", "task_code=here")
+    assert '"success"' in learners.succeed(
+        "gpusim-play", "mode=evaluate", "episodes=4", *allowed, stderr=says
+    )
+    words = ("mode=export", "out=own.onnx", *allowed)
+    assert "wrote own.onnx" in learners.succeed("gpusim-play", *words, stderr=says)
+    assert "no base that could fall" in learners.refused(
+        "gpusim-play", "mode=gate", "onnx=own.onnx"
+    )
+    verify = ("-m", "gpusim_rl.verify", "run", "task_code=here")
+    assert learners.succeed("python", *verify, stderr=says).count("tensors agree, bit by bit") == 3
+
+
+def test_an_own_algorithm_is_judged(learners):
+    """The gate judges what it has trained: a quadruped after one iteration fails."""
+    words = ("task=quadruped", *SMALL, "algo=mine", "run_dir=walker", "iterations=1")
+    says = f"importing {learners.cwd}/algorithms/mine.py\n"
+    learners.succeed("gpusim-train", *words, stderr=says)
+    words = ("mode=gate", "run=walker", "gate.robots=1", "gate.endurance.robots=1")
+    gate = learners.run("gpusim-play", *words, "gate.endurance.minutes=0.1")
+    assert gate.returncode == 1 and "policy.onnx fails the gate: " in gate.stderr, gate
+
+
+def test_an_own_algorithm_goes_on_to_the_bit(learners):
+    """A run of 2 iterations that is continued to 4 ends with the tensors of one of 4."""
+    says = f"importing {learners.cwd}/algorithms/mine.py\n"
+    words = ("task=cartpole", *SMALL, "algo=mine", "export=none", "report=false")
+    for name, count in (("whole", 4), ("part", 2)):
+        more = (f"run_dir={name}", f"iterations={count}")
+        learners.succeed("gpusim-train", *words, *more, stderr=says)
+    more = ("resume=part", "iterations=4", "task_code=here")
+    learners.succeed("gpusim-train", *more, stderr=says)
+    a, b = (
+        load_file(learners.cwd / name / "checkpoints" / "000004.safetensors")
+        for name in ("whole", "part")
+    )
+    assert a.keys() == b.keys() and "mine/actor/exp_avg" in a
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_record_from_a_file(learners):
+    """A learner whose record is filled from a file learns its actions, and is exported."""
+    obs = torch.randn(32, 16, 5, generator=torch.Generator().manual_seed(0))
+    steps = {"obs": obs, "action": obs[..., :1].contiguous() * 0.5}
+    save_file(steps, learners.cwd / "demonstrations.safetensors")
+    words = ("task=cartpole", *SMALL, "algo=clone", "run_dir=cloned", "iterations=60")
+    says = f"importing {learners.cwd}/algorithms/clone.py\n"
+    said = learners.succeed("gpusim-train", *words, stderr=says)
+    assert "cloned/policy.onnx" in said
+    lines = (learners.cwd / "cloned" / "metrics.jsonl").read_text().splitlines()
+    first, *_, last = (json.loads(line)["miss"] for line in lines)
+    assert last < 0.2 * first
+
+
+def test_nothing_names_them():
+    """The package knows neither algorithm: both are a user's files alone."""
+    for file in (ROOT / "gpusim_rl").rglob("*.py"):
+        text = file.read_text().lower()
+        assert not re.search("reinforce\\b|behaviou?r cloning", text), file

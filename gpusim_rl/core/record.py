@@ -54,6 +54,7 @@ class Record:
         self.columns, self.parts, self.memory = columns, parts, memory or {}
         self._place: dict[str, slice] = {}
         self._views: dict[str, Tensor] = {}
+        self._runs: dict[tuple[str, ...], list[list[str]]] = {}  # what `put` was given → its runs
         for dtype, rows in parts.items():
             mine = {name: x.shape for name, x in columns.items() if x.storage == dtype}
             ends = accumulate(prod(shape) for shape in mine.values())
@@ -104,17 +105,30 @@ class Record:
         return rows[..., self._place[first].start : self._place[last].stop]
 
     def put(self, t: Tensor, values: dict[str, Tensor]) -> None:
-        """Write columns (B, …) at the places t (1,). In place.
+        """Write columns (B, …) at the places t (1,), with one kernel for adjacent ones. In place.
 
-        Those of a type are adjacent and in their order. A value that is no column is left out.
+        A value that is no column is left out.
         """
-        for dtype in self.parts:
-            mine = {k: x for k, x in values.items() if k in self.columns}
-            mine = {k: x for k, x in mine.items() if self.columns[k].storage == dtype}
-            if mine:
-                first, *_, last = (*mine, *mine)
-                rows = packed(mine).to(dtype)
-                self.span(first, last).index_copy_(0, t, rows[None])
+        names = tuple(values)
+        if names not in self._runs:
+            self._runs[names] = self._adjacent(names)
+        for run in self._runs[names]:
+            rows = packed({name: values[name] for name in run})
+            span = self.span(run[0], run[-1])
+            span.index_copy_(0, t, rows.to(span.dtype)[None])
+
+    def _adjacent(self, names: tuple[str, ...]) -> list[list[str]]:
+        """Those of the names that are columns, in runs of adjacent ones of a type."""
+        runs: list[list[str]] = []
+        end: tuple[torch.dtype, int] | None = None
+        for name in self._place:
+            place, storage = self._place[name], self.columns[name].storage
+            if name in names:
+                if end != (storage, place.start):
+                    runs.append([])
+                runs[-1].append(name)
+                end = storage, place.stop
+        return runs
 
     def mirror(self, flips: dict[str, Flip]) -> Mirror:
         """The mirror of a row of numbers, of the flips of its columns; the others stay."""
