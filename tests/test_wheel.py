@@ -312,7 +312,7 @@ def test_an_own_algorithm_is_judged(learners):
     words = ("task=quadruped", *SMALL, "algo=mine", "run_dir=walker", "iterations=1")
     says = f"importing {learners.cwd}/algorithms/mine.py\n"
     learners.succeed("gpusim-train", *words, stderr=says)
-    words = ("mode=gate", "run=walker", "gate.robots=1", "gate.endurance.robots=1")
+    words = ("mode=gate", "run=walker", "gate.robots=2", "gate.endurance.robots=1")
     gate = learners.run("gpusim-play", *words, "gate.endurance.minutes=0.1")
     assert gate.returncode == 1 and "policy.onnx fails the gate: " in gate.stderr, gate
 
