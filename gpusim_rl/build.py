@@ -264,7 +264,7 @@ def load_learner(cfg: dict[str, Any]) -> tuple[Any, Callable[..., Source] | None
         ValueError: there is no such algorithm, or its file cannot be used.
     """
     name = cfg["algo"]["name"]
-    if cfg["algo_code"] == "here":
+    if cfg.get("algo_code") == "here":
         kind, module = load_algorithm(name)
         return kind, getattr(module, "make_source", None)
     if name not in LEARNERS:
@@ -279,8 +279,8 @@ def join(
     *,
     num_steps: int,
     schedule: Curriculum | None = None,
-    graph: str = "parts",
-    threads: int = 0,
+    graph: str,
+    threads: int,
     make_source: Callable[..., Source] | None = None,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.

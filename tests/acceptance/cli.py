@@ -567,7 +567,9 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
         raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
 
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
-    made = mock.patch.object(build, "make_ppo", late) if line.early else contextlib.nullcontext()
+    made = (
+        mock.patch.object(build, "make_iteration", late) if line.early else contextlib.nullcontext()
+    )
     exported = mock.patch.object(exporter, "export_policy", leave_empty)
     drawn = mock.patch.object(report, "write_or_warn", leave_empty_report)
     handler = signal.signal(signal.SIGALRM, late)

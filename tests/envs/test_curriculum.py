@@ -16,7 +16,7 @@ from gpusim_rl.build import make_iteration
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.curriculum import ALGO
-from gpusim_rl.envs.declarations import scheduled_fields
+from gpusim_rl.envs.declarations import Command, scheduled_fields
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuator_models import Net
@@ -237,7 +237,10 @@ class Ranged(Quadruped):
 
     @property
     def command(self):
-        return replace(super().command, largest=(self.sigma, 0.5, 2 * self.sigma))
+        command = super().command
+        (vector,) = command.parts
+        vector = replace(vector, largest=(self.sigma, 0.5, 2 * self.sigma))
+        return Command(parts=(vector,), redraw=command.redraw)
 
 
 def test_a_number_in_the_commands_ranges(monkeypatch):
