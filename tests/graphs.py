@@ -75,7 +75,7 @@ def captured_is_eager(device: str, task: str, *words: str) -> None:
     ours, theirs = with_graphs.state(), without.state()
     for name, value in ours.items():
         assert torch.equal(value, theirs[name]), name
-    ours, theirs = with_graphs.metrics(), without.metrics()
+    ours, theirs = with_graphs.report()(), without.report()()
     assert ours.keys() == theirs.keys() and ours["fault"] == theirs["fault"] == 0
 
 

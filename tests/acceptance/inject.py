@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from gpusim_rl import build
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose
