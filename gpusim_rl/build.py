@@ -249,9 +249,8 @@ def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SING
     """`make_iteration` with as many worlds."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
-    name, algo = cfg["algo"]["name"], {k: x for k, x in cfg["algo"].items() if k != "name"}
     kind, make_source = load_learner(cfg)
-    settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
+    settings = validate.settings(kind, settings_of(kind), cfg["algo"])
     ranges.check(settings, "algo")  # a number that changes has its last value here
     how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
     return join(env, kind, settings, schedule=schedule, make_source=make_source, **how)

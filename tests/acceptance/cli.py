@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from gpusim_rl import build
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.deploy import export_policy as exporter
-from gpusim_rl.envs import curriculum
 from gpusim_rl.report import command as report
 from tests.command_lines import command
 from tests.worlds import ROOT
@@ -292,7 +292,7 @@ class Draw:
             if f"task.{name}" in self.flat
         ]
         plain += [key for key in self.leaves if key.startswith(("task.weights.", "task.noise."))]
-        moving = [*plain, *(f"algo.{name}" for name in curriculum.ALGO)]
+        moving = [*plain, *(f"algo.{name}" for name in PPO.live)]
         keys = {
             pick.choice([*(moving * 9), *self.leaves, "5", "task.x"])
             for _ in range(pick.choice([1, 1, 2, 4]))
