@@ -1,6 +1,6 @@
 """From plain data to objects: a configuration becomes a task, a Sim, an Env and a learner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import Source, Spec, settings_of
+from gpusim_rl.algorithms.learner import RewardModel, Source, Spec, settings_of
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, robot_size, validate
@@ -281,6 +281,7 @@ def join(
     graph: str,
     threads: int,
     make_source: Callable[..., Source] | None = None,
+    rewards: Sequence[RewardModel] = (),
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -290,6 +291,7 @@ def join(
         schedule: numbers of the task and of the settings that change.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
+        rewards: reward models, which add to the reward between steps and update.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -303,18 +305,23 @@ def join(
     live = live_settings(kind, schedule, env)
     spec = make_spec(env, num_steps, graph, threads)
     learner = kind(spec, **settings | live)
-    columns = choose_columns(learner.columns, step_columns(env.dims, learner.policy))
+    wanted = dict(learner.columns)
+    for model in rewards:
+        wanted |= model.columns
+    columns = choose_columns(wanted, step_columns(env.dims, learner.policy))
     what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
     check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
     record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
     if make_source:
         source = make_source(env, learner, record)
     else:
-        source = Collector(env, learner.policy, record, graph=graph, timer=spec.timer)
+        how = {"graph": graph, "timer": spec.timer, "ring": learner.length != num_steps}
+        source = Collector(env, learner.policy, record, **how)
     numbers = {f"algo.{key}": x for key, x in live.items()}
     task = [key for key in schedule.plan if not key.startswith("algo.")]
     numbers |= {key: env.scheduled_number(key) for key in task}
-    return Iteration(env, source, learner, spec, schedule=schedule, numbers=numbers, graph=graph)
+    more = {"schedule": schedule, "numbers": numbers, "rewards": rewards, "graph": graph}
+    return Iteration(env, source, learner, spec, **more)
 
 
 def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
