@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import mujoco
@@ -249,23 +250,25 @@ def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SING
     """`make_iteration` with as many worlds."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
-    kind, make_source = load_learner(cfg)
+    kind, module = load_learner(cfg)
     settings = validate.settings(kind, settings_of(kind), cfg["algo"])
     ranges.check(settings, "algo")  # a number that changes has its last value here
     how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
-    return join(env, kind, settings, schedule=schedule, make_source=make_source, **how)
+    makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
+    return join(env, kind, settings, schedule=schedule, **makers, **how)
 
 
-def load_learner(cfg: dict[str, Any]) -> tuple[Any, Callable[..., Source] | None]:
-    """The class of a learner, and what makes its source; None for a `Collector`.
+def load_learner(cfg: dict[str, Any]) -> tuple[Any, ModuleType | None]:
+    """The class of a learner, and the module of a user's own.
+
+    The module may define `make_source` and `make_rewards`, as `join` has them.
 
     Raises:
         ValueError: there is no such algorithm, or its file cannot be used.
     """
     name = cfg["algo"]["name"]
     if cfg.get("algo_code") == "here":
-        kind, module = load_algorithm(name)
-        return kind, getattr(module, "make_source", None)
+        return load_algorithm(name)
     if name not in LEARNERS:
         raise ValueError(f"unknown algorithm {name!r}: choose one of {', '.join(LEARNERS)}")
     return LEARNERS[name], None
@@ -281,7 +284,7 @@ def join(
     graph: str,
     threads: int,
     make_source: Callable[..., Source] | None = None,
-    rewards: Sequence[RewardModel] = (),
+    make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -291,7 +294,7 @@ def join(
         schedule: numbers of the task and of the settings that change.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
-        rewards: reward models, which add to the reward between steps and update.
+        make_rewards: spec → reward models, which add to the reward before the update.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -305,6 +308,7 @@ def join(
     live = live_settings(kind, schedule, env)
     spec = make_spec(env, num_steps, graph, threads)
     learner = kind(spec, **settings | live)
+    rewards = make_rewards(spec) if make_rewards else ()
     wanted = dict(learner.columns)
     for model in rewards:
         wanted |= model.columns

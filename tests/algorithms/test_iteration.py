@@ -1,6 +1,7 @@
 """The seam: what learners, sources and reward models may rely on."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ class Ring(PPO):
 class Bonus:
     """A reward model: a constant that grows by 1 with each update."""
 
-    columns: Columns = {}
+    columns: ClassVar[Columns] = {}
     metrics = (Metric("bonus", "reward_model/bonus", "bonus"),)
 
     def __init__(self) -> None:
@@ -96,9 +97,15 @@ def test_the_actors_view_of_the_end():
 
 
 def test_a_reward_model_pays_before_the_update():
-    """Its reward is in what the learner learns from, and its metrics and tensors in their places."""
+    """Its reward is in what the learner learns from, its metrics and tensors are in their places."""
     plain, paid = (
-        join(make_env("cartpole", 8), PPO, settings(), **HOW, rewards=rewards)
+        join(
+            make_env("cartpole", 8),
+            PPO,
+            settings(),
+            **HOW,
+            make_rewards=lambda _, rewards=rewards: rewards,
+        )
         for rewards in ((), (Bonus(),))
     )
     for _ in range(2):
