@@ -97,16 +97,10 @@ def test_the_actors_view_of_the_end():
 
 
 def test_a_reward_model_pays_before_the_update():
-    """Its reward is in what the learner learns from, its metrics and tensors are in their places."""
+    """Its reward is in what is learned from, its metrics and tensors are in their places."""
     plain, paid = (
-        join(
-            make_env("cartpole", 8),
-            PPO,
-            settings(),
-            **HOW,
-            make_rewards=lambda _, rewards=rewards: rewards,
-        )
-        for rewards in ((), (Bonus(),))
+        join(make_env("cartpole", 8), PPO, settings(), **HOW, make_rewards=make)
+        for make in (None, lambda spec: (Bonus(),))
     )
     for _ in range(2):
         plain.iteration()
