@@ -177,6 +177,7 @@ def build_env(
     group: ProcessGroup = SINGLE,
     first: int | None = None,
     life: int = 0,
+    live: Sequence[str] = (),
 ) -> Env:
     """Task, Sim and Env of a configuration, at the beginning of a schedule.
 
@@ -184,6 +185,7 @@ def build_env(
         worlds: of all processes of the group together.
         first: global id of the first world; that of the process in its group unless given.
         life: how often these worlds were begun before.
+        live: keys of numbers that somebody else than the schedule writes.
 
     Raises:
         ValueError: there are too many worlds, or the model does not fit the task.
@@ -199,6 +201,10 @@ def build_env(
     with model_must_fit(cfg):
         if schedule:
             schedule.set_first_values(task)
+        for key in live:
+            section, _, name = key.partition(".")
+            if section == "task" and "." not in name:
+                task.scheduled_number(name)  # before the Env reads it
         env = Env(
             task,
             sim,
@@ -234,28 +240,36 @@ def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: st
 
 
 def make_iteration(
-    cfg: dict[str, Any], num_envs: int | None = None, *, group: ProcessGroup = SINGLE
+    cfg: dict[str, Any],
+    num_envs: int | None = None,
+    *,
+    group: ProcessGroup = SINGLE,
+    live: Sequence[str] = (),
 ) -> Iteration:
     """Task, Sim, Env and learner of a configuration, ready for the first iteration.
 
-    num_envs: worlds of all processes of the group together; those of the configuration unless
-    given.
+    Args:
+        num_envs: worlds of all processes of the group together; the configuration's unless given.
+        live: keys, such as `algo.ent_coef` or `task.weights.jerk`, which are put in
+            `Iteration.numbers` beside those of the curriculum, for somebody else to write.
     """
     worlds = num_envs or cfg["num_envs"]
     with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
-        return build_iteration(cfg, worlds, group)
+        return build_iteration(cfg, worlds, group, live)
 
 
-def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SINGLE) -> Iteration:
+def build_iteration(
+    cfg: dict[str, Any], worlds: int, group: ProcessGroup, live: Sequence[str]
+) -> Iteration:
     """`make_iteration` with as many worlds."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
-    env = build_env(cfg, worlds, schedule, group=group)
+    env = build_env(cfg, worlds, schedule, group=group, live=live)
     kind, module = load_learner(cfg)
     settings = validate.settings(kind, settings_of(kind), cfg["algo"])
     ranges.check(settings, "algo")  # a number that changes has its last value here
     how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    return join(env, kind, settings, schedule=schedule, **makers, **how)
+    return join(env, kind, settings, schedule=schedule, live=live, **makers, **how)
 
 
 def load_learner(cfg: dict[str, Any]) -> tuple[Any, ModuleType | None]:
@@ -281,6 +295,7 @@ def join(
     *,
     num_steps: int,
     schedule: Curriculum | None = None,
+    live: Sequence[str] = (),
     graph: str,
     threads: int,
     make_source: Callable[..., Source] | None = None,
@@ -291,7 +306,7 @@ def join(
     Args:
         kind: the class of the learner; settings: its own, by name.
         num_steps: T, control steps of each world in an iteration.
-        schedule: numbers of the task and of the settings that change.
+        schedule: numbers of the task and of the settings that change; live: keys of others.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
@@ -305,9 +320,10 @@ def join(
         raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
     schedule = schedule or Curriculum()
     schedule.prepare(env.success)
-    live = live_settings(kind, schedule, env)
+    keys = list(dict.fromkeys([*schedule.plan, *live]))
+    changing = live_settings(kind, settings, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
-    learner = kind(spec, **settings | live)
+    learner = kind(spec, **settings | changing)
     rewards = make_rewards(spec) if make_rewards else ()
     wanted = dict(learner.columns)
     for model in rewards:
@@ -321,9 +337,8 @@ def join(
     else:
         how = {"graph": graph, "timer": spec.timer, "ring": learner.length != num_steps}
         source = Collector(env, learner.policy, record, **how)
-    numbers = {f"algo.{key}": x for key, x in live.items()}
-    task = [key for key in schedule.plan if not key.startswith("algo.")]
-    numbers |= {key: env.scheduled_number(key) for key in task}
+    numbers = {f"algo.{key}": x for key, x in changing.items()}
+    numbers |= {key: env.scheduled_number(key) for key in keys if not key.startswith("algo.")}
     more = {"schedule": schedule, "numbers": numbers, "rewards": rewards, "graph": graph}
     return Iteration(env, source, learner, spec, **more)
 
@@ -347,17 +362,21 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
     )
 
 
-def live_settings(kind: Any, schedule: Curriculum, env: Env) -> dict[str, Tensor]:
-    """The first values of a learner's settings that are scheduled, each a live tensor ().
+def live_settings(
+    kind: Any, settings: dict[str, Any], schedule: Curriculum, keys: list[str], env: Env
+) -> dict[str, Tensor]:
+    """The first values of those settings of a learner that keys name, each a live tensor ().
 
     Raises:
         ValueError: a number cannot change, or begins out of its range.
     """
-    first = {k[5:]: x["from"] for k, x in schedule.plan.items() if k.startswith("algo.")}
-    for key in first:
-        if key not in kind.live:
+    names = [key.removeprefix("algo.") for key in keys if key.startswith("algo.")]
+    for name in names:
+        if name not in kind.live:
             choices = ", ".join(f"algo.{x}" for x in kind.live)
-            raise ValueError(f"curriculum: algo.{key} cannot be scheduled: choose of {choices}")
+            raise ValueError(f"curriculum: algo.{name} cannot be scheduled: choose of {choices}")
+    plan = schedule.plan
+    first = {x: plan[f"algo.{x}"]["from"] if f"algo.{x}" in plan else settings[x] for x in names}
     ranges.check(first, "algo")
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 

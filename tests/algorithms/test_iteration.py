@@ -8,7 +8,7 @@ import torch
 
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import join
+from gpusim_rl.build import join, make_iteration
 from gpusim_rl.commands.train import configure
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record, vector
@@ -164,3 +164,18 @@ def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
     state, _, _ = Run(Path("run")).checkpoints.restore(print)
     assert begun.iterations == 0
     assert torch.equal(begun.state()["policy/log_std"], state["policy/log_std"])
+
+
+def test_numbers_that_somebody_else_writes():
+    """A search finds the live tensors of keys in one registry, and a write acts at once."""
+    keys = ("algo.ent_coef", "task.weights.upright", "task.noise.pole_angle", "task.sigma")
+    made = make_iteration(configure("task=cartpole", *TINY), live=keys)
+    assert made.numbers.keys() == {*keys}
+    made.numbers["algo.ent_coef"].fill_(0.5)
+    made.numbers["task.weights.upright"].fill_(0.0)
+    made.numbers["task.sigma"].fill_(2.0)
+    made.iteration()
+    assert made.learner.cfg.ent_coef == 0.5 and made.env.scheduled_task.sigma == 2.0
+    assert made.report()()["reward/upright"] == 0
+    with pytest.raises(ValueError, match=r"algo.hidden cannot be scheduled: choose of algo.gamma"):
+        make_iteration(configure("task=cartpole", *TINY), live=("algo.hidden",))
