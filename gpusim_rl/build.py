@@ -1,10 +1,11 @@
 """From plain data to objects: a configuration becomes a task, a Sim, an Env and a learner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import mujoco
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import Source, Spec, settings_of
+from gpusim_rl.algorithms.learner import RewardModel, Source, Spec, settings_of
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, robot_size, validate
@@ -249,24 +250,25 @@ def build_iteration(cfg: dict[str, Any], worlds: int, group: ProcessGroup = SING
     """`make_iteration` with as many worlds."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
     env = build_env(cfg, worlds, schedule, group=group)
-    name, algo = cfg["algo"]["name"], {k: x for k, x in cfg["algo"].items() if k != "name"}
-    kind, make_source = load_learner(cfg)
-    settings = validate.arguments(settings_of(kind), algo, "algo", f"algo/{name}")
+    kind, module = load_learner(cfg)
+    settings = validate.settings(kind, settings_of(kind), cfg["algo"])
     ranges.check(settings, "algo")  # a number that changes has its last value here
     how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
-    return join(env, kind, settings, schedule=schedule, make_source=make_source, **how)
+    makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
+    return join(env, kind, settings, schedule=schedule, **makers, **how)
 
 
-def load_learner(cfg: dict[str, Any]) -> tuple[Any, Callable[..., Source] | None]:
-    """The class of a learner, and what makes its source; None for a `Collector`.
+def load_learner(cfg: dict[str, Any]) -> tuple[Any, ModuleType | None]:
+    """The class of a learner, and the module of a user's own.
+
+    The module may define `make_source` and `make_rewards`, as `join` has them.
 
     Raises:
         ValueError: there is no such algorithm, or its file cannot be used.
     """
     name = cfg["algo"]["name"]
-    if cfg["algo_code"] == "here":
-        kind, module = load_algorithm(name)
-        return kind, getattr(module, "make_source", None)
+    if cfg.get("algo_code") == "here":
+        return load_algorithm(name)
     if name not in LEARNERS:
         raise ValueError(f"unknown algorithm {name!r}: choose one of {', '.join(LEARNERS)}")
     return LEARNERS[name], None
@@ -279,9 +281,10 @@ def join(
     *,
     num_steps: int,
     schedule: Curriculum | None = None,
-    graph: str = "parts",
-    threads: int = 0,
+    graph: str,
+    threads: int,
     make_source: Callable[..., Source] | None = None,
+    make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -291,6 +294,7 @@ def join(
         schedule: numbers of the task and of the settings that change.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
+        make_rewards: spec → reward models, which add to the reward before the update.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -304,18 +308,24 @@ def join(
     live = live_settings(kind, schedule, env)
     spec = make_spec(env, num_steps, graph, threads)
     learner = kind(spec, **settings | live)
-    columns = choose_columns(learner.columns, step_columns(env.dims, learner.policy))
+    rewards = make_rewards(spec) if make_rewards else ()
+    wanted = dict(learner.columns)
+    for model in rewards:
+        wanted |= model.columns
+    columns = choose_columns(wanted, step_columns(env.dims, learner.policy))
     what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
     check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
     record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
     if make_source:
         source = make_source(env, learner, record)
     else:
-        source = Collector(env, learner.policy, record, graph=graph, timer=spec.timer)
+        how = {"graph": graph, "timer": spec.timer, "ring": learner.length != num_steps}
+        source = Collector(env, learner.policy, record, **how)
     numbers = {f"algo.{key}": x for key, x in live.items()}
     task = [key for key in schedule.plan if not key.startswith("algo.")]
     numbers |= {key: env.scheduled_number(key) for key in task}
-    return Iteration(env, source, learner, spec, schedule=schedule, numbers=numbers, graph=graph)
+    more = {"schedule": schedule, "numbers": numbers, "rewards": rewards, "graph": graph}
+    return Iteration(env, source, learner, spec, **more)
 
 
 def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:

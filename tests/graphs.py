@@ -68,14 +68,14 @@ def captured_is_eager(device: str, task: str, *words: str) -> None:
     for _ in range(10):
         for ppo in (with_graphs, without):
             ppo.iteration()
-        ended = with_graphs.rollout.truncated | with_graphs.rollout.terminated
+        ended = with_graphs.source.record.truncated | with_graphs.source.record.terminated
         restarts += int(ended.sum())
     assert restarts >= 8
     assert replays(with_graphs) and not any(fn.graph for fn in captured(without))
     ours, theirs = with_graphs.state(), without.state()
     for name, value in ours.items():
         assert torch.equal(value, theirs[name]), name
-    ours, theirs = with_graphs.metrics(), without.metrics()
+    ours, theirs = with_graphs.report()(), without.report()()
     assert ours.keys() == theirs.keys() and ours["fault"] == theirs["fault"] == 0
 
 

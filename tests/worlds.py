@@ -215,7 +215,7 @@ def make_ppo(
     seed: of the first weights; the Env's unless given.
     """
     settings = algo(hidden=hidden, memory=memory, memory_size=12, **numbers)
-    ppo = join(env, PPO, settings, num_steps=num_steps, schedule=schedule)
+    ppo = join(env, PPO, settings, num_steps=num_steps, schedule=schedule, graph="parts", threads=0)
     if seed is not None:
         network = {"hidden": hidden, "memory": memory, "memory_size": 12, "seed": seed}
         ppo.policy.load_state_dict(make_policy(*env.dims, **network).state_dict())

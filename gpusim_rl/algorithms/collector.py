@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gpusim_rl.core.graphs import Phases, capture
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
-from gpusim_rl.core.states import Live, per_world
+from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
@@ -53,13 +53,24 @@ class Collector:
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
+        ring: the record holds more than is learned from at once, so a checkpoint keeps it.
 
     Attributes:
         memory: what the policy remembers, name → (B, …). A restart makes a world's zero.
             `record.memory` is that before the first of the steps of the last `collect`.
     """
 
-    def __init__(self, env: Env, policy: Policy, record: Record, *, graph: str, timer: Phases):
+    def __init__(
+        self,
+        env: Env,
+        policy: Policy,
+        record: Record,
+        *,
+        graph: str,
+        timer: Phases,
+        ring: bool = False,
+    ):
+        self.ring = ring
         self.env, self.policy, self.record, self.timer = env, policy, record, timer
         self.memory = policy.blank_memory(env.num_envs)
         record.memory = policy.blank_memory(env.num_envs)
@@ -100,11 +111,13 @@ class Collector:
         self._t.add_(1).remainder_(len(self.record))
 
     def tensors(self) -> dict[str, Live]:
-        """The live tensors that a continuation needs, by their names in a checkpoint.
-
-        Those of the worlds are the Env's. In a ring, the place of the next step is one of ours.
-        """
-        return per_world("memory/", self.memory)
+        """The live tensors that a continuation needs beside the Env's, by name."""
+        tensors = per_world("memory/", self.memory)
+        if self.ring:
+            parts = self.record.parts.items()
+            rows = {str(dtype).removeprefix("torch."): x.transpose(0, 1) for dtype, x in parts}
+            tensors |= per_world("record/", rows) | shared("record/", {"next": self._t})
+        return tensors
 
 
 def write(places: dict[str, Tensor], values: dict[str, Tensor]) -> None:

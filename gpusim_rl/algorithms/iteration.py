@@ -57,7 +57,7 @@ class Iteration:
         rewards: Sequence[RewardModel] = (),
         schedule: Curriculum | None = None,
         numbers: dict[str, Tensor] | None = None,
-        graph: str = "parts",
+        graph: str,
     ):
         self.env, self.source, self.learner, self.spec = env, source, learner, spec
         self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer

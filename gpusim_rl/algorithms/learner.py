@@ -46,11 +46,11 @@ class Spec:
     horizon: int
     worlds: Tensor
     iteration: Tensor
-    seed: int = 1
+    seed: int
     mirrors: Callable[[], Mirrors | None] = lambda: None
     group: ProcessGroup = SINGLE
     captured: bool = False
-    threads: int = 0
+    threads: int
     timer: Phases = field(default_factory=lambda: Phases(torch.device("cpu")))
 
     @property

@@ -132,13 +132,14 @@ def arguments(
     return values
 
 
-def settings(kind: type, algo: dict[str, Any]) -> dict[str, Any]:
-    """The section algo without its name, as the keyword arguments of a learner's class.
+def settings(kind: Any, takes: Callable[..., Any], algo: dict[str, Any]) -> dict[str, Any]:
+    """The section algo without its name, which `takes` has as keyword arguments.
 
-    ValueError names a key that is missing or unknown, or that the class's `ranges` do not allow.
+    ValueError names a key that is missing or unknown, or that the `ranges` of the learner's class,
+    `kind`, do not allow.
     """
     values = {key: value for key, value in algo.items() if key != "name"}
-    arguments(kind, values, "algo", f"algo/{algo['name']}")
+    arguments(takes, values, "algo", f"algo/{algo['name']}")
     own = getattr(kind, "ranges", {})
     ranges.check(values, "algo", {f"algo.{key}": entry for key, entry in own.items()})
     return values

@@ -112,7 +112,9 @@ class Trainer:
             self.run.json("metrics.json", described(metrics))
 
     def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
-        """Train, and yield each row of metrics. It may be left at any row: the last one is saved.
+        """Train, and yield each row of metrics.
+
+        It may be left at any row. The last iteration is saved then, and `close` ends the loggers.
 
         stop: asked after each iteration; another number than 0 ends the training.
 
@@ -120,7 +122,7 @@ class Trainer:
             TrainingFailed: it went wrong too often.
         """
         lines = [f"run: {self.run.path}", self.recipe, self.loop.iteration.env.task.difference]
-        over = False
+        failed = True
         try:
             with self.table:
                 self.table.say("; ".join(filter(None, lines)))
@@ -130,10 +132,13 @@ class Trainer:
                     for take in self.after_row:
                         take(row)
                     yield row
-            over = not self.loop.stopped
+            failed = False
+        except GeneratorExit:
+            failed = False
+            raise
         finally:
-            if not over:  # else the evaluation's scores are still to be written
-                self.close(failed=not self.loop.stopped)
+            if failed or self.loop.stopped:  # else the evaluation's scores are still to be written
+                self.close(failed)
 
     def train(self, stop: Callable[[], int] = lambda: 0) -> Result:
         """Take all `steps`."""

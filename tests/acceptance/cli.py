@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from gpusim_rl import build
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.deploy import export_policy as exporter
-from gpusim_rl.envs import curriculum
 from gpusim_rl.report import command as report
 from tests.command_lines import command
 from tests.worlds import ROOT
@@ -292,7 +292,7 @@ class Draw:
             if f"task.{name}" in self.flat
         ]
         plain += [key for key in self.leaves if key.startswith(("task.weights.", "task.noise."))]
-        moving = [*plain, *(f"algo.{name}" for name in curriculum.ALGO)]
+        moving = [*plain, *(f"algo.{name}" for name in PPO.live)]
         keys = {
             pick.choice([*(moving * 9), *self.leaves, "5", "task.x"])
             for _ in range(pick.choice([1, 1, 2, 4]))
@@ -567,7 +567,9 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
         raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
 
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
-    made = mock.patch.object(build, "make_ppo", late) if line.early else contextlib.nullcontext()
+    made = (
+        mock.patch.object(build, "make_iteration", late) if line.early else contextlib.nullcontext()
+    )
     exported = mock.patch.object(exporter, "export_policy", leave_empty)
     drawn = mock.patch.object(report, "write_or_warn", leave_empty_report)
     handler = signal.signal(signal.SIGALRM, late)

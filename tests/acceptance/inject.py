@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from gpusim_rl import build
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose
@@ -119,14 +120,14 @@ def main() -> None:
     args, words = parser.parse_known_args()
     path = Path(tempfile.mkdtemp(prefix="accept-inject-")) / "run"
     cfg = compose.compose_plain("config", ["task=quadruped", "log=none", f"run_dir={path}", *words])
-    make, made = build.make_ppo, []
+    make, made = build.make_iteration, []
 
-    def make_ppo(*a: Any, **k: Any) -> PPO:
+    def make_iteration(*a: Any, **k: Any) -> Iteration:
         ppo = make(*a, **k)
         made.append(Injections(ppo, args.count, cfg["iterations"], args.draw))
         return ppo
 
-    build.make_ppo = make_ppo
+    build.make_iteration = make_iteration
     train.train_or_exit(cfg)
     rows, done = Run(path).rows(), made[0].done
     faults, skipped = sum(row["fault"] for row in rows), sum(row["skipped"] for row in rows)

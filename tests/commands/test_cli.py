@@ -193,6 +193,7 @@ FILES = {
     ".lock",
     "config.yaml",
     "versions.json",
+    "metrics.json",
     "metrics.jsonl",
     "hashes.jsonl",
     "checkpoints",
@@ -221,7 +222,7 @@ def test_what_is_built_answers_for_its_numbers(line):
     """A number out of its range is a ValueError with key, value and range where it is used;
     train.py makes it one line."""
     with pytest.raises(ValueError, match=re.escape(BUILD[line])):
-        build.make_ppo(compose.compose_plain("config", ["num_envs=4", *line.split()]))
+        build.make_iteration(compose.compose_plain("config", ["num_envs=4", *line.split()]))
 
 
 @pytest.mark.parametrize("line", PLAY)

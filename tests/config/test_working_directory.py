@@ -76,7 +76,8 @@ def test_configuration_wins(here):
 
 def test_numbers_of_an_algorithm(here):
     """An algorithm has the numbers of its own file and of the command line, no task's for PPO."""
-    words = ["task=cartpole", "algo=mine", "algo.hidden=9"]
+    moving = "curriculum={algo.elite:{from:0.5,to:0.2,by:iteration,start:0,stop:9}}"
+    words = ["task=cartpole", "algo=mine", "algo.hidden=9", moving]
     cfg = compose.compose_plain("config", words)
     assert cfg["algo"] == {"name": "mine", "elite": 0.2, "hidden": 9} and cfg["num_envs"] == 256
     assert resume.check_training(cfg, words)["algo_code"] == "here"
@@ -100,15 +101,15 @@ def test_settings_of_a_learner(here):
     assert module.make_source and kind.__module__ == "algorithms.family.mine"
     assert load_algorithm("mine")[0] is kind
     algo = yaml.safe_load(ALGO)
-    assert validate.settings(kind, algo) == {"elite": 0.2, "hidden": 8}
+    assert validate.settings(kind, kind, algo) == {"elite": 0.2, "hidden": 8}
     for values, says in (
         ({"elite": 2}, r"algo\.elite=2: expected a number from 0 to 1"),
         ({"depth": 2}, r"unknown key 'algo\.depth' in conf/algo/mine\.yaml: choose one of elite, "),
     ):
         with pytest.raises(ValueError, match=says):
-            validate.settings(kind, algo | values)
+            validate.settings(kind, kind, algo | values)
     with pytest.raises(ValueError, match=r"algo\.hidden is missing in conf/algo/mine\.yaml"):
-        validate.settings(kind, {"name": "mine", "elite": 0.2})
+        validate.settings(kind, kind, {"name": "mine", "elite": 0.2})
 
 
 def test_an_incomplete_file(here):

@@ -7,11 +7,11 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from gpusim_rl.deploy.standing import fixed, lying
 
 from gpusim_rl.core.free_bodies import driven_bodies, free_base, free_objects, robot_joint
 from gpusim_rl.core.paths import find_asset
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.deploy.rest_measurements import fixed, lying
 from gpusim_rl.envs.randomization.randomization import Randomization
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.patches import footprint

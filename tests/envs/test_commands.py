@@ -1,5 +1,6 @@
 """Commands about a center and of rotations, bonuses, and targets that actions move."""
 
+import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -20,7 +21,8 @@ from gpusim_rl.tasks.common.actions import integrated, relative
 from gpusim_rl.viewer.target import check_command, plain_columns, rotations
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web.controls import numbers
-from tests.worlds import make_env, make_sim_of, make_task
+from tests.schema import problems
+from tests.worlds import ROOT, make_env, make_sim_of, make_task
 
 DOWN = (0.0, 1.0, 0.0, 0.0)  # turned upside down about x
 POINT = Vector(
@@ -193,6 +195,8 @@ def test_what_a_file_says_of_parts(parts):
     for t in (0.0, 1.1, 9.9):
         asked = tour(about, 10.0)(t)
         assert all(np.linalg.norm(asked[x]) == pytest.approx(1) for x in turns)
+    schema = json.loads((ROOT / "docs" / "policy.schema.json").read_text())["$defs"]["command"]
+    assert problems(about, schema | {"required": []}, schema) == []
     assert len(numbers(about)) == 3 * len(parts)
     assert len({row[0] for row in numbers(about)}) == 3 * len(parts)
 

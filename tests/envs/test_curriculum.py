@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from gpusim_rl.adapters import common
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
-from gpusim_rl.envs.curriculum import ALGO
-from gpusim_rl.envs.declarations import scheduled_fields
+from gpusim_rl.envs.declarations import Command, scheduled_fields
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuator_models import Net
@@ -134,7 +134,7 @@ def test_an_iteration_with_schedules_reads_nothing():
 
 MOVING = [
     (task, f"task.{name}") for task in TASKS for name in scheduled_fields(load_task(task))
-] + [("quadruped", f"algo.{name}") for name in ALGO]
+] + [("quadruped", f"algo.{name}") for name in PPO.live]
 
 
 @pytest.mark.parametrize("task, key", MOVING)
@@ -206,7 +206,7 @@ def test_every_number_that_moves_is_in_the_docs(name):
     section = compose.compose_plain("config", [f"task={name}"])["task"]
     for key in scheduled_fields(load_task(name)):
         assert f"`{key}`" in text and (key in section and curriculum.is_numeric(section[key]))
-    assert all(f"{key}`" in text for key in curriculum.ALGO)
+    assert all(f"{key}`" in text for key in PPO.live)
 
 
 @dataclass(kw_only=True)
@@ -237,7 +237,10 @@ class Ranged(Quadruped):
 
     @property
     def command(self):
-        return replace(super().command, largest=(self.sigma, 0.5, 2 * self.sigma))
+        command = super().command
+        (vector,) = command.parts
+        vector = replace(vector, largest=(self.sigma, 0.5, 2 * self.sigma))
+        return Command(parts=(vector,), redraw=command.redraw)
 
 
 def test_a_number_in_the_commands_ranges(monkeypatch):

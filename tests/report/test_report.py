@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from gpusim_rl.commands import train as train_command
 from gpusim_rl.commands.train import configure, main, train, train_or_exit
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.maths import wilson
@@ -229,7 +230,7 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
             raise RuntimeError("the logger is full")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(metric_writers, "sink", lambda *_: Dispensable("full", Full()))
+    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Dispensable("full", Full()))
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
     run = train(configure(*words, "iterations=1", "run_dir=run")).path
     assert (run / "report.html").is_file()
@@ -253,7 +254,7 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
         Path("run/policy.onnx").write_bytes(b"onnx and ")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(metric_writers, "sink", lambda *_: Kept())
+    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Kept())
     monkeypatch.setattr(gate, "judge_file", judge_file)
     monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", export)
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "gate=true", "iterations=1")
@@ -298,23 +299,17 @@ def test_a_multirun_goes_on_after_a_policy_that_fails(tmp_path, monkeypatch, cap
     """A policy that fails gate=true ends no multirun; the exit code at its end says so."""
     path = tmp_path / "run"
 
-    class Trained:
-        """A training whose policy fails the gate."""
-
-        def __init__(self, cfg: dict):
-            self.table = SimpleNamespace(say=print)
-
-        def train(self) -> Result:
-            return Result(path, 1)
-
-        def evaluate(self) -> dict:
-            return {}
-
-        def write_results(self, scores: dict) -> Result:
-            return Result(path, 1, refused="policy fails the gate: normal")
-
+    trainer = SimpleNamespace(
+        cfg={"export": "none", "report": False},
+        run=SimpleNamespace(path=path),
+        table=SimpleNamespace(say=print),
+        evaluate=dict,
+    )
+    refused = Result(path, 1, refused="policy fails the gate: normal")
+    monkeypatch.setattr(train_command, "make_trainer", lambda cfg: trainer)
+    monkeypatch.setattr(train_command, "iterate", lambda trainer: Result(path, 1))
+    monkeypatch.setattr(train_command, "write_results", lambda trainer, scores: refused)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpusim_rl.training.trainer.Trainer", Trained)
     words = ["train.py", "-m", "task=cartpole", "seed=1,2", "report=false"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:

@@ -239,7 +239,7 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     policy = tmp_path / "policy.onnx"
     policy.write_bytes(b"onnx" * 99)
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a", "b"]}
-    to = sink("auto", log, tmp_path, CONFIG)
+    to = sink("auto", log, tmp_path, CONFIG, metrics=METRICS)
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     assert re.fullmatch(
         f"W&B cannot be used: .*timed out.*; `wandb sync {folder}` sends the run later",

@@ -13,7 +13,7 @@ def test_commands_stay_in_their_range():
     """Tour and keyboard ask for what the policy was trained for, whatever the number of its
     commands."""
     low, high = (-2.0, 0.0), (1.0, 0.5)
-    asked = tour({"trained": {"low": low, "high": high}}, 10.0)
+    asked = tour({"names": ["a", "b"], "trained": {"low": low, "high": high}}, 10.0)
     assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {
         (0, 0),
         (0.8, 0),

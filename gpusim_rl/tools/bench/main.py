@@ -186,6 +186,9 @@ def settle(cfg: dict[str, Any]) -> None:
     """Check what no constructor sees; ValueError names the first wrong value."""
     validate.check_values(cfg)
     ranges.check(cfg, table=ranges.BENCH)
+    if cfg["algo"]["name"] != compose.ALGO:
+        name = cfg["algo"]["name"]
+        raise ValueError(f"algo={name}: the benchmark compares updates of algo={compose.ALGO}")
     symmetry = cfg["algo"]["symmetry"]
     if symmetry == "auto":
         symmetry = cfg["algo"]["symmetry"] = "none"

@@ -1,0 +1,166 @@
+"""The seam: what learners, sources and reward models may rely on."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import join
+from gpusim_rl.commands.train import configure
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.record import Columns, Record, vector
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import shared
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.trainer import Trainer
+from tests.command_lines import TINY
+from tests.worlds import algo, make_env
+
+HOW = {"num_steps": 4, "graph": "parts", "threads": 0}
+
+
+def settings() -> dict:
+    """Of a small PPO."""
+    return algo(hidden=(16,), num_minibatches=2, update_epochs=1)
+
+
+class Ring(PPO):
+    """PPO on the last steps of a record that keeps twelve, and looks at the actor's end."""
+
+    def __init__(self, spec: Spec, **keys):
+        super().__init__(spec, **keys)
+        self.length = 12
+        self.columns: Columns = self.columns | {"end_obs": vector(spec.dims[0])}
+        self.seen = torch.zeros(())
+
+    def update(self, record: Record) -> None:
+        self.seen.copy_(record.end_obs.sum() + record.reward.sum())
+
+
+class Bonus:
+    """A reward model: a constant that grows by 1 with each update."""
+
+    columns: ClassVar[Columns] = {}
+    metrics = (Metric("bonus", "reward_model/bonus", "bonus"),)
+
+    def __init__(self) -> None:
+        self.value = torch.zeros(1)
+
+    def add_reward(self, record: Record) -> None:
+        record.reward.add_(self.value)
+
+    def update(self, record: Record) -> None:
+        self.value += 1
+
+    def measures(self) -> torch.Tensor:
+        return self.value.clone()
+
+    def tensors(self):
+        return shared("bonus/", {"value": self.value})
+
+
+def test_a_ring_resumes_to_the_bit():
+    """A record longer than an iteration goes on where it was, and a checkpoint holds it."""
+    whole, part = (
+        join(make_env("cartpole", 8, seed=seed, episode=0.3), Ring, settings(), **HOW)
+        for seed in (1, 1)
+    )
+    for _ in range(2):
+        whole.iteration()
+    part.load(whole.state(), "here")
+    for one in (whole, part):
+        one.iteration()
+        one.iteration()
+    a, b = whole.state(), part.state()
+    assert a.keys() == b.keys() and "record/float32" in a and int(a["record/next"]) == 16 % 12
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert whole.learner.seen == part.learner.seen != 0
+
+
+def test_the_actors_view_of_the_end():
+    """`end_obs` is what the actor sees of the state before a restart: where no episode ends, and
+    without noise, that is its next observation."""
+    env = make_env("cartpole", 8, episode=0.1)
+    env.shows_end = True
+    for _ in range(3):
+        env.act(torch.zeros(8, 1))
+        env.advance()
+        end = env.settle()
+        assert end.end_obs is not None and end.end_obs.shape == env.observation.actor.shape
+        stays = ~(end.terminated | end.truncated)
+        noise = (end.end_obs - env.observation.actor)[stays].abs()
+        assert noise.max() < 0.2 if stays.any() else True
+    assert not hasattr(make_env("cartpole", 2).step(torch.zeros(2, 1)), "end_obs")
+
+
+def test_a_reward_model_pays_before_the_update():
+    """Its reward is in what is learned from, its metrics and tensors are in their places."""
+    plain, paid = (
+        join(make_env("cartpole", 8), PPO, settings(), **HOW, make_rewards=make)
+        for make in (None, lambda spec: (Bonus(),))
+    )
+    for _ in range(2):
+        plain.iteration()
+        paid.iteration()
+    added = paid.source.record.reward - plain.source.record.reward
+    assert paid.report()()["bonus"] == 2 and "bonus/value" in paid.learned()
+    assert added.mean() == pytest.approx(1.0, abs=0.5)
+    assert not torch.equal(*(x.state()["policy/log_std"] for x in (plain, paid)))
+
+
+def test_what_is_learned_and_what_worlds_hold():
+    """Two parts make up a checkpoint, and no tensor is in both."""
+    made = join(make_env("cartpole", 8), PPO, settings(), **HOW)
+    learned, held = made.learned(), made.held()
+    assert made.tensors().keys() == learned.keys() | held.keys() and not learned.keys() & held
+    assert {"iteration", "policy/log_std"} <= learned.keys() and {
+        "sim/rows",
+        "env/time",
+    } <= held.keys()
+
+
+def test_a_column_that_no_step_gives():
+    """It is refused in one line with the columns that there are."""
+
+    class Greedy(PPO):
+        def __init__(self, spec: Spec, **keys):
+            super().__init__(spec, **keys)
+            self.columns: Columns = self.columns | {"depth": vector(7)}
+
+    with pytest.raises(
+        ValueError, match=r"wants the column 'depth' .* choose of obs \(5,\), critic"
+    ):
+        join(make_env("cartpole", 8), Greedy, settings(), **HOW)
+
+
+def test_a_life_draws_other_numbers():
+    """Worlds that begin again draw numbers of their own; the first life's are as ever."""
+    worlds, step = torch.arange(4), torch.tensor(3)
+    drawn = []
+    for life in (0, 0, 1, 2):
+        rng = Rng(1, worlds, life)
+        rng.draw(step)
+        drawn.append(rng.normal("x", 4))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[2], drawn[3])
+
+
+def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
+    """Who breaks out of the rows finds the last iteration saved, and can go on from there; `start=`
+    begins another training with its weights."""
+    monkeypatch.chdir(tmp_path)
+    words = ("task=cartpole", *TINY, "log=none", "save_every=100", "iterations=5")
+    trainer = Trainer(configure(*words, "run_dir=run"))
+    for row in trainer.steps():
+        if row["iteration"] == 3:
+            break
+    del trainer
+    (saved,) = Run(Path("run")).checkpoints.saved()[-1:]
+    assert saved.stem == "000003"
+    begun = Trainer(configure(*words, "run_dir=next", "start=run", "seed=5")).loop.iteration
+    state, _, _ = Run(Path("run")).checkpoints.restore(print)
+    assert begun.iterations == 0
+    assert torch.equal(begun.state()["policy/log_std"], state["policy/log_std"])
