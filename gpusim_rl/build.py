@@ -245,6 +245,8 @@ def make_iteration(
     *,
     group: ProcessGroup = SINGLE,
     live: Sequence[str] = (),
+    first: int | None = None,
+    life: int = 0,
 ) -> Iteration:
     """Task, Sim, Env and learner of a configuration, ready for the first iteration.
 
@@ -252,18 +254,25 @@ def make_iteration(
         num_envs: worlds of all processes of the group together; the configuration's unless given.
         live: keys, such as `algo.ent_coef` or `task.weights.jerk`, which are put in
             `Iteration.numbers` beside those of the curriculum, for somebody else to write.
+        first, life: of the worlds, as `build_env` has them.
     """
     worlds = num_envs or cfg["num_envs"]
     with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
-        return build_iteration(cfg, worlds, group, live)
+        return build_iteration(cfg, worlds, group, live, first, life)
 
 
 def build_iteration(
-    cfg: dict[str, Any], worlds: int, group: ProcessGroup, live: Sequence[str]
+    cfg: dict[str, Any],
+    worlds: int,
+    group: ProcessGroup,
+    live: Sequence[str],
+    first: int | None,
+    life: int,
 ) -> Iteration:
     """`make_iteration` with as many worlds."""
     schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
-    env = build_env(cfg, worlds, schedule, group=group, live=live)
+    ids = {"first": first, "life": life}
+    env = build_env(cfg, worlds, schedule, group=group, live=live, **ids)
     kind, module = load_learner(cfg)
     settings = validate.settings(kind, settings_of(kind), cfg["algo"])
     ranges.check(settings, "algo")  # a number that changes has its last value here
@@ -324,11 +333,15 @@ def join(
     changing = live_settings(kind, settings, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
     learner = kind(spec, **settings | changing)
+    check_learner(learner)
     rewards = make_rewards(spec) if make_rewards else ()
-    wanted = dict(learner.columns)
+    if rewards and learner.length != num_steps:  # they would pay for older steps again
+        raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
+    columns = dict(learner.columns)
     for model in rewards:
-        wanted |= model.columns
-    columns = choose_columns(wanted, step_columns(env.dims, learner.policy))
+        columns |= model.columns
+    if not make_source:  # a source of the user's own gives what it likes
+        columns = choose_columns(columns, step_columns(env.dims, learner.policy))
     what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
     check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
     record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
@@ -341,6 +354,14 @@ def join(
     numbers |= {key: env.scheduled_number(key) for key in keys if not key.startswith("algo.")}
     more = {"schedule": schedule, "numbers": numbers, "rewards": rewards, "graph": graph}
     return Iteration(env, source, learner, spec, **more)
+
+
+def check_learner(learner: Any) -> None:
+    """ValueError that names what a learner of the user's own lacks."""
+    needs = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
+    missing = [name for name in needs if not hasattr(learner, name)]
+    if missing:
+        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
 
 
 def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
@@ -371,13 +392,16 @@ def live_settings(
         ValueError: a number cannot change, or begins out of its range.
     """
     names = [key.removeprefix("algo.") for key in keys if key.startswith("algo.")]
+    can = getattr(kind, "live", ())
     for name in names:
-        if name not in kind.live:
-            choices = ", ".join(f"algo.{x}" for x in kind.live)
+        if name not in can:
+            choices = ", ".join(f"algo.{x}" for x in can) or "none"
             raise ValueError(f"curriculum: algo.{name} cannot be scheduled: choose of {choices}")
     plan = schedule.plan
     first = {x: plan[f"algo.{x}"]["from"] if f"algo.{x}" in plan else settings[x] for x in names}
     ranges.check(first, "algo")
+    own = {f"algo.{key}": x for key, x in getattr(kind, "ranges", {}).items()}
+    ranges.check(first, "algo", own)
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
 from gpusim_rl.core.graphs import Spent, capture, fetch
-from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.metrics import Metric, check_metrics
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -67,6 +67,7 @@ class Iteration:
         self.iterations = self.logged = 0  # known to the host: done; at the last report
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
+        check_metrics(self.metrics)
         self._made = [x.key for x in made]
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
@@ -117,6 +118,8 @@ class Iteration:
         steps = self.group.size * (self.iterations - self.logged) * self.size
         spent, statistics = self.timer.take(), self.env.statistics
         keys = [*self._made, *scheduled]
+        if sum(map(len, own)) != len(names) + len(self._made):
+            raise ValueError("`measures` gives another number of values than `metrics` names")
         self.logged = self.iterations
 
         def read() -> dict[str, float]:
@@ -171,7 +174,11 @@ def timing(spent: dict[str, Spent], steps: int) -> dict[str, float]:
     """
     total = max(sum(part.wall for part in spent.values()), 1e-9)
     row = {"steps_per_s": steps / total}
-    for share, parts in SHARES.items():
-        row[f"share/{share}"] = sum(spent.get(part, Spent()).wall for part in parts) / total
+    shares = {part: share for share, parts in SHARES.items() for part in parts}
+    sums = dict.fromkeys(SHARES, 0.0)
+    for part, time in spent.items():
+        if part != "iteration":  # what is captured as a whole has no parts
+            sums[shares.get(part, "update")] += time.wall  # whatever a learner calls its parts
+    row |= {f"share/{share}": wall / total for share, wall in sums.items()}
     processor = sum(part.processor for part in spent.values())
     return row | ({"cores": processor / total} if processor else {})

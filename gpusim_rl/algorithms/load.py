@@ -5,7 +5,8 @@ from types import ModuleType
 from gpusim_rl.core.paths import user_code
 from gpusim_rl.core.user_code import find_class, import_user_file
 
-METHODS = ("update", "measures")  # by which the class of a learner is known
+# By its methods the class of a learner is known; a reward model has `add_reward` as well.
+METHODS = ("update", "measures")
 
 
 def load_algorithm(name: str) -> tuple[type, ModuleType]:
@@ -19,4 +20,9 @@ def load_algorithm(name: str) -> tuple[type, ModuleType]:
         raise ValueError(f"algo={name}: algorithms/ of the working directory has no {name}.py")
     module = import_user_file(file, "algorithms")
     what = "classes with the methods update and measures"
-    return find_class(module, what, lambda kind: all(hasattr(kind, x) for x in METHODS)), module
+    return find_class(module, what, is_learner), module
+
+
+def is_learner(kind: type) -> bool:
+    """Whether a class is that of a learner."""
+    return all(hasattr(kind, x) for x in METHODS) and not hasattr(kind, "add_reward")

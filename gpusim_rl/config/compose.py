@@ -126,7 +126,8 @@ def build(
             if cfg["algo"]["name"] not in user_files.our_names("algo"):
                 words = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
                 cfg["algo"] = plain(compose(name, overrides=[*words, "~task"]))["algo"]
-                cfg["gpu"].pop("algo", None)
+                if isinstance(cfg["gpu"], dict):  # what it is else is said later
+                    cfg["gpu"].pop("algo", None)
             return cfg
     finally:
         user_files.left_out.reset(token)

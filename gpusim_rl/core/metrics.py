@@ -19,18 +19,34 @@ class Metric(NamedTuple):
 
 def public_name(key: str, metrics: Iterable[Metric]) -> str:
     """The name of a key in W&B and TensorBoard; its own if no metric has it."""
+    names = {x.key: x.public or x.key for x in metrics}
     group = f"{key.partition('/')[0]}/"
-    for metric in metrics:
-        if metric.key == key:
-            return metric.public or key
-        if metric.key == f"{group}*":
-            return metric.public.removesuffix("*") + key.removeprefix(group)
-    return key
+    if key in names or f"{group}*" not in names:
+        return names.get(key, key)
+    return names[f"{group}*"].removesuffix("*") + key.removeprefix(group)
 
 
 def described(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
     """Key → public name, label and format, as metrics.json of a run has it."""
-    return {x.key: {"name": x.public, "label": x.label, "format": x.format} for x in metrics}
+    return {
+        x.key: {"name": x.public or x.key, "label": x.label or x.key, "format": x.format}
+        for x in metrics
+    }
+
+
+def check_metrics(metrics: Iterable[Metric]) -> None:
+    """ValueError for a key that is used twice, or a format that no number has."""
+    keys: set[str] = set()
+    for metric in metrics:
+        if metric.key in keys:
+            raise ValueError(f"two metrics are named {metric.key!r}: choose another name")
+        keys.add(metric.key)
+        try:
+            format(0.0, metric.format)
+        except ValueError:
+            raise ValueError(
+                f"metric {metric.key!r}: {metric.format!r} formats no number, such as .3f does"
+            ) from None
 
 
 def labels(about: Mapping[str, object]) -> dict[str, str]:

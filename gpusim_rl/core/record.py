@@ -76,7 +76,9 @@ class Record:
         )
 
     def __getattr__(self, name: str) -> Tensor:
-        if name.startswith("_") or name not in self._views:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._views:
             raise AttributeError(f"{name!r} is no column of {', '.join(self.__dict__['columns'])}")
         view = self._views[name]
         return view != 0 if self.columns[name].dtype == torch.bool else view

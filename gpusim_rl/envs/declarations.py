@@ -132,13 +132,16 @@ class Command:
         shown_by: str = "",
         **vector: Any,
     ):
-        if {"lean", "spin"} & {*vector} or (parts and vector):
+        old = [key for key in ("lean", "spin") if vector.pop(key, None) is not None]
+        if old or (parts and vector):
             raise ValueError(
-                f"Command({next(iter(vector))}=…): with a rotation a command has parts: "
+                f"Command({[*old, *vector][0]}=…): with a rotation a command has parts: "
                 "Command(parts=(Vector(names=…, units=…, largest=…), Rotation(lean=…)), redraw=…)"
             )
         self.parts: tuple[Part, ...] = parts or (Vector(**vector),)
         self.redraw, self.shown_by = redraw, shown_by
+        if len({*self.names}) < len(self.names):
+            raise ValueError(f"a command has two numbers of one name: {', '.join(self.names)}")
 
     def _joined(self, key: str) -> tuple[Any, ...]:
         return tuple(x for part in self.parts for x in getattr(part, key))

@@ -53,7 +53,7 @@ class Task:
             `joint_friction`, whether joints have the model's dry friction. "exact": not at all.
     """
 
-    # The shape of robots that robot= may give the task, one of `robots.shapes.SHAPES`; "": none.
+    # The shape of robots that robot= may give the task, one of `robots.load.SHAPES`; "": none.
     takes_robot: ClassVar[str] = ""
     # Whether terrain= may give its worlds rough ground: tasks with `OnTerrain`.
     takes_terrain: ClassVar[bool] = False

@@ -34,8 +34,8 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Load the policy of a run on the CPU.
 
     Returns:
-        A PPO of one world with the policy, and the run's configuration. checkpoint= names another
-        checkpoint than the last.
+        An iteration of one world with the policy, and the run's configuration. checkpoint= names
+        another checkpoint than the last.
     """
     from gpusim_rl.runs.checkpoints import load
 
@@ -52,9 +52,10 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "sim": {"name": "native", "threads": 1},
         "device": "cpu",
         "threads": 1,
-        "num_steps": 1,
-        "algo": {key: 1 if key == "num_minibatches" else x for key, x in config["algo"].items()},
     }
+    if config["algo_code"] is None:  # it is not trained here; an own algorithm may need its numbers
+        ours = {key: 1 if key == "num_minibatches" else x for key, x in config["algo"].items()}
+        on_cpu |= {"num_steps": 1, "algo": ours}
     ppo = make_iteration(config | on_cpu, num_envs=1)
     ppo.policy.load(state, str(path))
     if edited:

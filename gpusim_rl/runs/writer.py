@@ -70,6 +70,11 @@ class CheckpointWriter:
         self._written: list[dict[str, Any]] = []  # jobs whose copies are to be freed
         self._busy = self._ends = False
         self._change = threading.Condition()
+        self._start()
+
+    def _start(self) -> None:
+        """Begin the thread, which `close` ends."""
+        self._ends = False
         self._thread = threading.Thread(target=self._work, name="checkpoint writer", daemon=True)
         self._thread.start()
 
@@ -105,6 +110,8 @@ class CheckpointWriter:
         return done
 
     def _submit(self, **job: Any) -> None:
+        if not self._thread.is_alive():  # a training that was left goes on
+            self._start()
         with self._change:
             self._written.clear()
             if job["note"] is not None:  # it replaces those that wait and have no evaluation

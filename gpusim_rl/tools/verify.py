@@ -13,6 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration
 from gpusim_rl.config import resume
@@ -24,6 +26,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.runs.checkpoints import current_name
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, digests
+from gpusim_rl.training.open_run import START
 
 SHOWN = 5  # names of tensors in a message
 
@@ -47,6 +50,8 @@ def main(words: list[str]) -> None:
         if count < 1:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
         training = make_iteration(cfg)
+        if (file := run.path / START).is_file():
+            training.policy.load(load_file(file), str(file))
     for line in differences(run):
         print(errors.printable(line))
     if training.schedule.needs_evaluation and count > cfg["eval_every"]:

@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -74,11 +74,12 @@ class Training:
         self.progress, self.table = Progress(cfg, note), table
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
-    def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
-        """Train, and yield each row of metrics once it is logged. A checkpoint is saved at the end.
+    def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
+        """Train, and yield each row of metrics once it is logged. The last iteration is saved.
 
-        The training ends when it is over, when `stop` returns another number than 0, which is
-        asked after each iteration, or when the generator is closed.
+        The training ends when it is over, or when the generator is closed. It ends, too, when
+        `stop` returns another number than 0: that is asked after each iteration. Of several
+        processes only the first yields rows: there `stop` ends it, which all processes follow.
 
         Raises:
             TrainingFailed: it went wrong too often.
@@ -96,7 +97,8 @@ class Training:
             self.save_rest()
             yield from self.take_rows()
         except GeneratorExit:
-            self.save_rest()
+            if self.group.size == 1:  # the others are not told that this one leaves
+                self.save_rest()
             raise
         finally:
             self.checkpoint_writer.close()

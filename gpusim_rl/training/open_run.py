@@ -5,14 +5,20 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.progress import is_over, number
 
+START = "start.safetensors"  # of a run: the weights that it began with, by start=
 ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until it goes on
 Opened = tuple[Run, dict[str, str], dict[str, Any]]
 
@@ -26,19 +32,28 @@ def open_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
     """
     if cfg["resume"]:
         return continue_run(cfg, iteration)
-    if cfg.get("start"):
-        begin_with(Path(cfg["start"]), iteration)
-    return create_run(cfg, iteration.group)
+    weights = begin_with(Path(cfg["start"]), iteration) if cfg["start"] else {}
+    run, note, cfg = create_run(cfg, iteration.group)
+    if weights and iteration.group.rank == 0:
+        write_whole(run.path / START, to_bytes(weights))
+    return run, note, cfg
 
 
-def begin_with(path: Path, iteration: Iteration) -> None:
-    """Take the weights and normalizers of another run's last checkpoint. In place.
+def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
+    """Take the weights and normalizers of another run's last checkpoint, and return them. In place.
+
+    The first process chooses the checkpoint, since that run may go on meanwhile.
 
     Raises:
         OSError, ValueError: there is none, or its networks are of other shapes.
     """
-    state, _, file = Run.open(path).checkpoints.restore(errors.warn)
+    file = Path()
+    if iteration.group.rank == 0:
+        _, _, file = Run.open(path).checkpoints.restore(errors.warn)
+    file = iteration.group.broadcast(file)
+    state, _ = load(file)
     iteration.policy.load(state, str(file))
+    return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
 
 
 def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:

@@ -10,11 +10,13 @@ wants to stop, read and change a training between two rows of metrics uses a `Tr
     for row in trainer.steps():
         if row["return"] > 15:
             break
+    trainer.close()
 """
 
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -109,7 +111,7 @@ class Trainer:
             table=self.table,
         )
         if first:
-            self.run.json("metrics.json", described(metrics))
+            self.loop.attempt(lambda: self.run.json("metrics.json", described(metrics)))
 
     def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
         """Train, and yield each row of metrics.
@@ -128,17 +130,24 @@ class Trainer:
                 self.table.say("; ".join(filter(None, lines)))
                 if self.sink.where:
                     self.table.say(self.sink.where)
-                for row in self.loop.steps(stop):
-                    for take in self.after_row:
-                        take(row)
-                    yield row
+                with closing(self.loop.steps(stop)) as rows:
+                    for row in rows:
+                        self.log(row)
+                        yield row
             failed = False
         except GeneratorExit:
+            for row in self.loop.take_rows():  # those that the last save waited for
+                self.log(row)
             failed = False
             raise
         finally:
             if failed or self.loop.stopped:  # else the evaluation's scores are still to be written
                 self.close(failed)
+
+    def log(self, row: Row) -> None:
+        """Give a row of metrics to all that take one."""
+        for take in self.after_row:
+            take(row)
 
     def train(self, stop: Callable[[], int] = lambda: 0) -> Result:
         """Take all `steps`."""
@@ -146,7 +155,7 @@ class Trainer:
             pass
         return self.result(signal=self.loop.stopped)
 
-    def close(self, failed: bool) -> None:
+    def close(self, failed: bool = False) -> None:
         """End the films and the loggers."""
         self.films.stop()
         self.sink.close(failed)

@@ -186,7 +186,8 @@ class Camera:
         self.data.qpos[:] = qpos
         mujoco.mj_forward(self.model, self.data)
         if self.above and self.model.njnt:
-            self.camera.lookat[:] = self.data.subtree_com[self.model.jnt_bodyid[0]]
+            body = self.model.jnt_bodyid[robot_joint(self.model)]
+            self.camera.lookat[:] = self.data.subtree_com[body]
         self.renderer.update_scene(self.data, self.camera)
         return self.renderer.render()
 

@@ -157,9 +157,13 @@ def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
     for row in trainer.steps():
         if row["iteration"] == 3:
             break
-    del trainer
+    (left,) = Run(Path("run")).checkpoints.saved()[-1:]
+    assert left.stem == "000003"
+    assert [row["iteration"] for row in trainer.steps()] == [4, 5]  # and it goes on
+    trainer.close()
     (saved,) = Run(Path("run")).checkpoints.saved()[-1:]
-    assert saved.stem == "000003"
+    assert saved.stem == "000005"
+    del trainer
     begun = Trainer(configure(*words, "run_dir=next", "start=run", "seed=5")).loop.iteration
     state, _, _ = Run(Path("run")).checkpoints.restore(print)
     assert begun.iterations == 0
@@ -179,3 +183,24 @@ def test_numbers_that_somebody_else_writes():
     assert made.report()()["reward/upright"] == 0
     with pytest.raises(ValueError, match=r"algo.hidden cannot be scheduled: choose of algo.gamma"):
         make_iteration(configure("task=cartpole", *TINY), live=("algo.hidden",))
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"metrics": (Metric("return"),)}, "two metrics are named 'return'"),
+        ({"metrics": (Metric("x", format=".3d"),)}, "metric 'x': '.3d' formats no number"),
+        ({"rates": None}, "the learner Wrong lacks rates"),
+    ],
+)
+def test_a_learner_that_is_wrong(change, says):
+    """What a learner of one's own lacks or names wrongly is a ValueError when it is built."""
+
+    class Wrong(PPO):
+        def __init__(self, spec: Spec, **keys):
+            super().__init__(spec, **keys)
+            for name, value in change.items():
+                delattr(self, name) if value is None else setattr(self, name, value)
+
+    with pytest.raises(ValueError, match=says):
+        join(make_env("cartpole", 4), Wrong, settings(), **HOW)

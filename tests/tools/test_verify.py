@@ -73,3 +73,15 @@ def test_hashes_under_older_names(tmp_path, monkeypatch, capsys):
     file.write_text(json.dumps(row) + "\n")
     verify.main(["run", "1"])
     assert "iteration 1: all" in capsys.readouterr().out
+
+
+def test_a_run_that_began_with_weights(tmp_path, monkeypatch, capsys):
+    """A run begun with start= agrees, though the other run has gone on since."""
+    monkeypatch.chdir(tmp_path)
+    words = ["task=cartpole", *TINY, "log=none", "run_dir=first", "iterations=1"]
+    train.train_or_exit(train.configure(*words))
+    more = [*words[:-2], "run_dir=second", "start=first", "iterations=1"]
+    train.train_or_exit(train.configure(*more))
+    train.train_or_exit(train.configure("resume=first", "iterations=2"))
+    verify.main(["second"])
+    assert "iteration 1: all" in capsys.readouterr().out
