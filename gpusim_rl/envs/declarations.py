@@ -140,8 +140,6 @@ class Command:
             )
         self.parts: tuple[Part, ...] = parts or (Vector(**vector),)
         self.redraw, self.shown_by = redraw, shown_by
-        if len({*self.names}) < len(self.names):
-            raise ValueError(f"a command has two numbers of one name: {', '.join(self.names)}")
 
     def _joined(self, key: str) -> tuple[Any, ...]:
         return tuple(x for part in self.parts for x in getattr(part, key))
