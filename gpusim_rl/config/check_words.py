@@ -65,7 +65,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         return
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
         check_moved(part)
-    near = difflib.get_close_matches(key, flat, n=3, cutoff=0.5)
+    choices = [k for k in flat if k != "algo.name"]  # algo= chooses that
+    near = difflib.get_close_matches(key, choices, n=3, cutoff=0.5)
     section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
     says = "did you mean " + " or ".join(near) if near else "choose one of " + ", ".join(section)
     raise ValueError(f"unknown key {key!r}: {says}?")
