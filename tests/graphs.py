@@ -43,7 +43,7 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
 
 def captured(ppo: PPO) -> list[Captured]:
     """All of its functions that may be captured, those of the Sim too."""
-    owners = (vars(ppo), ppo.source.parts, vars(ppo.env.sim))
+    owners = (vars(ppo), vars(ppo.learner), ppo.source.parts, vars(ppo.env.sim))
     return [value for owner in owners for value in owner.values() if isinstance(value, Captured)]
 
 

@@ -9,6 +9,7 @@ The physics' bytes are not counted. In a graph each launch is a node.
 
 import sys
 from collections import Counter
+from functools import partial
 
 import emulate
 import simgpu
@@ -56,7 +57,8 @@ def main(words: list[str]) -> None:
     wp.launch = wp._src.context.launch = counting_launch
     emulate.later = counting_later
     parts = {"act": ppo.source.act, "physics": ppo.env.advance, "settle": ppo.source.settle}
-    parts |= {"pack_samples": ppo.learner.pack_samples, "minibatch": ppo.learner.minibatch}
+    pack = partial(ppo.learner.pack_samples, ppo.source.record)
+    parts |= {"pack_samples": pack, "minibatch": ppo.learner.minibatch}
     print(f"{task}, {num} worlds: launches of torch, of Warp; copies; MB of torch's operators")
     for name, function in parts.items():
         n = count(function)

@@ -21,7 +21,7 @@ import warp as wp
 emulate.start()
 emulate.run_warp()
 
-from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402
+from gpusim_rl.algorithms.iteration import Iteration  # noqa: E402
 from gpusim_rl.build import make_iteration  # noqa: E402
 from gpusim_rl.commands import train as commands  # noqa: E402
 from gpusim_rl.core.distributed import SINGLE  # noqa: E402
@@ -105,7 +105,7 @@ def growth() -> bool:
 
     Physics need not run: once all is captured, a step is said to have gone over the capacity.
     """
-    report = PPO.report
+    report = Iteration.report
 
     def over(ppo):
         read = report(ppo)
@@ -114,7 +114,7 @@ def growth() -> bool:
         ppo.env.sim._exceeded[1] = True
         return lambda: read() | {"overflow": 1}
 
-    PPO.report = over
+    Iteration.report = over
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name)
         peak(runs / "first", "num_envs=16")  # libraries take memory for good
