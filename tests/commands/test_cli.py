@@ -61,8 +61,6 @@ TRAIN = {
     "task.randomise.friction.low",
     "task.randomise.gravity.how=add": "task.randomise.gravity.how=add: choose one of set, scale",
     "curriculum=5": "curriculum=5: expected KEY",
-    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
-    "learning_rate cannot",
     "curriculum={task.weights.jrk:{from:0,to:1,by:iteration,start:0,stop:9}}": "curriculum: "
     "unknown key task.weights.jrk",
     "curriculum={task.randomise.mass.low:{from:1,to:0.9,by:iteration,start:0,stop:9}}": "mass is "
@@ -117,6 +115,8 @@ TRAIN |= {
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
 }
 BUILD = {  # answered by what the value is for, when it is built
+    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
+    "learning_rate cannot be scheduled: choose of algo.gamma",
     "task.clip=-1": "task.clip=-1: expected a number above 0",
     "task.still=1.5": "task.still=1.5: expected a number from 0 to below 1",
     "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no "
