@@ -13,7 +13,7 @@ import torch
 
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import METADATA, field, with_verdict
+from gpusim_rl.deploy.verdict import with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
@@ -267,8 +267,9 @@ def test_wrong_files_are_named(walker, tmp_path):
     judged = with_verdict(whole, {"passed": True, "says": "x" * 300})
     (tmp_path / "judged.onnx").write_bytes(judged)
     assert runtime.Policy(tmp_path / "judged.onnx").joints
-    entry = field(1, b"gpusim_rl") + field(2, json.dumps(about | {"robot": "go1"}).encode())
-    for name, more in (("appended", field(METADATA, entry)), ("empty", b"\x72\x00")):
+    entry = onnx.ModelProto()  # of a message that is appended, protobuf adds the fields
+    onnx.helper.set_model_props(entry, {"gpusim_rl": json.dumps(about | {"robot": "go1"})})
+    for name, more in (("appended", entry.SerializeToString()), ("empty", b"\x72\x00")):
         files[name] = whole + more, "was changed after its export"
         files[f"judged {name}"] = judged + more, "was changed after its export"
     onnx.helper.set_model_props(model, {})
