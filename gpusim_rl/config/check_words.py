@@ -39,6 +39,11 @@ def check_moved(key: str) -> None:
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
             "and robot.actuator.delay delays the motors"
         )
+    if key == "algo.mirror_coef":
+        raise ValueError(
+            "algo.mirror_coef is gone, and algo.symmetry=loss with it: "
+            "algo.symmetry is one of auto, none, augment, net"
+        )
     if section in ("task.noise", "task.randomise.bias") and name in READINGS:
         new = " or ".join(f"{section}.{reading}" for reading in READINGS[name])
         raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")

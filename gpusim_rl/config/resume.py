@@ -123,7 +123,9 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     ValueError lists the keys that may not change.
     """
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
-    before = load_config(Run.open(Path(str(cfg["resume"]))), allowed)
+    run = Run.open(Path(str(cfg["resume"])))
+    check_trainable(run)
+    before = load_config(run, allowed)
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
@@ -153,6 +155,31 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return after | {"resume": str(cfg["resume"])} | codes
 
 
+def translate(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that an earlier version saved, in the keys of today. In place.
+
+    `symmetry=loss`, a penalty of PPO, is gone. Its networks were those of `augment`.
+    """
+    algo, plan = config.get("algo"), config.get("curriculum")
+    if isinstance(algo, dict) and algo.get("name", ALGO) == ALGO:
+        algo.pop("mirror_coef", None)
+        if algo.get("symmetry") == "loss":
+            algo["symmetry"] = "augment"
+        if isinstance(plan, dict):
+            plan.pop("algo.mirror_coef", None)
+    return config
+
+
+def check_trainable(run: Run) -> None:
+    """ValueError if this version cannot repeat or continue the training of a run of before."""
+    saved = flatten(run.config)
+    if saved.get("algo.symmetry") == "loss" and saved.get("algo.name", ALGO) == ALGO:
+        raise ValueError(
+            f"{run.path} was trained with algo.symmetry=loss, which is gone: "
+            f"train on from its weights with start={run.path} algo.symmetry=augment"
+        )
+
+
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> dict[str, Any]:
     """The configuration of a run, checked against this version's keys.
 
@@ -164,7 +191,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
             code of the working directory.
     ValueError in one line if it is wrong, or if its code is not allowed.
     """
-    saved, file = run.config, run.path / "config.yaml"
+    saved, file = translate(run.config), run.path / "config.yaml"
     flat, codes = flatten(saved), {}
     allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
     for group in CODE:
@@ -225,7 +252,7 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
     ValueError if its note is damaged.
     """
     try:
-        trained = flatten(json.loads(note.get("config", "{}")))
+        trained = flatten(translate(json.loads(note.get("config", "{}"))))
     except (ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
     now, lines = flatten(config), {}

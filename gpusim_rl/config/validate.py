@@ -17,7 +17,7 @@ from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
-SYMMETRIES = ("auto", "none", "augment", "loss", "net")  # of algo.symmetry
+SYMMETRIES = ("auto", "none", "augment", "net")  # of algo.symmetry
 MEMORIES = ("none", "gru")  # of algo.memory
 EXPORTS = ("controller", "none")
 KEYS = (  # of config.yaml and common.yaml

@@ -95,7 +95,6 @@ RANGES: dict[str, Range] = {
     "algo.lr_factor": Range(1),
     "algo.target_kl": POSITIVE,
     "algo.max_grad_norm": POSITIVE,
-    "algo.mirror_coef": AT_LEAST_0,
     "algo.hidden": Range(1, WIDEST, whole=True),
     "algo.memory_size": Range(1, WIDEST, whole=True),
     "algo.std": POSITIVE,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
@@ -38,7 +38,7 @@ from tests.worlds import (
     robot_keys,
 )
 
-KINDS = ("augment", "loss", "net")
+KINDS = ("augment", "net")
 STILL = dict(randomise={}, redraw=100.0)  # no randomization
 MIRRORED = [name for name in TASKS if make_task(name).mirror]
 HISTORY = {"joints": 3, "action": 2}
@@ -314,7 +314,9 @@ def test_net_commutes_exactly(name):
             x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
             normalizer.update(x, torch.ones(100, dtype=torch.bool))
     assert error(policy, images) == 0.0
-    plain = shaken(make_policy(*env.dims, hidden=(32, 32), symmetry="loss", mirrors=images, seed=1))
+    plain = shaken(
+        make_policy(*env.dims, hidden=(32, 32), symmetry="augment", mirrors=images, seed=1)
+    )
     assert error(plain, images) > 0.1
 
 
@@ -416,7 +418,7 @@ def test_fused_is_plain(kind):
     autograd."""
     results = []
     for fused in (True, False):
-        ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
+        ppo = make_ppo(kind, fused=fused, ent_coef=0.01)
         ppo.iteration()
         ppo.collect()
         ppo.learner.pack_samples(ppo.source.record)
@@ -451,24 +453,6 @@ def test_augment_is_twice_the_samples():
             for batch, copies in ((taken.batch, 2), (a, 1))
         )
     torch.testing.assert_close(whole, alone)
-
-
-def test_the_mirror_loss_makes_even():
-    """Updates with a heavy mirror loss leave less than half of the asymmetry that they find;
-    without a weight they do not."""
-    left = []
-    for coef in (30.0, 0.0):
-        ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
-        shaken(ppo.policy, 0.05)
-        ppo.collect()
-        sizes = []
-        for _ in range(4):
-            ppo.update()
-            batch = ppo.learner.minibatches.samples
-            with torch.no_grad():
-                sizes.append(asymmetry(ppo.policy, batch, ppo.policy.mean(batch.obs)).item())
-        left.append(sizes[-1] / sizes[0])
-    assert left[0] < 0.5 < left[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -626,15 +610,17 @@ def test_configuration():
         patch.setattr(type(ppo.env.task), "mirror", None)
         with pytest.raises(
             ValueError,
-            match=r"algo.symmetry=loss: this task defines no mirror image",
+            match=r"algo.symmetry=augment: this task defines no mirror image",
         ):
-            build_iteration(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
+            build_iteration(compose.compose_plain("config", [*words, "algo.symmetry=augment"]))
         assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "none"
     assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "net"
     for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
         cfg = compose.compose_plain("config", [*words[:-1], word])
         assert build_iteration(cfg).policy.symmetry == "none"
-    with pytest.raises(
-        ValueError, match=r"algo.symmetry=both: choose one of auto, none, augment, loss, net"
+    for word, says in (
+        ("algo.symmetry=loss", "algo.symmetry=loss: choose one of auto, none, augment, net"),
+        ("algo.mirror_coef=2", "algo.mirror_coef is gone, .*: algo.symmetry is one of auto, none,"),
     ):
-        validate.check_values(compose.compose_plain("config", [*words, "algo.symmetry=both"]))
+        with pytest.raises(ValueError, match=says):
+            validate.check_values(compose.compose_plain("config", [*words, word]))
