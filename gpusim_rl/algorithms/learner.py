@@ -23,7 +23,7 @@ from gpusim_rl.networks.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a learner is made from.
+    """Shapes, processes and random numbers that a learner is made from.
 
     Args:
         dims: widths of the actor's observation, of the critic's and of the action: no, nc, nu.
@@ -86,7 +86,7 @@ class Source(Protocol):
 
 
 class Learner(Protocol):
-    """What improves a policy from a record.
+    """A policy and its update from a record.
 
     It is made as `Kind(spec, **settings)`. Its settings are the fields of a dataclass
     `Kind.Settings`, or else the keyword-only arguments of its constructor.
@@ -150,5 +150,5 @@ class RewardModel(Protocol):
 
 
 def settings_of(kind: Any) -> Callable[..., Any]:
-    """What takes the settings of a learner as keyword arguments, to be checked against."""
+    """The callable that takes a learner's settings as keyword arguments, to check them against."""
     return getattr(kind, "Settings", kind)

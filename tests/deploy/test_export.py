@@ -55,7 +55,7 @@ def again(exported: Exported, path, **changes) -> float:
         "path": path,
         "name": "quadruped",
         "recorded": exported.recorded,
-        "ranges": percentiles(exported.recorded.given),
+        "ranges": percentiles(exported.recorded.readings),
         "lineage": {},
     }
     return export(**arguments | changes)
@@ -168,11 +168,11 @@ def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
         recorded = recorded._replace(
             restart=recorded.restart[:31],
             targets=recorded.targets[:31],
-            given={name: x[:31] for name, x in recorded.given.items()},
+            readings={name: x[:31] for name, x in recorded.readings.items()},
         )
         assert recorded.restart.size < LEAST
     else:
-        recorded.given["gyro"][3, 7, 1] = np.inf
+        recorded.readings["gyro"][3, 7, 1] = np.inf
     with pytest.raises(ValueError, match=says) as error:
         again(quadruped, tmp_path / "x.onnx", recorded=recorded)
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
@@ -266,7 +266,7 @@ def test_the_description_is_complete(exported):
             continue
         width = entry["shape"][0]
         assert len(entry["units"]) == len(entry["seen"]["low"]) == width
-        values = exported.recorded.given[name]
+        values = exported.recorded.readings[name]
         assert (np.array(entry["seen"]["low"]) >= values.min((0, 1))).all()
         assert (np.array(entry["seen"]["high"]) <= values.max((0, 1))).all()
     targets, fault = notes["outputs"]
@@ -342,7 +342,7 @@ def test_a_third_is_exact():
     """A setting of 1/3 is read back as the same float64."""
     task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
     controller = Controller(task, torch.nn.Identity())
-    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.given}
+    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.readings}
     text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
     (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
     assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpusim_rl.networks.encoders import GRU, MemoryMLP
+from gpusim_rl.networks.encoders import GRU, MemoryMLP, mlp
 from gpusim_rl.networks.policy import restarted
 from tests.worlds import make_policy
 
@@ -14,7 +14,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def small(seed: int = 0) -> MemoryMLP:
     """x (3,) and h (6,) → y (2,)."""
-    return MemoryMLP("gru", 6, 3, (8,), 2, "elu", 1.0, generator(seed))
+    g = generator(seed)
+    return MemoryMLP(GRU(3, 6, g), mlp(6, (8,), 2, "elu", 1.0, g))
 
 
 def test_the_unit_is_torchs():
