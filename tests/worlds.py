@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.ppo.loss import Settings
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import OPTIONS, join, terrain_arguments
 from gpusim_rl.config import compose
 from gpusim_rl.core.symmetry import Mirrors

@@ -22,8 +22,8 @@ from gpusim_rl.algorithms.ppo.loss import (
     ENTROPY,
     POLICY_LOSS,
     VALUE_LOSS,
-    Settings,
 )
+from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
 from gpusim_rl.core.record import Record

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS, Settings, loss
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
 from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_columns
+from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.loss import Settings
+from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, packed
