@@ -80,14 +80,17 @@ def philox_block(
     words = wp.vec4ui(c0, c1, c2, c3)
     for j in range(4):
         words_out[i, 4 * g + j] = wp.int64(words[j])
+        # 2⁻²⁴: float32 holds 24 bits exactly, so no number is rounded up to 1
         units_out[i, 4 * g + j] = wp.float32(words[j] >> wp.uint32(8)) * 5.9604644775390625e-08
 
 
 def stream_id(name: str) -> int:
     """The 32-bit key word of a stream, from its name alone: adding one stream changes no other."""
+    # not hash(), which Python salts anew in each process
     return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
 
 
+# Why: docs/decisions/0001-counter-based-noise.md
 class Rng:
     """Named random streams for B worlds.
 
@@ -156,6 +159,7 @@ class Rng:
         )
         item = torch.arange(count * n, device=self.device).view(count, 1, n)
         words = philox((item, self.worlds[:, None], step & LOW, (step >> 32) & LOW), key)
+        # 63 bits, as a set sign bit of int64 would sort first
         return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
