@@ -80,7 +80,6 @@ def philox_block(
     words = wp.vec4ui(c0, c1, c2, c3)
     for j in range(4):
         words_out[i, 4 * g + j] = wp.int64(words[j])
-        # 2⁻²⁴: float32 holds 24 bits exactly, so no number is rounded up to 1
         units_out[i, 4 * g + j] = wp.float32(words[j] >> wp.uint32(8)) * 5.9604644775390625e-08
 
 
