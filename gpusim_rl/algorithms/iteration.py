@@ -100,6 +100,7 @@ class Iteration:
             add(record)
         self.timer.mark("update")
         self.learner.update(record)
+        # after the learner, which learns from what the model paid before it changes
         for _, learn in self._rewards:
             self.timer.mark("rewards")
             learn(record)
@@ -165,6 +166,7 @@ class Iteration:
             ValueError: the state does not fit. `where` says what it was read from.
         """
         live = self.tensors()
+        # before anything is written: a state that does not fit changes nothing
         check_layout(state, state_layout(live, self.group), where)
         ours = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in ours}, state, self.group)
