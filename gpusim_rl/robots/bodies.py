@@ -28,6 +28,19 @@ def check_name(key: str, kind: str, name: Any, choices: list[str]) -> str:
     return name
 
 
+def check_count(feet: Any, joints: Any, count: int, expected: str) -> None:
+    """RobotError unless feet and joints of a description are None or `count` each."""
+    for key, value in (("feet", feet), ("joints", joints)):
+        if value is not None and (not isinstance(value, list) or len(value) != count):
+            raise RobotError(f"robot.{key}={value}: expected {expected}")
+
+
+def joints_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[int]:
+    """The ids of joints with these names. RobotError if there is no such joint."""
+    names = [m.joint(j).name for j in range(m.njnt)]
+    return [names.index(check_name("joints", "joint", name, names)) for name in joints]
+
+
 def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
     """The body of the base: the named one, else the one with a free joint, else the only child of
     the world with joints."""
@@ -108,9 +121,14 @@ def subtree(m: mujoco.MjModel, body: int) -> set[int]:
     return bodies
 
 
+def qpos_columns(m: mujoco.MjModel, joints: list[str]) -> Array:
+    """(n,) where the positions of hinges are in `qpos`."""
+    return np.array([m.joint(name).qposadr[0] for name in joints])
+
+
 def keyframe_of(m: mujoco.MjModel, joints: list[str], angles: list[float]) -> str:
     """The name or number of the first keyframe in which joints are at these angles [rad], or ""."""
-    columns = [m.joint(name).qposadr[0] for name in joints]
+    columns = qpos_columns(m, joints)
     for i in range(m.nkey):
         if np.allclose(m.key_qpos[i, columns], angles, atol=1e-4):
             return repr(m.key(i).name or i)

@@ -1,7 +1,7 @@
 """Prepare a robot's MjSpec for a task, whatever its shape: its files, ground, inertias, options."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -21,6 +21,21 @@ LIMITED, SENSOR, OBJECT, ORIENTATION = (
     mujoco.mjtObj,
     mujoco.mjtOrientation,
 )
+
+
+FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FRAMELINVEL}
+
+
+class Walker(NamedTuple):
+    """The words with which a walking robot is prepared."""
+
+    base: str  # body
+    servos: dict[str, str]  # name of the servo → its joint. All other joints are removed.
+    legs: Sequence[str]  # names of the feet's sites, without our prefix
+    collide: str  # feet | all
+    camera: tuple[list[float], list[float]]  # place [m], x and y
+    sensors: dict[str, mujoco.mjtSensor] = {}  # of the feet, beside `FOOT_SENSORS`
+    uncoupled: bool = False  # tendons and equalities go, even if no joint does
 
 
 def added_name(name: str) -> str:
@@ -65,14 +80,20 @@ def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:
     geom.type = BOX if mesh else geom.type
 
 
+def boxes_for_meshes(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Replace the meshes that collide by boxes, in place. `original` is the compiled spec."""
+    for i, geom in enumerate(spec.geoms):
+        if geom.contype or geom.conaffinity:
+            replace_mesh(geom, original, i)
+
+
 def copy_without_meshes(
     spec: mujoco.MjSpec, original: mujoco.MjModel, collide: str
 ) -> mujoco.MjSpec:
     """A copy that has boxes for meshes. With collide=all, those that collide have them in the spec
     as well, in place."""
-    for i, geom in enumerate(spec.geoms):
-        if collide == "all" and (geom.contype or geom.conaffinity):
-            replace_mesh(geom, original, i)
+    if collide == "all":
+        boxes_for_meshes(spec, original)
     meshless = spec.copy()
     remove_files(meshless, original)
     return meshless
@@ -126,18 +147,38 @@ def clear(spec: mujoco.MjSpec) -> None:
         body.gravcomp = 0
 
 
-def clear_walker(spec: mujoco.MjSpec, original: mujoco.MjModel, base: str) -> Any:
-    """Clear the spec of a robot that walks, fix its inertias and set its options, in place.
+def prepare_walker(
+    spec: mujoco.MjSpec,
+    original: mujoco.MjModel,
+    walker: Walker,
+    add_feet: Callable[[mujoco.MjSpec], list[str]],
+) -> None:
+    """Replace keyframes, sensors, actuators and options of the file by those that a walking task
+    needs, in place.
 
-    Returns its base, which has a free joint.
+    Args:
+        spec: as in the file, or without files.
+        original: the compiled spec.
+        walker: the robot.
+        add_feet: adds geoms and sites of the feet to the spec, and returns the geoms' names.
     """
     clear(spec)
     fix_inertias(spec, original)
     set_options(spec.option)
-    body = spec.body(base)
-    if not any(joint.type == FREE for joint in body.joints):
-        body.add_freejoint(name=added_name("base"))
-    return body
+    base = spec.body(walker.base)
+    if not any(joint.type == FREE for joint in base.joints):
+        base.add_freejoint(name=added_name("base"))
+    others = [x for x in spec.joints if x.type != FREE and x.name not in walker.servos.values()]
+    couplings = (*spec.tendons, *spec.equalities) if others or walker.uncoupled else ()
+    for element in (*couplings, *others):
+        spec.delete(element)
+    feet = add_feet(spec)
+    add_ground(spec, original)
+    set_collisions(spec, feet, walker.collide)
+    base.add_site(name=added_name("imu"), group=HIDDEN)
+    add_camera(spec, base, *walker.camera)
+    add_walking_sensors(spec, walker.legs, FOOT_SENSORS | walker.sensors)
+    add_torque_sensors(spec, walker.servos)
 
 
 def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:
@@ -202,10 +243,10 @@ def add_walking_sensors(
     spec.add_sensor(name="gyro", type=SENSOR.mjSENS_GYRO, **imu)
     spec.add_sensor(name="up", type=SENSOR.mjSENS_FRAMEZAXIS, **world, **in_imu)
     spec.add_sensor(name="velocity", type=SENSOR.mjSENS_VELOCIMETER, **imu)
-    for what, kind in kinds.items():
+    for quantity, kind in kinds.items():
         for foot in feet:
             site = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name(foot))
-            spec.add_sensor(name=f"{foot}_{what}", type=kind, **site)
+            spec.add_sensor(name=f"{foot}_{quantity}", type=kind, **site)
 
 
 def add_torque_sensors(spec: mujoco.MjSpec, joints: dict[str, str]) -> None:

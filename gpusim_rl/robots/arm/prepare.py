@@ -21,7 +21,6 @@ from gpusim_rl.robots.prepare import (
     added_name,
     clear,
     fix_inertias,
-    replace_mesh,
     set_options,
 )
 
@@ -92,7 +91,7 @@ def check_couplings(m: mujoco.MjModel, joints: list[str]) -> None:
 
 
 def coupled(m: mujoco.MjModel, i: int, ids: set[int]) -> str:
-    """What an equality couples, of the joints of an arm and the bodies that they move."""
+    """The joints or bodies of an arm that an equality couples, as words; "" if none."""
     ends = [int(m.eq_obj1id[i]), int(m.eq_obj2id[i])]
     if m.eq_type[i] == mujoco.mjtEq.mjEQ_JOINT:
         arm = {*ends} & ids and {*ends} <= ids | {-1}
@@ -174,9 +173,9 @@ def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, 
         elif geom.parent.name == "world" and (geom.contype or geom.conaffinity):
             geom.contype = geom.conaffinity = EVERYTHING
     names = [body.name for body in spec.bodies]
-    known = [{x.bodyname1, x.bodyname2} for x in spec.excludes]
+    excluded = [{x.bodyname1, x.bodyname2} for x in spec.excludes]
     for i, j in sorted(neighbors if collide == "all" else ()):
-        if {names[i], names[j]} not in known:
+        if {names[i], names[j]} not in excluded:
             name = added_name(f"{names[i]}-{names[j]}")
             spec.add_exclude(name=name, bodyname1=names[i], bodyname2=names[j])
 
@@ -190,10 +189,3 @@ def add_view(spec: mujoco.MjSpec, arm: Kinematics) -> None:
     camera = spec.worldbody.add_camera(name="track", pos=place + size, fovy=36)
     camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
     camera.alt.xyaxes = VIEW[1]
-
-
-def boxes_for_meshes(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
-    """Replace the meshes that collide by boxes, in place. `original` is the compiled spec."""
-    for i, geom in enumerate(spec.geoms):
-        if geom.contype or geom.conaffinity:
-            replace_mesh(geom, original, i)

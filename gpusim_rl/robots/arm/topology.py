@@ -6,7 +6,15 @@ from typing import Any, NamedTuple
 
 import mujoco
 
-from gpusim_rl.robots.bodies import FREE, HINGE, RobotError, check_name, hinges_between, subtree
+from gpusim_rl.robots.bodies import (
+    FREE,
+    HINGE,
+    RobotError,
+    check_name,
+    hinges_between,
+    joints_of_names,
+    subtree,
+)
 
 FEWEST = 3  # hinges that bring a tool to the points of a box
 LONGER = 2  # hinges that a branch must have more than the others, to be the arm
@@ -52,11 +60,9 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
             f"nothing else{WALKERS}"
         )
     bodies = [m.body(b).name for b in range(m.nbody)]
-    roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0]
     if name is not None:
-        root = bodies.index(check_name("base", "body", name, bodies))
-        return root
-    roots = [b for b in roots if depth(m, b)]
+        return bodies.index(check_name("base", "body", name, bodies))
+    roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0 and depth(m, b)]
     if not roots:
         raise RobotError("robot.joints: the model has no hinge: expected an arm")
     if len(roots) > 1:
@@ -90,12 +96,11 @@ def named_joints(m: mujoco.MjModel, root: int, joints: Any) -> tuple[list[int], 
     """The joints of given names, and the body that the last one moves."""
     if not isinstance(joints, list) or not joints or not all(isinstance(x, str) for x in joints):
         raise RobotError(f"robot.joints={joints}: expected names, from the base to the tool")
-    names = [m.joint(j).name for j in range(m.njnt)]
-    chain = [names.index(check_name("joints", "joint", name, names)) for name in joints]
+    chain = joints_of_names(m, joints)
     last = int(m.jnt_bodyid[chain[-1]])
     between = path(m, root, last)
     if [j for j in between if j in chain] != chain:
-        listed = ", ".join(names[j] for j in between)
+        listed = ", ".join(m.joint(j).name for j in between)
         raise RobotError(
             f"robot.joints={joints}: not in order from the base to the tool; on the way to the "
             f"last one there are {listed}"

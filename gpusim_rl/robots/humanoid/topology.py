@@ -8,14 +8,13 @@ import numpy as np
 from gpusim_rl.robots.bodies import (
     FREE,
     HINGE,
-    Array,
     RobotError,
-    check_name,
+    check_count,
     hinges_between,
+    joints_of_names,
     locate,
     subtree,
 )
-from gpusim_rl.robots.servos import joint_values
 
 SIDES = ("left", "right")
 EVEN = 0.1  # of the robot's size: how far an end may be from the image of the other one
@@ -45,11 +44,12 @@ def find_legs(
         joints: two lists of names, or None.
         feet: two geoms, sites or bodies, or None.
     """
-    for key, value in (("feet", feet), ("joints", joints)):
-        if value is not None and (not isinstance(value, list) or len(value) != 2):
-            raise RobotError(f"robot.{key}={value}: expected two, left and right")
+    check_count(feet, joints, 2, "two, left and right")
     if joints is not None:
-        legs = legs_of_names(m, joints)
+        if not all(isinstance(leg, list) for leg in joints):
+            expected = "expected two lists of names, left and right"
+            raise RobotError(f"robot.joints={joints}: {expected}")
+        legs = [joints_of_names(m, leg) for leg in joints]
     else:
         root = m.body(base).id
         ends = [locate(m, foot)[0] for foot in feet] if feet else guess_ends(m, base)
@@ -61,16 +61,6 @@ def find_legs(
         bodies = [locate(m, foot)[0] for foot in feet]
     names = [[m.joint(j).name for j in leg] for leg in legs]
     return names, [m.body(body).name for body in bodies]
-
-
-def legs_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[list[int]]:
-    """The joints of two legs, from their names."""
-    if not all(isinstance(leg, list) for leg in joints):
-        raise RobotError(f"robot.joints={joints}: expected two lists of names, left and right")
-    names = [m.joint(j).name for j in range(m.njnt)]
-    return [
-        [names.index(check_name("joints", "joint", name, names)) for name in leg] for leg in joints
-    ]
 
 
 def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
@@ -130,9 +120,3 @@ def pitches(m: mujoco.MjModel, leg: list[int]) -> list[int]:
     d = mujoco.MjData(m)
     mujoco.mj_kinematics(m, d)
     return np.flatnonzero(np.abs(d.xaxis[leg, 1]) > ALONG).tolist()
-
-
-def leg_values(key: str, value: Any, count: int) -> Array:
-    """(count,) from one number, those of a leg (count / 2), or all."""
-    expected = f"a number, {count // 2} of a leg, or {count}"
-    return joint_values(key, value, (1, count // 2, count), expected)

@@ -9,12 +9,12 @@ import numpy as np
 from gpusim_rl.robots.bodies import (
     Array,
     RobotError,
-    check_name,
+    check_count,
     hinges_between,
+    joints_of_names,
     locate,
     subtree,
 )
-from gpusim_rl.robots.servos import joint_values
 
 LEGS, ROLES = ("FL", "FR", "RL", "RR"), ("abduction", "thigh", "knee")
 ALONG = 0.9  # least component of an axis that lies along another one
@@ -35,12 +35,6 @@ class Foot(NamedTuple):
     radius: float  # m
 
 
-def leg_values(key: str, value: Any) -> Array:
-    """(12,) from one number, three (abduction, thigh, knee) or twelve."""
-    expected = "a number, three (abduction, thigh, knee) or twelve"
-    return joint_values(key, value, (1, 3, 12), expected)
-
-
 def find_legs(
     m: mujoco.MjModel, base: str, joints: Any, feet: Any
 ) -> tuple[list[list[str]], list[str | None]]:
@@ -55,26 +49,18 @@ def find_legs(
     Returns:
         (the names of the joints of each leg, the names of the feet or None for each).
     """
-    for key, value in (("feet", feet), ("joints", joints)):
-        if value is not None and (not isinstance(value, list) or len(value) != 4):
-            raise RobotError(f"robot.{key}={value}: expected four, in the order FL, FR, RL, RR")
+    check_count(feet, joints, 4, "four, in the order FL, FR, RL, RR")
     if joints is not None:
-        legs = legs_of_names(m, joints)
+        if any(not isinstance(leg, list) or len(leg) != 3 for leg in joints):
+            expected = "expected four lists of abduction, thigh, knee"
+            raise RobotError(f"robot.joints={joints}: {expected}")
+        legs = [joints_of_names(m, leg) for leg in joints]
     elif feet is not None:
         legs = legs_of_feet(m, base, feet)
     else:
         legs = guess_legs(m, base)
-    legs = sort_legs(m, base, legs, given=bool(joints or feet))
+    legs = sort_legs(m, base, legs, fixed=bool(joints or feet))
     return [[m.joint(j).name for j in leg] for leg in legs], feet or [None] * 4
-
-
-def legs_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[list[int]]:
-    """The joints of four legs, from their names."""
-    if any(not isinstance(leg, list) or len(leg) != 3 for leg in joints):
-        raise RobotError(f"robot.joints={joints}: expected four lists of abduction, thigh, knee")
-    names = [m.joint(j).name for j in range(m.njnt)]
-    checked = [[check_name("joints", "joint", name, names) for name in leg] for leg in joints]
-    return [[names.index(name) for name in leg] for leg in checked]
 
 
 def legs_of_feet(m: mujoco.MjModel, base: str, feet: list[Any]) -> list[list[int]]:
@@ -106,13 +92,13 @@ def guess_legs(m: mujoco.MjModel, base: str) -> list[list[int]]:
     return legs
 
 
-def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], given: bool) -> list[list[int]]:
+def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], fixed: bool) -> list[list[int]]:
     """The legs in the order FL, FR, RL, RR, by the positions of their joints.
 
-    RobotError if two legs are in one corner, or if `given` legs are in another order.
+    RobotError if two legs are in one corner, or if `fixed` legs are in another order.
     """
     order = corners(m, m.body(base).id, legs)
-    if sorted(order) != [0, 1, 2, 3] or (given and order != [0, 1, 2, 3]):
+    if sorted(order) != [0, 1, 2, 3] or (fixed and order != [0, 1, 2, 3]):
         listed = "; ".join(
             f"{m.joint(leg[0]).name} is {LEGS[i]}" for leg, i in zip(legs, order, strict=True)
         )
