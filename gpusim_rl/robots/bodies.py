@@ -8,11 +8,8 @@ import numpy as np
 
 HINGE, FREE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_FREE
 SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
-SPHERE, CAPSULE, MESH = (
-    mujoco.mjtGeom.mjGEOM_SPHERE,
-    mujoco.mjtGeom.mjGEOM_CAPSULE,
-    mujoco.mjtGeom.mjGEOM_MESH,
-)
+GEOM = mujoco.mjtGeom
+SPHERE, CAPSULE, MESH = GEOM.mjGEOM_SPHERE, GEOM.mjGEOM_CAPSULE, GEOM.mjGEOM_MESH
 Array = np.ndarray
 
 
@@ -99,6 +96,15 @@ def is_empty(m: mujoco.MjModel, body: Any) -> bool:
     """Whether a body of a spec has no mass, geoms, sites or frames."""
     bare = not (body.geoms or body.sites or body.frames)
     return bare and not m.body_mass[m.body(body.name).id]
+
+
+def kinematics(m: mujoco.MjModel, qpos: Array | None = None) -> mujoco.MjData:
+    """Data with the frames of all bodies at these positions, else at `qpos0`."""
+    d = mujoco.MjData(m)
+    if qpos is not None:
+        d.qpos[:] = qpos
+    mujoco.mj_kinematics(m, d)
+    return d
 
 
 def hinges_between(m: mujoco.MjModel, base: int, body: int) -> list[int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from gpusim_rl.robots.bodies import FREE, keyframe_of
 from gpusim_rl.robots.load import Loaded
-from gpusim_rl.robots.servos import gain_reasons
 
 
 def reasons(described: dict[str, Any], loaded: Loaded) -> dict[str, str]:
@@ -17,15 +16,13 @@ def reasons(described: dict[str, Any], loaded: Loaded) -> dict[str, str]:
         loaded: the robot.
     """
     m, robot, shape = loaded.original, loaded.robot, loaded.shape
-    names, (guesses, failures) = shape.joints.names, shape.gain_guesses()
     free = (m.jnt_type == FREE).any()
     why = {"base": "the body with the free joint" if free else "the root of the joints"}
     why |= shape.reasons(robot, bool(described.get("feet")))
     addition, guess, failed = shape.stance_words
     why["stance"] = guess + (f", as {failed} in a keyframe" if m.nkey else "")
-    if keyframe := keyframe_of(m, names, robot.stance):
+    if keyframe := keyframe_of(m, shape.joints.names, robot.stance):
         why["stance"] = f"the keyframe {keyframe}{addition}"
-    why |= gain_reasons(m, names, robot, guesses, failures)
     return {key: text for key, text in why.items() if described.get(key) is None}
 
 

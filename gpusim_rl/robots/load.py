@@ -27,6 +27,8 @@ from gpusim_rl.robots.quadruped.shape import Quadruped
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import Joints, six_digits
 
+Signs = tuple[float, ...]
+
 
 class Shape(Protocol):
     """The part of loading that differs between quadrupeds, humanoids and arms.
@@ -46,51 +48,33 @@ class Shape(Protocol):
 
     def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
         """Prepare a spec for the task, in place. Returns a copy that has boxes for meshes."""
-        ...
 
     def stances(self) -> Iterable[Array]:
         """The angles (n,) to try, the best first. RobotError if there are none."""
-        ...
 
     def gains(self, filled: Callable[..., Array]) -> None:
         """Call `filled(key, guess)` for each gain and limit, in the order of their guesses."""
-        ...
 
     def qpos(self, angles: Array) -> Array:
         """(nq,) positions in the model's order."""
-        ...
 
     def check(self, m: mujoco.MjModel) -> tuple[float | None, str]:
         """(height of the base [m], why the robot cannot start in the first keyframe or "")."""
-        ...
 
-    def mirror(
-        self, robot: Robot, mjm: mujoco.MjModel, signs: tuple[float, ...]
-    ) -> list[float] | None:
+    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None:
         """The signs of a mirrored pose: those of the description after a check, else guessed."""
-        ...
 
     def arguments(self, robot: Robot) -> dict[str, Any]:
         """The task's arguments that follow from the robot, beside its model."""
-        ...
-
-    def gain_guesses(self) -> tuple[dict[str, str], dict[str, str] | None]:
-        """The guesses and failures of `servos.gain_reasons`."""
-        ...
 
     def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
         """Key → where its value comes from, if this differs between shapes.
 
         named: the description names the feet.
         """
-        ...
 
 
-SHAPES: dict[str, Callable[[Robot, mujoco.MjSpec, mujoco.MjModel], Shape]] = {
-    "quadruped": Quadruped,
-    "humanoid": Humanoid,
-    "arm": Arm,
-}
+SHAPES: dict[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
 
 
 @dataclass(kw_only=True)

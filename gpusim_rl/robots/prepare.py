@@ -1,41 +1,21 @@
 """Prepare a robot's MjSpec for a task, whatever its shape: its files, ground, inertias, options."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import FREE, MESH
+from gpusim_rl.robots.bodies import FREE, GEOM, MESH, SPHERE
 from gpusim_rl.robots.robot_config import Robot
 
-SPHERE, PLANE, BOX = (
-    mujoco.mjtGeom.mjGEOM_SPHERE,
-    mujoco.mjtGeom.mjGEOM_PLANE,
-    mujoco.mjtGeom.mjGEOM_BOX,
-)
+PLANE, BOX = GEOM.mjGEOM_PLANE, GEOM.mjGEOM_BOX
 HIDDEN = 3  # the first group of geoms that a viewer does not show
-LIMITED, SENSOR, OBJECT, ORIENTATION = (
-    mujoco.mjtLimited,
-    mujoco.mjtSensor,
-    mujoco.mjtObj,
-    mujoco.mjtOrientation,
-)
+LIMITED, SENSOR = mujoco.mjtLimited, mujoco.mjtSensor
+OBJECT, ORIENTATION = mujoco.mjtObj, mujoco.mjtOrientation
 
 
 FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FRAMELINVEL}
-
-
-class Walker(NamedTuple):
-    """The words with which a walking robot is prepared."""
-
-    base: str  # body
-    servos: dict[str, str]  # name of the servo → its joint. All other joints are removed.
-    legs: Sequence[str]  # names of the feet's sites, without our prefix
-    collide: str  # feet | all
-    camera: tuple[list[float], list[float]]  # place [m], x and y
-    sensors: dict[str, mujoco.mjtSensor] = {}  # of the feet, beside `FOOT_SENSORS`
-    uncoupled: bool = False  # tendons and equalities go, even if no joint does
 
 
 def added_name(name: str) -> str:
@@ -150,35 +130,49 @@ def clear(spec: mujoco.MjSpec) -> None:
 def prepare_walker(
     spec: mujoco.MjSpec,
     original: mujoco.MjModel,
-    walker: Walker,
-    add_feet: Callable[[mujoco.MjSpec], list[str]],
-) -> None:
+    robot: Robot,
+    joints: dict[str, str],
+    *,
+    feet: Callable[[mujoco.MjSpec], list[str]],
+    sensors: Mapping[str, mujoco.mjtSensor],
+    legs: Sequence[str],
+    camera: tuple[list[float], list[float]],
+    uncouple: bool = False,
+) -> mujoco.MjSpec:
     """Replace keyframes, sensors, actuators and options of the file by those that a walking task
-    needs, in place.
+    needs, in place. Returns such a copy that has boxes for meshes.
 
     Args:
-        spec: as in the file, or without files.
+        spec: as in the file.
         original: the compiled spec.
-        walker: the robot.
-        add_feet: adds geoms and sites of the feet to the spec, and returns the geoms' names.
+        robot: the description.
+        joints: name of the servo → its joint. All other joints are removed.
+        feet: adds geoms and sites of the feet to a spec, and returns the geoms' names.
+        sensors: of the feet: quantity → kind.
+        legs: names of the feet's sites, without our prefix.
+        camera: place [m], x and y.
+        uncouple: tendons and equalities go, even if no joint does.
     """
-    clear(spec)
-    fix_inertias(spec, original)
-    set_options(spec.option)
-    base = spec.body(walker.base)
-    if not any(joint.type == FREE for joint in base.joints):
-        base.add_freejoint(name=added_name("base"))
-    others = [x for x in spec.joints if x.type != FREE and x.name not in walker.servos.values()]
-    couplings = (*spec.tendons, *spec.equalities) if others or walker.uncoupled else ()
-    for element in (*couplings, *others):
-        spec.delete(element)
-    feet = add_feet(spec)
-    add_ground(spec, original)
-    set_collisions(spec, feet, walker.collide)
-    base.add_site(name=added_name("imu"), group=HIDDEN)
-    add_camera(spec, base, *walker.camera)
-    add_walking_sensors(spec, walker.legs, FOOT_SENSORS | walker.sensors)
-    add_torque_sensors(spec, walker.servos)
+    meshless = copy_without_meshes(spec, original, robot.collide)
+    for each in (spec, meshless):
+        clear(each)
+        fix_inertias(each, original)
+        set_options(each.option)
+        base = each.body(str(robot.base))
+        if not any(joint.type == FREE for joint in base.joints):
+            base.add_freejoint(name=added_name("base"))
+        others = [x for x in each.joints if x.type != FREE and x.name not in joints.values()]
+        couplings = (*each.tendons, *each.equalities) if others or uncouple else ()
+        for element in (*couplings, *others):
+            each.delete(element)
+        foot_geoms = feet(each)
+        add_ground(each, original)
+        set_collisions(each, foot_geoms, robot.collide)
+        base.add_site(name=added_name("imu"), group=HIDDEN)
+        add_camera(each, base, *camera)
+        add_walking_sensors(each, legs, sensors)
+        add_torque_sensors(each, joints)
+    return meshless
 
 
 def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:

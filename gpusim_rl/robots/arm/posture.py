@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 
 from gpusim_rl.robots.arm.kinematics import Kinematics
-from gpusim_rl.robots.bodies import Array
+from gpusim_rl.robots.bodies import Array, kinematics
 from gpusim_rl.robots.chain import Chain
 
 ALONG = 0.999  # least component of an axis that lies along another one
@@ -61,9 +60,9 @@ def turn_signs(m: Any, joints: list[int], angles: Array) -> list[float] | None:
 
     A mirror across y leaves turns about y as they are, and turns others round.
     """
-    d = mujoco.MjData(m)
-    d.qpos[m.jnt_qposadr[joints]] = angles
-    mujoco.mj_kinematics(m, d)
+    qpos = m.qpos0.copy()
+    qpos[m.jnt_qposadr[joints]] = angles
+    d = kinematics(m, qpos)
     sideways = np.abs(d.xaxis[joints, 1])
     if ((sideways < ALONG) & (sideways > 1 - ALONG)).any():
         return None

@@ -16,11 +16,11 @@ from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
 from gpusim_rl.robots.arm.tool import find_tool, named_tool
 from gpusim_rl.robots.arm.workspace import Box, find_box
-from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, qpos_columns
+from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, kinematics, qpos_columns
 from gpusim_rl.robots.inertias import join_names
 from gpusim_rl.robots.prepare import boxes_for_meshes, remove_files
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints, diverges
+from gpusim_rl.robots.servos import Joints, diverges, gain_reasons
 
 NOT_OF_ARMS = ("feet", "scale", "height")  # keys of a description
 EXACT = 1e-6  # m
@@ -32,7 +32,7 @@ DROP = 0.3  # rad, by which they may not
 class Arm:
     """A `robots.load.Shape` of a chain of hinges from a fixed base to a tool."""
 
-    stance_words = (
+    stance_words: tuple[str, str, str] = (
         "",
         "the tool in front of the shoulder and pointing down, nothing touches",
         "something touches or is beyond limits",
@@ -71,11 +71,10 @@ class Arm:
 
     def check_tool(self, rest: Array) -> None:
         """RobotError unless the tool is where it is in the file, in the pose `rest`."""
-        arm, d = self.kinematics, mujoco.MjData(self.original)
+        arm, qpos = self.kinematics, rest.copy()
         columns = qpos_columns(self.original, self.joints.names)
-        d.qpos[:] = rest
-        d.qpos[columns] = np.clip(rest[columns], arm.low.numpy(), arm.high.numpy())
-        mujoco.mj_kinematics(self.original, d)
+        qpos[columns] = np.clip(rest[columns], arm.low.numpy(), arm.high.numpy())
+        d = kinematics(self.original, qpos)
         body = self.tool.body
         place = d.xpos[body] + d.xmat[body].reshape(3, 3) @ self.tool.pos
         chain, _ = arm.chain.pose(torch.from_numpy(d.qpos[columns])[None])
@@ -168,10 +167,6 @@ class Arm:
         of_box = {key: getattr(box, key) for key in keys}
         return numbers | {k: [*x] if isinstance(x, tuple) else x for k, x in of_box.items()}
 
-    def gain_guesses(self) -> tuple[dict[str, str], None]:
-        """How gains are guessed."""
-        return REASONS, None
-
     def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
         """Key → where its value comes from."""
         m, names, angle = self.original, self.joints.names, round(float(np.degrees(self.turn)))
@@ -183,6 +178,7 @@ class Arm:
         limits = f"; without limits in the file, ±180° here: {join_names(endless)}"
         limits = limits if endless else ""
         return {
+            **gain_reasons(m, names, robot, REASONS),
             "base": "the body that carries all joints",
             "joints": f"the longest chain of hinges from the base{fixed}{limits}",
             "tool": f"{self.tool.why}{turned}",

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots.arm.topology import Links
-from gpusim_rl.robots.bodies import Array, check_name, subtree, tip
+from gpusim_rl.robots.bodies import Array, check_name, kinematics, subtree, tip
 
 # Words in the names of sites that mark a tool, the best first.
 WORDS = (
@@ -74,8 +74,7 @@ def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why:
 
     Its z is the axis of the body that points away from the joints the most.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     frame = d.xmat[body].reshape(3, 3)
     at = d.xpos[body].copy() if at is None else at
     away = [at - d.xanchor[j] for j in reversed(links.joints)]
@@ -90,8 +89,7 @@ def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why:
 
 def fingertips(m: mujoco.MjModel, links: Links) -> Array:
     """(n, 3) the farthest point [m] of each finger from the last hinge, where it is at rest."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     anchor = d.xanchor[links.joints[-1]]
     inner = set().union(*(subtree(m, b) - {b} for b in links.fingers))
     points = []

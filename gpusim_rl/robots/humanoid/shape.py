@@ -9,24 +9,16 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from gpusim_rl.robots import prepare
 from gpusim_rl.robots.bodies import Array, RobotError, find_base, qpos_columns, raise_origin
 from gpusim_rl.robots.humanoid.posture import Posture
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, check_base, find_legs
 from gpusim_rl.robots.inertias import join_names
-from gpusim_rl.robots.prepare import (
-    HIDDEN,
-    SENSOR,
-    Walker,
-    add_sphere,
-    added_name,
-    copy_without_meshes,
-    grip,
-    prepare_walker,
-)
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints, diverges
+from gpusim_rl.robots.servos import Joints, diverges, gain_reasons
 
+SENSORS = prepare.FOOT_SENSORS | {"up": prepare.SENSOR.mjSENS_FRAMEZAXIS}
 CAMERA = [0.8, -2.3, 0.5], [0.94, 0.33, 0, -0.06, 0.17, 0.98]  # place [m], x and y
 CORNERS = ("heel_right", "heel_left", "toe_right", "toe_left")
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
@@ -50,7 +42,7 @@ class Humanoid:
     and these have to be level.
     """
 
-    stance_words = (
+    stance_words: tuple[str, str, str] = (
         ", with the center of mass above the soles",
         "bent knees, level soles, the center of mass above them",
         "it cannot stand",
@@ -75,13 +67,10 @@ class Humanoid:
 
     def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
         """Prepare a spec, in place. Returns a copy that has boxes for meshes."""
-        base, collide = str(self.robot.base), self.robot.collide
-        meshless = copy_without_meshes(spec, self.original, collide)
-        up = {"up": SENSOR.mjSENS_FRAMEZAXIS}
-        for each in (spec, meshless):
-            walker = Walker(base, self.servos, SIDES, collide, CAMERA, up, uncoupled=True)
-            prepare_walker(each, self.original, walker, self.add_soles)
-        self.posture = Posture(meshless.compile(), base, self.robot.joints, self.soles)
+        feet = dict(feet=self.add_soles, sensors=SENSORS, legs=SIDES, camera=CAMERA, uncouple=True)
+        meshless = prepare.prepare_walker(spec, self.original, self.robot, self.servos, **feet)
+        base, legs = str(self.robot.base), self.robot.joints
+        self.posture = Posture(meshless.compile(), base, legs, self.soles)
         self.size = self.posture.length
         self.qpos = self.posture.qpos
         return meshless
@@ -91,8 +80,10 @@ class Humanoid:
         for side, sole in zip(SIDES, self.soles, strict=True):
             body = spec.body(sole.body)
             for name, place in zip(corner_names(side), sole.corners, strict=True):
-                grip(add_sphere(body, name, sole.radius, place))
-            body.add_site(name=added_name(side), pos=sole.center, quat=sole.quat, group=HIDDEN)
+                prepare.grip(prepare.add_sphere(body, name, sole.radius, place))
+            body.add_site(
+                name=prepare.added_name(side), pos=sole.center, quat=sole.quat, group=prepare.HIDDEN
+            )
         return [name for side in SIDES for name in corner_names(side)]
 
     def stances(self) -> list[Array]:
@@ -129,10 +120,6 @@ class Humanoid:
         lifts = self.posture.lift_direction(np.array(robot.stance))
         return dict(lift_direction=lifts, height=robot.height, scale=tuple(robot.scale or ()))
 
-    def gain_guesses(self) -> tuple[dict[str, str], None]:
-        """How gains are guessed."""
-        return REASONS, None
-
     def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
         """Key → where its value comes from; `named` tells that the description has the feet."""
         others = self.joints.others(self.original)
@@ -142,6 +129,7 @@ class Humanoid:
         )
         mm = [round(2e3 * x) for x in np.ptp(self.soles[0].corners, 0) / 2]
         return {
+            **gain_reasons(self.original, self.joints.names, robot, REASONS),
             "joints": f"{legs}{fixed}",
             "feet": f"the ends of the legs; spheres at the corners of their soles, {max(mm)} by "
             f"{sorted(mm)[1]} mm apart",
@@ -151,4 +139,4 @@ class Humanoid:
 
 def corner_names(side: str) -> list[str]:
     """The names of the spheres of a sole."""
-    return [added_name(f"{side}_{corner}") for corner in CORNERS]
+    return [prepare.added_name(f"{side}_{corner}") for corner in CORNERS]

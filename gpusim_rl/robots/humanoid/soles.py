@@ -6,7 +6,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import Array, RobotError, outline, subtree
+from gpusim_rl.robots.bodies import Array, RobotError, kinematics, outline, subtree
 
 RADIUS = 0.01  # m of the spheres, at most
 THICK = 0.015  # m above a foot's lowest point: what is lower belongs to its sole
@@ -37,8 +37,7 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     Raises:
         RobotError: the foot has no geoms, or its sole is smaller than 1 cm.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     geoms = [g for g in range(m.ngeom) if m.geom_bodyid[g] in subtree(m, m.body(foot).id)]
     solid = [g for g in geoms if m.geom_contype[g] or m.geom_conaffinity[g]]
     if not geoms:

@@ -12,6 +12,7 @@ from gpusim_rl.robots.bodies import (
     check_count,
     hinges_between,
     joints_of_names,
+    kinematics,
     locate,
     subtree,
 )
@@ -65,8 +66,7 @@ def find_legs(
 
 def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
     """The last bodies of the two legs: the lowest pair of chains, left and right of the base."""
-    root, d = m.body(base).id, mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    root, d = m.body(base).id, kinematics(m)
     moved = [b for b in range(m.nbody) if HINGE in joint_types(m, b)]
     ends = [b for b in moved if not (subtree(m, b) - {b}) & {*moved}]
     chains = {b: hinges_between(m, root, b) for b in ends}
@@ -117,6 +117,5 @@ def check_legs(m: mujoco.MjModel, legs: list[list[int]]) -> None:
 
 def pitches(m: mujoco.MjModel, leg: list[int]) -> list[int]:
     """The places in a leg of the hinges that bend it forward: hip, knee and perhaps ankle."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     return np.flatnonzero(np.abs(d.xaxis[leg, 1]) > ALONG).tolist()

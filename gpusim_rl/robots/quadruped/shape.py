@@ -9,22 +9,14 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.core.errors import warn_once
-from gpusim_rl.robots.bodies import Array, RobotError, find_base, qpos_columns, raise_origin
-from gpusim_rl.robots.prepare import (
-    HIDDEN,
-    Walker,
-    add_sphere,
-    added_name,
-    copy_without_meshes,
-    grip,
-    prepare_walker,
-)
+from gpusim_rl.robots import prepare
+from gpusim_rl.robots.bodies import Array, find_base, qpos_columns, raise_origin
 from gpusim_rl.robots.quadruped.feet import find_foot
 from gpusim_rl.robots.quadruped.kinematics import FourLegs
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.robots.quadruped.topology import LEGS, ROLES, check_forward, find_legs
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints
+from gpusim_rl.robots.servos import Joints, gain_reasons
 
 # Of the servos and, with _torque, of their sensors.
 NAMES = [f"{leg}_{role}" for leg in LEGS for role in ROLES]
@@ -58,7 +50,7 @@ class Quadruped:
     It stands if it does so in simulation. So its gains and stance are tried in turn.
     """
 
-    stance_words = (
+    stance_words: tuple[str, str, str] = (
         ", in which it stands",
         "bent legs with the feet below the hips",
         "it did not stand",
@@ -69,7 +61,7 @@ class Quadruped:
         m = self.original = spec.compile() if raise_origin(spec, original, base) else original
         legs, names = find_legs(m, base, robot.joints, robot.feet)
         self.feet = [
-            find_foot(m, name, joints[2], added_name(leg))
+            find_foot(m, name, joints[2], prepare.added_name(leg))
             for leg, name, joints in zip(LEGS, names, legs, strict=True)
         ]
         feet = [foot.name or foot.body for foot in self.feet]
@@ -85,14 +77,11 @@ class Quadruped:
 
     def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
         """Prepare a spec, in place. Returns a copy that has boxes for meshes."""
-        base, collide = str(self.robot.base), self.robot.collide
         for i, geom in enumerate(spec.geoms):
             geom.name = next((foot.geom_name for foot in self.feet if foot.geom == i), geom.name)
-        meshless = copy_without_meshes(spec, self.original, collide)
-        for each in (spec, meshless):
-            walker = Walker(base, self.servos, LEGS, collide, CAMERA)
-            prepare_walker(each, self.original, walker, self.add_feet)
-        self.legs = FourLegs(meshless.compile(), base, self.joints.names, self.feet)
+        feet = dict(feet=self.add_feet, sensors=prepare.FOOT_SENSORS, legs=LEGS, camera=CAMERA)
+        meshless = prepare.prepare_walker(spec, self.original, self.robot, self.servos, **feet)
+        self.legs = FourLegs(meshless.compile(), str(self.robot.base), self.joints.names, self.feet)
         self.size = self.legs.length
         self.qpos = self.legs.qpos
         return meshless
@@ -102,9 +91,9 @@ class Quadruped:
         for leg, foot in zip(LEGS, self.feet, strict=True):
             body, geom = spec.body(foot.knee_body), spec.geom(foot.geom_name)
             if geom is None:
-                geom = add_sphere(body, foot.geom_name, foot.radius, foot.pos)
-            grip(geom)
-            body.add_site(name=added_name(leg), pos=foot.pos, group=HIDDEN)
+                geom = prepare.add_sphere(body, foot.geom_name, foot.radius, foot.pos)
+            prepare.grip(geom)
+            body.add_site(name=prepare.added_name(leg), pos=foot.pos, group=prepare.HIDDEN)
         return [foot.geom_name for foot in self.feet]
 
     def stances(self) -> Iterator[Array]:
@@ -157,22 +146,19 @@ class Quadruped:
             scale=tuple(robot.scale or ()),
         )
 
-    def gain_guesses(self) -> tuple[dict[str, str], dict[str, str]]:
-        """How gains were guessed, and the guesses before with which it did not stand."""
+    def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
+        """Key → where its value comes from; `named` tells that the description has the feet."""
         guesses, failures = dict(REASONS), {}
         if self.guess.kp != GUESSES[0].kp:
             guesses["kp"], failures["kp"] = f"twice {REASONS['kp']}", "less"
         if self.guess.armature != GUESSES[0].armature:
             guesses["armature"] = "the inertia of a leg about its hip"
             failures["armature"] = "a fifth of it"
-        return guesses, failures
-
-    def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
-        """Key → where its value comes from; `named` tells that the description has the feet."""
+        hinges = "the hinges above each foot" if named else "four chains of three hinges"
         old = all(foot.geom >= 0 for foot in self.feet)
         return {
-            "joints": f"{'the hinges above each foot' if named else 'four chains of three hinges'}, "
-            "front and left by their positions",
+            **gain_reasons(self.original, self.joints.names, robot, guesses, failures),
+            "joints": f"{hinges}, front and left by their positions",
             "feet": f"{'the' if old else 'new'} spheres at the ends of the legs",
             "height": "measured while it stands",
             "mirror": "from the axes of the joints"

@@ -12,6 +12,7 @@ from gpusim_rl.robots.bodies import (
     check_count,
     hinges_between,
     joints_of_names,
+    kinematics,
     locate,
     subtree,
 )
@@ -111,8 +112,7 @@ def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], fixed: bool) 
 
 def corners(m: mujoco.MjModel, base: int, legs: list[list[int]]) -> list[int]:
     """The index in LEGS of each leg, by the mean position of its joints in the base's frame."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     local = np.array([d.xanchor[leg].mean(0) for leg in legs]) - d.xpos[base]
     local = local @ d.xmat[base].reshape(3, 3)
     x, y = (local - local.mean(0))[:, :2].T
@@ -130,8 +130,7 @@ def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
     Raises:
         RobotError: the abductions turn about y of the base, the thighs and knees about x.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     ids = [[m.joint(name).id for name in leg] for leg in joints]
     axes = np.abs(d.xaxis[ids] @ d.xmat[m.body(base).id].reshape(3, 3))  # (leg, joint, xyz)
     if (axes[:, 0, 1] > ALONG).all() and (axes[:, 1:, 0] > ALONG).all():
