@@ -23,7 +23,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.policy import ActorCritic
-from gpusim_rl.robots.quadruped import loading as importer
+from gpusim_rl.robots.load import Loaded, load_as
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.factory import make
@@ -119,9 +119,9 @@ def robot_keys(**keys: Any) -> dict[str, Any]:
     return {key: section[key] for key in section if key not in ("name", "actuator")}
 
 
-def make_robot(**keys: Any) -> importer.LoadedRobot:
-    """The robot that conf/robot/own.yaml describes with other values of these keys."""
-    return importer.load_robot(**robot_keys(**keys))
+def make_robot(**keys: Any) -> Loaded:
+    """The quadruped that conf/robot/own.yaml describes with other values of these keys."""
+    return load_as("quadruped", **robot_keys(**keys))
 
 
 def make_settings(**numbers: Any) -> Settings:

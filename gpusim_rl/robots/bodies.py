@@ -11,6 +11,7 @@ SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
 GEOM = mujoco.mjtGeom
 SPHERE, CAPSULE, MESH = GEOM.mjGEOM_SPHERE, GEOM.mjGEOM_CAPSULE, GEOM.mjGEOM_MESH
 Array = np.ndarray
+Signs = tuple[float, ...]  # 1 or -1 for each joint; () if there are none
 
 
 class RobotError(ValueError):

@@ -35,6 +35,10 @@ class Legs:
         ranges = np.where(limited[:, None], m.jnt_range[self.ids], np.pi * np.array([-1, 1]))
         self.low, self.high = np.clip(ranges, -np.pi, np.pi).T
 
+    def lift_direction(self, angles: Array) -> tuple[float, ...]:
+        """(n,) the direction of the joints that lifts each foot straight up."""
+        raise NotImplementedError
+
     def height(self) -> float:
         """Height of the base above the lowest point of its feet [m], with the angles set."""
         raise NotImplementedError

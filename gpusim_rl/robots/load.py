@@ -4,7 +4,7 @@ One recipe serves quadrupeds, humanoids and arms: read → topology → prepare 
 finish. A `Shape` gives what differs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.arm import topology as one_arm
 from gpusim_rl.robots.arm.shape import Arm
-from gpusim_rl.robots.bodies import Array, RobotError, find_base
+from gpusim_rl.robots.bodies import Array, RobotError, Signs, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
@@ -25,9 +25,7 @@ from gpusim_rl.robots.prepare import add_servos, added_name
 from gpusim_rl.robots.quadruped import topology as four_legs
 from gpusim_rl.robots.quadruped.shape import Quadruped
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints, six_digits
-
-Signs = tuple[float, ...]
+from gpusim_rl.robots.servos import Joints, joint_parameters, six_digits
 
 
 class Shape(Protocol):
@@ -41,49 +39,42 @@ class Shape(Protocol):
     joints: Joints
     servos: dict[str, str]  # name of the servo → its joint, in the order of ctrl
     labels: dict[str, str]  # leg or tool → a geom or site of the model
+    qpos: Callable[[Array], Array]  # (n,) angles → (nq,) positions in the model's order
     size: float  # m: the mean length of a leg, or the reach of an arm; set by `prepare`
     # Words for `description.reasons`, of a stance from a keyframe: what follows its name; of one
     # that is guessed: how, and why a keyframe was not taken.
     stance_words: tuple[str, str, str]
 
-    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
-        """Prepare a spec for the task, in place. Returns a copy that has boxes for meshes."""
+    # Prepares a spec for the task, in place. Returns a copy that has boxes for meshes.
+    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec: ...
 
-    def stances(self) -> Iterable[Array]:
-        """The angles (n,) to try, the best first. RobotError if there are none."""
+    # The angles (n,) to try, the best first. RobotError if there are none.
+    def stances(self) -> Iterable[Array]: ...
 
-    def gains(self, filled: Callable[..., Array]) -> None:
-        """Call `filled(key, guess)` for each gain and limit, in the order of their guesses."""
+    # Calls `filled(key, guess)` for each gain and limit, in the order of their guesses.
+    def gains(self, filled: Callable[..., Array]) -> None: ...
 
-    def qpos(self, angles: Array) -> Array:
-        """(nq,) positions in the model's order."""
+    # (height of the base [m], why the robot cannot start in the first keyframe or "").
+    def check(self, m: mujoco.MjModel) -> tuple[float | None, str]: ...
 
-    def check(self, m: mujoco.MjModel) -> tuple[float | None, str]:
-        """(height of the base [m], why the robot cannot start in the first keyframe or "")."""
+    # The signs of a mirrored pose: those of the description after a check, else guessed.
+    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None: ...
 
-    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None:
-        """The signs of a mirrored pose: those of the description after a check, else guessed."""
+    # The task's arguments that follow from the robot, beside its model.
+    def arguments(self, robot: Robot) -> dict[str, Any]: ...
 
-    def arguments(self, robot: Robot) -> dict[str, Any]:
-        """The task's arguments that follow from the robot, beside its model."""
-
-    def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
-        """Key → where its value comes from, if this differs between shapes.
-
-        named: the description names the feet.
-        """
+    # Key → where its value comes from. `named`: the description has the feet.
+    def reasons(self, robot: Robot, named: bool) -> dict[str, str]: ...
 
 
-SHAPES: dict[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
+SHAPES: Mapping[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
 
 
 @dataclass(kw_only=True)
 class Loaded:
     """A robot that is ready for the task."""
 
-    robot: (
-        Robot  # the description without None, apart from `scale`, `mirror` and other shapes' keys
-    )
+    robot: Robot  # complete, apart from `scale`, `mirror` and keys of other shapes
     original: mujoco.MjModel  # the model of the file
     mjm: mujoco.MjModel
     spec: mujoco.MjSpec  # of mjm
@@ -103,7 +94,7 @@ def load_as(shape: str, **keys: Any) -> Loaded:
     """
     if shape not in SHAPES:
         raise ValueError(f"takes_robot of the task is {shape!r}: choose one of {', '.join(SHAPES)}")
-    return read(keys, lambda *of_file: build(shape, *of_file))
+    return load(shape, keys)
 
 
 def load_any(**keys: Any) -> Loaded:
@@ -114,13 +105,11 @@ def load_any(**keys: Any) -> Loaded:
         ValueError: the file is not such a robot, or a key does not fit it. One line names the key
             and the choices.
     """
-    return read(keys, lambda *of_file: build(find_shape(*of_file), *of_file))
+    return load(None, keys)
 
 
-def read(
-    keys: dict[str, Any], make: Callable[[Robot, mujoco.MjSpec, mujoco.MjModel], Loaded]
-) -> Loaded:
-    """The robot that is made of a description, its file's spec and the compiled spec."""
+def load(shape: str | None, keys: dict[str, Any]) -> Loaded:
+    """The robot of a description in a shape, else in that of its file."""
     robot = Robot(**keys)
     if robot.collide not in ("feet", "all"):
         raise ValueError(f"robot.collide={robot.collide}: choose one of feet, all")
@@ -130,7 +119,7 @@ def read(
     try:
         spec = read_spec(file)
         original = compile_mended(spec, lambda line: warn_once(f"warning: {file}: {line}"))
-        return make(robot, spec, original)
+        return build(shape or find_shape(robot, spec, original), robot, spec, original)
     except (RobotError, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
     except ValueError as error:
@@ -176,7 +165,16 @@ def fill(shape: Shape, stance: Array) -> Robot:
     robot, joints, lists = shape.robot, shape.joints, {}
 
     def filled(key: str, guess: Array | float, in_file: Array | bool = True) -> Array:
-        lists[key] = joints.filled(robot, shape.original, key, guess, in_file)
+        """(n,) numbers of the description, else of the file where `in_file`, else the guess."""
+        value = getattr(robot, key)
+        if value is None:
+            values = np.where(in_file, joint_parameters(shape.original, joints.names, key), np.nan)
+        else:
+            values = joints.values(key, value)
+        values = np.where(np.isnan(values), guess, values)
+        if not (values > 0).all():
+            raise RobotError(f"robot.{key}={value}: expected more than 0")
+        lists[key] = six_digits(values)
         return np.array(lists[key])
 
     shape.gains(filled)
@@ -214,9 +212,8 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         except RobotError:
             continue
         return shape
-    return (
-        "arm" if one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2 else "quadruped"
-    )
+    fixed = one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2
+    return "arm" if fixed else "quadruped"
 
 
 def is_flat(joints: list[Any]) -> bool:

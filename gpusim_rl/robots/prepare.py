@@ -1,21 +1,18 @@
 """Prepare a robot's MjSpec for a task, whatever its shape: its files, ground, inertias, options."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import FREE, GEOM, MESH, SPHERE
+from gpusim_rl.robots.bodies import GEOM, MESH, SPHERE
 from gpusim_rl.robots.robot_config import Robot
 
 PLANE, BOX = GEOM.mjGEOM_PLANE, GEOM.mjGEOM_BOX
 HIDDEN = 3  # the first group of geoms that a viewer does not show
 LIMITED, SENSOR = mujoco.mjtLimited, mujoco.mjtSensor
 OBJECT, ORIENTATION = mujoco.mjtObj, mujoco.mjtOrientation
-
-
-FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FRAMELINVEL}
 
 
 def added_name(name: str) -> str:
@@ -125,54 +122,6 @@ def clear(spec: mujoco.MjSpec) -> None:
         spec.delete(element)
     for body in spec.bodies:
         body.gravcomp = 0
-
-
-def prepare_walker(
-    spec: mujoco.MjSpec,
-    original: mujoco.MjModel,
-    robot: Robot,
-    joints: dict[str, str],
-    *,
-    feet: Callable[[mujoco.MjSpec], list[str]],
-    sensors: Mapping[str, mujoco.mjtSensor],
-    legs: Sequence[str],
-    camera: tuple[list[float], list[float]],
-    uncouple: bool = False,
-) -> mujoco.MjSpec:
-    """Replace keyframes, sensors, actuators and options of the file by those that a walking task
-    needs, in place. Returns such a copy that has boxes for meshes.
-
-    Args:
-        spec: as in the file.
-        original: the compiled spec.
-        robot: the description.
-        joints: name of the servo → its joint. All other joints are removed.
-        feet: adds geoms and sites of the feet to a spec, and returns the geoms' names.
-        sensors: of the feet: quantity → kind.
-        legs: names of the feet's sites, without our prefix.
-        camera: place [m], x and y.
-        uncouple: tendons and equalities go, even if no joint does.
-    """
-    meshless = copy_without_meshes(spec, original, robot.collide)
-    for each in (spec, meshless):
-        clear(each)
-        fix_inertias(each, original)
-        set_options(each.option)
-        base = each.body(str(robot.base))
-        if not any(joint.type == FREE for joint in base.joints):
-            base.add_freejoint(name=added_name("base"))
-        others = [x for x in each.joints if x.type != FREE and x.name not in joints.values()]
-        couplings = (*each.tendons, *each.equalities) if others or uncouple else ()
-        for element in (*couplings, *others):
-            each.delete(element)
-        foot_geoms = feet(each)
-        add_ground(each, original)
-        set_collisions(each, foot_geoms, robot.collide)
-        base.add_site(name=added_name("imu"), group=HIDDEN)
-        add_camera(each, base, *camera)
-        add_walking_sensors(each, legs, sensors)
-        add_torque_sensors(each, joints)
-    return meshless
 
 
 def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import FREE, Array, RobotError
+from gpusim_rl.robots.bodies import FREE, Array, RobotError, qpos_columns
 from gpusim_rl.robots.robot_config import Robot
 
 SETTLED = 0.3  # s, after which no joint may be faster than SPEED
@@ -195,35 +195,11 @@ class Joints(NamedTuple):
         names = [m.joint(j).name for j in range(m.njnt) if m.jnt_type[j] != FREE]
         return [name for name in names if name not in self.names]
 
-    def filled(
-        self,
-        robot: Robot,
-        m: mujoco.MjModel,
-        key: str,
-        guess: Array | float,
-        in_file: Array | bool = True,
-    ) -> list[float]:
-        """(n,) a key's numbers in the description, else the file's, else a guess.
-
-        Args:
-            robot: the description.
-            m: the model of the file.
-            key: kp, kd, torque or armature.
-            guess: (n,) or one number.
-            in_file: (n,) bool: the file's number counts, if it has one.
-
-        Raises:
-            RobotError: one is not positive.
-        """
-        value = getattr(robot, key)
-        if value is None:
-            values = np.where(in_file, joint_parameters(m, self.names, key), np.nan)
-        else:
-            values = self.values(key, value)
-        values = np.where(np.isnan(values), guess, values)
-        if not (values > 0).all():
-            raise RobotError(f"robot.{key}={value}: expected more than 0")
-        return six_digits(values)
+    def stances(self, robot: Robot, m: mujoco.MjModel) -> list[Array]:
+        """The angles (n,) [rad] of the description, else those of each keyframe of the file."""
+        if robot.stance is not None:
+            return [self.values("stance", robot.stance)]
+        return [*m.key_qpos[:, qpos_columns(m, self.names)]]
 
 
 def six_digits(values: np.ndarray) -> list[float]:

@@ -15,11 +15,11 @@ from gpusim_rl.config.compose import build, compose_plain
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.robots.arm.loading import LoadedArm
+from gpusim_rl.robots.arm.shape import Arm
 from gpusim_rl.robots.arm.workspace import LARGEST, REACH, Box, drawn, goals_of
 from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import as_yaml, reasons
-from gpusim_rl.robots.load import load_any, load_as
+from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
 from tests.arm_files import COUPLED, mjcf
 from tests.exported import export_task
@@ -33,15 +33,15 @@ CUBE = (
 )
 
 
-def load(folder, text: str, **given: object) -> LoadedArm:
+def load(folder, text: str, **given: object) -> Loaded:
     """The arm of a file with this text."""
     loaded = load_any(**robot_keys(mjcf=robot_files.write(folder, text), **given))
-    assert isinstance(loaded, LoadedArm)  # found by its chain
+    assert isinstance(loaded.shape, Arm)  # found by its chain
     return loaded
 
 
 @pytest.fixture(scope="module")
-def greifer(tmp_path_factory) -> LoadedArm:
+def greifer(tmp_path_factory) -> Loaded:
     return load(tmp_path_factory.mktemp("greifer"), mjcf())
 
 
@@ -49,9 +49,9 @@ def test_what_is_guessed(greifer):
     """The chain ends where the fingers begin, and the tool is between their tips."""
     robot, why = greifer.robot, reasons({}, greifer)
     assert robot.base == "sockel" and robot.joints == JOINTS and robot.tool is None
-    assert greifer.locked == ["links_weg", "rechts_weg"]
+    assert greifer.shape.joints.others(greifer.original) == ["links_weg", "rechts_weg"]
     # 0.06 m to the fingers, and 0.04 m to their ends; the left one is locked at its 10 mm
-    np.testing.assert_allclose(greifer.tool.pos, [0, 0, 0.1], atol=6e-3)
+    np.testing.assert_allclose(greifer.shape.tool.pos, [0, 0, 0.1], atol=6e-3)
     assert "middle of the fingertips" in why["tool"]
     assert "fixed: links_weg, rechts_weg" in why["joints"]
     assert robot.mirror == [-1, 1, 1, -1, 1, -1]
@@ -68,7 +68,7 @@ def test_gravity_is_the_tasks(tmp_path):
 
 def test_home(greifer):
     """The arm waits in the plane y = 0, its tool before the shoulder, with x to the front or up."""
-    arm, home = greifer.kinematics, np.array(greifer.robot.stance)
+    arm, home = greifer.shape.kinematics, np.array(greifer.robot.stance)
     assert not arm.touches(home) and (home[[0, 3, 5]] == 0).all()
     position, axes = arm.chain.pose(torch.tensor(home)[None])
     ahead = position[0].numpy() - arm.shoulder
@@ -87,7 +87,7 @@ def test_fingers_are_locked_within_their_ranges(greifer):
 
 def test_gains(greifer):
     """Torques carry twice the weights and 10 rad/s² more; gains follow the inertias."""
-    robot, (weight, inertia) = greifer.robot, greifer.loads
+    robot, (weight, inertia) = greifer.robot, greifer.shape.loads
     need = 2 * weight + 10 * inertia
     torque = np.maximum(need, need.max() / 7)
     np.testing.assert_allclose(robot.torque, torque, rtol=1e-3)
@@ -101,7 +101,7 @@ def test_gains(greifer):
     assert weight[1] == pytest.approx(9.81 * lever, rel=0.05) and weight[0] < 1e-9
 
 
-def solved(greifer: LoadedArm, goal: np.ndarray, turn: np.ndarray | None) -> float:
+def solved(greifer: Loaded, goal: np.ndarray, turn: np.ndarray | None) -> float:
     """The least error [m, and 0.1 m/rad] of MuJoCo's own inverse kinematics, from many starts."""
     m, d = greifer.mjm, mujoco.MjData(greifer.mjm)
     low, high = m.jnt_range.T
@@ -136,10 +136,10 @@ def solved(greifer: LoadedArm, goal: np.ndarray, turn: np.ndarray | None) -> flo
 @pytest.mark.parametrize("lean", [None, 0.5])
 def test_the_box_can_be_reached(greifer, lean):
     """MuJoCo's own Jacobian leads to goals of the box, which lies before the arm."""
-    found_box = greifer.task_numbers(lean, {})
+    found_box = greifer.shape.task_numbers(greifer.robot, lean, {})
     box = Box(*(found_box.get(key, 0.0) for key in Box._fields))
     assert box.center[0] > 0.2 and box.center[1] == 0 and box.center[2] - box.largest[2] >= 0.05
-    size = greifer.kinematics.reach / REACH
+    size = greifer.shape.kinematics.reach / REACH
     share = np.array(box.largest) / (size * np.array(LARGEST))
     assert (share > 0.3).all() and (share < 1.01).all()
     places, unit = drawn()
@@ -150,12 +150,14 @@ def test_the_box_can_be_reached(greifer, lean):
 
 def test_what_a_user_says_of_the_box_stays(greifer, monkeypatch, capsys):
     """A given center keeps its place, and the rest is found for it. A long search says so."""
-    box = greifer.task_numbers(None, dict(center=[0.3, 0.1, 0.3]))
+    box = greifer.shape.task_numbers(greifer.robot, None, dict(center=[0.3, 0.1, 0.3]))
     assert box["center"] == [0.3, 0.1, 0.3] and box["largest"][0] > 0
-    assert "center" not in greifer.task_numbers(None, dict(center=[9, 9, 9], largest=[1, 1, 1]))
+    assert "center" not in greifer.shape.task_numbers(
+        greifer.robot, None, dict(center=[9, 9, 9], largest=[1, 1, 1])
+    )
     with pytest.raises(ValueError, match=r"set task\.center and task\.largest"):
         monkeypatch.setattr(waiting, "EVERY", 0.01)  # s
-        greifer.task_numbers(None, dict(center=[9.0, 9.0, 9.0]))
+        greifer.shape.task_numbers(greifer.robot, None, dict(center=[9.0, 9.0, 9.0]))
     out, error = capsys.readouterr()  # `mode=robot` prints a file on the first
     assert out == "" and error.startswith("looking for goals that the arm can reach: 0:0")
 
@@ -192,13 +194,13 @@ def test_the_own_arm_from_its_file():
     """The importer finds the home pose, gains, tool and mirror of tasks/assets/arm.xml, and its
     reach, by which other arms are measured."""
     loaded = load_as("arm", **robot_keys(mjcf=OWN))
-    assert isinstance(loaded, LoadedArm)
+    assert isinstance(loaded.shape, Arm)
     m, robot = loaded.original, loaded.robot
     np.testing.assert_allclose(robot.stance, m.key_qpos[0])
     np.testing.assert_allclose(robot.kp, m.actuator_gainprm[:, 0])
-    assert robot.tool == "tool" and loaded.turn == 0
+    assert robot.tool == "tool" and loaded.shape.turn == 0
     assert robot.mirror == [-1, 1, -1, 1, -1, 1, -1]
-    assert loaded.kinematics.reach == pytest.approx(REACH, abs=1e-3) == robot_size.OWN_REACH
+    assert loaded.shape.kinematics.reach == pytest.approx(REACH, abs=1e-3) == robot_size.OWN_REACH
     assert tuple(numbers("reach")["largest"]) == LARGEST
     assert "the keyframe 'home'" in reasons({}, loaded)["stance"]
 
@@ -244,7 +246,7 @@ def test_tools(tmp_path, keys, tool, why):
     """A site is a tool by its name; else the fingertips are, else the last body. A hinge named as a
     jaw is no part of the arm."""
     loaded = load(tmp_path, mjcf(**keys))
-    assert loaded.robot.tool == tool and why in loaded.tool.why
+    assert loaded.robot.tool == tool and why in loaded.shape.tool.why
     assert loaded.robot.joints == JOINTS
 
 

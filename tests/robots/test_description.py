@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.robots.description import labels_of, reasons
+from gpusim_rl.robots.description import reasons
 from gpusim_rl.viewer.picture import picture
 from tests.strangers.robots import Shape, draw, mjcf
 from tests.worlds import make_robot
@@ -70,7 +70,9 @@ def test_stiffer_servos(load):
     text = draw(random.Random(84), faulty=0).text
     loaded = load(text)
     why = reasons({}, loaded)
-    assert loaded.guess.kp == 2 and why["kp"].startswith("twice weight times height, as it did not")
+    assert loaded.shape.guess.kp == 2 and why["kp"].startswith(
+        "twice weight times height, as it did not"
+    )
     assert why["armature"] == "a fifth of the inertia of a leg about its hip"
     soft = [x / 2 for x in loaded.robot.kp]
     with pytest.raises(ValueError, match=r"does not stand: it falls over"):
@@ -143,7 +145,7 @@ def test_names_of_a_robot_that_looks_backward(load, capsys, front, rear, warned)
 def test_picture(load, tmp_path):
     """The picture shows the robot, with a label at each leg's foot."""
     loaded = load(mjcf(stranger()))
-    m, feet = loaded.mjm, labels_of(loaded)
+    m, feet = loaded.mjm, loaded.shape.labels
     d = mujoco.MjData(m)
     mujoco.mj_resetDataKeyframe(m, d, 0)
     mujoco.mj_kinematics(m, d)

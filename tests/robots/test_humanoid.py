@@ -15,9 +15,9 @@ from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.robots.description import as_yaml, reasons
-from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
+from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.humanoid.soles import fit_sole
-from gpusim_rl.robots.load import load_any, load_as
+from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
 from tests.humanoid_files import mjcf
 from tests.worlds import robot_keys
@@ -31,9 +31,9 @@ def keys(folder: Path, text: str, **further: object) -> dict:
 
 
 @pytest.fixture(scope="module")
-def mensch(tmp_path_factory) -> LoadedHumanoid:
+def mensch(tmp_path_factory) -> Loaded:
     loaded = load_any(**keys(tmp_path_factory.mktemp("mensch"), mjcf()))
-    assert isinstance(loaded, LoadedHumanoid)  # found by its legs
+    assert isinstance(loaded.shape, Humanoid)  # found by its legs
     return loaded
 
 
@@ -50,13 +50,13 @@ def test_what_is_guessed(mensch):
     assert left[2] == pytest.approx(0.64) and left[0] == 0
     assert left[1:].sum() == pytest.approx(0, abs=1e-3)
     np.testing.assert_allclose(right, -left)  # as its axes are turned round
-    assert mensch.locked == ["rechts_schulter", "links_schulter"]
-    assert mensch.leg == pytest.approx(0.3 + math.hypot(0.34, 0.03), abs=2e-3)
+    assert mensch.shape.joints.others(mensch.original) == ["rechts_schulter", "links_schulter"]
+    assert mensch.shape.size == pytest.approx(0.3 + math.hypot(0.34, 0.03), abs=2e-3)
 
 
 def test_gains(mensch):
     """Torques follow weight times leg, the rotors the torques, and the gains the rotors."""
-    robot, scale = mensch.robot, 29 * 9.81 * mensch.leg
+    robot, scale = mensch.robot, 29 * 9.81 * mensch.shape.size
     torque = np.array([0.5, 0.5, 0.5, 0.25] * 2) * scale
     np.testing.assert_allclose(robot.torque, torque, rtol=1e-3)
     np.testing.assert_allclose(robot.armature, 1.5e-4 * torque, rtol=1e-3)
@@ -98,8 +98,8 @@ def test_the_own_robot_from_its_file():
     np.testing.assert_allclose(robot.stance, m.key_qpos[0, 7:])
     np.testing.assert_allclose(robot.kp, m.actuator_gainprm[:, 0])
     own = [m.geom(f"left_{x}").pos for x in ("heel_in", "heel_out", "toe_in", "toe_out")]
-    np.testing.assert_allclose(loaded.posture.soles[0].corners, own, atol=4e-3)
-    assert loaded.leg == pytest.approx(robot_size.OWN["humanoid"][1], abs=1e-3)
+    np.testing.assert_allclose(loaded.shape.soles[0].corners, own, atol=4e-3)
+    assert loaded.shape.size == pytest.approx(robot_size.OWN["humanoid"][1], abs=1e-3)
     assert "the keyframe 'stance'" in reasons({}, loaded)["stance"]
 
 
@@ -191,7 +191,7 @@ def test_smaller_humanoids_are_asked_for_less(tmp_path, capsys):
     file = robot_files.write(tmp_path, mjcf())
     words = ["task=humanoid", f"robot.mjcf={file}"]
     cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "robot.mjcf"])
-    leg = load_any(**robot_keys(mjcf=file)).leg / robot_size.OWN["humanoid"][1]
+    leg = load_any(**robot_keys(mjcf=file)).shape.size / robot_size.OWN["humanoid"][1]
     assert cfg["task"]["lift"] == pytest.approx(0.1 * leg, rel=1e-2)
     assert "has legs of" in capsys.readouterr().err
 

@@ -20,9 +20,10 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from gpusim_rl.robots.description import as_yaml
 from gpusim_rl.robots.inertias import compile_mended
+from gpusim_rl.robots.load import Loaded
 from gpusim_rl.robots.model_files import copy_model, is_copy
 from gpusim_rl.robots.models import compile_mjcf
-from gpusim_rl.robots.quadruped.loading import LoadedRobot, Robot
+from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
 from tests.acceptance.deploy import episodes, walk_alone
@@ -52,7 +53,7 @@ def file(tmp_path) -> str:
 
 
 @pytest.fixture(scope="module")
-def hund(tmp_path_factory) -> LoadedRobot:
+def hund(tmp_path_factory) -> Loaded:
     return make_robot(mjcf=write(tmp_path_factory.mktemp("hund"), mjcf()))
 
 
@@ -110,7 +111,7 @@ def test_the_own_robot_from_its_file():
     ]
     np.testing.assert_allclose(robot_model.mjm.key_qpos[0, 3:], m.key_qpos[0, 3:])
     np.testing.assert_allclose(
-        np.reshape(robot_model.lift_direction, (4, 3)), [[0, 0.5, -1]] * 4, atol=1e-6
+        np.reshape(robot_model.arguments["lift_direction"], (4, 3)), [[0, 0.5, -1]] * 4, atol=1e-6
     )
     # Under its weight, it is lower than in the keyframe.
     assert robot.height and 0.26 < robot.height < 0.3 < robot_model.mjm.key_qpos[0, 2] < 0.33
@@ -133,7 +134,7 @@ def test_what_is_guessed(hund):
         np.array([0, 0.7954, -1.5908]) * [[1, 1, [-1, 1, -1, -1][i]] for i in range(4)],
         atol=0.01,
     )
-    knees = np.reshape(hund.lift_direction, (4, 3))[:, 2]
+    knees = np.reshape(hund.arguments["lift_direction"], (4, 3))[:, 2]
     assert knees.tolist() == [1, -1, 1, 1]  # 1: the angle grows when the foot lifts
 
 
@@ -152,7 +153,7 @@ def test_it_stands(hund):
         d.contact[i].geom[0] for i in range(d.ncon)
     } == {
         m.geom("gpusim_rl/floor").id,
-        *(m.geom(ball).id for ball in hund.foot_geoms),
+        *(m.geom(ball).id for ball in hund.shape.labels.values()),
     }
 
 
@@ -183,7 +184,7 @@ def test_what_is_printed_is_the_robot(hund, tmp_path):
     assert (
         same(again.mjm, hund.mjm)
         and again.text == hund.text
-        and again.lift_direction == pytest.approx(hund.lift_direction)
+        and again.arguments["lift_direction"] == pytest.approx(hund.arguments["lift_direction"])
     )
 
 
@@ -371,7 +372,7 @@ def test_urdf(tmp_path):
         and robot_model.robot.torque == [25.0] * 12
         and robot_model.mjm.nq == 19
     )
-    assert robot_model.foot_geoms == (
+    assert robot_model.arguments["foot_geoms"] == (
         "gpusim_rl/FL",
         "gpusim_rl/FR",
         "gpusim_rl/RL",

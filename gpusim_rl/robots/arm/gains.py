@@ -10,7 +10,6 @@ import numpy as np
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.bodies import Array
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints, joint_parameters
 
 POSES = 200  # in which weights and inertias are measured
 # The joint's largest torque: so often that of the weight, and rad/s² of acceleration more.
@@ -51,19 +50,15 @@ def measure(arm: Kinematics) -> Loads:
     return Loads(np.max(weights, 0), np.max(inertias, 0))
 
 
-def fill_gains(
-    filled: Callable[..., Array],
-    robot: Robot,
-    joints: Joints,
-    original: mujoco.MjModel,
-    loads: Loads,
-) -> None:
-    """Fill in gains and limits, each by `filled(key, guess)`, by the loads of the joints."""
-    servo = ~np.isnan(joint_parameters(original, joints.names, "kp"))  # others have no kd to keep
-    if robot.armature is None:
-        rotor = np.nan_to_num(joint_parameters(original, joints.names, "armature"))
-    else:
-        rotor = joints.values("armature", robot.armature)
+def fill_gains(filled: Callable[..., Array], loads: Loads, rotor: Array, servo: Array) -> None:
+    """Fill in gains and limits, each by `filled(key, guess)`, by the loads of the joints.
+
+    Args:
+        filled: fills in the numbers of a key, and returns them.
+        loads: of the joints.
+        rotor: (n,) armature [kg m²] that the description or the file has, else 0.
+        servo: (n,) bool: the file has a servo, whose kd counts.
+    """
     need = LIFT * loads.weight + ACCELERATION * (loads.inertia + rotor)
     torque = filled("torque", np.maximum(need, LEAST * need.max()))
     moved = loads.inertia + filled("armature", ROTOR * torque)

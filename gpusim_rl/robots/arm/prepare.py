@@ -114,11 +114,10 @@ def lowest(m: mujoco.MjModel) -> float:
     d = kinematics(m)
     fixed = [g for g in range(m.ngeom) if m.body_weldid[m.geom_bodyid[g]] == 0]
     fixed = [g for g in fixed if m.geom_type[g] != mujoco.mjtGeom.mjGEOM_PLANE]
-    half = [np.abs(d.geom_xmat[g].reshape(3, 3)[2]) @ m.geom_aabb[g, 3:] for g in fixed]
-    center = [
-        d.geom_xpos[g, 2] + d.geom_xmat[g].reshape(3, 3)[2] @ m.geom_aabb[g, :3] for g in fixed
-    ]
-    return min([0.0, *(float(c - h) for c, h in zip(center, half, strict=True))])
+    ups = d.geom_xmat.reshape(-1, 3, 3)[:, 2]  # (ngeom, 3) z of the world in each geom's frame
+    centers = {g: d.geom_xpos[g, 2] + ups[g] @ m.geom_aabb[g, :3] for g in fixed}
+    halves = {g: np.abs(ups[g]) @ m.geom_aabb[g, 3:] for g in fixed}
+    return min([0.0, *(float(centers[g] - halves[g]) for g in fixed)])
 
 
 def add_goals(spec: mujoco.MjSpec) -> None:

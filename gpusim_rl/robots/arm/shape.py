@@ -16,11 +16,11 @@ from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
 from gpusim_rl.robots.arm.tool import find_tool, named_tool
 from gpusim_rl.robots.arm.workspace import Box, find_box
-from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, kinematics, qpos_columns
+from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, Signs, kinematics, qpos_columns
 from gpusim_rl.robots.inertias import join_names
 from gpusim_rl.robots.prepare import boxes_for_meshes, remove_files
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints, diverges, gain_reasons
+from gpusim_rl.robots.servos import Joints, diverges, gain_reasons, joint_parameters
 
 NOT_OF_ARMS = ("feet", "scale", "height")  # keys of a description
 EXACT = 1e-6  # m
@@ -99,14 +99,12 @@ class Arm:
 
     def home(self) -> Array:
         """(n,) the description's stance, that of the first keyframe that will do, or a guess."""
-        arm, stance = self.kinematics, self.robot.stance
-        if stance is not None:
-            home = self.joints.values("stance", stance)
-            if line := fault(arm, home):
-                raise RobotError(f"robot.stance={stance}: {line}")
+        arm, poses = self.kinematics, self.joints.stances(self.robot, self.original)
+        home = next((pose for pose in poses if not fault(arm, pose)), None)
+        if (stance := self.robot.stance) is not None:
+            if home is None:
+                raise RobotError(f"robot.stance={stance}: {fault(arm, poses[0])}")
             return home
-        keyframes = self.original.key_qpos[:, qpos_columns(self.original, self.joints.names)]
-        home = next((pose for pose in keyframes if not fault(arm, pose)), None)
         home = find_home(arm) if home is None else home
         if home is None:
             raise RobotError(
@@ -116,7 +114,11 @@ class Arm:
 
     def gains(self, filled: Callable[..., Array]) -> None:
         """Fill in gains and limits by the weights and inertias that each joint bears."""
-        fill_gains(filled, self.robot, self.joints, self.original, self.loads)
+        m, names, rotor = self.original, self.joints.names, self.robot.armature
+        servo = ~np.isnan(joint_parameters(m, names, "kp"))  # others have no kd to keep
+        if rotor is None:
+            rotor = np.nan_to_num(joint_parameters(m, names, "armature"))
+        fill_gains(filled, self.loads, self.joints.values("armature", rotor), servo)
 
     def qpos(self, angles: Array) -> Array:
         """(n,) positions in the model's order, which is that of the chain."""
@@ -126,9 +128,7 @@ class Arm:
         """(None, why the servos do not hold the home pose or "")."""
         return None, diverges(m) or drops(m)
 
-    def mirror(
-        self, robot: Robot, mjm: mujoco.MjModel, signs: tuple[float, ...]
-    ) -> list[float] | None:
+    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None:
         """(n,) the signs of a mirrored pose. None if the arm is not its own mirror image."""
         chain = self.kinematics.chain
         mirrored = mirror_signs(self.kinematics.m, chain, np.array(robot.stance), signs)

@@ -32,7 +32,7 @@ class Tool(NamedTuple):
 
 
 def named_tool(m: mujoco.MjModel, name: str) -> tuple[int, int]:
-    """The ids (body, site) of a given tool; site is -1 for a body."""
+    """The ids (body, site) of a tool that the description names; site is -1 for a body."""
     sites = [m.site(i).name for i in range(m.nsite)]
     bodies = [m.body(i).name for i in range(m.nbody)]
     if name in sites:
@@ -42,7 +42,7 @@ def named_tool(m: mujoco.MjModel, name: str) -> tuple[int, int]:
 
 
 def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
-    """The given tool; else a site with the name of one, the middle of the fingertips, or the origin
+    """The named tool; else a site with the name of one, the middle of the fingertips, or the origin
     of the last body."""
     if name is not None:
         body, site = named_tool(m, name)

@@ -4,21 +4,21 @@ locked."""
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import mujoco
 import numpy as np
 
 from gpusim_rl.robots import prepare
-from gpusim_rl.robots.bodies import Array, RobotError, find_base, qpos_columns, raise_origin
+from gpusim_rl.robots.bodies import Array, RobotError, Signs
 from gpusim_rl.robots.humanoid.posture import Posture
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, check_base, find_legs
 from gpusim_rl.robots.inertias import join_names
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import Joints, diverges, gain_reasons
+from gpusim_rl.robots.walker import FOOT_SENSORS, Walker
 
-SENSORS = prepare.FOOT_SENSORS | {"up": prepare.SENSOR.mjSENS_FRAMEZAXIS}
+SENSORS = FOOT_SENSORS | {"up": prepare.SENSOR.mjSENS_FRAMEZAXIS}
 CAMERA = [0.8, -2.3, 0.5], [0.94, 0.33, 0, -0.06, 0.17, 0.98]  # place [m], x and y
 CORNERS = ("heel_right", "heel_left", "toe_right", "toe_left")
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
@@ -35,13 +35,14 @@ REASONS = {
 }
 
 
-class Humanoid:
+class Humanoid(Walker):
     """A `robots.load.Shape` of a left and a right leg.
 
     A humanoid does not stand by its servos alone. So its center of mass has to be above its soles,
     and these have to be level.
     """
 
+    feet_sites, camera, sensors, uncouple = SIDES, CAMERA, SENSORS, True
     stance_words: tuple[str, str, str] = (
         ", with the center of mass above the soles",
         "bent knees, level soles, the center of mass above them",
@@ -49,8 +50,8 @@ class Humanoid:
     )
 
     def __init__(self, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel):
-        base = find_base(spec, robot.base).name
-        m = self.original = spec.compile() if raise_origin(spec, original, base) else original
+        super().__init__(robot, spec, original)
+        m, base = self.original, self.base
         check_base(m, base)
         if robot.mirror is not None:
             raise RobotError(
@@ -65,17 +66,11 @@ class Humanoid:
         self.servos = {name: name for name in names}
         self.labels = {side: corner_names(side)[0] for side in SIDES}
 
-    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
-        """Prepare a spec, in place. Returns a copy that has boxes for meshes."""
-        feet = dict(feet=self.add_soles, sensors=SENSORS, legs=SIDES, camera=CAMERA, uncouple=True)
-        meshless = prepare.prepare_walker(spec, self.original, self.robot, self.servos, **feet)
-        base, legs = str(self.robot.base), self.robot.joints
-        self.posture = Posture(meshless.compile(), base, legs, self.soles)
-        self.size = self.posture.length
-        self.qpos = self.posture.qpos
-        return meshless
+    def measure(self, m: mujoco.MjModel) -> Posture:
+        """The kinematics of the prepared model."""
+        return Posture(m, self.base, self.robot.joints, self.soles)
 
-    def add_soles(self, spec: mujoco.MjSpec) -> list[str]:
+    def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
         """Add the spheres of the soles, and a site at the center of each, in place."""
         for side, sole in zip(SIDES, self.soles, strict=True):
             body = spec.body(sole.body)
@@ -88,13 +83,9 @@ class Humanoid:
 
     def stances(self) -> list[Array]:
         """The stance of the description, or the first one that will do: a keyframe, or bent."""
-        stance = self.robot.stance
-        if stance is None:
-            columns = qpos_columns(self.original, self.joints.names)
-            stances = [*self.original.key_qpos[:, columns], self.posture.bent()]
-        else:
-            stances = [self.joints.values("stance", stance)]
-        faults = [self.posture.fault(angles) for angles in stances]
+        stance, stances = self.robot.stance, self.joints.stances(self.robot, self.original)
+        stances += [] if stance is not None else [self.legs.bent()]
+        faults = [self.legs.fault(angles) for angles in stances]
         if "" not in faults:
             where = "" if stance is None else f" in robot.stance={stance}"
             raise RobotError(f"robot.stance: the robot cannot stand{where}: {faults[-1]}")
@@ -102,8 +93,8 @@ class Humanoid:
 
     def gains(self, filled: Callable[..., Array]) -> None:
         """Fill in gains and limits: torques follow the weight, and all others the torques."""
-        share = np.where(self.posture.below_knee(), ANKLE, JOINT)
-        torque = filled("torque", share * self.posture.torque_scale())
+        share = np.where(self.legs.below_knee(), ANKLE, JOINT)
+        torque = filled("torque", share * self.legs.torque_scale())
         armature = filled("armature", ROTOR * torque)
         kp = filled("kp", armature * FREQUENCY**2)
         filled("kd", 2 * DAMPING * np.sqrt(kp * armature))
@@ -112,13 +103,8 @@ class Humanoid:
         """(height of the base [m] in the stance, why the robot cannot start or "")."""
         return round(float(m.key_qpos[0, 2]), 4), diverges(m)
 
-    def mirror(self, *_: Any) -> None:
+    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> None:
         """None: the task derives the mirror image from the places of the joints."""
-
-    def arguments(self, robot: Robot) -> dict[str, Any]:
-        """The task's arguments that follow from the robot, beside its model."""
-        lifts = self.posture.lift_direction(np.array(robot.stance))
-        return dict(lift_direction=lifts, height=robot.height, scale=tuple(robot.scale or ()))
 
     def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
         """Key → where its value comes from; `named` tells that the description has the feet."""

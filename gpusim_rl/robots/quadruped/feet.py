@@ -37,25 +37,19 @@ def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) ->
     reach = {g: float(np.linalg.norm(point - anchor)) for g, (point, _) in tips.items()}
     sphere = farthest_sphere(m, reach)
     if sphere >= 0:
-        body, name = m.geom_bodyid[sphere], m.geom(sphere).name
+        body, label = m.geom_bodyid[sphere], m.geom(sphere).name
         center, radius = d.geom_xpos[sphere], float(m.geom_size[sphere, 0])
     elif site >= 0:
-        body, name = m.site_bodyid[site], m.site(site).name
+        body, label = m.site_bodyid[site], m.site(site).name
         center, radius = d.site_xpos[site], SITE_RADIUS
     else:
         far = max(reach, key=lambda g: reach[g])
-        body, name, (point, radius) = m.geom_bodyid[far], "", tips[far]
+        body, label, (point, radius) = m.geom_bodyid[far], "", tips[far]
         radius = radius or 0.1 * reach[far]
         center = point - radius * (point - anchor) / reach[far]  # inside of the end
-    return Foot(
-        name=name,
-        geom=sphere,
-        geom_name=(sphere >= 0 and name) or new_name,
-        body=m.body(body).name,
-        knee_body=m.body(knee).name,
-        pos=d.xmat[knee].reshape(3, 3).T @ (center - d.xpos[knee]),
-        radius=radius,
-    )
+    pos = d.xmat[knee].reshape(3, 3).T @ (center - d.xpos[knee])
+    geom_name = label if sphere >= 0 and label else new_name
+    return Foot(label, sphere, geom_name, m.body(body).name, m.body(knee).name, pos, radius)
 
 
 def spheres_at(m: mujoco.MjModel, d: mujoco.MjData, geoms: list[int], point: Array) -> list[int]:

@@ -10,13 +10,14 @@ import numpy as np
 
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.robots import prepare
-from gpusim_rl.robots.bodies import Array, find_base, qpos_columns, raise_origin
+from gpusim_rl.robots.bodies import Array, Signs
 from gpusim_rl.robots.quadruped.feet import find_foot
 from gpusim_rl.robots.quadruped.kinematics import FourLegs
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.robots.quadruped.topology import LEGS, ROLES, check_forward, find_legs
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import Joints, gain_reasons
+from gpusim_rl.robots.walker import Walker
 
 # Of the servos and, with _torque, of their sensors.
 NAMES = [f"{leg}_{role}" for leg in LEGS for role in ROLES]
@@ -44,12 +45,13 @@ REASONS = {
 }
 
 
-class Quadruped:
+class Quadruped(Walker):
     """A `robots.load.Shape` of four legs of abduction, thigh and knee, FL, FR, RL, RR.
 
     It stands if it does so in simulation. So its gains and stance are tried in turn.
     """
 
+    feet_sites, camera = LEGS, CAMERA
     stance_words: tuple[str, str, str] = (
         ", in which it stands",
         "bent legs with the feet below the hips",
@@ -57,8 +59,8 @@ class Quadruped:
     )
 
     def __init__(self, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel):
-        base = find_base(spec, robot.base).name
-        m = self.original = spec.compile() if raise_origin(spec, original, base) else original
+        super().__init__(robot, spec, original)
+        m, base = self.original, self.base
         legs, names = find_legs(m, base, robot.joints, robot.feet)
         self.feet = [
             find_foot(m, name, joints[2], prepare.added_name(leg))
@@ -74,17 +76,13 @@ class Quadruped:
         self.from_file = True
         if line := check_forward(m, base, legs):
             warn_once(f"warning: {robot.mjcf}: {line}")
+        for foot in self.feet:
+            if foot.geom >= 0:
+                spec.geoms[foot.geom].name = foot.geom_name
 
-    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
-        """Prepare a spec, in place. Returns a copy that has boxes for meshes."""
-        for i, geom in enumerate(spec.geoms):
-            geom.name = next((foot.geom_name for foot in self.feet if foot.geom == i), geom.name)
-        feet = dict(feet=self.add_feet, sensors=prepare.FOOT_SENSORS, legs=LEGS, camera=CAMERA)
-        meshless = prepare.prepare_walker(spec, self.original, self.robot, self.servos, **feet)
-        self.legs = FourLegs(meshless.compile(), str(self.robot.base), self.joints.names, self.feet)
-        self.size = self.legs.length
-        self.qpos = self.legs.qpos
-        return meshless
+    def measure(self, m: mujoco.MjModel) -> FourLegs:
+        """The kinematics of the prepared model."""
+        return FourLegs(m, self.base, self.joints.names, self.feet)
 
     def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
         """Add the spheres of feet that have none, and a site to each foot, in place."""
@@ -101,11 +99,8 @@ class Quadruped:
 
         Sets the guess for `gains`, in place.
         """
-        if self.robot.stance is None:
-            columns = qpos_columns(self.original, self.joints.names)
-            stances = [*self.original.key_qpos[:, columns], self.legs.crouch()]
-        else:
-            stances = [self.joints.values("stance", self.robot.stance)]
+        stances = self.joints.stances(self.robot, self.original)
+        stances += [] if self.robot.stance is not None else [self.legs.crouch()]
         for self.guess, self.from_file, stance in product(GUESSES, (True, False), stances):
             self.inertia = self.legs.inertia(stance)  # kg m²
             self.torque_scale = self.legs.torque_scale(stance)  # N m
@@ -125,9 +120,7 @@ class Quadruped:
         where = "" if stance is None else f" in robot.stance={stance}"
         return round(height, 4), fault and f"the robot does not stand{where}: {fault}"
 
-    def mirror(
-        self, robot: Robot, mjm: mujoco.MjModel, signs: tuple[float, ...]
-    ) -> list[float] | None:
+    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None:
         """(12,) signs of the joints in a mirrored pose. None if the robot is not symmetric."""
         try:
             return list(hinge_signs(mjm, str(robot.base), (*self.labels.values(),), signs))
@@ -138,13 +131,8 @@ class Quadruped:
 
     def arguments(self, robot: Robot) -> dict[str, Any]:
         """The task's arguments that follow from the robot, beside its model."""
-        return dict(
-            foot_geoms=(*self.labels.values(),),
-            lift_direction=self.legs.lift_direction(np.array(robot.stance)),
-            signs=tuple(robot.mirror or ()),
-            height=robot.height,
-            scale=tuple(robot.scale or ()),
-        )
+        others = dict(foot_geoms=(*self.labels.values(),), signs=tuple(robot.mirror or ()))
+        return super().arguments(robot) | others
 
     def reasons(self, robot: Robot, named: bool) -> dict[str, str]:
         """Key → where its value comes from; `named` tells that the description has the feet."""

@@ -6,16 +6,8 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import (
-    Array,
-    RobotError,
-    check_count,
-    hinges_between,
-    joints_of_names,
-    kinematics,
-    locate,
-    subtree,
-)
+from gpusim_rl.robots import bodies
+from gpusim_rl.robots.bodies import Array, RobotError
 
 LEGS, ROLES = ("FL", "FR", "RL", "RR"), ("abduction", "thigh", "knee")
 ALONG = 0.9  # least component of an axis that lies along another one
@@ -50,12 +42,12 @@ def find_legs(
     Returns:
         (the names of the joints of each leg, the names of the feet or None for each).
     """
-    check_count(feet, joints, 4, "four, in the order FL, FR, RL, RR")
+    bodies.check_count(feet, joints, 4, "four, in the order FL, FR, RL, RR")
     if joints is not None:
         if any(not isinstance(leg, list) or len(leg) != 3 for leg in joints):
             expected = "expected four lists of abduction, thigh, knee"
             raise RobotError(f"robot.joints={joints}: {expected}")
-        legs = [joints_of_names(m, leg) for leg in joints]
+        legs = [bodies.joints_of_names(m, leg) for leg in joints]
     elif feet is not None:
         legs = legs_of_feet(m, base, feet)
     else:
@@ -66,7 +58,7 @@ def find_legs(
 
 def legs_of_feet(m: mujoco.MjModel, base: str, feet: list[Any]) -> list[list[int]]:
     """The joints of four legs: the three hinges between the base and each foot."""
-    legs = [hinges_between(m, m.body(base).id, locate(m, name)[0]) for name in feet]
+    legs = [bodies.hinges_between(m, m.body(base).id, bodies.locate(m, name)[0]) for name in feet]
     for name, leg in zip(feet, legs, strict=True):
         if len(leg) != 3:
             hinges = f"{len(leg)} hinges ({', '.join(m.joint(j).name for j in leg)})"
@@ -81,8 +73,8 @@ def guess_legs(m: mujoco.MjModel, base: str) -> list[list[int]]:
     """The joints of the four chains of three hinges below the base."""
     root = m.body(base).id
     parents = {m.body_parentid[b] for b in range(m.nbody) if m.body_jntnum[b]}
-    ends = [b for b in range(m.nbody) if m.body_jntnum[b] and not subtree(m, b) & parents]
-    chains = {b: hinges_between(m, root, b) for b in ends}
+    ends = [b for b in range(m.nbody) if m.body_jntnum[b] and not bodies.subtree(m, b) & parents]
+    chains = {b: bodies.hinges_between(m, root, b) for b in ends}
     legs = [chain for chain in chains.values() if len(chain) == 3]
     if len(legs) != 4:
         listed = ", ".join(f"{len(chain)} to {m.body(b).name!r}" for b, chain in chains.items())
@@ -112,7 +104,7 @@ def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], fixed: bool) 
 
 def corners(m: mujoco.MjModel, base: int, legs: list[list[int]]) -> list[int]:
     """The index in LEGS of each leg, by the mean position of its joints in the base's frame."""
-    d = kinematics(m)
+    d = bodies.kinematics(m)
     local = np.array([d.xanchor[leg].mean(0) for leg in legs]) - d.xpos[base]
     local = local @ d.xmat[base].reshape(3, 3)
     x, y = (local - local.mean(0))[:, :2].T
@@ -130,7 +122,7 @@ def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
     Raises:
         RobotError: the abductions turn about y of the base, the thighs and knees about x.
     """
-    d = kinematics(m)
+    d = bodies.kinematics(m)
     ids = [[m.joint(name).id for name in leg] for leg in joints]
     axes = np.abs(d.xaxis[ids] @ d.xmat[m.body(base).id].reshape(3, 3))  # (leg, joint, xyz)
     if (axes[:, 0, 1] > ALONG).all() and (axes[:, 1:, 0] > ALONG).all():
