@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -122,6 +123,15 @@ def robot_keys(**keys: Any) -> dict[str, Any]:
 def make_robot(**keys: Any) -> Loaded:
     """The quadruped that conf/robot/own.yaml describes with other values of these keys."""
     return load_as("quadruped", **robot_keys(**keys))
+
+
+def same_model(a: mujoco.MjModel, b: mujoco.MjModel) -> bool:
+    """Whether two models are bit for bit the same."""
+    sizes = mujoco.mj_sizeModel(a), mujoco.mj_sizeModel(b)
+    images = [np.zeros(size, np.uint8) for size in sizes]
+    for model, image in zip((a, b), images, strict=True):
+        mujoco.mj_saveModel(model, None, image)
+    return np.array_equal(images[0], images[1])
 
 
 def make_settings(**numbers: Any) -> Settings:

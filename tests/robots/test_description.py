@@ -1,4 +1,4 @@
-"""What is said of a loaded robot: where its values come from, and why it does not stand."""
+"""Reasons of a loaded robot: where its values come from, and why it does not stand."""
 
 import random
 import re
@@ -45,8 +45,8 @@ def test_reasons(load):
     assert why["stance"] == "bent legs with the feet below the hips"
     assert why["kp"] == "the gains of the file's servos, with which it stands"
     assert why["torque"] == "the limits in the file" and "the inertia of a leg" in why["armature"]
-    given = {"kp": 20.0, "base": loaded.robot.base}
-    why = reasons(given, load(text, **given))
+    values = {"kp": 20.0, "base": loaded.robot.base}
+    why = reasons(values, load(text, **values))
     assert not {"kp", "base"} & why.keys()
 
     weak = re.sub(r'kp="[^"]+" kv="[^"]+"', 'kp="0.01" kv="0.001"', text)
