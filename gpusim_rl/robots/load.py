@@ -149,6 +149,7 @@ def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel
         if candidate in tried:
             continue
         tried.append(candidate)
+        # Meshes do not move the robot: those that collide are boxes in both specs.
         trial, qpos = meshless.copy(), shape.qpos(stance)
         add_servos(trial, shape.servos, candidate, qpos)
         height, line = shape.check(trial.compile())

@@ -360,7 +360,8 @@ def test_too_little_room_is_a_fault(backend):
     sim = make_sim(backend, model, 8, **room)
     qpos, qvel = starts(0, 8)
     qpos[:, 2] = torch.where(every(8, 2), 0.1, 5.0)
-    qpos[:, 3:7], qpos[:, 7] = torch.tensor([1.0, 0, 0, 0]), 0.0
+    if backend == "warp":  # upright and away from the limits of the hip
+        qpos[:, 3:7], qpos[:, 7] = torch.tensor([1.0, 0, 0, 0]), 0.0
     sim.reset(every(8), qpos, 0 * qvel)
     sim.step(2)
     assert torch.equal(sim.fault(), every(8, 2))

@@ -72,8 +72,7 @@ class Quadruped(Walker):
         self.joints = Joints([name for leg in legs for name in leg], (1, 3, 12), expected)
         self.servos = dict(zip(NAMES, self.joints.names, strict=True))
         self.labels = dict(zip(LEGS, (foot.geom_name for foot in self.feet), strict=True))
-        self.guess = GUESSES[0]  # the one that is tried, and whether the file's gains are
-        self.from_file = True
+        self.guess, self.from_file = GUESSES[0], True  # tried now; with the gains of the file
         if line := check_forward(m, base, legs):
             warn_once(f"warning: {robot.mjcf}: {line}")
         for foot in self.feet:
@@ -101,6 +100,7 @@ class Quadruped(Walker):
         """
         stances = self.joints.stances(self.robot, self.original)
         stances += [] if self.robot.stance is not None else [self.legs.crouch()]
+        # Gains of the file come before guesses: its maker has tuned them to this robot.
         for self.guess, self.from_file, stance in product(GUESSES, (True, False), stances):
             self.inertia = self.legs.inertia(stance)  # kg m²
             self.torque_scale = self.legs.torque_scale(stance)  # N m
