@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -23,7 +24,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.policy import ActorCritic
-from gpusim_rl.robots.quadruped import loading as importer
+from gpusim_rl.robots.load import Loaded, load_as
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.factory import make
@@ -119,9 +120,18 @@ def robot_keys(**keys: Any) -> dict[str, Any]:
     return {key: section[key] for key in section if key not in ("name", "actuator")}
 
 
-def make_robot(**keys: Any) -> importer.LoadedRobot:
-    """The robot that conf/robot/own.yaml describes with other values of these keys."""
-    return importer.load_robot(**robot_keys(**keys))
+def make_robot(**keys: Any) -> Loaded:
+    """The quadruped that conf/robot/own.yaml describes with other values of these keys."""
+    return load_as("quadruped", **robot_keys(**keys))
+
+
+def same_model(a: mujoco.MjModel, b: mujoco.MjModel) -> bool:
+    """Whether two models are bit for bit the same."""
+    sizes = mujoco.mj_sizeModel(a), mujoco.mj_sizeModel(b)
+    images = [np.zeros(size, np.uint8) for size in sizes]
+    for model, image in zip((a, b), images, strict=True):
+        mujoco.mj_saveModel(model, None, image)
+    return np.array_equal(images[0], images[1])
 
 
 def make_settings(**numbers: Any) -> Settings:

@@ -77,7 +77,7 @@ class Actuator:
             return mjm
         model = copy.copy(mjm)
         if self.friction is not None:
-            driven = self.spread("friction", mjm.nu)
+            driven = self.per_joint("friction", mjm.nu)
             model.dof_frictionloss[mjm.jnt_dofadr[joints(mjm)]] = driven
         if self.kind != "position":
             check_servos(mjm, self.kind)
@@ -86,7 +86,7 @@ class Actuator:
             model.actuator_ctrllimited[:], model.actuator_forcelimited[:] = 0, 0
         return model
 
-    def spread(self, key: str, nu: int) -> np.ndarray:
+    def per_joint(self, key: str, nu: int) -> np.ndarray:
         """(nu,) the number of a key for each joint; ValueError if there are neither 1, 3 nor nu."""
         value = np.atleast_1d(np.asarray(getattr(self, key), dtype=np.float64))
         if len(value) not in (1, nu) and (len(value) != 3 or nu % 3):
@@ -96,7 +96,7 @@ class Actuator:
         return np.tile(value, nu // len(value))
 
     def about(self) -> dict[str, Any]:
-        """What an exported policy says of the actuators it was trained with.
+        """The facts of the actuators in an exported policy, which was trained with them.
 
         Its robot does not have to imitate them.
         """

@@ -320,8 +320,8 @@ def test_quarantine(kind, file):
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
 def test_an_incident_is_stepped_again(kind, file, tmp_path):
-    """What is kept of the worst step, the actuators' memory too, leads play.py repro= to where that
-    step led."""
+    """The record of the worst step, with the actuators' memory, leads play.py repro= to where
+    that step led."""
     env, plan = worlds(kind, file, stagger=False), actions(4)
     for action in plan[:3]:
         env.step(action)
@@ -414,9 +414,9 @@ def net_file(tensors: dict[str, torch.Tensor], **changes) -> bytes:
     """A network's file with other metadata; `...` leaves a key out."""
     metadata = {"format": 1, "dt": 0.0025, "offsets": [0, 4, 8]}
     metadata |= {"error": 0.3, "speed": 5.0, "torque": 15.0} | changes
-    kept = {key: value for key, value in metadata.items() if value is not ...}
+    whole = {key: value for key, value in metadata.items() if value is not ...}
     copied = {name: x.clone() for name, x in tensors.items()}
-    return to_bytes(copied, metadata={KEY: json.dumps(kept)})
+    return to_bytes(copied, metadata={KEY: json.dumps(whole)})
 
 
 def broken_metadata(good: dict[str, torch.Tensor]) -> dict[str, bytes]:
