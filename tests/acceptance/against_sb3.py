@@ -121,7 +121,7 @@ def make_sb3(args: argparse.Namespace) -> Any:
 
 def learn_sb3(args: argparse.Namespace) -> dict[str, Any]:
     """Stable-Baselines3's training, judged ten times; the last is what counts."""
-    from gpusim_rl.tools.bench.trial import Clock
+    from gpusim_rl.tools.bench.training_run import Clock
 
     begun = time.perf_counter()
     model = make_sb3(args)
@@ -157,7 +157,7 @@ def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
     begun = time.perf_counter()
     import torch
 
-    from gpusim_rl.tools.bench.trial import Clock, keep_actors, warm_up
+    from gpusim_rl.tools.bench.training_run import Clock, keep_actors, warm_up
     from gpusim_rl.training import trainer as program
 
     own = [
