@@ -9,7 +9,6 @@ It needs neither a network nor another file. Nothing of a run is executed.
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,20 +43,20 @@ def common_folder(runs: list[Path]) -> Path:
 
 def parse(words: list[str]) -> tuple[list[Path], Path]:
     """The runs, and the file to write; ValueError or OSError in one line if the words are wrong."""
-    named, out = [], None
+    paths, out = [], None
     for word in words:
         key, equals, value = word.partition("=")
         if word.startswith("-") or (equals and key.isidentifier() and key != "out"):
             raise ValueError(f"{word}: expected RUN directories, and perhaps out=FILE.html")
         if not (equals and key == "out"):
-            named.append(word)
+            paths.append(word)
         elif out is not None:
             raise ValueError(f"out={value}: out= is given twice")
         else:
             out = value
-    if not named:
+    if not paths:
         raise ValueError("expected a run directory, such as runs/quadruped/…")
-    runs = list({run.resolve(): run for run in runs_of(named)}.values())
+    runs = list({run.resolve(): run for run in runs_of(paths)}.values())
     if out is None:
         folder = runs[0] if len(runs) == 1 else common_folder(runs)
         out = str(folder / "report.html")
@@ -107,7 +106,3 @@ def main(words: list[str]) -> None:
         runs, out = parse(words)
         write(runs, out)
     print(f"wrote {errors.printable(str(out))}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -38,26 +38,26 @@ def sections(settings: curves.Settings) -> dict[str, list[str]]:
     def happened(name: str) -> bool:
         return any(np.nan_to_num(run.columns[name]).any() for run in runs if name in run.columns)
 
-    def labelled(*metrics: str) -> dict[str, str]:
+    def with_labels(*metrics: str) -> dict[str, str]:
         return {name: label(runs, name) for name in metrics}
 
     others = {*LEARNING, *ENDINGS, *SPEED, *NO_PANEL}
     panels = {
-        "Learning": labelled(*LEARNING),
+        "Learning": with_labels(*LEARNING),
         "Reward terms": below("reward/"),
         "Measures": below("measure/"),
-        "How episodes end, and what goes wrong": labelled(*filter(happened, ENDINGS)),
-        "Optimization": labelled(*(x for x in names if "/" not in x and x not in others)),
+        "How episodes end, and what goes wrong": with_labels(*filter(happened, ENDINGS)),
+        "Optimization": with_labels(*(x for x in names if "/" not in x and x not in others)),
         "Schedules": below("schedule/"),
-        "Throughput": labelled(*SPEED),
+        "Throughput": with_labels(*SPEED),
     }
     with curves.style():
         pictures = {title: [curves.chart(settings, x)] for title, x in panels.items()}
         share = [f"share/{name}" for name in curves.SHARES]
         if len(settings) == 1:
             pictures["Throughput"].append(curves.shares(runs, share, "other", "share of the time"))
-    drawn = {title: list(filter(None, addresses)) for title, addresses in pictures.items()}
-    return {title: addresses for title, addresses in drawn.items() if addresses}
+    pictures = {title: list(filter(None, addresses)) for title, addresses in pictures.items()}
+    return {title: addresses for title, addresses in pictures.items() if addresses}
 
 
 def film_address(run: Summary) -> str:

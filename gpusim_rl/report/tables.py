@@ -170,14 +170,14 @@ def episodes_of(run: Summary) -> int:
 def failures(run: Summary) -> list[tuple[str, str]]:
     """(cause, how often), of the evaluation and of the end of the training."""
     episodes, rows = episodes_of(run), []
-    missed = {"success": "no success"} | MISSED
-    shares = {why: 1 - run.scores[name] for name, why in missed.items() if name in run.scores}
+    causes = {"success": "no success"} | MISSED
+    shares = {why: 1 - run.scores[name] for name, why in causes.items() if name in run.scores}
     shares |= {why: run.scores[name] for name, why in FAILED.items() if name in run.scores}
     limit = shares.get("no success", 1.0) + 1e-6  # what happens more often is no cause
     for cause, share in shares.items():
         if 0 <= share <= min(limit, 1) and episodes:
-            counted = f"{round(share * episodes)} of {episodes} episodes"
-            rows.append((f"evaluation: {cause}", counted))
+            count = f"{round(share * episodes)} of {episodes} episodes"
+            rows.append((f"evaluation: {cause}", count))
     for name, what in PER_EPISODE.items():
         if name in run.scores:
             rows.append((f"evaluation: {what}", f"{run.scores[name]:.4g} per episode"))

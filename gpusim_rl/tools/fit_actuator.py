@@ -103,15 +103,15 @@ def numbers(key: str, value: str) -> list[float]:
     """The numbers of a key; ValueError if there are too many or one is out of bounds."""
     kind = float if key == "history" else int
     try:
-        parsed = [kind(x) for x in value.strip("[]").split(",")]
+        values = [kind(x) for x in value.strip("[]").split(",")]
     except ValueError:
         raise ValueError(f"{key}={value}: expected numbers, such as {DEFAULTS[key]}") from None
     bounds = {"history": (0, 10), "hidden": (1, WIDEST), "steps": (1, 10**7), "seed": (0, 2**31)}
     low, high = bounds[key]
     count = 1 if key in ("steps", "seed") else DEEPEST - 1
-    if len(parsed) > count or not all(low <= x <= high for x in parsed):
+    if len(values) > count or not all(low <= x <= high for x in values):
         raise ValueError(f"{key}={value}: expected at most {count}, from {low} to {high}")
-    return parsed
+    return values
 
 
 def look_back(history: list[float], dt: float) -> list[int]:

@@ -80,8 +80,8 @@ def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
                 f"({str(row['changed'])[:200]}): its config.yaml is not what began it"
             )
         if isinstance(row.get("sha256"), dict):
-            named = {current_name(name): value for name, value in row["sha256"].items()}
-            hashes[row["iteration"]] = named
+            by_name = {current_name(name): value for name, value in row["sha256"].items()}
+            hashes[row["iteration"]] = by_name
     return hashes
 
 

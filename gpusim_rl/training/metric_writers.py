@@ -1,4 +1,4 @@
-"""Where metrics, film and policy go besides the run directory: W&B or TensorBoard."""
+"""Loggers of metrics, films and policies besides the run directory: W&B and TensorBoard."""
 
 import os
 import struct

@@ -81,7 +81,7 @@ def main(words: list[str]) -> None:
         print(__doc__)
         return
     with errors.one_line_errors():
-        words, values = split(words, ("out",))
+        words, values = split(words, ("out=",))
         check_available()
         validate.writable("out", values.get("out"))
         results = run_bench(["task.training=exact", *words])  # as mjlab has it

@@ -22,7 +22,7 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.tools.bench import output
-from gpusim_rl.tools.bench.levels import configure, timed
+from gpusim_rl.tools.bench.levels import configure, measure_seconds
 from gpusim_rl.training.memory import make_on_device
 
 Samples = tuple[Tensor, ...]  # obs, critic, action, mean, std, logp, advantage, target, value
@@ -145,7 +145,7 @@ def main(words: list[str]) -> None:
         for name, update in updates.items():
             training.load(start, "the start of a rollout")
             training.collect()
-            milliseconds[name].append(1e3 * timed(training.env.device, update)[0])
+            milliseconds[name].append(1e3 * measure_seconds(training.env.device, update)[0])
     ratios = [b / a for a, b in zip(*milliseconds.values(), strict=True)]
     lines = [
         f"{name}: {median(x):.4g} ms ({min(x):.4g} to {max(x):.4g})"

@@ -15,8 +15,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpusim_rl.config import validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import CONF
@@ -26,8 +24,6 @@ from gpusim_rl.tools.bench import output
 LEVELS = ("physics_only", "env", "training")
 HEADS = ("task, sim", "worlds", *(f"{level} steps/s" for level in LEVELS), "of physics", "memory")
 TASKS = sorted(file.stem for file in (CONF / "task").glob("*.yaml"))
-CHOICES = {"tasks": TASKS, "sims": ["native", "warp", "mjx"]}
-DEFAULTS = {"tasks": TASKS, "sims": ["native", "warp"]}
 
 
 def run_bench(words: list[str]) -> dict[str, Any]:
@@ -45,32 +41,17 @@ def run_bench(words: list[str]) -> dict[str, Any]:
 
 def split(words: list[str], keys: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
     """The words for gpusim_rl.bench, and the values of those whose keys are this program's."""
-    pairs = [word.split("=", 1) for word in words if word.split("=")[0] in keys and "=" in word]
-    return [word for word in words if word.split("=")[0] not in keys], dict(pairs)
-
-
-def parse_list(key: str, text: str) -> list[str]:
-    """The names that tasks= or sims= lists; ValueError if one is unknown."""
-    try:
-        names = yaml.safe_load(text)
-    except yaml.YAMLError:
-        names = None
-    if not isinstance(names, list):
-        raise ValueError(f"{key}={text}: expected a list, such as {key}=[{CHOICES[key][0]}]")
-    for name in names:
-        if name not in CHOICES[key]:
-            raise ValueError(f"{key}: {name!r}: choose among {', '.join(CHOICES[key])}")
-    return names
+    values = dict(word.split("=", 1) for word in words if word.startswith(keys))
+    return [word for word in words if not word.startswith(keys)], values
 
 
 def row(result: dict[str, Any]) -> list[str]:
     """The cells of one measurement."""
     speeds = [result["steps_per_s"][level]["median"] for level in LEVELS]
     share = result["ratios"]["training/physics_only"]["median"]
-    used = sum(result["memory"].values()) / 2**20
-    name = f"{result['task']}, {result['sim']}"
-    cells = [name, str(result["num_envs"]), *(f"{x:,.0f}" for x in speeds)]
-    return [*cells, f"{share:.2f}", f"{used:,.0f} MiB"]
+    memory = sum(result["memory"].values()) / 2**20
+    cells = [f"{result['task']}, {result['sim']}", str(result["num_envs"])]
+    return [*cells, *(f"{x:,.0f}" for x in speeds), f"{share:.2f}", f"{memory:,.0f} MiB"]
 
 
 def main(words: list[str]) -> None:
@@ -79,13 +60,15 @@ def main(words: list[str]) -> None:
         print(__doc__)
         return
     console = output.make_console(110)
+    words, values = split(words, ("tasks=", "sims=", "out="))
     with errors.one_line_errors():
-        words, values = split(words, ("tasks", "sims", "out"))
-        out = values.pop("out", None)
-        lists = DEFAULTS | {key: parse_list(key, text) for key, text in values.items()}
-        validate.writable("out", out)
+        validate.writable("out", values.get("out"))
+    tasks, sims = (
+        values.get(key, default).strip("[]").split(",")
+        for key, default in (("tasks", ",".join(TASKS)), ("sims", "native,warp"))
+    )
+    pairs = [[f"task={task}", f"sim={sim}"] for task in tasks for sim in sims]
     results, failures = [], []
-    pairs = [[f"task={task}", f"sim={sim}"] for task in lists["tasks"] for sim in lists["sims"]]
     for i, pair in enumerate(pairs, 1):
         output.say(console, [f"{i}/{len(pairs)}: {' '.join(pair)}"])
         try:
@@ -93,19 +76,18 @@ def main(words: list[str]) -> None:
                 results.append(run_bench([*pair, *words]))
         except ValueError as error:  # the other pairs go on
             failures.append(str(error))
-        if out:
-            output.write_json(out, results)
+        if "out" in values:
+            output.write_json(values["out"], results)
     table = output.table_of_numbers(*HEADS)
     for result in results:
         table.add_row(*row(result))
     console.print(table)
     if results:
-        made = results[0]["versions"]
-        output.say(console, [f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']}"])
+        machine = results[0]["versions"]
+        output.say(console, [f"{machine['cpu']}, {machine['cores']} cores, GPU {machine['gpu']}"])
     for line in failures:
         errors.warn(f"error: {line}")
-    if failures:
-        raise SystemExit(1)
+    raise SystemExit(bool(failures))
 
 
 if __name__ == "__main__":

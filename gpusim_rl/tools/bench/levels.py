@@ -51,7 +51,7 @@ LEVELS = ("physics_only", "sim", "env", "rollout", "training")
 RATIOS = tuple((level, LEVELS[0]) for level in LEVELS[1:]) + tuple(
     zip(LEVELS[2:], LEVELS[1:-1], strict=True)
 )
-# Keys of a run directory, which a benchmark has not.
+# Keys of a training with a run directory; a benchmark has none.
 WITHOUT = ("resume", "auto_resume", "run_dir", "plan", "stop_at")
 
 State = dict[str, Tensor]  # of a training, all of it
@@ -154,7 +154,7 @@ def warp_engine(task: Task, sim: Warp) -> Engine:
     return Engine(load, play)
 
 
-def timed(device: torch.device, work: Callable[[], object]) -> tuple[float, float]:
+def measure_seconds(device: torch.device, work: Callable[[], object]) -> tuple[float, float]:
     """Seconds of work, all it queued included, and those after which the host was free again."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     wait(device)
@@ -233,13 +233,13 @@ class Levels:
                     ("env", load, partial(self.env, actions)),
                 ):
                     put(start)
-                    seconds[level] += timed(device, work)[0]
+                    seconds[level] += measure_seconds(device, work)[0]
             load(start)
             collect = partial(training.source.collect, training.spec.num_steps)
-            seconds["rollout"] += timed(device, collect)[0]
+            seconds["rollout"] += measure_seconds(device, collect)[0]
             load(start)
             training.timer.take()
-            whole, host = timed(device, training.iteration)
+            whole, host = measure_seconds(device, training.iteration)
             parts = training.timer.take()()
             walls = {name: part.wall for name, part in parts.items()}
             walls |= {"update": group_parts(parts, whole)["update"].wall, "host": host}
@@ -304,8 +304,8 @@ def bench(
     `build_s` are the seconds that making the training took.
     """
     env, load = training.env, os.getloadavg()
-    first = timed(env.device, training.iteration)[0]
-    times = [timed(env.device, training.iteration)[0] for _ in range(cfg["warmup"])]
+    first = measure_seconds(env.device, training.iteration)[0]
+    times = [measure_seconds(env.device, training.iteration)[0] for _ in range(cfg["warmup"])]
     recording = record(training, math.ceil(cfg["seconds"] / min(times)))
     steps, levels = recording.actions[..., 0].numel(), Levels(training)
     rounds: list[dict[str, float]] = []
@@ -373,7 +373,7 @@ def speed_table(results: dict[str, Any]) -> Table:
 
 def lines_below(results: dict[str, Any]) -> Iterator[str]:
     """The lines below the table."""
-    made, load, start = results["versions"], results["load"], results["start_s"]
+    machine, load, start = results["versions"], results["load"], results["start_s"]
     yield (
         f"{results['task']}, {results['num_envs']} worlds, sim={results['sim']},"
         f" device={results['device']}; medians of {results['repeats']} repetitions of"
@@ -389,12 +389,12 @@ def lines_below(results: dict[str, Any]) -> Iterator[str]:
         f" the first iteration {start['first_iteration']:.1f} s"
     )
     yield (
-        f"{made['cpu']}, {made['cores']} cores, GPU {made['gpu']};"
+        f"{machine['cpu']}, {machine['cores']} cores, GPU {machine['gpu']};"
         f" load {load['before'][0]:.1f} to {load['after'][0]:.1f}"
     )
     packages = ("python", "torch", "mujoco", "mujoco-warp", "warp-lang")
-    yield ", ".join(f"{key} {made[key]}" for key in packages)
-    yield f"commit {made['commit']}"
+    yield ", ".join(f"{key} {machine[key]}" for key in packages)
+    yield f"commit {machine['commit']}"
 
 
 def main(words: list[str]) -> None:

@@ -1,6 +1,6 @@
 """`python -m gpusim_rl.bench [MODE] KEY=VALUE …`: the first word may say what is measured.
 
-    python -m gpusim_rl.bench task=quadruped            speed from the bare engine to the training
+    python -m gpusim_rl.bench task=quadruped            speed from the engine alone to the training
     python -m gpusim_rl.bench time 'seeds=[1,2,3]'      time and samples until a policy is good
     python -m gpusim_rl.bench profile task=quadruped    what bounds a training
     python -m gpusim_rl.bench MODE --help               more about levels, time or profile

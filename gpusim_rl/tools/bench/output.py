@@ -1,4 +1,4 @@
-"""How the modes of `bench` say what they measured: a table, lines below it and a JSON file."""
+"""Output of the modes of `bench`: a table, lines below it and a JSON file."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ def command_line() -> str:
 
 
 def make_console(width: int = 100) -> Console:
-    """The terminal. What is no terminal gets tables of at most `width` columns."""
+    """The terminal. A pipe or a file gets tables of at most `width` columns."""
     return Console() if sys.stdout.isatty() else Console(width=width)
 
 

@@ -23,7 +23,7 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.provenance import cores_available, processor, versions
 from gpusim_rl.tools.bench import output
-from gpusim_rl.tools.bench.levels import configure, group_parts, timed
+from gpusim_rl.tools.bench.levels import configure, group_parts, measure_seconds
 from gpusim_rl.training.bottleneck import pages_read, verdict
 from gpusim_rl.training.memory import make_on_device
 
@@ -37,8 +37,8 @@ def measure(
     iterations, total, host, pages = 0, 0.0, 0.0, pages_read()
     bar = progress.add_task("training", total=seconds) if progress else None
     while not iterations or total < seconds:
-        whole, launched = timed(device, training.iteration)
-        iterations, total, host = iterations + 1, total + whole, host + launched
+        whole, launch_s = measure_seconds(device, training.iteration)
+        iterations, total, host = iterations + 1, total + whole, host + launch_s
         if progress and bar is not None:
             progress.update(bar, completed=total)
     parts = group_parts(training.timer.take()(), total)
@@ -100,12 +100,12 @@ def main(words: list[str]) -> None:
     for _ in range(cfg["warmup"]):
         training.iteration()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        measured = measure(training, cfg["seconds"], progress)
+        numbers = measure(training, cfg["seconds"], progress)
     results = {
         "command": output.command_line(),
         "task": cfg["task"]["name"],
         **{key: cfg[key] for key in ("num_envs", "num_steps")},
-        **measured,
+        **numbers,
         "on": versions() | {"cpu": processor(), "load": os.getloadavg()},
     }
     console.print(share_table(results))

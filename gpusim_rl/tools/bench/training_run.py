@@ -52,8 +52,9 @@ class Clock:
         """Work inside takes no time."""
         before = self.now()
         yield
-        spent = (now - then for now, then in zip(self.now(), before, strict=True))
-        wall, cpu = (away + more for away, more in zip(self.away, spent, strict=True))
+        wall, cpu = (
+            away + now - then for away, now, then in zip(self.away, self.now(), before, strict=True)
+        )
         self.away = wall, cpu
 
 
@@ -78,7 +79,7 @@ def warm_up(learner: Any) -> None:
 
 
 def keep_actors(loop: Any, clock: Clock, every: int) -> list[Actor]:
-    """Have a loop keep every n-th actor and the last in the list returned.
+    """Make a loop copy every n-th actor and its last one into the list that is returned.
 
     The clock does not count the copies, nor evaluations during training.
     """
@@ -90,11 +91,11 @@ def keep_actors(loop: Any, clock: Clock, every: int) -> list[Actor]:
         count += 1  # not learner.iterations, which a roll-back lowers
         if last or count % every == 0:
             wait(learner)
-            spent = clock.read()
+            times = clock.read()
             with clock.paused():
                 weights = {k: v.detach().clone() for k, v in learner.policy.state_dict().items()}
             steps = count * learner.size * learner.env.group.size
-            actors.append(Actor(count, steps, *spent, weights))
+            actors.append(Actor(count, steps, *times, weights))
         return last
 
     def evaluate_paused(learner: Any) -> float:
