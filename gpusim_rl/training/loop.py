@@ -24,7 +24,7 @@ Row = dict[str, float]
 METRICS = (
     Metric("env_steps", "train/env_steps", "env steps"),
     Metric("time_s", "perf/time_s", "time of training [s]"),
-    Metric("success", "train/success", "success", ".3f"),
+    Metric("success", "train/success", "success, of evaluations while training", ".3f"),
     Metric("rollbacks", "train/rollbacks", "roll-backs"),
     Metric("eval/*", "eval/*"),
 )
