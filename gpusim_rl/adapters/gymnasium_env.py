@@ -188,7 +188,7 @@ class World(gymnasium.Env):
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Of the one world."""
+        """The info of the one world."""
         return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}
 
     def render(self) -> Any:

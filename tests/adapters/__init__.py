@@ -1,0 +1,1 @@
+KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}
