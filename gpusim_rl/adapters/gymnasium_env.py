@@ -225,10 +225,7 @@ def make(
 def register() -> None:
     """Make `gpusim_rl/<task>-v0` known to Gymnasium."""
     for task in compose.choices("task"):
-        one, many = (
-            "gpusim_rl.adapters.gymnasium_env:World",
-            "gpusim_rl.adapters.gymnasium_env:make",
-        )
+        one, many = f"{__name__}:World", f"{__name__}:make"
         gymnasium.register(
             f"gpusim_rl/{task}-v0", one, vector_entry_point=many, kwargs={"task": task}
         )

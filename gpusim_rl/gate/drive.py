@@ -89,10 +89,9 @@ class ReadingErrors:
         self.bias, self.noise, self.rng = {}, {}, {}
         units = {x["name"]: x.get("units", []) for x in plan.robot.policy.about["inputs"]}
         for name, width in plan.robot.policy.needs.items():
+            names = units[name] or [""] * width
             bias, noise = (
-                np.array(
-                    [plan.settings[key].get(unit, 0.0) for unit in units[name] or [""] * width]
-                )
+                np.array([plan.settings[key].get(unit, 0.0) for unit in names])
                 for key in ("bias", "noise")
             )
             offset = plan.rng(f"{name} bias").uniform(-bias, bias, (plan.count, width))

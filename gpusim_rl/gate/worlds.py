@@ -25,6 +25,7 @@ class Worlds:
         qpos, qvel, ctrl: its tensors as arrays (B, …); the last two may be written.
         data: more fields of MjData, name → (B, …).
         sensors: name → (B, width), of the last step.
+        states, columns: reading of joints → qpos or qvel, and its columns of them.
         normal: (B, 3) of the ground.
         pivot: (3,) the point below the robot's start, about which the ground is turned [m].
     """
@@ -42,6 +43,13 @@ class Worlds:
         self.sensors = {
             model.sensor(i).name: self.sim.sensordata.numpy()[:, first : first + width]
             for i, (first, width) in enumerate(ends)
+        }
+        position, speed = JOINTS
+        addresses: dict[str, Array] = {position: model.jnt_qposadr, speed: model.jnt_dofadr}
+        self.states: dict[str, Array] = {position: self.qpos, speed: self.qvel}
+        self.columns = {
+            name: [addresses[name][model.joint(joint).id] for joint in joints]
+            for name, joints in robot.policy.reads.items()
         }
         self.pivot = np.array([*safe_state(model).xpos[robot.base][:2], ground(model)])
         slope, towards = (torch.from_numpy(joined(plans, x)) for x in ("slope", "towards"))
@@ -97,16 +105,10 @@ class Worlds:
 
     def readings(self) -> dict[str, Array]:
         """(B, width) of each reading that the policy needs, without any error."""
-        policy, model, values = self.robot.policy, self.robot.model, {}
-        for name in policy.needs:
-            if name not in JOINTS:
-                values[name] = self.sensors[name].copy()
-                continue
-            ids = [model.joint(joint).id for joint in policy.reads[name]]
-            position = name == JOINTS[0]
-            address = model.jnt_qposadr if position else model.jnt_dofadr
-            values[name] = (self.qpos if position else self.qvel)[:, address[ids]]
-        return values
+        return {
+            name: self.states[name][:, self.columns[name]] if name in JOINTS else self.sensors[name]
+            for name in self.robot.policy.needs
+        }
 
     def step(self, which: Array) -> Array:
         """Advance the worlds of which (B,) bool by a control step; (B,) those that failed."""

@@ -83,14 +83,7 @@ class RunRollout:
     """
 
     def __init__(
-        self,
-        policy: Any,
-        task: Any,
-        worlds: int,
-        *,
-        weights: Numbers,
-        noise: Numbers,
-        seed: int,
+        self, policy: Any, task: Any, worlds: int, *, weights: Numbers, noise: Numbers, seed: int
     ):
         from gpusim_rl.deploy.describe import describe_command
         from gpusim_rl.evaluation.evaluate import evaluation_env

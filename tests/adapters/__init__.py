@@ -1,1 +1,0 @@
-KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}

@@ -1,6 +1,8 @@
-"""Where the adapters are tested."""
+"""Worlds of the adapters' tests: in MuJoCo C on one thread, in a directory of their own."""
 
 import pytest
+
+KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}
 
 
 @pytest.fixture(autouse=True)

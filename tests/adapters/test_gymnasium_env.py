@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from gpusim_rl.adapters import gymnasium_env
-from tests.adapters import KEYS
+from tests.adapters.conftest import KEYS
 
 HONEST = (
     "minimum value is -infinity",

@@ -16,7 +16,7 @@ if not shutil.which("git"):
 from rsl_rl.runners import OnPolicyRunner
 
 from gpusim_rl.adapters import rsl_rl_env
-from tests.adapters import KEYS
+from tests.adapters.conftest import KEYS
 
 
 def test_a_step_is_the_envs():

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from gpusim_rl.adapters import gymnasium_env, sb3_env
 from tests.acceptance.adapters import CARTPOLE, judge
-from tests.adapters import KEYS
+from tests.adapters.conftest import KEYS
 
 
 def test_ends_are_told_as_stable_baselines3_has_them():
