@@ -210,6 +210,17 @@ def test_totals_of_one_step(robot):
     assert {key: result[key][0] for key in expected} == pytest.approx(expected)
 
 
+def test_worlds_that_fell_stand_still(robot):
+    """A step moves the worlds that it is for, as if they were alone, and no other."""
+    worlds, twin = (Worlds([planned(robot, "normal")]) for _ in range(2))
+    before = worlds.qpos.copy()
+    assert not worlds.step(np.array([True, False, True, False])).any()
+    assert not twin.step(np.full(4, True)).any()
+    np.testing.assert_array_equal(worlds.qpos[::2], twin.qpos[::2])
+    np.testing.assert_array_equal(worlds.qpos[1::2], before[1::2])
+    assert (worlds.qpos[::2] != before[::2]).any(1).all()
+
+
 def test_a_base_that_is_low_or_touches_has_fallen(robot):
     """A robot that lies on its base has fallen, however upright; so has one that is too low."""
     worlds = Worlds([planned(robot, "normal", count=2)])
