@@ -10,7 +10,7 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.play import player
 
-MOST_LINES = 3  # failures that are printed; out= holds all
+MAX_LINES = 3  # failures that are printed; out= holds all
 
 
 def gate_policy(cfg: dict[str, Any]) -> None:
@@ -141,8 +141,8 @@ def failure(path: Path, report: dict[str, Any]) -> str:
     """Why a policy or its variants fail, in a line; empty if they pass. A pass is printed."""
     if report["verdict"] != "pass":
         lines = report["complaints"]
-        more = f"; and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
-        return f"{path} fails the gate: {'; '.join(lines[:MOST_LINES])}{more}"
+        more = f"; and {len(lines) - MAX_LINES} more" if len(lines) > MAX_LINES else ""
+        return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}"
     print(f"{path} passes the gate; the verdict is written into the file")
     refused = [x["variant"] for x in report.get("variants", []) if x["refused"]]
     return f"{path}: refused variants: {', '.join(refused)}" if refused else ""

@@ -101,12 +101,14 @@ def write_verdict(path: Path, report: Report, settings: Settings, judged: bytes)
     data, mode = read_whole(path, MAX_BYTES), path.stat().st_mode
     if digest(data) != digest(judged):
         raise ValueError(f"{path} was changed while it was judged: judge it again")
-    short = {key: report[key] for key in VERDICT_KEYS}
-    short["scenarios"] = {x["scenario"]: x["success"]["value"] for x in report["rows"]}
-    share = report["success"]
-    short |= {"success": share["value"], "success_interval": share["interval"]}
-    short |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-    write_whole(path, with_verdict(data, short | {"settings": settings_hash(settings)}))
+    verdict = {key: report[key] for key in VERDICT_KEYS} | {
+        "scenarios": {x["scenario"]: x["success"]["value"] for x in report["rows"]},
+        "success": report["success"]["value"],
+        "success_interval": report["success"]["interval"],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": settings_hash(settings),
+    }
+    write_whole(path, with_verdict(data, verdict))
     path.chmod(stat.S_IMODE(mode))
 
 

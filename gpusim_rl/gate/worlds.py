@@ -12,8 +12,8 @@ from gpusim_rl.gate.scenarios import UP, Plan, joined
 from gpusim_rl.sim.native import Native
 
 Array = np.ndarray
-FIELDS = ("geom_friction", "pair_friction", "body_mass", "geom_pos", "geom_quat")  # of each world
 SLIDING = {"geom_friction": 1, "pair_friction": 2}  # field → how many numbers are of sliding
+FIELDS = (*SLIDING, "body_mass", "geom_pos", "geom_quat")  # with a value of each world
 LEAST_MASS = 0.1  # of the base's mass, that a negative payload leaves
 
 
@@ -33,8 +33,7 @@ class Worlds:
     def __init__(self, plans: list[Plan]):
         self.robot = robot = plans[0].robot
         model, self.count = robot.model, sum(plan.count for plan in plans)
-        fields = [name for name in FIELDS if model.npair or name != "pair_friction"]
-        self.sim = Native(model, self.count, fields=tuple(fields), threads=cores_available())
+        self.sim = Native(model, self.count, fields=FIELDS, threads=cores_available())
         self.qpos, self.qvel = self.sim.qpos.numpy(), self.sim.qvel.numpy()
         self.ctrl = self.sim.ctrl.numpy()
         names = ("xpos", "xmat", "actuator_force", "actuator_velocity")
@@ -64,9 +63,8 @@ class Worlds:
         model, base = self.robot.model, self.robot.base
         friction = torch.from_numpy(joined(plans, "friction"))[:, None, None]
         for name, columns in SLIDING.items():
-            if name == "geom_friction" or model.npair:
-                sliding = self.sim.model(name)[..., :columns]
-                sliding.copy_(torch.where(friction.isnan(), sliding, friction))
+            sliding = self.sim.model(name)[..., :columns]
+            sliding.copy_(torch.where(friction.isnan(), sliding, friction))
         # of the whole robot's mass, at the base's center of mass
         added = joined(plans, "payload") * model.body_subtreemass[base]
         mass = np.maximum(model.body_mass[base] + added, LEAST_MASS * model.body_mass[base])
