@@ -1,4 +1,4 @@
-"""What the adapters to other trainers share: an Env made from a task's name and the words of
+"""Common parts of the adapters to other trainers: an Env made from a task's name and the words of
 train.py's command line."""
 
 import json
@@ -43,23 +43,23 @@ def compose_config(
         f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
         for key, value in deep.items()
     ]
-    given = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
+    changed = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
     # Whatever learns with another trainer is judged in the same worlds, so they are exact.
-    exact = [] if any(trees.is_below(key, ("task.training",)) for key in given) else [EXACT]
+    exact = [] if any(trees.is_below(key, ("task.training",)) for key in changed) else [EXACT]
     cfg = compose.compose_plain("config", [*words, *overrides, *exact])
     validate.check_values(cfg)
     cfg |= validate.find_codes(cfg, named={"task": str(keys["task"])})
     plan = {
         key: entry
         for key, entry in (cfg["curriculum"] or {}).items()
-        if not trees.is_below(key, given)
+        if not trees.is_below(key, changed)
     }
     # No schedule runs here. It only gives the numbers that the caller did not.
-    return robot_size.fit_to_robot(curriculum.config_at(plan, cfg), given)
+    return robot_size.fit_to_robot(curriculum.config_at(plan, cfg), changed)
 
 
 def plain(value: Any) -> Any:
-    """What JSON does not know: numpy's numbers as Python's, anything else as a word."""
+    """The JSON form of a value that JSON lacks: a number of NumPy's is Python's, else a word."""
     # numbers of a caller's words, before anything is built
     return value.item() if hasattr(value, "item") else str(value)
 

@@ -189,7 +189,7 @@ class World(gymnasium.Env):
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Of the one world."""
+        """The info of the one world."""
         return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}
 
     def render(self) -> Any:
@@ -226,10 +226,7 @@ def make(
 def register() -> None:
     """Make `gpusim_rl/<task>-v0` known to Gymnasium."""
     for task in compose.choices("task"):
-        one, many = (
-            "gpusim_rl.adapters.gymnasium_env:World",
-            "gpusim_rl.adapters.gymnasium_env:make",
-        )
+        one, many = f"{__name__}:World", f"{__name__}:make"
         gymnasium.register(
             f"gpusim_rl/{task}-v0", one, vector_entry_point=many, kwargs={"task": task}
         )

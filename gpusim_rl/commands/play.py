@@ -160,11 +160,11 @@ def show(cfg: dict[str, Any], mode: str) -> None:
 
     with errors.one_line_errors():
         if run:
-            ppo, config = player.load_run(run, cfg)
-            rollout, frames = player.play_run(run, ppo, config, cfg, choose)
+            rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
         else:
-            rollout, frames = player.play_onnx(Path(cfg["onnx"]), choose)
+            rollout = player.file_rollout(Path(cfg["onnx"]))
             gate.say_verdict(Path(cfg["onnx"]))
+        frames = player.frames_of(rollout, choose, several=bool(cfg["worlds"]))
         fixed_command(rollout.about, cfg["command"])
         if mode == "viewer":
             controls = keys[0] if keys else Keys((), ())

@@ -94,39 +94,25 @@ def how_to_evaluate(config: dict[str, Any], cfg: dict[str, Any]) -> dict[str, An
     return keys | dict(episodes=cfg["episodes"], progress=errors.warn)
 
 
-def check_rough(run: Any, task: Any, asked: str) -> None:
-    """ValueError unless the task of a run is on rough ground, which play.py was asked for."""
+def check_rough(run: Any, task: Any, words: str) -> None:
+    """ValueError, which begins with words of the command line, unless a task is on rough ground."""
     if not task.takes_terrain:
-        raise ValueError(f"{asked}: the task of {run.path} is on flat ground")
+        raise ValueError(f"{words}: the task of {run.path} is on flat ground")
 
 
-def shown_task(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
+def task_on_ground(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
     """The task of a run on one kind or level of its rough ground; None leaves it as it is.
 
     ValueError if there is none.
     """
     only: dict[str, Any] = {} if level is None else {"level": level}
-    asked = [f"level={level}"] * len(only)
+    words = [f"level={level}"] * len(only)
     if kind is not None:
-        only, asked = only | {"kinds": (kind,)}, [*asked, f"kind={kind}"]
+        only, words = only | {"kinds": (kind,)}, [*words, f"kind={kind}"]
     if not only:
         return task
-    check_rough(run, task, " ".join(asked))
+    check_rough(run, task, " ".join(words))
     return replace(task, terrain=task.terrain | only)
-
-
-def play_run(
-    run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any], choose: Choose
-) -> tuple[RunRollout, Frames]:
-    """Worlds as an evaluation steps them, worlds= of them or one, and their frames."""
-    rollout = run_rollout(run, ppo, config, cfg)
-    return rollout, frames_of(rollout, choose, several=bool(cfg["worlds"]))
-
-
-def play_onnx(path: Path, choose: Choose) -> tuple[FileRollout, Frames]:
-    """The world of an exported policy, from its file alone, and its frames."""
-    rollout = file_rollout(path)
-    return rollout, frames_of(rollout, choose)
 
 
 def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames:
@@ -146,7 +132,7 @@ def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames
 
 def run_rollout(run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any]) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
-    task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    task, n = task_on_ground(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
     weights, noise = config["task"]["weights"], config["task"]["noise"]
     return RunRollout(ppo.policy, task, n, weights=weights, noise=noise, seed=cfg["seed"])
 
@@ -185,8 +171,8 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
                 joint and joint in names["joint"] for joint in joints
             )
         else:
-            known = name in names["sensor"] and name not in policy.reads
-            fits = known and model.sensor(name).dim[0] == width
+            is_sensor = name in names["sensor"] and name not in policy.reads
+            fits = is_sensor and model.sensor(name).dim[0] == width
         source = [x.get("source") for x in policy.about["inputs"] if x.get("name") == name]
         if not fits and source == ["estimator"]:
             where = "play its run instead, or give it a sensor of this name"
