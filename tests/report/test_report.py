@@ -267,13 +267,8 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
         Path("run/policy.onnx").write_bytes(b"onnx and ")
 
     monkeypatch.chdir(tmp_path)
-<<<<<<< HEAD
     monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Logged())
-    monkeypatch.setattr(gate, "judge_file", judge_file)
-=======
-    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Kept())
     monkeypatch.setattr(gate, "evaluate_file", evaluate_file)
->>>>>>> p38-gate
     monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", export)
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "gate=true", "iterations=1")
     with pytest.raises(SystemExit) as ended:
