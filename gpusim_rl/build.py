@@ -324,7 +324,7 @@ def join(
     settings, allowed = check_settings(kind, settings)
     changing = live_settings(kind, settings, allowed, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
-    if is_dataclass(settings):
+    if not isinstance(settings, dict):
         learner = kind(spec, replace(settings, **changing))
     else:
         learner = kind(spec, **settings | changing)

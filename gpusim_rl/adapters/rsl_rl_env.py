@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.adapters import common
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 
 try:

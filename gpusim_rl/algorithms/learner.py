@@ -6,7 +6,7 @@ None of them knows a configuration. A learner knows no Env and no Sim either: it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor

@@ -6,7 +6,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from typing import Any
 
@@ -82,9 +82,9 @@ class SimSection:
     threads: int | None = number(CORES, None)
     naconmax: int | None = number(CAPACITY, None)
     njmax: int | None = number(CAPACITY, None)
-    grow: bool = False
-    conditional: bool = False
-    deterministic: bool = False
+    grow: bool | None = None
+    conditional: bool | None = None
+    deterministic: bool | None = None
 
     def __post_init__(self) -> None:
         check(self, "sim")
@@ -206,10 +206,11 @@ class Config:
             raise ValueError(f"task_code={self.task_code!r}: expected here, or null for our code")
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
-        if not isinstance(self.algo.settings, dict):
-            for key, allowed in limits(type(self.algo.settings), "algo").items():
-                for end in ("from", "to") if key in (self.curriculum or {}) else ():
-                    allowed.check(f"curriculum: {key}: {end}", self.curriculum[key][end])
+        if is_dataclass(self.algo.settings):
+            allowed = limits(self.algo.settings, "algo")
+            for key, entry in (self.curriculum or {}).items():
+                if key in allowed:
+                    allowed[key].check(f"curriculum: {key}: from", entry["from"])
 
     def replace(self, values: Mapping[str, Any]) -> "Config":
         """The configuration with other values, such as {"sim.njmax": 60}, checked again."""

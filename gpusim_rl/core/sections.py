@@ -32,9 +32,7 @@ def word(*choices: str) -> Any:
 def limits(kind: Any, section: str) -> dict[str, Range]:
     """Dotted key → what it may hold, of the fields of a dataclass that are numbers."""
     start = f"{section}." if section else ""
-    return {
-        f"{start}{x.name}": x.metadata["range"] for x in fields(kind) if "range" in x.metadata
-    }
+    return {f"{start}{x.name}": x.metadata["range"] for x in fields(kind) if "range" in x.metadata}
 
 
 def check(section: Any, name: str) -> None:
@@ -74,4 +72,3 @@ def arguments(
         key = f"{section}.{unknown[0]}"
         raise ValueError(f"unknown key {key!r} in conf/{file}.yaml: choose one of {names}")
     return values
-

@@ -32,9 +32,7 @@ def evaluated(
     return {"iteration": iteration.iterations, "success": success, "ranges": ranges}
 
 
-def export_policy(
-    iteration: Iteration, cfg: Config, run: Path, path: Path | None = None
-) -> float:
+def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | None = None) -> float:
     """Export a run's controller, checked against the Env. Returns the largest difference.
 
     The ranges of the inputs are those of the final evaluation, if the run has them of this policy.

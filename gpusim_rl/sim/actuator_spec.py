@@ -31,7 +31,8 @@ class Actuator:
     stall: Any = number(OF_JOINTS, None)  # N m, dc: torque at speed 0; the servo's force range
     no_load: Any = number(OF_JOINTS, None)  # rad/s, dc: speed at torque 0
     file: str | None = None  # net: a file that gpusim_rl.fit_actuator wrote
-    friction: Any = number(Range(0, 10**8, null=True), None)  # N m, dry, of the driven joints; the model's
+    # N m, dry, of the driven joints; None: the model's
+    friction: Any = number(Range(0, 10**8, null=True), None)
 
     def __post_init__(self) -> None:
         check(self, "robot.actuator")

@@ -58,7 +58,7 @@ class Training:
         run: Run,
         *,
         note: dict[str, str],
-        build: Callable[[dict[str, Any]], Iteration],
+        build: Callable[[Config], Iteration],
         evaluate: Callable[[Iteration], float],
         table: Dashboard,
     ):

@@ -68,9 +68,7 @@ def measure(cfg: Config, group: ProcessGroup) -> Plan:
     return measure_plan(partial(make_iteration, cfg, group=group), group.size * world_multiple(cfg))
 
 
-def make_on_device(
-    cfg: Config, group: ProcessGroup
-) -> tuple[Iteration, Config, str]:
+def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config, str]:
     """An iteration, its configuration as config.yaml keeps it, and a line of what `gpu` gave.
 
     Args:

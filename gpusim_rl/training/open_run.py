@@ -3,7 +3,6 @@
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save as to_bytes
 from torch import Tensor
@@ -21,7 +20,7 @@ from gpusim_rl.training.progress import is_over, number
 
 START = "start.safetensors"  # of a run: the weights that it began with, by start=
 ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until it goes on
-Opened = tuple[Run, dict[str, str], dict[str, Any]]
+Opened = tuple[Run, dict[str, str], Config]
 
 
 def open_run(cfg: Config, iteration: Iteration) -> Opened:
@@ -77,7 +76,7 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
 
     ValueError if more iterations are done than the configuration wants.
     """
-    run, group = Run.open(Path(cfg.resume)), iteration.group
+    run, group = Run.open(Path(str(cfg.resume))), iteration.group
     if group.rank == 0:
         run.lock()
     state, note, path = run.checkpoints.restore(errors.warn)

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import contextmanager
-from typing import Any
 
 from gpusim_rl.config.sections import Config
 

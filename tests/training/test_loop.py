@@ -21,6 +21,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.evaluation import evaluate as evaluation
@@ -46,9 +47,9 @@ WARP = (
 )
 
 
-def configured(*words: str, base: tuple[str, ...] = WORDS) -> dict:
+def configured(*words: str, base: tuple[str, ...] = WORDS) -> Config:
     """The configuration of a tiny training."""
-    return compose.compose_plain("config", [*base, *words])
+    return Config.of(compose.compose_plain("config", [*base, *words]))
 
 
 @pytest.fixture
@@ -360,7 +361,7 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
     for resumed in (False, True):
         cfg = configured(*words)
         if resumed:
-            cfg = resume.check_training(configured("resume=run"), ["resume=run"])
+            cfg = resume.check_training(configured("resume=run").plain, ["resume=run"])
         with pytest.raises(SystemExit) as ended:
             train.train_or_exit(cfg)
         assert ended.value.code == 1
@@ -372,9 +373,9 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
-    Trainer(resume.check_training(configured("resume=run"), ["resume=run"])).train()
+    Trainer(resume.check_training(configured("resume=run").plain, ["resume=run"])).train()
     assert Path("run/eval.json").exists()
-    train.train_or_exit(resume.check_training(configured("resume=run"), ["resume=run"]))
+    train.train_or_exit(resume.check_training(configured("resume=run").plain, ["resume=run"]))
     assert (
         Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2"
         and len(Run(Path("run")).rows()) == 2
@@ -389,7 +390,7 @@ def test_a_run_that_goes_on_has_not_ended(here):
         file.write_text("{}")
     for more, kept in ((1, True), (2, False)):
         words = ["resume=run", f"iterations={more}"]
-        Trainer(resume.check_training(configured(*words), words)).train()
+        Trainer(resume.check_training(configured(*words).plain, words)).train()
         assert [file.exists() for file in endings] == [kept, kept]
 
 
@@ -418,7 +419,7 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4]
     assert result.iterations == 6
     more = ["resume=run", "iterations=8"]
-    Trainer(resume.check_training(configured(*more), more)).train()
+    Trainer(resume.check_training(configured(*more).plain, more)).train()
     rows = Run(Path("run")).rows()
     # Iteration 7 because the return of 6 is higher, 8 because it is a fourth.
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4, 7, 8]

@@ -1,7 +1,6 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
 import sys
-from typing import Any
 
 import torch
 from torch import Tensor
