@@ -71,6 +71,7 @@ class Iteration:
         self._made = [x.key for x in made]
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
+        self._count = spec.capture(self.count)
         self._rewards = [(spec.capture(x.add_reward), spec.capture(x.update)) for x in rewards]
 
     def iteration(self) -> None:
@@ -103,6 +104,10 @@ class Iteration:
             self.timer.mark("rewards")
             learn(record)
         self.timer.mark("")
+        self._count()
+
+    def count(self) -> None:
+        """Count the iteration on the device. In place."""
         self.spec.iteration.add_(1)
 
     def report(self) -> Callable[[], dict[str, float]]:

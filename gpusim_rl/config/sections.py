@@ -76,7 +76,7 @@ class AlgoSection:
 
 @dataclass(frozen=True, kw_only=True)
 class SimSection:
-    """The section `sim`. Which of its keys count depends on the backend."""
+    """The section `sim`. Which of its keys are there depends on the backend."""
 
     name: str
     threads: int | None = number(CORES, None)
@@ -86,8 +86,11 @@ class SimSection:
     conditional: bool | None = None
     deterministic: bool | None = None
 
-    def __post_init__(self) -> None:
-        check(self, "sim")
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "SimSection":
+        """The section of plain values; ValueError names the first wrong one."""
+        ranges.check(values, "sim", limits(cls, "sim"))
+        return cls(**arguments(cls, values, "sim", f"sim/{values['name']}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +192,7 @@ class Config:
         made = {
             "task": TaskSection.of(plain["task"]),
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
-            "sim": SimSection(**arguments(SimSection, plain["sim"], "sim", "config")),
+            "sim": SimSection.of(plain["sim"]),
             "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
             "robot": RobotSection.of(plain["robot"]),
         }

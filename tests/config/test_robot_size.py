@@ -133,7 +133,7 @@ def test_the_legs_of_our_own_robot():
     """They are as long as the numbers of the task's file are for, so that none is scaled."""
     words = ["robot.mjcf=tasks/assets/quadruped.xml"]
     cfg = compose_plain("config", words)
-    assert robot_size.load(cfg["robot"]).leg == pytest.approx(robot_size.LEG, abs=1e-3)
+    assert robot_size.load_section(cfg["robot"], "quadruped").leg == pytest.approx(robot_size.LEG, abs=1e-3)
     assert asked(words) == part(cfg)
 
 

@@ -347,7 +347,7 @@ def test_a_run_needs_task_code(here):
 def test_a_run_of_an_own_algorithm(here):
     """It is continued with task_code=here, or with auto_resume=true if it is named."""
     cfg = commands.configure("task=quadruped", "algo=mine")
-    run = Run.create(here / "run", cfg)
+    run = Run.create(here / "run", cfg.plain)
     (run.checkpoints.path / "1.safetensors").touch()
     auto = ["auto_resume=true", "run_dir=run"]
     says = "unknown algorithm 'mine': choose one of ppo; or give task_code=here, which imports it "
@@ -356,13 +356,13 @@ def test_a_run_of_an_own_algorithm(here):
             commands.configure(*words)
     (here / "tasks" / "family" / "quadruped.py").write_text(TASK)  # a run of our task stays ours
     again = commands.configure("resume=run", "task_code=here", "iterations=200")
-    assert again["algo"] == cfg["algo"]
-    assert (again["task_code"], again["algo_code"]) == (None, "here")
+    assert again.algo == cfg.algo
+    assert (again.task_code, again.algo_code) == (None, "here")
     (here / "tasks" / "family" / "quadruped.py").unlink()
-    assert commands.configure(*auto, "algo=mine")["algo_code"] == "here"
+    assert commands.configure(*auto, "algo=mine").algo_code == "here"
     with pytest.raises(ValueError, match=r"cannot change: algo\.name mine → ppo"):
         commands.configure("resume=run", "task_code=here", "algo=ppo")
-    run.configure(commands.configure("task=mine", "algo=mine"))
+    run.configure(commands.configure("task=mine", "algo=mine").plain)
     with pytest.raises(ValueError, match="unknown task 'mine'"):
         commands.configure(*auto, "algo=mine")
     (here / "algorithms" / "family" / "mine.py").unlink()
@@ -380,16 +380,16 @@ def test_an_algorithm_that_is_not_named(here):
     ):
         commands.configure("task=quadruped", "algo=other")
     (here / "algorithms" / "ppo.py").write_text("raise OSError")
-    assert commands.configure("task=quadruped", "algo=ppo")["algo_code"] is None
+    assert commands.configure("task=quadruped", "algo=ppo").algo_code is None
 
 
 def test_a_run_to_begin_with(here):
     """start= names a run of the same algorithm with a checkpoint, and only for a new training."""
-    run = Run.create(here / "run", commands.configure("task=quadruped"))
+    run = Run.create(here / "run", commands.configure("task=quadruped").plain)
     with pytest.raises(OSError, match="start=run: this run has no checkpoint"):
         commands.configure("start=run")
     (run.checkpoints.path / "1.safetensors").touch()
-    assert commands.configure("start=run")["start"] == "run"
+    assert commands.configure("start=run").start == "run"
     for words, says in (
         (["algo=mine"], "start=run was trained with algo=ppo, not mine"),
         (["resume=run"], "start= begins a new training"),
@@ -397,12 +397,12 @@ def test_a_run_to_begin_with(here):
         with pytest.raises(ValueError, match=says):
             commands.configure("start=run", *words)
     again = commands.configure("start=run", "run_dir=run", "auto_resume=true")
-    assert again["resume"] == "run" and again["start"] is None
+    assert again.resume == "run" and again.start is None
     file = run.path / "config.yaml"
     before = yaml.safe_load(file.read_text())
     del before["algo"]["name"], before["algo_code"], before["start"]  # as they were
     file.write_text(yaml.safe_dump(before))
-    assert commands.configure("resume=run")["algo"] == commands.configure("start=run")["algo"]
+    assert commands.configure("resume=run").algo == commands.configure("start=run").algo
 
 
 def test_models_beside_a_task(here):
