@@ -114,7 +114,7 @@ def test_a_run_keeps_its_physics(tmp_path, monkeypatch):
     Path("exact/config.yaml").write_text(yaml.safe_dump(saved))
     assert load_config(Run.open(Path("exact"))).plain["task"]["training"] == "exact"
     both = configure("task.training.timestep=0.005", "task.training=exact")
-    assert both["task"]["training"] == "exact"  # the later word
+    assert both.plain["task"]["training"] == "exact"  # the later word
 
 
 def test_one_word_says_exact():

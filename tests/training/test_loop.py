@@ -168,7 +168,7 @@ def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
 
     def replaced() -> None:
         shutil.rmtree("run")
-        others.append(Run.create(Path("run"), configured("seed=7")))
+        others.append(Run.create(Path("run"), configured("seed=7").plain))
 
     during(monkeypatch, replaced)
     with pytest.raises(SystemExit) as ended:
@@ -186,7 +186,7 @@ def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
 def test_two_processes(here):
     """While a process trains in a directory another is refused in one line; the lock of a dead one
     does not count."""
-    run = Run.create(Path("run"), configured())
+    run = Run.create(Path("run"), configured().plain)
     ppo = make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(16,))
     run.checkpoints.save(0, ppo.state(), {})
     line = refused("train.py", "resume=run", "iterations=3", cwd=here)
@@ -614,7 +614,7 @@ def test_capacities_that_are_fixed(here, capsys):
 def test_a_slow_disk_keeps_the_newest(here, monkeypatch):
     """States that come faster than they are written replace one another; hashes are all written; an
     error ends nothing."""
-    run, said, gate = Run.create(Path("run"), configured()), [], []
+    run, said, gate = Run.create(Path("run"), configured().plain), [], []
     save = run.checkpoints.save
 
     def slow(*args, **kwargs):
@@ -640,7 +640,7 @@ def test_the_writer_frees_nothing(here):
     """A state that was written or hashed is freed by the thread that saved it, not by the
     writer's: there it could break the capture of a CUDA graph."""
     freed = []
-    writer = CheckpointWriter(Run.create(Path("run"), configured()), print)
+    writer = CheckpointWriter(Run.create(Path("run"), configured().plain), print)
     for i in range(3):
         x = torch.zeros(3)
         weakref.finalize(x, lambda: freed.append(threading.current_thread()))
@@ -683,7 +683,7 @@ def test_resume_keeps_deterministic_warp(here):
         )
     train.train_or_exit(
         resume.check_training(
-            configured("resume=half", "iterations=4"), ["resume=half", "iterations=4"]
+            configured("resume=half", "iterations=4").plain, ["resume=half", "iterations=4"]
         )
     )
     one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))
