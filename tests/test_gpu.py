@@ -10,7 +10,6 @@ import torch
 import warp as wp
 
 from gpusim_rl.build import make_iteration
-from gpusim_rl.config import compose
 from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.streams import one_stream, warp_stream
@@ -21,14 +20,14 @@ from tests import graphs
 from tests.algorithms import test_loss_kernels
 from tests.command_lines import succeed
 from tests.tools import test_bench
-from tests.worlds import TASKS, make_sim, make_task
+from tests.worlds import TASKS, make_config, make_sim, make_task
 
 pytestmark = pytest.mark.gpu
 
 
 def trained(task: str, iterations: int, num_envs: int = 256):
     """A PPO after some iterations on CUDA."""
-    cfg = compose.compose_plain("config", [f"task={task}", f"num_envs={num_envs}", "device=cuda"])
+    cfg = make_config(f"task={task}", f"num_envs={num_envs}", "device=cuda")
     ppo = make_iteration(cfg)
     for _ in range(iterations):
         ppo.iteration()

@@ -17,6 +17,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import OPTIONS, join, terrain_arguments
 from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -69,6 +70,11 @@ def read(path: str) -> dict[str, Any]:
 def composed(*words: str) -> dict[str, Any]:
     """What train.py composes of a command line, as plain data."""
     return copy.deepcopy(compose.build_base("config", words))
+
+
+def make_config(*words: str) -> Config:
+    """The checked configuration of a command line, which starts no run."""
+    return Config.of(composed(*words))
 
 
 def numbers(name: str) -> dict[str, Any]:
@@ -169,7 +175,7 @@ def make_task(name: str = "quadruped", **settings: Any) -> Task:
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
-    values |= terrain_arguments(load_task(name), composed(f"task={name}"))
+    values |= terrain_arguments(load_task(name), make_config(f"task={name}"))
     return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
@@ -65,7 +66,7 @@ class Worlds(VectorEnv):
         "render_modes": MODES,
     }
 
-    def __init__(self, cfg: dict[str, Any], render_mode: str | None = None):
+    def __init__(self, cfg: Config, render_mode: str | None = None):
         if render_mode not in (None, *MODES):
             raise ValueError(
                 f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}"

@@ -134,7 +134,7 @@ class RunRollout:
 
 
 class FileRollout:
-    """An exported policy and the model in its file, which `player.play_onnx` has checked.
+    """An exported policy and the model in its file, which `player.file_rollout` has checked.
 
     Args:
         path: of the file, for errors.

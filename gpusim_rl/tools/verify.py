@@ -54,8 +54,8 @@ def main(words: list[str]) -> None:
             training.policy.load(load_file(file), str(file))
     for line in differences(run):
         print(errors.printable(line))
-    if training.schedule.needs_evaluation and count > cfg["eval_every"]:
-        count = cfg["eval_every"]
+    if training.schedule.needs_evaluation and count > cfg.eval_every:
+        count = cfg.eval_every
         print(
             "the curriculum goes by evaluations, which are not repeated here: "
             f"up to iteration {count}"

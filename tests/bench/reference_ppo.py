@@ -134,8 +134,9 @@ def main(words: list[str]) -> None:
         return
     with errors.one_line_errors():
         cfg = configure("bench", words)
-        check(cfg["algo"])
-        training, cfg, _ = make_on_device(cfg, SINGLE)
+        check(cfg.plain["algo"])
+        training, config, _ = make_on_device(cfg, SINGLE)
+    cfg = config.plain
     for _ in range(cfg["warmup"]):
         training.iteration()
     updates = {"ours": training.update, "plain": Plain(training).update}

@@ -13,7 +13,8 @@ from safetensors.torch import save as to_bytes
 
 from gpusim_rl.build import make_iteration as make_iteration_of
 from gpusim_rl.commands import train
-from gpusim_rl.config import compose, resume, validate
+from gpusim_rl.config import compose, resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
@@ -371,7 +372,7 @@ def test_mistakes(words, says):
     """Each is answered by one line, before there is a model."""
     cfg = compose.compose_plain("config", [f"robot.actuator.{word}" for word in words])
     with pytest.raises(ValueError) as error:
-        validate.check_values(cfg)
+        Config.of(cfg)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -500,9 +501,8 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     assert Policy("run/policy.onnx").about["actuator"]["lag"] == 1
     # The same line again: it continues.
     settled = resume.check_training(compose.compose_plain("config", words), words)
-    assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path(
-        "run/model/actuator.safetensors"
-    )
+    assert settled.resume == "run"
+    assert Path(str(settled.robot.actuator.file)) == Path("run/model/actuator.safetensors")
     Path("mine.safetensors").unlink()
     resumed = ["resume=run", "iterations=2"]
     cfg = resume.check_training(compose.compose_plain("config", resumed), resumed)

@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpusim_rl.algorithms.iteration import SHARES, Iteration
 from gpusim_rl.config import compose, resume, validate
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.graphs import WARM_UP, Spent, capture
@@ -76,8 +77,10 @@ class Recording(NamedTuple):
     controls: Tensor  # (K, T, B, nu) in the engine's precision
 
 
-def configure(name: str, words: list[str]) -> dict[str, Any]:
+def configure(name: str, words: list[str]) -> Config:
     """The configuration of a training that is measured, from the file conf/<name>.yaml and words.
+
+    The keys of the benchmark itself, such as `repeats`, are in its `plain`.
 
     Raises:
         ValueError, OSError: the words are wrong, in one line.
@@ -402,13 +405,13 @@ def main(words: list[str]) -> None:
     console = output.make_console()
     with errors.one_line_errors():
         cfg = configure("bench", words)
-        if cfg["algo"].get("symmetry") == "auto":
+        if cfg.plain["algo"].get("symmetry") == "auto":
             # Figures of before, and those of other trainers, are without a mirror image.
-            cfg["algo"]["symmetry"] = "none"
+            cfg = cfg.replace({"algo.symmetry": "none"})
         start = perf_counter()
         with waiting("building"):
             training, cfg, _ = make_on_device(cfg, SINGLE)
     build_s = perf_counter() - start
-    results = bench(training, cfg, build_s, lambda line: output.say(console, [line]))
+    results = bench(training, cfg.plain, build_s, lambda line: output.say(console, [line]))
     console.print(speed_table(results))
-    output.finish(console, results, lines_below(results), cfg["out"])
+    output.finish(console, results, lines_below(results), cfg.plain["out"])

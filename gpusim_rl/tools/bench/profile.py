@@ -96,7 +96,8 @@ def main(words: list[str]) -> None:
     """Compose, measure, print and write. `words` are those behind `profile`."""
     console = output.make_console()
     with errors.one_line_errors():
-        training, cfg, _ = make_on_device(configure("bench_profile", words), SINGLE)
+        training, config, _ = make_on_device(configure("bench_profile", words), SINGLE)
+    cfg = config.plain
     for _ in range(cfg["warmup"]):
         training.iteration()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -112,6 +112,11 @@ def learner_of(loop: Any) -> Any:
     return loop.iteration if hasattr(loop, "iteration") else loop.learner
 
 
+def section_of(cfg: Any) -> Any:
+    """The section `task` of a configuration, which is a dictionary in older commits."""
+    return cfg["task"] if isinstance(cfg, dict) else cfg.task
+
+
 def wait(learner: Any) -> None:
     """Wait until a GPU has done all its work, so that the clock is right."""
     if learner.env.device.type == "cuda":
@@ -191,7 +196,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def score(actor: Actor) -> dict[str, Any]:
         learner.policy.load_state_dict(actor.weights)
-        return program.evaluate(cfg["task"], learner, SEED, job["episodes"])
+        return program.evaluate(section_of(cfg), learner, SEED, job["episodes"])
 
     rows = judge(actors, score, job["conditions"], job["judge"])
     return {
