@@ -44,6 +44,8 @@ def check_moved(key: str) -> None:
             "algo.mirror_coef is gone, and algo.symmetry=loss with it: "
             "algo.symmetry is one of auto, none, augment, net"
         )
+    if key == "compare":
+        raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     if section in ("task.noise", "task.randomise.bias") and name in READINGS:
         new = " or ".join(f"{section}.{reading}" for reading in READINGS[name])
         raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")

@@ -130,6 +130,7 @@ def session(data: bytes) -> Any:
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
+# Why: docs/decisions/0043-compared-step-by-step.md
 def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     """Largest |ONNX - Env| / max(1, |Env|) of a target or of memory, over all world-steps.
 
@@ -166,6 +167,7 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
         for pair in pairs:
             ours, theirs = (x.astype(np.float64) for x in pair)  # also of bool memory
             error = np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))
+            # max() of Python would drop it
             worst = np.maximum(worst, error.max())  # keeps NaN
         memory |= expected
     return float(worst)

@@ -204,7 +204,7 @@ def test_evaluate(here, trained):
     settings = resume.load_config(Run(trained))
     ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
-    weights, noise = settings["task"]["weights"], settings["task"]["noise"]
+    weights, noise = settings.task.weights, settings.task.noise
     assert scores == evaluate(
         ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
     )
@@ -332,7 +332,7 @@ def test_a_run_with_the_penalty_of_asymmetry(here, copy):
     ramp = {"from": 0.0, "to": 1.0, "by": "iteration", "start": 0, "stop": 2}
     saved["curriculum"] = {"algo.mirror_coef": ramp}
     (copy / "config.yaml").write_text(yaml.safe_dump(saved))
-    config = resume.load_config(Run(copy))
+    config = resume.load_config(Run(copy)).plain
     assert config["algo"]["symmetry"] == "augment" and "mirror_coef" not in config["algo"]
     note = {"config": json.dumps(saved)}
     assert resume.edits(note, config, copy) == {} and config["curriculum"] == {}

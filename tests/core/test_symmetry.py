@@ -12,7 +12,7 @@ from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy.export import export_network, session
@@ -30,6 +30,7 @@ from tests.guard import guard
 from tests.worlds import (
     TASKS,
     make_actuator,
+    make_config,
     make_env,
     make_policy,
     make_robot,
@@ -623,4 +624,4 @@ def test_configuration():
         ("algo.mirror_coef=2", "algo.mirror_coef is gone, .*: algo.symmetry is one of auto, none,"),
     ):
         with pytest.raises(ValueError, match=says):
-            validate.check_values(compose.compose_plain("config", [*words, word]))
+            make_config(*words, word)
