@@ -122,7 +122,7 @@ def test_targets_are_those_of_env(case, tmp_path):
 
 
 def test_cartpole(tmp_path):
-    """The same for a task without command, memory or legs."""
+    """A task without command, memory or legs is exported, and its file gives the Env's targets."""
     check(export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0))
 
 
@@ -354,14 +354,14 @@ def test_a_restart_uses_the_memory_that_is_given():
     task = make_task("quadruped", history={"gyro": 3})
     env = fresh_env(task, "quadruped", 2)
     controller = Controller(env.task, make_actor(env))
-    given = [torch.rand(2, *controller.shapes()[name]) for name in controller.readings]
+    readings = [torch.rand(2, *controller.shapes()[name]) for name in controller.readings]
     memory = {name: torch.rand(2, *x.shape[1:]) for name, x in controller.start.items()}
     restart = torch.tensor([True, False])
-    outputs = controller(*given, restart, *memory.values())
+    outputs = controller(*readings, restart, *memory.values())
     after = dict(zip(controller.outputs, outputs, strict=True))
     phase = memory["phase"] + torch.tensor([0.0, env.task.dt * env.task.gait])  # pyright: ignore
     torch.testing.assert_close(after["next.phase"], phase % 1)
-    gyro = given[controller.readings.index("gyro")]
+    gyro = readings[controller.readings.index("gyro")]
     history = after["next.history.gyro"]
     torch.testing.assert_close(history[0], gyro[0].expand(2, 3))
     torch.testing.assert_close(history[1, 0], memory["history.gyro"][1, 1])

@@ -77,9 +77,11 @@ def test_onnx_equals_torch(exported, batch):
     feed = {name: x.numpy() for name, x in zip(controller.inputs, args, strict=True)}
     with torch.no_grad():
         expected = controller(*args)
-    for name, x, wanted in zip(controller.outputs, session.run(None, feed), expected, strict=True):
+    for name, x, torch_output in zip(
+        controller.outputs, session.run(None, feed), expected, strict=True
+    ):
         np.testing.assert_allclose(
-            np.asarray(x), wanted.numpy(), rtol=0, atol=TOLERANCE, err_msg=name
+            np.asarray(x), torch_output.numpy(), rtol=0, atol=TOLERANCE, err_msg=name
         )
     assert exported.error <= TOLERANCE
 
@@ -179,7 +181,7 @@ def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
 
 
 def refusal(**methods) -> str:
-    """What is said of a quadruped with other methods, in one line."""
+    """The line that refuses a quadruped with other methods."""
     task = task_of(type("Walker", (Quadruped,), methods))
     actor = torch.nn.Linear(task.mjm.nu, task.mjm.nu)
     with pytest.raises(ValueError) as error:

@@ -28,8 +28,8 @@ def test_the_unit_is_torchs():
             getattr(theirs, f"weight_{name}").copy_(layer.weight)
             getattr(theirs, f"bias_{name}").copy_(layer.bias)
     x, h = torch.randn(7, 3, generator=generator(2)), torch.randn(7, 5, generator=generator(3))
-    for given in ours.step(x, h):
-        torch.testing.assert_close(given, theirs(x, h), rtol=0, atol=1e-6)
+    for output in ours.step(x, h):
+        torch.testing.assert_close(output, theirs(x, h), rtol=0, atol=1e-6)
 
 
 def test_first_weights():
