@@ -5,6 +5,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from gpusim_rl.config.renamed_keys import current_key
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
@@ -70,6 +71,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         )
     if key in flat:
         return
+    if (new := current_key(key, flat)) != key:
+        raise ValueError(f"{key} has another name now: say {new}")
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
         check_moved(part)
     choices = [k for k in flat if k != "algo.name"]  # algo= chooses that
@@ -112,6 +115,12 @@ def check_range(key: str, old: Any, new: Any) -> None:
         raise ValueError(f"{key}={new}: expected 0 or a number of at least {SMALLEST}")
     if isinstance(new, int) and not abs(new) < 2**63:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
+
+
+def check_task_code(value: Any) -> None:
+    """ValueError unless task_code is null or `here`."""
+    if value not in (None, "here"):
+        raise ValueError(f"task_code={value!r}: expected here, or null for our code")
 
 
 def check_physics(task: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, parse
 from gpusim_rl.config.recipe import open_recipe
+from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
 from gpusim_rl.config.sections import Config
@@ -155,21 +156,6 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return after | {"resume": str(cfg["resume"])} | codes
 
 
-def translate(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that an earlier version saved, in the keys of today. In place.
-
-    `symmetry=loss`, a penalty of PPO, is gone. Its networks were those of `augment`.
-    """
-    algo, plan = config.get("algo"), config.get("curriculum")
-    if isinstance(algo, dict) and algo.get("name", ALGO) == ALGO:
-        algo.pop("mirror_coef", None)
-        if algo.get("symmetry") == "loss":
-            algo["symmetry"] = "augment"
-        if isinstance(plan, dict):
-            plan.pop("algo.mirror_coef", None)
-    return config
-
-
 def check_trainable(run: Run) -> None:
     """ValueError if this version cannot repeat or continue the training of a run of before."""
     saved = flatten(run.config)
@@ -191,7 +177,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
             code of the working directory.
     ValueError in one line if it is wrong, or if its code is not allowed.
     """
-    saved, file = translate(run.config), run.path / "config.yaml"
+    saved, file = run.config, run.path / "config.yaml"
     flat, codes = flatten(saved), {}
     allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
     for group in CODE:
@@ -210,6 +196,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     base = build("config", groups, ours, but)
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
+        rename_keys(saved, base)
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}}
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
@@ -251,7 +238,9 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
     ValueError if its note is damaged.
     """
     try:
-        trained = flatten(translate(json.loads(note.get("config", "{}"))))
+        trained = json.loads(note.get("config", "{}"))
+        rename_keys(trained, config)
+        trained = flatten(trained)
     except (ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
     now, lines = flatten(config), {}

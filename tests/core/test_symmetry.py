@@ -12,7 +12,6 @@ from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
-from gpusim_rl.config import compose
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy.export import export_network, session
@@ -531,7 +530,7 @@ def test_wrong_signs_are_refused(hund):
 @pytest.mark.parametrize(
     "settings, says",
     [
-        ({"step": (0.2, 0.3, -0.6)}, "control is not even: 'FL_abduction'"),
+        ({"gait_pose": (0.2, 0.3, -0.6)}, "control is not even: 'FL_abduction'"),
         ({"scale": tuple(0.2 + 0.01 * i for i in range(12))}, "control is not even"),
         ({"actuator": make_actuator(friction=[0.1] * 6 + [0.2] * 6)}, None),
         (
@@ -603,9 +602,7 @@ def test_configuration():
         "device=cpu",
         "algo.hidden=[8]",
     ]
-    ppo = build_iteration(
-        compose.compose_plain("config", [*words, "algo.symmetry=net", "task.history.pole=3"])
-    )
+    ppo = build_iteration(make_config(*words, "algo.symmetry=net", "task.history.pole=3"))
     assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
@@ -613,11 +610,11 @@ def test_configuration():
             ValueError,
             match=r"algo.symmetry=augment: this task defines no mirror image",
         ):
-            build_iteration(compose.compose_plain("config", [*words, "algo.symmetry=augment"]))
-        assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "none"
-    assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "net"
+            build_iteration(make_config(*words, "algo.symmetry=augment"))
+        assert build_iteration(make_config(*words)).policy.symmetry == "none"
+    assert build_iteration(make_config(*words)).policy.symmetry == "net"
     for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
-        cfg = compose.compose_plain("config", [*words[:-1], word])
+        cfg = make_config(*words[:-1], word)
         assert build_iteration(cfg).policy.symmetry == "none"
     for word, says in (
         ("algo.symmetry=loss", "algo.symmetry=loss: choose one of auto, none, augment, net"),
