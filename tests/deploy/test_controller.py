@@ -27,10 +27,10 @@ from tests.schema import problems
 from tests.worlds import (
     ROOT,
     make_actuator,
+    make_config,
     make_policy,
     make_task,
     numbers,
-    robot_keys,
     with_ranges,
 )
 
@@ -320,8 +320,8 @@ def test_symmetric_network(tmp_path):
 def test_order_of_joints(tmp_path):
     """A robot whose joints and actuators have other orders and signs is deployed by its names."""
     mjcf = robot_files.write(tmp_path, robot_files.mjcf())
-    robot = robot_arguments(Quadruped, robot_keys(mjcf=mjcf) | {"name": "own"})
-    task = task_of(Quadruped, **SHORT | robot)
+    robot = make_config("task=quadruped", f"robot.mjcf={mjcf}").robot
+    task = task_of(Quadruped, **SHORT | robot_arguments(Quadruped, robot))
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
     order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
     assert (np.diff(order) < 0).any()

@@ -17,6 +17,7 @@ import yaml
 from gpusim_rl.commands import train as train_command
 from gpusim_rl.commands.train import configure, main, train, train_or_exit
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate import command as gate
 from gpusim_rl.report import command as report
@@ -282,10 +283,10 @@ def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
     line, too, and report=false leaves it out."""
     made = []
 
-    def make(cfg: dict, refused: list[str]) -> None:
-        made.append(Path(cfg["run_dir"]))
+    def make(cfg: Config, refused: list[str]) -> None:
+        made.append(Path(str(cfg.run_dir)))
         assert not list(tmp_path.glob("**/report.html"))
-        make_run(made[-1], f"seed={cfg['seed']}")
+        make_run(made[-1], f"seed={cfg.seed}")
 
     def sweep(*words: str) -> tuple[Path, str, str]:
         made.clear()
@@ -313,7 +314,7 @@ def test_a_multirun_goes_on_after_a_policy_that_fails(tmp_path, monkeypatch, cap
     path = tmp_path / "run"
 
     trainer = SimpleNamespace(
-        cfg={"export": "none", "report": False},
+        cfg=SimpleNamespace(export="none", report=False),
         run=SimpleNamespace(path=path),
         table=SimpleNamespace(say=print),
         evaluate=dict,
