@@ -1,6 +1,8 @@
 """Symmetry: mirrored physics, networks that commute, the update over images, and what a robot must
 be for it."""
 
+from dataclasses import replace
+
 import mujoco
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy.export import export_network, session
@@ -35,7 +39,6 @@ from tests.worlds import (
     make_robot,
     make_settings,
     make_task,
-    robot_keys,
 )
 
 KINDS = ("augment", "net")
@@ -51,7 +54,7 @@ def hund(tmp_path_factory) -> str:
 
 
 def settings(mjcf: str) -> dict:
-    return robot_arguments(Quadruped, robot_keys(mjcf=mjcf) | {"name": "own"})
+    return robot_arguments(Quadruped, make_config("task=quadruped", f"robot.mjcf={mjcf}").robot)
 
 
 def images_of(env: Env) -> Mirrors:
@@ -406,8 +409,8 @@ def test_symmetry_off_is_as_before():
 
 
 def gradients(ppo: PPO) -> Tensor:
-    """Of the next minibatch, before they are clipped."""
-    ppo.learner.cfg.max_grad_norm = 1e9
+    """The gradients of the next minibatch, before they are clipped."""
+    ppo.learner.cfg = replace(ppo.learner.cfg, max_grad_norm=1e9)
     ppo.learner.minibatch()
     return torch.cat([place.flatten() for place in ppo.learner.optimizer.gradients.values()])
 
@@ -621,4 +624,4 @@ def test_configuration():
         ("algo.mirror_coef=2", "algo.mirror_coef is gone, .*: algo.symmetry is one of auto, none,"),
     ):
         with pytest.raises(ValueError, match=says):
-            make_config(*words, word)
+            Config.of(compose_plain("config", [*words, word]))
