@@ -34,7 +34,7 @@ class PolicyPanel:
 
     def __init__(self, word: str, cfg: dict[str, Any], server: Any, name: str):
         self.cfg, self.server, self.name, self.place = cfg, server, name, np.zeros(2)
-        self.word, self.plots = word, tuple[Plot, ...]()
+        self.word = word
         self.run, self.ppo, self.rollout = self.load(word)
         self.acting = self.first_checkpoint(cfg["checkpoint"])
         self.cfg = cfg | {"checkpoint": None}  # it is of the first run alone
