@@ -8,7 +8,6 @@ import functools
 import http
 import io
 import logging
-import math
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -51,7 +50,7 @@ class CameraMessage(msgspec.Struct, tag="ViewerCameraMessage", forbid_unknown_fi
 class Updates(msgspec.Struct, forbid_unknown_fields=True):
     """The new properties of a control: its value alone."""
 
-    value: bool | float | str
+    value: bool | Number | str
 
 
 class UpdateMessage(msgspec.Struct, tag="GuiUpdateMessage", forbid_unknown_fields=True):
@@ -162,7 +161,7 @@ def offered(control: Any, value: bool | float | str) -> bool | float | str | Non
     if hasattr(control, "options"):
         return value if isinstance(value, str) and value in control.options else None
     if hasattr(control, "min"):
-        number = type(value) in (int, float) and math.isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         return min(max(value, control.min), control.max) if number else None
     return value if type(value) is bool else None
 
