@@ -1,7 +1,7 @@
 """Pages that MkDocs makes from other files of the repository, so that they are never out of date.
 
-Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, and API has a
-page for each package.
+Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, Decisions the
+pages of docs/decisions/, and API has a page for each package.
 """
 
 import re
@@ -66,6 +66,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages."""
     pages = {"index.md": home(), "changelog.md": read("CHANGELOG.md")}
     pages["configuration.md"] = configuration()
+    pages["decisions/index.md"] = decisions()
     for name, modules in packages().items():
         pages[f"api/{name}.md"] = api(name, modules)
     for path, text in pages.items():
@@ -81,7 +82,17 @@ def read(path: str) -> str:
 def home() -> str:
     """README.md, with links that hold within docs/."""
     text = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", read("README.md"))
+    text = text.replace("](decisions/)", "](decisions/index.md)")
     return text.replace("](CHANGELOG.md)", "](changelog.md)")
+
+
+def decisions() -> str:
+    """The titles of the decisions, each with a link to its page."""
+    lines = ["# Decisions", "", "Why things are as they are: one page each.", ""]
+    for file in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({file.name})")
+    return "\n".join(lines) + "\n"
 
 
 # -- API -----------------------------------------------------------------------------------------

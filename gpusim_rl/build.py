@@ -383,6 +383,7 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
     )
 
 
+# Why: docs/decisions/0024-numbers-that-change.md
 def live_settings(
     kind: Any, settings: dict[str, Any], schedule: Curriculum, keys: list[str], env: Env
 ) -> dict[str, Tensor]:

@@ -75,10 +75,12 @@ def iterate(trainer: "Trainer") -> "Result":
         with Signals(trainer.loop.stopwatch.skip) as signals:
             return trainer.train(lambda: signals.caught)
     except Exception:
+        # before the error is told: its page shows what went wrong
         write_report(trainer)
         raise
 
 
+# Why: docs/decisions/0060-rooms-and-seams.md
 def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     """Write the files of a training's end: scores, policy, films, report and verdict.
 

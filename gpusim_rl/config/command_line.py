@@ -125,6 +125,7 @@ def swept(words: list[str]) -> dict[str, list[str]]:
     return {o.key_or_group: list(islice(o.sweep_string_iterator(), MAX_RUNS)) for o in sweeps}
 
 
+# Why: docs/decisions/0073-a-directory-for-a-multirun.md
 def run_name(words: list[str], sweep: dict[str, list[str]]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 

@@ -10,6 +10,7 @@ from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.config.validate import check_values
 
+# Why: docs/decisions/0051-a-recipe-for-a-gpu.md
 # What may differ: the task itself is the same on every device.
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
 

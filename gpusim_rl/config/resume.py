@@ -34,6 +34,7 @@ HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
 MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
+# Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),

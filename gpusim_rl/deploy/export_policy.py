@@ -21,6 +21,7 @@ from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, obse
 
 WORLDS = 32  # of the final evaluation, that a file is compared on
 STEPS = 64  # control steps of them
+# Why: docs/decisions/0044-ranges-from-the-evaluation.md
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 

@@ -128,6 +128,7 @@ class Worlds:
         self.write(start, mask)
         if patches:
             patches.write(sim, self.memory["patch"], mask)
+        # after the model fields: sensors of restarted worlds depend on ground and masses
         sim.reset(mask, qpos, qvel)
         self.time.masked_fill_(mask, 0)
         self.action.masked_fill_(mask[:, None], 0.0)

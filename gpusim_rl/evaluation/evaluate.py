@@ -84,6 +84,7 @@ def play(
         step = env.step(act(obs), on_step=lambda s: measures.add(task.measure(s)))
         act.restart(ended(step))
         returns += first * step.reward
+        # only a first episode is whole in every world: later ones are cut by the end
         first *= (~(failed := step.terminated | step.fault)).float()
         measures.add({"terminated": failed, "reward": step.reward})
     return Played(task, measures.stacked(), returns, begun)

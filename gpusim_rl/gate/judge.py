@@ -54,6 +54,7 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
     rows = drive_rows(short, names, title)
     endurance = settings["endurance"]
     seconds = max(1, round(60 * endurance["minutes"]))
+    # seed + 1: other draws than those of the scenarios
     long = Plan(robot, endurance["robots"], seconds, settings, seed + 1)
     rows += drive_rows(long, [ENDURANCE], title)
     failed = complaints(rows, robot, settings)

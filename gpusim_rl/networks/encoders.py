@@ -18,6 +18,7 @@ LAYERS = {
 }
 
 
+# Why: docs/decisions/0015-memory-of-a-policy.md
 class Encoder(Protocol):
     """What a network remembers an episode with: it comes before the layers.
 

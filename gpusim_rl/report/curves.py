@@ -15,6 +15,7 @@ import numpy as np
 from gpusim_rl.core.errors import printable
 from gpusim_rl.runs.summary import Summary
 
+# Why: docs/decisions/0057-curves-as-svg.md
 POINTS = 300  # of a line
 ACROSS = 4  # panels in a row
 MOST = 24  # panels of a section

@@ -110,6 +110,7 @@ def resolve_includes(element: ElementTree.Element, folder: Path) -> None:
 
     Paths are relative to folder.
     """
+    # from the end, as an include may become any number of elements
     for i, child in reversed(list(enumerate(element))):
         if child.tag == "include":
             included = parse((folder / child.attrib["file"]).read_bytes())
@@ -138,6 +139,7 @@ def unusual_files(folder: Path) -> list[str]:
     return [str(path) for path in (*(kinds.keys() - known), *large)]
 
 
+# Why: docs/decisions/0049-files-of-strangers.md
 def check_confined(text: str, folder: Path | None, where: str) -> None:
     """Check that an MJCF text reads no file outside of a folder, and none at all without one.
 

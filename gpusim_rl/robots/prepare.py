@@ -95,12 +95,14 @@ def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
     return bool(planes)
 
 
+# Why: docs/decisions/0039-robots-from-their-files.md
 def set_options(option: Any) -> None:
     """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
     option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
     option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
     option.density = option.viscosity = 0
     option.timestep, option.integrator = 0.005, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    # 6 and 10 are of training: an evaluation steps a solver that converges
     option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
     option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
     option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # MuJoCo would hide NaN otherwise
@@ -148,6 +150,7 @@ def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:
 
 def grip(geom: Any) -> None:
     """Give a geom the friction of feet, whatever the ground has, in place."""
+    # sliding [1], torsional and rolling [m]; the last two are MuJoCo's defaults
     geom.condim, geom.priority, geom.friction = 3, 1, [0.8, 0.005, 0.0001]
 
 

@@ -134,6 +134,7 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
         on_joint = m.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
         for a in np.flatnonzero((m.actuator_trnid[:, 0] == joint) & on_joint):
             # of an angle gear · q, and of a torque that the gear multiplies again
+            # gear²: once in the length that is measured, once in the force
             kp, kd = -m.actuator_biasprm[a, 1:3] * gear(m, int(a)) ** 2
             gains = {"kp": kp, "kd": kd, "torque": torque_limit(m, int(a)) or 0}
             value = gains.get(key, 0)

@@ -54,6 +54,7 @@ def engine(sim: Sim) -> Sim:
     return sim.inner if isinstance(sim, ActuatedSim) else sim
 
 
+# Why: docs/decisions/0031-actuators-around-a-sim.md
 class ActuatedSim:
     """`Sim` around another: a timestep applies the torque for the targets of `wait` timesteps ago.
 
@@ -149,6 +150,7 @@ class ActuatedSim:
     def step(self, n: int) -> None:
         self._fault.zero_()
         self.overflow.zero_()
+        # each timestep by itself: a torque follows the joint within a control step
         for _ in range(n):
             target = self._push("targets", self.ctrl)
             self.inner.ctrl.copy_(target if self.kind == "position" else self.torque(target))

@@ -85,6 +85,7 @@ class Training:
             TrainingFailed: it went wrong too often.
         """
         if self.iteration.iterations == 0:
+            # a training that goes wrong at once has a state to go back to
             self.save()
         last = self.over
         try:
@@ -138,6 +139,7 @@ class Training:
             worst = self.iteration.env.worst_step
             self.pending.append((i, self.iteration.report(), row, worst.worst()))
             worst.clear()
+        # Why: docs/decisions/0008-order-of-saves-and-rows.md
         if save or self.iteration.env.device.type == "cpu":
             self.flush()
             if self.iteration.iterations != i:
@@ -156,6 +158,7 @@ class Training:
         if self.iteration.env.device.type == "cuda":
             torch.cuda.synchronize(self.iteration.env.device)  # what was launched is training
         with self.stopwatch.paused():
+            # one process evaluates, since all must decide by the same number
             own = self.evaluate(self.iteration) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
         over = schedule.is_over(mean.item())  # at an evaluation, outside the iteration
@@ -222,6 +225,7 @@ class Training:
         if self.rollbacks >= self.cfg["rollbacks"]:
             raise TrainingFailed(f"{bad}, after {self.rollbacks} roll-backs: {reason}")
         self.rollbacks += 1
+        # the newest checkpoint may still be on its way to the disk
         self.checkpoint_writer.wait()
         self.group.barrier()  # the others read what rank 0 has written
         try:
@@ -233,9 +237,11 @@ class Training:
         self.iteration.load(state, str(path))
         self.iteration.env.worst_step.clear()
         self.progress = Progress(self.cfg, note)
+        # the rates of a checkpoint are lowered already by the roll-backs before it
         self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
+        # rows of iterations that are taken back
         self.pending.clear()
         self.bad = 0
         message = f"iteration {i}: {bad} ({reason}); back to {path} with lower learning rates"
@@ -273,6 +279,7 @@ class Training:
             return self.table.say(f"{what}, and were left out: set {settings}")
         self.table.say(f"{what}, and were left out: going on with {settings}")
         self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
+        # Why: docs/decisions/0033-capacities-grow.md
         state = {name: value.cpu() for name, value in self.iteration.state().items()}
         done = self.iteration.iterations
         del self.iteration

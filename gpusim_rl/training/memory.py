@@ -152,6 +152,7 @@ def measure_parts(
     cuda, before = device.type == "cuda", free_bytes(device)
     with out_of_memory_named(worlds):
         iteration = build(worlds)
+        # two more than the warm-up: graphs are recorded, then replayed
         for _ in range(WARM_UP + 2 if cuda else 1):
             iteration.iteration()
     seen: set[int] = set()

@@ -19,6 +19,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
+# Why: docs/decisions/0067-loggers-may-fail.md
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 SINKS = ("auto", "wandb", "tensorboard", "none")

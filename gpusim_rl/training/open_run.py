@@ -50,6 +50,7 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
     file = Path()
     if iteration.group.rank == 0:
         _, _, file = Run.open(path).checkpoints.restore(errors.warn)
+    # each process would else choose by itself, while that run goes on
     file = iteration.group.broadcast(file)
     state, _ = load(file)
     iteration.policy.load(state, str(file))
@@ -94,6 +95,7 @@ def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
     if group.rank == 0:
         rewrite_run(run, cfg, iteration, path, edited)
         if not is_over(cfg, note, iteration.iterations):
+            # a run that goes on has not ended: a report would read the old scores
             for name in ENDINGS:
                 (run.path / name).unlink(missing_ok=True)
     return run, note, cfg

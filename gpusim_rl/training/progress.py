@@ -46,6 +46,7 @@ class Progress:
         It may if the mean return is higher. A schedule changes what a return means, and a return is
         noisy: so with a schedule no evaluation is left out, and without one each fourth is not.
         """
+        # an evaluation takes seconds: it is left out where no better score is likely
         return self.changes or not i % (4 * self.every) or self.mean_return > self.judged
 
     def note(self) -> dict[str, str]:

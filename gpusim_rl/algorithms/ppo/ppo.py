@@ -95,6 +95,7 @@ class PPO:
             for _ in range(self.minibatches.count):
                 self._minibatch()
             mark("normalizers")
+            # last: all epochs see the normalizers with which the policy acted
             self._update_normalizers(record)
 
     @torch.no_grad()
@@ -134,6 +135,7 @@ class PPO:
         policy.symmetrize(optimizer.gradients)
         return stats
 
+    # Why: docs/decisions/0011-ppo-for-robots.md
     def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
         """Shrink the actor's learning rate where the KL () is large, grow it where it is small."""
         cfg = self.cfg
@@ -150,6 +152,7 @@ class PPO:
         r, policy, group = rollout, self.policy, self.group
         valid = ~r.fault.flatten()
         most_skipped = 2 * self.skips[SKIPPED_NOW] > self.minibatches.count
+        # one sum over processes: more invalid than valid samples make it positive
         most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
         bad = most_skipped | most_invalid
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))

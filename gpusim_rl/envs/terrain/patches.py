@@ -21,6 +21,7 @@ from gpusim_rl.sim.base import Sim
 FRICTION = "geom_friction.0"
 
 
+# Why: docs/decisions/0035-ground-of-boxes.md
 class Patches:
     """Patches of `levels` × `kinds` in `variants`, and where the worlds of a model have them.
 
@@ -92,6 +93,7 @@ class Patches:
             "geom_aabb": np.concatenate([np.zeros_like(size), size], -1),
             "floor": library.floor,
         }
+        # a float32 pose would differ from the boxes that MuJoCo C compiles
         exact = torch.float64 if device == "cpu" else torch.float32
         self.values = {
             name: torch.as_tensor(value, dtype=exact, device=device)

@@ -12,6 +12,7 @@ from gpusim_rl.robots.bodies import Array
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import complete, joint_parameters, joint_values
 
+# Why: docs/decisions/0074-servos-of-an-arm.md
 POSES = 200  # in which weights and inertias are measured
 # The joint's largest torque: so often that of the weight, and rad/s² of acceleration more.
 LIFT, ACCELERATION = 2.0, 10.0

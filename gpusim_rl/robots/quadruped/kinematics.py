@@ -122,6 +122,7 @@ class Legs:
             self.set_angles(angles)
             error, jacobian = self.target - self.foot_positions(), self.jacobian()
             transposed = jacobian.transpose(0, 2, 1)
+            # damping [m²]: a straight leg has an answer, too
             square = transposed @ jacobian + 1e-4 * np.eye(3)
             step = np.linalg.solve(square, transposed @ error[:, :, None])[:, :, 0]
             angles = np.clip(angles + step.ravel().clip(-0.3, 0.3), self.low, self.high)

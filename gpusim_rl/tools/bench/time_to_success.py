@@ -38,6 +38,7 @@ from gpusim_rl.core.provenance import processor
 from gpusim_rl.tools.bench import summary
 from gpusim_rl.tools.bench.trees import Variant, run, variants
 
+# Why: docs/decisions/0065-time-to-success.md
 NAME = "bench_time"  # of its file in conf/
 JUDGES = ("all", "first", "bisect")
 PICTURES = (".svg", ".png", ".pdf")
