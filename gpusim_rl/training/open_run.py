@@ -67,9 +67,9 @@ def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
     if group.rank > 0:
         return Run(path), {}, cfg
     run = Run.create(path, cfg, again=cfg["auto_resume"])
-    kept = keep_models(cfg, run.path)
-    run.configure(kept)
-    return run, {}, kept
+    cfg = keep_models(cfg, run.path)
+    run.configure(cfg)
+    return run, {}, cfg
 
 
 def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:

@@ -45,7 +45,7 @@ STOP_EPISODES = 128  # of an evaluation during training
 
 @dataclass(frozen=True)
 class Result:
-    """What a training left behind.
+    """The end of a training: its directory, its scores, and what went wrong.
 
     Args:
         path: the run directory.
@@ -202,7 +202,7 @@ class Trainer:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 
     def result(self, **values: Any) -> Result:
-        """What is known of the training now."""
+        """The result of the training as it is now."""
         failure = self.loop.checkpoint_writer.failed
         return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
 

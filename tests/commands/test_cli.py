@@ -148,9 +148,9 @@ BUILD = {  # answered by what the value is for, when it is built
     "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
     "timestep",
     "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 1000000 control steps",
-    "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
+    "num_envs=2000000000": "num_envs=2000000000 takes more than",
     "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
-    "num_steps=2000000000": "num_steps=2000000000 takes more than",
+    "num_steps=2000000000": "num_steps=2000000000, with algo.update_epochs=",
     "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
