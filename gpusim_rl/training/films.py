@@ -6,11 +6,11 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import IO, Any
 
 from gpusim_rl.core.paths import PACKAGE, quoted
@@ -42,7 +42,7 @@ class Films:
         self.due: int | None = None  # an iteration whose checkpoint is not written yet
         self.pending: int | None = None  # one whose checkpoint is copied
         self.made = 0  # the one whose film is being made
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Popen[bytes] | None = None
         self.errors: IO[bytes] | None = None  # what the process writes
         if every:
             self.attempt(self.take_over, every)
@@ -112,20 +112,14 @@ class Films:
         self.pending, self.made = None, i
         copy = self.copied(i)
         film = quoted("video", copy.with_suffix(".mp4"))
-        before = os.environ.get("PYTHONPATH")
-        paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [before])])
-        changes = {"PYTHONPATH": paths, "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
+        env = {"PYTHONPATH": os.pathsep.join(paths), "LP_NUM_THREADS": "1"}
+        env = os.environ | env | {"CUDA_VISIBLE_DEVICES": ""}
         # -P: no module comes from the working directory
         line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film", str(os.getpid())]
         line += [str(lowest), *self.words, quoted("checkpoint", copy), film]
         self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            line,
-            env=os.environ | changes,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-        )
+        self.process = Popen(line, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=self.errors)
 
     def end(self) -> None:
         """Clear up after a process that has ended, and say why if it failed."""
@@ -176,7 +170,7 @@ class Films:
         with waiting(f"filming iteration {i}", self.say):
             try:
                 self.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
         self.end()

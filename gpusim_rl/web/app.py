@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.target import fixed_command
-from gpusim_rl.web.controls import SPEEDS, Controls, Request, Sliders
+from gpusim_rl.web.controls import SPEEDS, Controls, Requests, Sliders
 from gpusim_rl.web.pace import Every, Pace
 from gpusim_rl.web.policy_panel import PolicyPanel, run_choices
 from gpusim_rl.web.requirements import check_versions
@@ -51,7 +51,7 @@ class Web:
     """The page, and the loop that steps what it shows. The arguments are those of `serve`."""
 
     def __init__(self, cfg: dict[str, Any], words: list[str], server: Any):
-        self.requests: SimpleQueue[Request] = SimpleQueue()
+        self.requests = Requests()
         self.server, self.pace = server, Pace()
         self.policies = [
             PolicyPanel(word, cfg, server, name) for name, word in zip("ab", words, strict=False)

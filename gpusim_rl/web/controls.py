@@ -26,6 +26,7 @@ SLIDERS = 40  # at most
 COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()
 
 Request = Callable[[], None]
+Requests = SimpleQueue[Request]
 
 
 def short(text: str, length: int = LONGEST) -> str:
@@ -47,7 +48,7 @@ class Controls:
     def __init__(
         self,
         server: Any,
-        requests: "SimpleQueue[Request]",
+        requests: Requests,
         worlds: int,
         restart: Request,
         push: Callable[[np.ndarray], None],
@@ -63,15 +64,8 @@ class Controls:
             direction = gui.add_button_group("direction", tuple(DIRECTIONS))
         with gui.add_folder("Camera"):
             self.follow = gui.add_checkbox("follow", True)
-            self.robot = gui.add_slider(
-                "robot",
-                0,
-                max(1, worlds - 1),
-                1,
-                central_world(worlds),
-                visible=worlds > 1,
-                hint="that is followed",
-            )
+            first, how = central_world(worlds), {"visible": worlds > 1, "hint": "that is followed"}
+            self.robot = gui.add_slider("robot", 0, max(1, worlds - 1), 1, first, **how)
         self.pause.on_click(lambda _: requests.put(self.toggle))
         others.on_click(
             lambda event: requests.put(restart if event.target.value == "reset" else self.step_once)
@@ -127,13 +121,7 @@ class Sliders:
         seconds: length of a tour [s].
     """
 
-    def __init__(
-        self,
-        server: Any,
-        requests: "SimpleQueue[Request]",
-        fixed: Sequence[float],
-        seconds: float,
-    ):
+    def __init__(self, server: Any, requests: Requests, fixed: Sequence[float], seconds: float):
         self.gui, self.requests, self.seconds = server.gui, requests, seconds
         self.fixed = np.array(fixed, float)
         self.folder = server.gui.add_folder("Command")

@@ -10,13 +10,12 @@ import io
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import msgspec
 import viser
 import websockets.asyncio.server
-from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
@@ -48,17 +47,11 @@ class CameraMessage(msgspec.Struct, tag="ViewerCameraMessage", forbid_unknown_fi
     up_direction: Vector
 
 
-class Updates(msgspec.Struct, forbid_unknown_fields=True):
-    """The new properties of a control: its value alone."""
-
-    value: bool | Number | str
-
-
 class UpdateMessage(msgspec.Struct, tag="GuiUpdateMessage", forbid_unknown_fields=True):
-    """A control's new value: viser's message of this name."""
+    """New properties of a control, of which its value is taken: viser's message of this name."""
 
     uuid: str
-    updates: Updates
+    updates: dict[Literal["value"], bool | Number | str]
 
 
 DECODER = msgspec.msgpack.Decoder(CameraMessage | UpdateMessage)
@@ -95,9 +88,7 @@ class Guard:
         options |= dict(process_request=answer, max_size=LARGEST, logger=logger)
         return serve(functools.partial(self._handle, handler), *where, **options)
 
-    def _answer(
-        self, answer: Callable[..., Response | None], connection: ServerConnection, request: Request
-    ) -> Response | None:
+    def _answer(self, answer: Any, connection: Any, request: Request) -> Response | None:
         """Answer a request; None lets it open a WebSocket."""
         if why := refusal(request.headers):
             return connection.respond(http.HTTPStatus.FORBIDDEN, f"{why}\n")
@@ -134,10 +125,11 @@ class Guard:
         except Exception:  # whatever is wrong with it
             return None
         if isinstance(checked, UpdateMessage):
-            value = offered((self.controls or {}).get(checked.uuid), checked.updates.value)
+            control = (self.controls or {}).get(checked.uuid)
+            value = offered(control, checked.updates.get("value"))
             if value is None:
                 return None
-            checked.updates.value = value
+            checked.updates["value"] = value
         return msgspec.msgpack.encode(checked)
 
 
@@ -155,7 +147,7 @@ def refusal(headers: Headers) -> str:
     return ""
 
 
-def offered(control: Any, value: bool | float | str) -> bool | float | str | None:
+def offered(control: Any, value: Any) -> bool | float | str | None:
     """The value that a page may set a control to, in its range; None if it offers no such one."""
     if control is None or not control.visible or control.disabled:
         return None
