@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 from mkdocs.structure.files import File, Files
 
+from gpusim_rl.config import sections
 from gpusim_rl.core import ranges
 from gpusim_rl.envs.load_task import load_task
 
@@ -176,7 +177,7 @@ def allowed(name: str, file: Path) -> str:
     """What a number of a YAML file may be, and the names below a key; "" if it is no number."""
     others = {"play.yaml": ranges.PLAY, "gate.yaml": ranges.GATE}
     others |= dict.fromkeys(("bench.yaml", "bench_time.yaml", "bench_profile.yaml"), ranges.BENCH)
-    limits = others.get(file.name, ranges.RANGES)
+    limits = others.get(file.name, sections.table())
     if file.parent.name == "task":
         own = load_task(file.stem).ranges
         limits = limits | {f"task.{key}": entry for key, entry in own.items()}

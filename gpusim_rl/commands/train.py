@@ -25,13 +25,14 @@ from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF, program
 
 if TYPE_CHECKING:
+    from gpusim_rl.config.sections import Config
     from gpusim_rl.envs.task import Scores
     from gpusim_rl.training.trainer import Result, Trainer
 
 REFUSED: list[str] = []  # policies of a multirun that fail gate=true
 
 
-def configure(*words: str) -> dict[str, Any]:
+def configure(*words: str) -> "Config":
     """The configuration of a training, from the words of train.py's command line.
 
     Raises:
@@ -43,7 +44,7 @@ def configure(*words: str) -> dict[str, Any]:
     return resume.check_training(compose_plain("config", list(words)), list(words))
 
 
-def train(cfg: dict[str, Any]) -> "Result":
+def train(cfg: "Config") -> "Result":
     """Train, evaluate, export, report and judge, as a configuration of `configure` says.
 
     Raises:
@@ -56,11 +57,11 @@ def train(cfg: dict[str, Any]) -> "Result":
     return result if result.signal else write_results(trainer, trainer.evaluate())
 
 
-def make_trainer(cfg: dict[str, Any]) -> "Trainer":
+def make_trainer(cfg: "Config") -> "Trainer":
     """The trainer of a configuration; ValueError or OSError in one line if it cannot be made."""
     from gpusim_rl.training.trainer import Trainer
 
-    if cfg["film_every"]:
+    if cfg.film_every:
         from gpusim_rl.viewer.offscreen import choose_backend
 
         choose_backend()  # a mistake now, not a line at each film
@@ -94,7 +95,7 @@ def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     try:
         trainer.write_files(scores)
         write_report(trainer)
-        if trainer.cfg["gate"]:  # it writes into the file, which the loggers get
+        if trainer.cfg.gate:  # it writes into the file, which the loggers get
             from gpusim_rl.gate.command import gate_trained
 
             refused = gate_trained(trainer.run.path / "policy.onnx")
@@ -110,11 +111,11 @@ def write_report(trainer: "Trainer") -> None:
     """Write report.html, if the configuration wants one; one line if it cannot be written."""
     from gpusim_rl.report import command as report
 
-    if trainer.group.rank == 0 and trainer.cfg["report"]:
+    if trainer.group.rank == 0 and trainer.cfg.report:
         report.write_or_warn([trainer.run.path], trainer.run.path / "report.html")
 
 
-def train_or_exit(cfg: dict[str, Any], refused: list[str] | None = None) -> None:
+def train_or_exit(cfg: "Config", refused: list[str] | None = None) -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
     Returns when done. Exits with 1 if training gave up, if the connection to other processes
@@ -131,13 +132,13 @@ def train_or_exit(cfg: dict[str, Any], refused: list[str] | None = None) -> None
         errors.exit_with_error(str(error), 1)
 
 
-def train_and_evaluate(cfg: dict[str, Any], refused: list[str] | None) -> None:
+def train_and_evaluate(cfg: "Config", refused: list[str] | None) -> None:
     """What `train_or_exit` does; PeerLost if the connection to other processes failed."""
     from gpusim_rl.training.loop import TrainingFailed
     from gpusim_rl.training.memory import show_plan
 
     with errors.one_line_errors():
-        if cfg["plan"]:
+        if cfg.plan:
             return show_plan(cfg)
         trainer = make_trainer(cfg)
     try:
@@ -166,7 +167,7 @@ def train_and_evaluate(cfg: dict[str, Any], refused: list[str] | None) -> None:
 def files_of(trainer: "Trainer") -> str:
     """The files that the end of a training has written, as a list in words."""
     cfg, path = trainer.cfg, trainer.run.path
-    asked = {"policy.onnx": cfg["export"] != "none", "report.html": cfg["report"]}
+    asked = {"policy.onnx": cfg.export != "none", "report.html": cfg.report}
     files = [name for name, wanted in asked.items() if wanted and (path / name).exists()]
     *others, last = [f"{path}/{name}" for name in ("eval.json", *files)]
     return f"{', '.join(others)} and {last}" if others else last
@@ -220,9 +221,9 @@ def run(cfg: DictConfig) -> None:
     words = list(HydraConfig.get().overrides.task)
     with errors.one_line_errors():
         values = in_multirun(compose.build("config", words), HydraConfig.get())
-        values = resume.check_training(values, words)
-    train_or_exit(values, REFUSED)
-    if values["report"]:
+        config = resume.check_training(values, words)
+    train_or_exit(config, REFUSED)
+    if config.report:
         compare_runs(HydraConfig.get())
 
 

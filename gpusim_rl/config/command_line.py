@@ -1,6 +1,7 @@
 """The command line, checked before Hydra and torch see it, with every line of a multirun."""
 
 import re
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,8 +24,10 @@ OPTIONS |= dict.fromkeys(HELP, ())
 
 
 @one_line_errors()
-def check(name: str, argv: list[str]) -> tuple[list[str], dict[str, Any] | None]:
+def check(name: str, argv: list[str]) -> tuple[list[str], Any]:
     """The command line as Hydra takes it, options last, and its configuration.
+
+    That of train.py is a `Config`, that of play.py plain data.
 
     With options the configuration is None: `--help`, `--cfg`, `--info` and multirun are Hydra's,
     which composes the line itself.
@@ -32,7 +35,10 @@ def check(name: str, argv: list[str]) -> tuple[list[str], dict[str, Any] | None]
     """
     words, options = split(argv)
     if any(option in HELP for option in options):
-        OmegaConf.register_new_resolver("ranges", ranges.listing, replace=True)
+        from gpusim_rl.config.sections import table
+
+        listing = partial(ranges.listing, table())
+        OmegaConf.register_new_resolver("ranges", listing, replace=True)
         start = program(PROGRAMS[name])
         if start == f"python {PROGRAMS[name]}.py":  # what conf/<name>.yaml says
             return options, None

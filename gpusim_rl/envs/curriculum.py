@@ -85,7 +85,7 @@ def check_ends(key: str, entry: dict[str, Any], now: Number) -> None:
             raise ValueError(
                 f"{where}: {name}={entry[name]}: expected as many numbers as {key}={now}"
             )
-        if key.startswith(("task.weights.", "task.noise.", "algo.")) and min(ends) < 0:
+        if key.startswith(("task.weights.", "task.noise.")) and min(ends) < 0:
             raise ValueError(f"{where}: expected numbers of at least 0")
 
 

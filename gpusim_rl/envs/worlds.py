@@ -119,7 +119,7 @@ class Worlds:
         start = self.scheduled_task.begin(self.num_envs, self.rng, ended)
         start = self.task.randomization.restart(start, self.rng)
         patches = self.task.patches
-        return patches.rub(start) if patches else start
+        return patches.scale_friction(start) if patches else start
 
     def write_start(self, start: dict[str, Tensor], mask: Tensor) -> None:
         """Begin the episodes of `first_states` in the worlds of mask (B,) bool. In place."""

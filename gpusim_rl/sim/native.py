@@ -80,8 +80,9 @@ class Native:
         self.overflow = torch.zeros(num_envs, dtype=torch.bool)
         self._fault = torch.zeros(num_envs, dtype=torch.bool)
 
-    def step(self, n: int) -> None:
-        failed = self._call(self.batch.step, None, n)
+    def step(self, n: int, worlds: np.ndarray | None = None) -> None:
+        """Advance the worlds with these ids by n timesteps; None are all. Others stand still."""
+        failed = self._call(self.batch.step, worlds, n)
         self.sensordata.numpy()[:] = self._sensors
         if self._forces:
             self._compute_forces()

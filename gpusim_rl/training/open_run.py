@@ -3,7 +3,6 @@
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save as to_bytes
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.files import write_whole
@@ -20,19 +20,19 @@ from gpusim_rl.training.progress import is_over, number
 
 START = "start.safetensors"  # of a run: the weights that it began with, by start=
 ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until it goes on
-Opened = tuple[Run, dict[str, str], dict[str, Any]]
+Opened = tuple[Run, dict[str, str], Config]
 
 
-def open_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
+def open_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
         The run, the note of the checkpoint that it continues, and the configuration, which names
         the copies of models in the run.
     """
-    if cfg["resume"]:
+    if cfg.resume:
         return continue_run(cfg, iteration)
-    weights = begin_with(Path(cfg["start"]), iteration) if cfg["start"] else {}
+    weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
     run, note, cfg = create_run(cfg, iteration.group)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
@@ -57,35 +57,35 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
 
 
-def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
+def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     """A new run directory, with a copy of each model that is not ours."""
-    own = Path(f"runs/{cfg['task']['name']}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg['seed']}")
+    own = Path(f"runs/{cfg.task.name}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}")
     # two runs of a multirun may begin in the same second
     paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
     free = str(next(path for path in paths if not path.exists()))
-    path = Path(group.broadcast(cfg["run_dir"] or free))
+    path = Path(group.broadcast(cfg.run_dir or free))
     if group.rank > 0:
         return Run(path), {}, cfg
-    run = Run.create(path, cfg, again=cfg["auto_resume"])
+    run = Run.create(path, cfg.plain, again=cfg.auto_resume)
     cfg = keep_models(cfg, run.path)
-    run.configure(cfg)
+    run.configure(cfg.plain)
     return run, {}, cfg
 
 
-def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
+def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run of resume=, with its last checkpoint loaded into iteration.
 
     ValueError if more iterations are done than the configuration wants.
     """
-    run, group = Run.open(Path(cfg["resume"])), iteration.group
+    run, group = Run.open(Path(str(cfg.resume))), iteration.group
     if group.rank == 0:
         run.lock()
     state, note, path = run.checkpoints.restore(errors.warn)
     edited = resume.check_edits(note, run, path)
     iteration.load(state, str(path))
-    if iteration.iterations > cfg["iterations"]:
+    if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
-        raise ValueError(f"iterations={cfg['iterations']}: {done}")
+        raise ValueError(f"iterations={cfg.iterations}: {done}")
     # it went back to a checkpoint, and ended before it wrote the next one
     lowered = run.rollbacks() - int(number(note.get("rollbacks")))
     if lowered > 0:
@@ -102,20 +102,20 @@ def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
 
 
 def rewrite_run(
-    run: Run, cfg: dict[str, Any], iteration: Iteration, checkpoint: Path, edited: dict[str, str]
+    run: Run, cfg: Config, iteration: Iteration, checkpoint: Path, edited: dict[str, str]
 ) -> None:
     """Drop what came after the checkpoint, and write the configuration that it continues with.
 
     edited: key → how config.yaml differs from what the checkpoint was trained with.
     """
-    changes = edited | resume.changes(resume.load_config(run, "here"), cfg)
+    changes = edited | resume.changes(resume.load_config(run, "here").plain, cfg.plain)
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:
         since = f"from iteration {iteration.iterations} on this is not the run that was begun"
         errors.warn(f"warning: {changed}: {since}")
     run.checkpoints.forget(checkpoint)
-    run.configure(cfg | {"resume": None})
+    run.configure(cfg.plain | {"resume": None})
     for row in run.rewind(iteration.iterations)[-1:]:
         iteration.env.statistics.restore_means(row)
     for name, damaged in run.damaged().items():

@@ -2,7 +2,8 @@
 
 import time
 from contextlib import contextmanager
-from typing import Any
+
+from gpusim_rl.config.sections import Config
 
 
 def number(text: str | None, least: float = 0.0) -> float:
@@ -13,13 +14,13 @@ def number(text: str | None, least: float = 0.0) -> float:
         return least
 
 
-def is_over(cfg: dict[str, Any], note: dict[str, str], iterations: int) -> bool:
+def is_over(cfg: Config, note: dict[str, str], iterations: int) -> bool:
     """Whether a training needs no more than the iterations that it has done.
 
     note: of the checkpoint that it continues.
     """
-    reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
-    return reached or iterations >= cfg["iterations"]
+    reached = bool(cfg.stop_at) and number(note.get("success")) >= cfg.stop_at
+    return reached or iterations >= cfg.iterations
 
 
 class Progress:
@@ -30,8 +31,8 @@ class Progress:
         note: of a checkpoint, with what `note` returned when it was saved.
     """
 
-    def __init__(self, cfg: dict[str, Any], note: dict[str, str]):
-        self.changes, self.every = bool(cfg["curriculum"]), cfg["eval_every"]
+    def __init__(self, cfg: Config, note: dict[str, str]):
+        self.changes, self.every = bool(cfg.curriculum), cfg.eval_every
         self.mean_return = number(note.get("return"), -1e12)
         self.judged = number(note.get("judged"), -2e12)
 

@@ -65,7 +65,7 @@ class OnTerrain(Task):
     @cached_property
     def patches(self) -> Patches:
         own = {k: v for k, v in self.terrain.items() if k not in ("up", "down", "moves")}
-        return Patches(self.mjm, device=self.device, known=self.kinds, **own)
+        return Patches(self.mjm, device=self.device, choices=self.kinds, **own)
 
     def evaluation(self) -> Self:
         """Other patches of all levels, which stay."""
@@ -74,7 +74,7 @@ class OnTerrain(Task):
         return replace(super().evaluation(), terrain=self.terrain | judged)
 
     def begin(self, n: int, rng: Rng, ended: State | None = None) -> Values:
-        return self.patches.place(super().begin(n, rng, ended), rng)
+        return self.patches.place_on_patches(super().begin(n, rng, ended), rng)
 
     def start(self, n: int, rng: Rng) -> Values:
         zero = torch.zeros(n, device=self.device)

@@ -1,7 +1,6 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
 import sys
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ class PPO:
 
     Args:
         spec: shapes, processes and random numbers.
-        settings: those of `Settings`, by name. Those of `live` may be tensors (), which change.
+        settings: its numbers. Those of `live` may be tensors (), which change.
     """
 
     Settings = Settings
@@ -55,9 +54,9 @@ class PPO:
         Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
     )
 
-    def __init__(self, spec: Spec, **settings: Any):
+    def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.length = spec, spec.group, spec.num_steps
-        self.cfg = cfg = Settings(**settings)
+        self.cfg = cfg = settings
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = make_policy(spec, cfg)
@@ -76,9 +75,9 @@ class PPO:
         self._update_normalizers = spec.capture(self.update_normalizers)
 
     @staticmethod
-    def world_multiple(settings: dict[str, Any]) -> int:
+    def world_multiple(settings: Settings) -> int:
         """A policy that remembers is trained by whole worlds, so that minibatches divide them."""
-        return settings["num_minibatches"] if settings["memory"] != "none" else 1
+        return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""

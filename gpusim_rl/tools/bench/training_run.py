@@ -1,8 +1,8 @@
-"""One training of `bench time`, in a process of its own: python -P trial.py JOB RESULT.
+"""One training of `bench time`, in a process of its own: python -P training_run.py JOB RESULT.
 
-The program that trains is the tree on PYTHONPATH, which may be an older commit. So this file takes
-nothing of the tree that it lies in, and little of the other one. JOB is a JSON text, RESULT the
-JSON file to write. `tools/bench/trees.py` starts it.
+The program that trains is the checkout on PYTHONPATH, which may be an older commit. So this file
+takes nothing of the checkout that it lies in, and little of the other one. JOB is a JSON text,
+RESULT the JSON file to write. `tools/bench/cases.py` starts it.
 """
 
 import json
@@ -20,7 +20,7 @@ WARM_UP = 4  # iterations before the clock runs: kernels compile, CUDA graphs ar
 
 
 class Actor(NamedTuple):
-    """An actor that was kept, and when."""
+    """The weights of an actor, and when it had them."""
 
     iteration: int
     env_steps: int
@@ -49,11 +49,12 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs inside takes no time."""
+        """Work inside takes no time."""
         before = self.now()
         yield
-        spent = (now - then for now, then in zip(self.now(), before, strict=True))
-        wall, cpu = (away + more for away, more in zip(self.away, spent, strict=True))
+        wall, cpu = (
+            away + now - then for away, now, then in zip(self.away, self.now(), before, strict=True)
+        )
         self.away = wall, cpu
 
 
@@ -78,11 +79,11 @@ def warm_up(learner: Any) -> None:
 
 
 def keep_actors(loop: Any, clock: Clock, every: int) -> list[Actor]:
-    """Have a loop keep every n-th actor and the last in the list returned.
+    """Make a loop copy every n-th actor and its last one into the list that is returned.
 
     The clock does not count the copies, nor evaluations during training.
     """
-    step, evaluate, kept, count = loop.step, loop.evaluate, [], 0
+    step, evaluate, actors, count = loop.step, loop.evaluate, [], 0
 
     def step_and_keep(signals: Any) -> bool:
         nonlocal count
@@ -90,29 +91,34 @@ def keep_actors(loop: Any, clock: Clock, every: int) -> list[Actor]:
         count += 1  # not learner.iterations, which a roll-back lowers
         if last or count % every == 0:
             wait(learner)
-            spent = clock.read()
+            times = clock.read()
             with clock.paused():
                 weights = {k: v.detach().clone() for k, v in learner.policy.state_dict().items()}
             steps = count * learner.size * learner.env.group.size
-            kept.append(Actor(count, steps, *spent, weights))
+            actors.append(Actor(count, steps, *times, weights))
         return last
 
-    def evaluate_unseen(learner: Any) -> float:
+    def evaluate_paused(learner: Any) -> float:
         wait(learner)
         with clock.paused():
             return evaluate(learner)
 
-    loop.step, loop.evaluate = step_and_keep, evaluate_unseen
-    return kept
+    loop.step, loop.evaluate = step_and_keep, evaluate_paused
+    return actors
 
 
 def learner_of(loop: Any) -> Any:
-    """What a loop iterates, under its name of today or of an older commit."""
+    """The iteration of a loop, under its name of today or of an older commit."""
     return loop.iteration if hasattr(loop, "iteration") else loop.learner
 
 
+def section_of(cfg: Any) -> Any:
+    """The section `task` of a configuration, which is a dictionary in older commits."""
+    return cfg["task"] if isinstance(cfg, dict) else cfg.task
+
+
 def wait(learner: Any) -> None:
-    """Wait until a GPU has done what was asked of it, so that the clock is right."""
+    """Wait until a GPU has done all its work, so that the clock is right."""
     if learner.env.device.type == "cuda":
         import torch
 
@@ -125,7 +131,7 @@ def judge(
     conditions: list[Condition],
     how: str,
 ) -> list[dict[str, Any]]:
-    """A row for each actor that was judged: when it was kept, its scores, whether it counts.
+    """A row for each judged actor: when it had its weights, its scores, whether it counts.
 
     Args:
         how: `all`; `first`, in order until one counts, and the last; or `bisect`, which finds an
@@ -145,8 +151,8 @@ def judge(
     if how == "bisect" and counts(last):
         low, high = -1, last
         while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if counts(middle) else (middle, high)
+            center = (low + high) // 2
+            low, high = (low, center) if counts(center) else (center, high)
     else:
         for n in range(last):
             if counts(n) and how != "all":
@@ -190,7 +196,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def score(actor: Actor) -> dict[str, Any]:
         learner.policy.load_state_dict(actor.weights)
-        return program.evaluate(cfg["task"], learner, SEED, job["episodes"])
+        return program.evaluate(section_of(cfg), learner, SEED, job["episodes"])
 
     rows = judge(actors, score, job["conditions"], job["judge"])
     return {
@@ -206,18 +212,18 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def main(job: str, result: str) -> None:
+def main(job_text: str, result: str) -> None:
     """Do a job and write its result. A mistake of the user's is one line and exit code 2."""
-    asked = json.loads(job)
+    job = json.loads(job_text)
     import gpusim_rl
 
-    tree = Path(str(gpusim_rl.__file__)).resolve().parents[1]
-    if tree != Path(asked["tree"]).resolve():
-        raise SystemExit(f"error: {tree} would be measured, not {asked['tree']}")
+    checkout = Path(str(gpusim_rl.__file__)).resolve().parents[1]
+    if checkout != Path(job["checkout"]).resolve():
+        raise SystemExit(f"error: {checkout} would be measured, not {job['checkout']}")
     try:
-        done = run(asked)
+        done = run(job)
     except (ValueError, OSError) as error:
-        if not asked["check"]:
+        if not job["check"]:
             raise
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -1,4 +1,8 @@
-"""Training speed of mjlab on this machine, as its own command runs it: `bench compare=mjlab`."""
+"""Training speed beside that of mjlab on this machine: `python -m tests.bench.mjlab KEY=VALUE …`.
+
+The keys are those of `python -m gpusim_rl.bench`, which measures ours first, with the model's own
+physics. mjlab then trains its own Go1 task as its own command runs it, with as many worlds.
+"""
 
 import os
 import re
@@ -12,20 +16,23 @@ from typing import Any
 
 import torch
 
+from gpusim_rl.config import validate
+from gpusim_rl.core import errors
+from gpusim_rl.tools.bench import output
+from tests.bench.tasks import run_bench, split
+
 TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
 # rsl_rl prints one of these at each iteration: until 3, and from 4 on
 RATE = re.compile(r"(?:Computation: *([\d,.]+) steps/s|Steps per second: *([\d,.]+))")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def available(name: str) -> None:
-    """ValueError in one line unless the trainer `name` can run here."""
-    if name != "mjlab":
-        raise ValueError(f"compare={name!r}: choose one of mjlab, null")
+def check_available() -> None:
+    """ValueError in one line unless mjlab can train here."""
     if not find_spec("mjlab"):
-        raise ValueError("compare=mjlab needs mjlab: pip install mjlab")
+        raise ValueError("this needs mjlab: pip install mjlab")
     if not torch.cuda.is_available():
-        raise ValueError("compare=mjlab needs a CUDA device: mjlab trains on no other")
+        raise ValueError("this needs a CUDA device: mjlab trains on no other")
 
 
 def rates(text: str) -> list[float]:
@@ -56,7 +63,7 @@ def mjlab(num_envs: int, *, iterations: int = 40) -> dict[str, Any]:
     speeds = rates(done.stdout)
     if done.returncode or len(speeds) < iterations // 2:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-        raise ValueError(f"compare=mjlab: its training ended with {done.returncode}: {lines[-1]}")
+        raise ValueError(f"mjlab: its training ended with {done.returncode}: {lines[-1]}")
     return {
         "task": TASK,
         "command": " ".join(["python", *words]),
@@ -66,3 +73,26 @@ def mjlab(num_envs: int, *, iterations: int = 40) -> dict[str, Any]:
         "steps_per_s": median(speeds[len(speeds) // 2 :]),
         "all": speeds,
     }
+
+
+def main(words: list[str]) -> None:
+    """Measure both, print the ratio and write out=."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    with errors.one_line_errors():
+        words, values = split(words, ("out=",))
+        check_available()
+        validate.writable("out", values.get("out"))
+        results = run_bench(["task.training=exact", *words])  # as mjlab has it
+        results["mjlab"] = other = mjlab(results["num_envs"])
+    ours, theirs = results["steps_per_s"]["training"]["median"], other["steps_per_s"]
+    line = (
+        f"{results['task']}: {ours:,.0f} steps/s; mjlab trains {TASK} at {theirs:,.0f}:"
+        f" this is {ours / theirs:.2f} times it"
+    )
+    output.finish(output.make_console(), results, [line], values.get("out"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,12 +1,17 @@
-"""PPO's update as it is usually written, to compare ours with: one torch operation after another.
+"""PPO's update beside the same as it is usually written: one torch operation after another.
 
-It is CleanRL's and rsl_rl's way, on the same rollout. Every tensor is gathered for itself, and
-observations are normalized in each minibatch. The loss is autograd through torch.distributions,
-with one gradient tensor for each parameter and torch's default Adam. The host reads the KL to set
-the learning rate.
+    python -m tests.bench.reference_ppo [KEY=VALUE …]
+
+The keys are those of `python -m gpusim_rl.bench`. Both update from one rollout, in turn, `repeats`
+times after `warmup` iterations. The reference is the way of CleanRL and rsl_rl. Every tensor is
+gathered for itself, and observations are normalized in each minibatch. The loss is autograd through
+torch.distributions, with one gradient tensor for each parameter and torch's default Adam. The host
+reads the KL to set the learning rate.
 """
 
+import sys
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -14,6 +19,11 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.core import errors
+from gpusim_rl.core.distributed import SINGLE
+from gpusim_rl.tools.bench import output
+from gpusim_rl.tools.bench.levels import configure, measure_seconds
+from gpusim_rl.training.memory import make_on_device
 
 Samples = tuple[Tensor, ...]  # obs, critic, action, mean, std, logp, advantage, target, value
 
@@ -104,3 +114,48 @@ class Plain:
             following = delta + cfg.gamma * cfg.gae_lambda * (1 - done[t]) * following
             advantage[t] = following
         return advantage
+
+
+def check(algo: dict[str, Any]) -> None:
+    """ValueError for a section algo that the reference does not do; symmetry=auto becomes none."""
+    if algo["name"] != "ppo":
+        raise ValueError(f"algo={algo['name']}: the reference is of algo=ppo")
+    if algo["symmetry"] == "auto":
+        algo["symmetry"] = "none"
+    for key in ("symmetry", "memory"):
+        if algo[key] != "none":
+            raise ValueError(f"algo.{key}={algo[key]}: the reference has algo.{key}=none")
+
+
+def main(words: list[str]) -> None:
+    """Measure both updates, print the ratio and write out=."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    with errors.one_line_errors():
+        cfg = configure("bench", words)
+        check(cfg.plain["algo"])
+        training, config, _ = make_on_device(cfg, SINGLE)
+    cfg = config.plain
+    for _ in range(cfg["warmup"]):
+        training.iteration()
+    updates = {"ours": training.update, "plain": Plain(training).update}
+    milliseconds: dict[str, list[float]] = {name: [] for name in updates}
+    for _ in range(cfg["repeats"]):
+        start = training.state()
+        for name, update in updates.items():
+            training.load(start, "the start of a rollout")
+            training.collect()
+            milliseconds[name].append(1e3 * measure_seconds(training.env.device, update)[0])
+    ratios = [b / a for a, b in zip(*milliseconds.values(), strict=True)]
+    lines = [
+        f"{name}: {median(x):.4g} ms ({min(x):.4g} to {max(x):.4g})"
+        for name, x in milliseconds.items()
+    ]
+    lines.append(f"plain/ours: {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    results = {"task": cfg["task"]["name"], "milliseconds": milliseconds, "ratios": ratios}
+    output.finish(output.make_console(), results, lines, cfg["out"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What `bench time` compares: commits of this checkout, and command lines."""
+"""The cases that `bench time` compares: commits of this checkout, and command lines."""
 
 import json
 import os
@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 
 from gpusim_rl.core.paths import PACKAGE
 
-TRIAL = Path(__file__).with_name("trial.py")  # the program that trains; it is not imported
-HERE = "."  # of commits=: this tree as it is
+TRAINING_RUN = Path(__file__).with_name("training_run.py")  # a program; it is not imported
+HERE = "."  # of commits=: this checkout as it is
 
 
-class Variant(NamedTuple):
-    """What is compared: a commit with a command line."""
+class Case(NamedTuple):
+    """A commit with a command line."""
 
     name: str
     commit: str  # in full, or HERE
-    tree: Path
+    checkout: Path
     words: list[str]
 
 
 def git(*words: str) -> bytes | None:
-    """What git prints about this checkout; None if it fails. ValueError if there is no git."""
+    """The output of git for this checkout; None if it fails. ValueError if there is no git."""
     line = ["git", "-C", str(PACKAGE.parent), *words]
     try:
         done = subprocess.run(line, capture_output=True, check=False)
@@ -38,7 +38,7 @@ def git(*words: str) -> bytes | None:
 
 
 def unpack(commit: str, folder: Path) -> tuple[str, Path]:
-    """The full name of a commit, and a folder with its files; HERE is this tree itself.
+    """The full name of a commit, and a folder with its files; HERE is this checkout itself.
 
     ValueError if it is no commit of this checkout.
     """
@@ -54,38 +54,38 @@ def unpack(commit: str, folder: Path) -> tuple[str, Path]:
     return name, folder / name
 
 
-def variants(cfg: dict[str, Any], words: list[str], folder: Path) -> list[Variant]:
+def make_cases(cfg: dict[str, Any], words: list[str], folder: Path) -> list[Case]:
     """Each of `commits` with each of `settings`; `words` are those of all trainings."""
-    trees = [(commit, *unpack(commit, folder)) for commit in cfg["commits"] or [HERE]]
-    several: list[Variant] = []
-    for (commit, full, tree), setting in product(trees, cfg["settings"] or [""]):
+    checkouts = [(commit, *unpack(commit, folder)) for commit in cfg["commits"] or [HERE]]
+    cases: list[Case] = []
+    for (commit, full, checkout), setting in product(checkouts, cfg["settings"] or [""]):
         name = " ".join(filter(None, (commit if cfg["commits"] or not setting else "", setting)))
-        again = sum(other.name.partition(" #")[0] == name for other in several)
+        again = sum(other.name.partition(" #")[0] == name for other in cases)
         name += f" #{again + 1}" if again else ""  # the same twice shows the noise
-        several.append(Variant(name, full, tree, ["log=none", *words, *shlex.split(setting)]))
-    return several
+        cases.append(Case(name, full, checkout, ["log=none", *words, *shlex.split(setting)]))
+    return cases
 
 
 def run(
-    variant: Variant, job: dict[str, Any], folder: Path, show: Callable[[str], None]
+    case: Case, job: dict[str, Any], folder: Path, show: Callable[[str], None]
 ) -> dict[str, Any]:
-    """What `gpusim_rl/tools/bench/trial.py` measures of a variant.
+    """The result of `gpusim_rl/tools/bench/training_run.py` for a case.
 
     Args:
-        job: its job, but for the tree.
+        job: its job, but for the checkout.
         folder: where it may write.
         show: called with each line that it prints.
     ValueError with its last line if it fails.
     """
-    job, result = job | {"tree": str(variant.tree)}, folder / "result.json"
-    line = [sys.executable, "-P", str(TRIAL), json.dumps(job), str(result)]
-    path = [str(variant.tree), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # conf/ and tasks/ of a checkout are its own, and not a user's: another tree has others
+    job, result = job | {"checkout": str(case.checkout)}, folder / "result.json"
+    line = [sys.executable, "-P", str(TRAINING_RUN), json.dumps(job), str(result)]
+    path = [str(case.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # conf/ and tasks/ of a checkout are no user's: another checkout has others
     at_home = Path.cwd().resolve() == PACKAGE.parent
     last = ""
     with subprocess.Popen(
         line,
-        cwd=variant.tree if at_home else None,
+        cwd=case.checkout if at_home else None,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -99,8 +99,8 @@ def run(
             child.wait()
             raise
     if child.returncode < 0:
-        raise ValueError(f"{variant.name}: ended by signal {-child.returncode} after: {last}")
+        raise ValueError(f"{case.name}: ended by signal {-child.returncode} after: {last}")
     if child.returncode:
-        said = last.removeprefix("error: ").removeprefix("ValueError: ")
-        raise ValueError(f"{variant.name}: {said}")
+        reason = last.removeprefix("error: ").removeprefix("ValueError: ")
+        raise ValueError(f"{case.name}: {reason}")
     return json.loads(result.read_text())
