@@ -28,7 +28,7 @@ class Films:
 
     Args:
         path: the run directory; films go to its folder `films`.
-        every: iterations between two; None: no films.
+        every: iterations between two; 0: no films; None: not in this process of several.
         task_code: as in the configuration.
         say: takes a line about a film that fails or is left out.
     """
@@ -44,18 +44,19 @@ class Films:
         self.made = 0  # the one whose film is being made
         self.process: Popen[bytes] | None = None
         self.errors: IO[bytes] | None = None  # what the process writes
-        if every:
-            self.attempt(self.take_over, every)
+        if every is not None:
+            self.attempt(self.take_over)
 
-    def take_over(self, every: int) -> None:
+    def take_over(self) -> None:
         """Find the films that were due when an earlier training of this run was killed."""
         copies = iterations(self.folder)
-        for i in copies[:-1]:
+        self.pending = copies.pop() if copies and self.every else None
+        for i in copies:
             self.lose(i, "its training was killed")
-        self.pending = max(copies, default=None)
         last = max(iterations(self.folder.parent / "checkpoints"), default=0)
-        if last and last % every == 0 and last not in (*copies, *iterations(self.folder, "mp4")):
-            self.due = last
+        if self.every and last and not last % self.every:
+            made = (self.pending, *iterations(self.folder, "mp4"))
+            self.due = None if last in made else last
 
     def attempt(self, step: Callable[..., None], *values: Any) -> None:
         """Do a step. If it fails, say so in a line, and go on."""
@@ -105,7 +106,12 @@ class Films:
     def lose(self, i: int, why: str) -> None:
         """Say why a film is not made, and remove the copy of its checkpoint."""
         self.say(f"no film of iteration {i}: {why}")
-        remove(self.copied(i))
+        self.clear(i)
+
+    def clear(self, i: int) -> None:
+        """Remove the copy of a checkpoint, and what a process that was killed left of its film."""
+        for file in (self.copied(i), *self.folder.glob(f".{i:06d}.mp4.*")):
+            remove(file)
 
     def start(self, i: int, lowest: bool = True) -> None:
         """Start the film of a copied checkpoint, with the lowest priority."""
@@ -119,7 +125,12 @@ class Films:
         line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film", str(os.getpid())]
         line += [str(lowest), *self.words, quoted("checkpoint", copy), film]
         self.errors = tempfile.TemporaryFile()
-        self.process = Popen(line, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=self.errors)
+        try:
+            self.process = Popen(line, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=self.errors)
+        except OSError:  # there is no memory for a process
+            self.errors.close()
+            remove(copy)
+            raise
 
     def end(self) -> None:
         """Clear up after a process that has ended, and say why if it failed."""
@@ -130,13 +141,10 @@ class Films:
             errors.seek(0)
             text = errors.read().decode(errors="replace").strip()
         if code := process.returncode:
-            why = (
-                text.rpartition("\n")[2].removeprefix("error: ") or f"its process ended with {code}"
-            )
+            why = text.rpartition("\n")[2].removeprefix("error: ")
             why = "it takes too long" if code == -signal.SIGKILL else why
-            self.say(f"no film of iteration {self.made}: {why}")
-        for file in (self.copied(self.made), *self.folder.glob(f".{self.made:06d}.mp4.*")):
-            remove(file)  # also what a process that was killed has left
+            self.say(f"no film of iteration {self.made}: {why or f'its process ended with {code}'}")
+        self.clear(self.made)
 
     def interrupt(self) -> int | None:
         """End a film that is being made. Returns its iteration; None if there is none."""

@@ -99,7 +99,7 @@ class Trainer:
         self.table = Dashboard(
             title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
         )
-        every = self.cfg.film_every if first else None
+        every = (self.cfg.film_every or 0) if first else None
         self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(

@@ -126,13 +126,16 @@ def test_only_the_newest_waits(films):
 
 def test_films_of_a_training_that_was_killed(films):
     """The one that goes on films the newest copy that is left, and the last checkpoint, whose film
-    was due. A film that is there is not made again, and a copy that is not filmed has a line."""
+    was due. A film that is there is not made again. A copy that is not filmed has a line, and
+    leaves nothing: without film_every= none is filmed."""
     films, lines, folder = films
     folder.mkdir()
-    for i in (2, 4):
-        films.copied(i).write_bytes(b"broken")
+    half = folder / ".000002.mp4.0123.part.mp4"
+    for file in (half, *map(films.copied, (2, 4))):
+        file.write_bytes(b"broken")
     again = Films(folder.parent, 2, None, lines.append)
-    assert (again.pending, again.due) == (4, 6) and not again.copied(2).exists()
+    assert (again.pending, again.due) == (4, 6)
+    assert [*folder.iterdir()] == [films.copied(4)]
     assert lines == ["no film of iteration 2: its training was killed"]
     again.finish()
     assert [line.split(":")[0] for line in lines[1:]] == [
@@ -141,6 +144,22 @@ def test_films_of_a_training_that_was_killed(films):
     (folder / "000006.mp4").touch()
     again = Films(folder.parent, 2, None, lines.append)
     assert again.pending is again.due is None
+    films.copied(8).touch()
+    Films(folder.parent, None, None, lines.append)  # of another process of several
+    assert films.copied(8).exists()
+    Films(folder.parent, 0, None, lines.append)
+    assert lines[3:] == ["no film of iteration 8: its training was killed"]
+    assert [file.name for file in folder.iterdir()] == ["000006.mp4"]
+
+
+def test_a_process_that_cannot_start(films, monkeypatch):
+    """It costs a film and a line, and leaves nothing."""
+    films, lines, folder = films
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    films({"iteration": 2.0})
+    films({"iteration": 3.0})
+    assert len(lines) == 1 and lines[0].startswith("a film is not made: [Errno 2]")
+    assert films.process is None and not [*folder.iterdir()]
 
 
 def test_no_film_ends_a_training(films):

@@ -453,7 +453,7 @@ def test_sliders_of_a_rotation(served):
 
 def test_names_of_strangers():
     """A stranger's name is one line without control characters, and not longer than the page."""
-    assert short("a\nb\x1b[2J") == "a b\\x1b[2J"
+    assert short("a\nb\x1b[2J\x9b2J") == "a b\\x1b[2J\\x9b2J"
     assert len(short("x" * 10**6)) == LONGEST
 
 
