@@ -80,7 +80,12 @@ class Films:
         if self.process and self.process.poll() is not None:
             self.end()
         if self.pending and not self.process:
-            self.start(self.pending)
+            self.start(self.take_pending())
+
+    def take_pending(self) -> int:
+        """The iteration whose checkpoint waits, 0 if none does; then none waits any more."""
+        i, self.pending = self.pending or 0, None
+        return i
 
     def copied(self, i: int) -> Path:
         """The copy of a checkpoint, which is there until its film is made."""
@@ -115,7 +120,7 @@ class Films:
 
     def start(self, i: int, lowest: bool = True) -> None:
         """Start the film of a copied checkpoint, with the lowest priority."""
-        self.pending, self.made = None, i
+        self.made = i
         copy = self.copied(i)
         film = quoted("video", copy.with_suffix(".mp4"))
         paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
@@ -146,12 +151,12 @@ class Films:
             self.say(f"no film of iteration {self.made}: {why or f'its process ended with {code}'}")
         self.clear(self.made)
 
-    def interrupt(self) -> int | None:
-        """End a film that is being made. Returns its iteration; None if there is none."""
+    def interrupt(self) -> int:
+        """End a film that is being made. Returns its iteration; 0 if there is none."""
         if self.process and self.process.poll() is not None:
             self.attempt(self.end)
         if not (self.process and self.errors):
-            return None
+            return 0
         self.process.kill()
         self.process.wait()
         self.errors.close()
@@ -165,12 +170,12 @@ class Films:
         begins again.
         """
         self.attempt(self.make, self.interrupt())
-        self.attempt(self.make, self.pending)
+        self.attempt(self.make, self.take_pending())
         self.attempt(self.copy_if_due)
-        self.attempt(self.make, self.pending)
+        self.attempt(self.make, self.take_pending())
 
-    def make(self, i: int | None) -> None:
-        """Make the film of a copied checkpoint, if there is one, and wait for it."""
+    def make(self, i: int) -> None:
+        """Make the film of a copied checkpoint, if it is not 0, and wait for it."""
         if not i:
             return
         self.start(i, lowest=False)

@@ -124,6 +124,21 @@ def test_only_the_newest_waits(films):
     assert films.process is None and len(lines) == 5
 
 
+def test_the_end_makes_each_film_that_is_left(films):
+    """That which is being made begins again; the one that waits and the one that is due follow."""
+    films, lines, folder = films
+    films({"iteration": 2.0})
+    films({"iteration": 4.0})
+    films.process.poll = lambda: None  # it takes long
+    films({"iteration": 6.0})
+    assert (films.made, films.pending, films.due) == (2, 4, 6)
+    films.finish()
+    assert [line.split(":")[0] for line in lines] == [
+        f"no film of iteration {i}" for i in (2, 4, 6)
+    ]
+    assert not [*folder.iterdir()]
+
+
 def test_films_of_a_training_that_was_killed(films):
     """The one that goes on films the newest copy that is left, and the last checkpoint, whose film
     was due. A film that is there is not made again. A copy that is not filmed has a line, and
