@@ -5,6 +5,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from gpusim_rl.config.renamed_keys import current_key
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
@@ -70,6 +71,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         )
     if key in flat:
         return
+    if (new := current_key(key, flat)) != key:
+        raise ValueError(f"{key} has another name now: say {new}")
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
         check_moved(part)
     choices = [k for k in flat if k != "algo.name"]  # algo= chooses that

@@ -34,6 +34,11 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "memory/critic_gru": "memory/critic",
     "ppo/iteration": "iteration",
     "ppo/skips": "ppo/skip_sums",
+    "schedule/algo.floor": "schedule/algo.min_std",
+    "schedule/task.height": "schedule/task.base_height",
+    "schedule/task.lift": "schedule/task.swing_height",
+    "schedule/task.randomise.centre": "schedule/task.randomise.center",
+    "schedule/task.still": "schedule/task.share_standing",
 }
 
 

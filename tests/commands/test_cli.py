@@ -118,7 +118,7 @@ BUILD = {  # answered by what the value is for, when it is built
     "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
     "learning_rate cannot be scheduled: choose of algo.gamma",
     "task.clip=-1": "task.clip=-1: expected a number above 0",
-    "task.still=1.5": "task.still=1.5: expected a number from 0 to below 1",
+    "task.share_standing=1.5": "task.share_standing=1.5: expected a number from 0 to below 1",
     "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no "
     "free base",
     "task.randomise.mass.only=[wheel]": "task.randomise.mass.only: no body 'wheel', choose of "
@@ -136,10 +136,10 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected a number of at least 1",
     "algo.lr_min=1.0 algo.lr_max=1e-5": "algo.lr_min=1.0: expected at most lr_max=1e-05",
     "algo.ent_coef=-1e-3": "algo.ent_coef=-0.001: expected a number of at least 0",
-    "task.height=-1": "task.height=-1: expected a number above 0",
-    "task.reach=0": "task.reach=0: expected a number above 0",
+    "task.base_height=-1": "task.base_height=-1: expected a number above 0",
+    "task.action_scale=0": "task.action_scale=0: expected a number above 0",
     "task.fastest=[-1,0.5,1]": "task.fastest=[-1, 0.5, 1]: expected numbers of at least 0",
-    "task.step=[100,100,100]": "task.step=[100, 100, 100]: expected numbers from -3.1416",
+    "task.gait_pose=[100,100,100]": "task.gait_pose=[100, 100, 100]: expected numbers from -3.1416",
     "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
     "graph=some": "graph='some': choose one of parts, whole, off",

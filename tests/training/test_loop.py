@@ -212,9 +212,11 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     said = command("train.py", "resume=s1", "iterations=2", cwd=here)
     assert said.returncode == 0
     assert said.stderr.startswith("warning: algo.gamma 0.97 → 0.9: from iteration 1 on")
-    file.write_text(text.replace("  reach: 0.3\n", "  reach: 0.4\n"))
+    file.write_text(text.replace("  action_scale: 0.3\n", "  action_scale: 0.4\n"))
     line = refused("train.py", "resume=s1", "iterations=3", cwd=here)
-    assert "s1/config.yaml does not belong to the last checkpoint: task.reach 0.3 → 0.4" in line
+    assert (
+        "s1/config.yaml does not belong to the last checkpoint: task.action_scale 0.3 → 0.4" in line
+    )
     file.write_text(text.replace("num_envs: 16\n", ""))
     assert "num_envs 16 → 384" in refused("train.py", "resume=s1", "iterations=3", cwd=here)
     file.write_text(text.replace("mjcf: quadruped.xml", "mjcf: cartpole.xml"))
