@@ -35,6 +35,11 @@ READINGS = {
 def check_moved(key: str) -> None:
     """ValueError that says what took the place of a key of earlier versions, if it is one."""
     section, _, name = key.rpartition(".")
+    if key == "host":
+        raise ValueError(
+            "host is gone: the page is for this machine alone; "
+            "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
+        )
     if key == "task.delay":
         raise ValueError(
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "

@@ -59,17 +59,17 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
 
 def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     """A new run directory, with a copy of each model that is not ours."""
-    own = Path(f"runs/{cfg.task.name}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}")
+    named = Path(f"runs/{cfg.task.name}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}")
     # two runs of a multirun may begin in the same second
-    paths = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
+    paths = chain([named], (named.with_name(f"{named.name}-{i}") for i in count(2)))
     free = str(next(path for path in paths if not path.exists()))
     path = Path(group.broadcast(cfg.run_dir or free))
     if group.rank > 0:
         return Run(path), {}, cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    kept = keep_models(cfg, run.path)
-    run.configure(kept.plain)
-    return run, {}, kept
+    cfg = keep_models(cfg, run.path)
+    run.configure(cfg.plain)
+    return run, {}, cfg
 
 
 def continue_run(cfg: Config, iteration: Iteration) -> Opened:

@@ -148,16 +148,17 @@ BUILD = {  # answered by what the value is for, when it is built
     "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
     "timestep",
     "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 1000000 control steps",
-    "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
+    "num_envs=2000000000": "num_envs=2000000000 takes more than",
     "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
-    "num_steps=2000000000": "num_steps=2000000000 takes more than",
+    "num_steps=2000000000": "num_steps=2000000000, with algo.update_epochs=",
     "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
-    "mode=web host=example.com": "host='example.com': expected an address of this machine",
+    "mode=web host=example.com": "host is gone: the page is for this machine alone; "
+    "on another, ssh -L 8080:localhost:8080 MACHINE forwards it",
     "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
     "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
     "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",
