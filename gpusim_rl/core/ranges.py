@@ -77,6 +77,7 @@ RANGES: dict[str, Range] = {
     "episodes": COUNT,
     "save_every": COUNT,
     "log_every": COUNT,
+    "jobs": COUNT,
     "film_every": Range(1, 2**31 - 1, whole=True, null=True, single=True),
     "rollbacks": Range(0, 1024, whole=True),
     "sim.threads": CORES,
