@@ -86,7 +86,7 @@ class Checkpoints:
             entries = self.manifest()
             manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
         manifest[path.name] = entry
-        keep = {path.name, *kept(manifest)}
+        keep = {path.name, *retained(manifest)}
         superfluous = manifest.keys() - keep
         order = partial(sorted, key=lambda name: (len(name), name))
         self.write(path, data, manifest, [*order(superfluous), *order(keep - {path.name})])
@@ -205,7 +205,7 @@ def check_size(path: Path) -> None:
         raise ValueError(f"{path} is not a whole checkpoint: it is larger than the memory")
 
 
-def kept(manifest: dict[str, dict[str, Any]]) -> list[str]:
+def retained(manifest: dict[str, dict[str, Any]]) -> list[str]:
     """Names of the checkpoints that stay: the last three, and the most successful if one is."""
     last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
     evaluated = [name for name in manifest if manifest[name].get("success") is not None]
