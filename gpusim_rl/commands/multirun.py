@@ -202,8 +202,9 @@ class Queue:
             elif code:
                 job.failure = f"exit code {code}"
             # a training that wrote nothing, such as with plan=true, leaves no directory
-            with suppress(OSError):
-                job.path and job.path.rmdir()
+            if job.path:
+                with suppress(OSError):
+                    job.path.rmdir()
 
 
 def run(sweep: Sweep) -> None:
