@@ -63,7 +63,7 @@ class Job:
         words: of its command line.
         name: of its directory.
         path: its run directory; None if another process of torchrun makes that.
-        device: as in its configuration.
+        device: as in its configuration; empty until `prepare`.
         failure: how it ended, if not well.
     """
 
@@ -71,7 +71,7 @@ class Job:
     words: list[str]
     name: str
     path: Path | None = None
-    device: str = "auto"
+    device: str = ""
     failure: str = ""
 
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice, product
 from math import prod
@@ -47,10 +47,10 @@ class Sweep:
     words: list[str]
     lists: dict[str, list[str]]
     lines: list[list[str]]
-    jobs: int = 1
-    report: bool = True
-    launcher: str = ""
-    resources: dict[str, Any] = field(default_factory=dict)
+    jobs: int
+    report: bool
+    launcher: str
+    resources: dict[str, Any]
 
 
 @one_line_errors()
