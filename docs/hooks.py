@@ -1,7 +1,7 @@
 """Pages that MkDocs makes from other files of the repository, so that they are never out of date.
 
-Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, and API has a
-page for each package.
+Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, Decisions the
+pages of docs/decisions/, and API has a page for each package.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 from mkdocs.structure.files import File, Files
 
+from gpusim_rl.config import sections
 from gpusim_rl.core import ranges
 from gpusim_rl.envs.load_task import load_task
 
@@ -66,6 +67,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages."""
     pages = {"index.md": home(), "changelog.md": read("CHANGELOG.md")}
     pages["configuration.md"] = configuration()
+    pages["decisions/index.md"] = decisions()
     for name, modules in packages().items():
         pages[f"api/{name}.md"] = api(name, modules)
     for path, text in pages.items():
@@ -81,7 +83,17 @@ def read(path: str) -> str:
 def home() -> str:
     """README.md, with links that hold within docs/."""
     text = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", read("README.md"))
+    text = text.replace("](decisions/)", "](decisions/index.md)")
     return text.replace("](CHANGELOG.md)", "](changelog.md)")
+
+
+def decisions() -> str:
+    """The titles of the decisions, each with a link to its page."""
+    lines = ["# Decisions", "", "Why things are as they are: one page each.", ""]
+    for file in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({file.name})")
+    return "\n".join(lines) + "\n"
 
 
 # -- API -----------------------------------------------------------------------------------------
@@ -165,7 +177,7 @@ def allowed(name: str, file: Path) -> str:
     """What a number of a YAML file may be, and the names below a key; "" if it is no number."""
     others = {"play.yaml": ranges.PLAY, "gate.yaml": ranges.GATE}
     others |= dict.fromkeys(("bench.yaml", "bench_time.yaml", "bench_profile.yaml"), ranges.BENCH)
-    limits = others.get(file.name, ranges.RANGES)
+    limits = others.get(file.name, sections.table())
     if file.parent.name == "task":
         own = load_task(file.stem).ranges
         limits = limits | {f"task.{key}": entry for key, entry in own.items()}

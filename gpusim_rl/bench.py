@@ -2,7 +2,7 @@
 
 import sys
 
-from gpusim_rl.tools.bench.modes import main
+from gpusim_rl.tools.bench.main import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

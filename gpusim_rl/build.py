@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -14,20 +15,23 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import RewardModel, Source, Spec, settings_of
+from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, robot_size, validate
+from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core import ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.graphs import Phases
 from gpusim_rl.core.memory import check_free, out_of_memory_named
 from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
+from gpusim_rl.core.sections import arguments, limits, require
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors, mirrors
-from gpusim_rl.envs.curriculum import Curriculum, config_at
+from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
@@ -37,7 +41,7 @@ from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
-from gpusim_rl.sim.actuator_spec import GAINS, Actuator
+from gpusim_rl.sim.actuator_spec import GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
@@ -49,36 +53,34 @@ OPTIONS = {  # of sim, by backend
 }
 
 
-def make_task(cfg: dict[str, Any], device: str) -> Task:
+def make_task(cfg: Config, device: str) -> Task:
     """The task of a configuration, its constants on `device`."""
-    numbers = {k: v for k, v in cfg["task"].items() if k not in ("name", "weights", "noise")}
-    numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
-    kind = load_task(validate.check_name("task", cfg["task"]["name"]), cfg.get("task_code"))
-    numbers["mjcf"] = find_own_mjcf(cfg["task"]["mjcf"], cfg.get("task_code"))
-    numbers |= robot_arguments(kind, cfg["robot"]) | terrain_arguments(kind, cfg)
-    numbers |= dict(actuator=Actuator(**cfg["robot"]["actuator"]), device=device)
-    return kind(**validate.arguments(kind, numbers, "task", f"task/{cfg['task']['name']}"))
+    name, code = validate.check_name("task", cfg.task.name), cfg.task_code
+    numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cfg.task.numbers.items()}
+    kind = load_task(name, code)
+    numbers["mjcf"] = find_own_mjcf(cfg.task.numbers["mjcf"], code)
+    numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg)
+    numbers |= {"actuator": cfg.robot.actuator, "device": device}
+    return kind(**arguments(kind, numbers, "task", f"task/{name}"))
 
 
-def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
+def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
     """The arguments of a task that come from robot=: none, or a model and what is known of it.
 
     Raises:
         ValueError: a key does not apply, in one line.
     """
-    validate.require(robot, ("mjcf",), "robot", f"robot/{robot['name']}")
-    free = ("name", "actuator", "collide")
-    given = [key for key, value in robot.items() if value is not None and key not in free]
-    if given and not kind.takes_robot:
+    keys = [key for key, x in robot.values.items() if x is not None and key != "collide"]
+    if keys and not kind.takes_robot:
         raise ValueError(
-            f"robot.{given[0]}: this task has a robot of its own, only quadrupeds and "
+            f"robot.{keys[0]}: this task has a robot of its own, only quadrupeds and "
             "humanoids that walk, and arms that reach, take another"
         )
-    if robot["mjcf"] is None:
-        if given:
-            raise ValueError(f"robot.{given[0]} describes a robot: set robot.mjcf=FILE as well")
+    if robot.values["mjcf"] is None:
+        if keys:
+            raise ValueError(f"robot.{keys[0]} describes a robot: set robot.mjcf=FILE as well")
         return {}
-    prepared = robot_size.load(robot, kind.takes_robot)
+    prepared = robot_size.load(robot.name, robot.values, kind.takes_robot)
     return dict(
         mjcf=prepared.robot.mjcf,
         mjm=add_boxes(prepared.spec).compile() if kind.takes_terrain else prepared.mjm,
@@ -87,56 +89,52 @@ def robot_arguments(kind: type[Task], robot: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def terrain_arguments(kind: type[Task], cfg: dict[str, Any]) -> dict[str, Any]:
+def terrain_arguments(kind: type[Task], cfg: Config) -> dict[str, Any]:
     """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
-    section = cfg.get("terrain") or {"name": "flat"}
+    section = cfg.terrain
     if kind.takes_terrain == (section["name"] != "flat"):
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
         values.pop("name")
         return {"terrain": values} if kind.takes_terrain else {}
-    task, name = cfg["task"]["name"], section["name"]
     remedy = "terrain=rough" if kind.takes_terrain else "terrain=flat, or task=quadruped_rough"
-    raise ValueError(f"terrain={name} does not fit task={task}: choose {remedy}")
+    name = section["name"]
+    raise ValueError(f"terrain={name} does not fit task={cfg.task.name}: choose {remedy}")
 
 
-def keep_models(cfg: dict[str, Any], folder: Path) -> dict[str, Any]:
+def keep_models(cfg: Config, folder: Path) -> Config:
     """Copy the user's models into folder/model. Returns the configuration that names the copies."""
-    for section, find_file in (("task", find_mjcf), ("robot", find_robot_file)):
-        mjcf = cfg[section]["mjcf"]
-        if section == "task":
-            mjcf = find_own_mjcf(mjcf, cfg.get("task_code"))
+    task = cfg.task.numbers["mjcf"]
+    task = find_own_mjcf(task, cfg.task_code) if task else None
+    copies: dict[str, str] = {}
+    for section, mjcf, find_file in (
+        ("task", task, find_mjcf),
+        ("robot", cfg.robot.values["mjcf"], find_robot_file),
+    ):
         file = find_file(mjcf) if mjcf else None
         if file and file.parent != ASSETS:
-            cfg = cfg | {
-                section: cfg[section] | {"mjcf": str(copy_model(file, folder / "model" / section))}
-            }
-    learned = cfg["robot"]["actuator"]["file"]
+            copies[f"{section}.mjcf"] = str(copy_model(file, folder / "model" / section))
+    learned = cfg.robot.actuator.file
     if learned:
         copy = folder / "model" / "actuator.safetensors"
         copy.parent.mkdir(exist_ok=True)
         write_whole(copy, read_whole(Path(learned), LARGEST))
-        cfg = cfg | {
-            "robot": cfg["robot"] | {"actuator": cfg["robot"]["actuator"] | {"file": str(copy)}}
-        }
-    return cfg
+        copies["robot.actuator.file"] = str(copy)
+    return cfg.replace(copies) if copies else cfg
 
 
 @contextmanager
-def model_must_fit(cfg: dict[str, Any]):
+def model_must_fit(cfg: Config):
     """Turn the errors of a user's model that lacks what the task needs into a ValueError."""
     try:
         yield
     except (KeyError, IndexError, RuntimeError) as error:
-        task, code = cfg["task"], cfg.get("task_code")
-        name = validate.check_name("task", task["name"])
-        own = compose.build("config", [f"task={name}"], ours=code is None)["task"]["mjcf"]
-        if task["mjcf"] == own:
+        name, mjcf, code = cfg.task.name, cfg.task.numbers["mjcf"], cfg.task_code
+        usual = compose.build("config", [f"task={name}"], ours=code is None)["task"]["mjcf"]
+        if mjcf == usual:
             raise
-        missing = sorted(model_names(own, code) - model_names(task["mjcf"], code))
+        missing = sorted(model_names(usual, code) - model_names(mjcf, code))
         reason = f"it lacks {', '.join(missing)}" if missing else next(iter(error.args), error)
-        raise ValueError(
-            f"task.mjcf={task['mjcf']} does not fit task={task['name']}: {reason}"
-        ) from None
+        raise ValueError(f"task.mjcf={mjcf} does not fit task={name}: {reason}") from None
 
 
 def model_names(mjcf: str, task_code: str | None) -> set[str]:
@@ -147,7 +145,7 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
     return names | ({"a keyframe"} if spec.keys else set())
 
 
-def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.device) -> None:
+def check_worlds(task: Task, cfg: Config, worlds: int, device: torch.device) -> None:
     """Check, before anything is built, that the worlds and the record of an evaluation fit.
 
     About what `measure` finds.
@@ -155,7 +153,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
     Raises:
         OutOfMemory: they do not.
     """
-    m, episodes, steps = task.mjm, cfg["episodes"], cfg["num_steps"]
+    m, episodes, steps = task.mjm, cfg.episodes, cfg.num_steps
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
     fields = sum(m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields)
     # Delayed targets: the live ones, those of the worst step, and a copy while they move.
@@ -170,7 +168,7 @@ def check_worlds(task: Task, cfg: dict[str, Any], worlds: int, device: torch.dev
 
 
 def build_env(
-    cfg: dict[str, Any],
+    cfg: Config,
     worlds: int,
     schedule: Curriculum | None = None,
     stagger: bool = True,
@@ -190,7 +188,7 @@ def build_env(
     Raises:
         ValueError: there are too many worlds, or the model does not fit the task.
     """
-    sim_name, device = choose(cfg["sim"]["name"], cfg["device"])
+    sim_name, device = choose(cfg.sim.name, cfg.device)
     if worlds % group.size:
         raise ValueError(f"num_envs={worlds} does not divide into {group.size} ranks")
     device, worlds = group.join(device), worlds // group.size
@@ -208,25 +206,25 @@ def build_env(
         env = Env(
             task,
             sim,
-            seed=cfg["seed"],
-            weights=cfg["task"]["weights"],
-            noise=cfg["task"]["noise"],
+            seed=cfg.seed,
+            weights=cfg.task.weights,
+            noise=cfg.task.noise,
             first=group.rank * worlds if first is None else first,
             life=life,
             stagger=stagger,
-            compiled=cfg["compile"],
+            compiled=cfg.compile,
             group=group,
         )
         sim.ctrl.copy_(checked_controls(task, env.current_state()))
     return env
 
 
-def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: str) -> Sim:
+def make_sim(cfg: Config, task: Task, name: str, worlds: int, device: str) -> Sim:
     """The Sim of a task, with the options of sim= that this backend knows."""
-    validate.require(cfg["sim"], OPTIONS[name], "sim", f"sim/{name}")
-    options = {key: cfg["sim"][key] for key in OPTIONS[name]}
+    require(cfg.plain["sim"], OPTIONS[name], "sim", f"sim/{name}")
+    options = {key: getattr(cfg.sim, key) for key in OPTIONS[name]}
     if name == "warp":
-        options["graph"] = cfg["graph"] != "off"
+        options["graph"] = cfg.graph != "off"
     return make_actuated(
         name,
         task.physics,
@@ -240,7 +238,7 @@ def make_sim(cfg: dict[str, Any], task: Task, name: str, worlds: int, device: st
 
 
 def make_iteration(
-    cfg: dict[str, Any],
+    cfg: Config,
     num_envs: int | None = None,
     *,
     group: ProcessGroup = SINGLE,
@@ -256,13 +254,13 @@ def make_iteration(
             `Iteration.numbers` beside those of the curriculum, for somebody else to write.
         first, life: of the worlds, as `build_env` has them.
     """
-    worlds = num_envs or cfg["num_envs"]
-    with out_of_memory_named(worlds), torch_threads(cfg["threads"]):
+    worlds = num_envs or cfg.num_envs
+    with out_of_memory_named(worlds), torch_threads(cfg.threads):
         return build_iteration(cfg, worlds, group, live, first, life)
 
 
 def build_iteration(
-    cfg: dict[str, Any],
+    cfg: Config,
     worlds: int,
     group: ProcessGroup,
     live: Sequence[str],
@@ -270,18 +268,15 @@ def build_iteration(
     life: int,
 ) -> Iteration:
     """`make_iteration` with as many worlds."""
-    schedule, cfg = Curriculum(cfg["curriculum"]), config_at(cfg["curriculum"], cfg)
-    ids = {"first": first, "life": life}
-    env = build_env(cfg, worlds, schedule, group=group, live=live, **ids)
+    schedule = Curriculum(cfg.curriculum)
+    env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
     kind, module = load_learner(cfg)
-    settings = validate.settings(kind, settings_of(kind), cfg["algo"])
-    ranges.check(settings, "algo")  # a number that changes has its last value here
-    how = {key: cfg[key] for key in ("num_steps", "graph", "threads")}
+    how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads")}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    return join(env, kind, settings, schedule=schedule, live=live, **makers, **how)
+    return join(env, kind, cfg.algo.settings, schedule=schedule, live=live, **makers, **how)
 
 
-def load_learner(cfg: dict[str, Any]) -> tuple[Any, ModuleType | None]:
+def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
     """The class of a learner, and the module of a user's own.
 
     The module may define `make_source` and `make_rewards`, as `join` has them.
@@ -289,8 +284,8 @@ def load_learner(cfg: dict[str, Any]) -> tuple[Any, ModuleType | None]:
     Raises:
         ValueError: there is no such algorithm, or its file cannot be used.
     """
-    name = cfg["algo"]["name"]
-    if cfg.get("algo_code") == "here":
+    name = cfg.algo.name
+    if cfg.algo_code == "here":
         return load_algorithm(name)
     if name not in LEARNERS:
         raise ValueError(f"unknown algorithm {name!r}: choose one of {', '.join(LEARNERS)}")
@@ -300,7 +295,7 @@ def load_learner(cfg: dict[str, Any]) -> tuple[Any, ModuleType | None]:
 def join(
     env: Env,
     kind: Any,
-    settings: dict[str, Any],
+    settings: Any,
     *,
     num_steps: int,
     schedule: Curriculum | None = None,
@@ -313,7 +308,7 @@ def join(
     """An Env, a learner and what carries steps from the one to the other.
 
     Args:
-        kind: the class of the learner; settings: its own, by name.
+        kind: the class of the learner; settings: its `Settings`, or its numbers by name.
         num_steps: T, control steps of each world in an iteration.
         schedule: numbers of the task and of the settings that change; live: keys of others.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
@@ -323,16 +318,16 @@ def join(
     Raises:
         ValueError: a number is wrong, or cannot change.
     """
-    if graph not in ("parts", "whole", "off"):
-        raise ValueError(f"graph={graph!r}: choose one of parts, whole, off")
-    if num_steps < 1:
-        raise ValueError(f"num_steps={num_steps}: a rollout has at least one step")
     schedule = schedule or Curriculum()
     schedule.prepare(env.success)
     keys = list(dict.fromkeys([*schedule.plan, *live]))
-    changing = live_settings(kind, settings, schedule, keys, env)
+    settings, allowed = check_settings(kind, settings)
+    changing = live_settings(kind, settings, allowed, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
-    learner = kind(spec, **settings | changing)
+    if not isinstance(settings, dict):
+        learner = kind(spec, replace(settings, **changing))
+    else:
+        learner = kind(spec, **settings | changing)
     check_learner(learner)
     rewards = make_rewards(spec) if make_rewards else ()
     if rewards and learner.length != num_steps:  # they would pay for older steps again
@@ -383,14 +378,40 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
     )
 
 
+def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
+    """The settings that a learner takes, and key → what each of its numbers may be.
+
+    Numbers by name, which are those of an algorithm of the user's own, are checked here.
+
+    Raises:
+        ValueError: one is missing, unknown or out of its range.
+    """
+    allowed = {f"algo.{key}": entry for key, entry in getattr(kind, "ranges", {}).items()}
+    if isinstance(settings, dict):
+        takes = getattr(kind, "Settings", kind)
+        arguments(takes, settings, "algo", f"algo/{kind.__module__.rpartition('.')[2]}")
+        ranges.check(settings, "algo", allowed)
+        settings = takes(**settings) if takes is not kind else settings
+    if is_dataclass(settings):
+        allowed |= limits(settings, "algo")
+    return settings, allowed
+
+
+# Why: docs/decisions/0024-numbers-that-change.md
 def live_settings(
-    kind: Any, settings: dict[str, Any], schedule: Curriculum, keys: list[str], env: Env
+    kind: Any,
+    settings: Any,
+    allowed: dict[str, Range],
+    schedule: Curriculum,
+    keys: list[str],
+    env: Env,
 ) -> dict[str, Tensor]:
     """The first values of those settings of a learner that keys name, each a live tensor ().
 
     Raises:
         ValueError: a number cannot change, or begins out of its range.
     """
+    now = settings if isinstance(settings, dict) else vars(settings)
     names = [key.removeprefix("algo.") for key in keys if key.startswith("algo.")]
     can = getattr(kind, "live", ())
     for name in names:
@@ -398,10 +419,8 @@ def live_settings(
             choices = ", ".join(f"algo.{x}" for x in can) or "none"
             raise ValueError(f"curriculum: algo.{name} cannot be scheduled: choose of {choices}")
     plan = schedule.plan
-    first = {x: plan[f"algo.{x}"]["from"] if f"algo.{x}" in plan else settings[x] for x in names}
-    ranges.check(first, "algo")
-    own = {f"algo.{key}": x for key, x in getattr(kind, "ranges", {}).items()}
-    ranges.check(first, "algo", own)
+    first = {x: plan[f"algo.{x}"]["from"] if f"algo.{x}" in plan else now[x] for x in names}
+    ranges.check(first, "algo", allowed)
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 
@@ -412,7 +431,7 @@ def find_mirrors(env: Env) -> Mirrors | None:
     return mirrors(flips, env.term_widths, task.history) if flips else None
 
 
-def world_multiple(cfg: dict[str, Any]) -> int:
+def world_multiple(cfg: Config) -> int:
     """What the number of worlds of a process must be a multiple of, for the learner's sake."""
     rule = getattr(load_learner(cfg)[0], "world_multiple", None)
-    return rule(cfg["algo"]) if rule else 1
+    return rule(cfg.algo.settings) if rule else 1

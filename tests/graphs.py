@@ -14,11 +14,11 @@ import warp as wp
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration
-from gpusim_rl.config import compose
 from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, record
 from gpusim_rl.core.streams import one_stream
 from tests.command_lines import succeed
 from tests.guard import guard
+from tests.worlds import make_config
 
 SLEEP = 3.0  # s that the device is kept busy before an iteration is enqueued
 CALLS = WARM_UP + 3  # so many iterations run every captured function eagerly, captured and replayed
@@ -34,11 +34,8 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
         "algo.hidden=[32,32]",
         "task.episode=0.2",
     ]
-    cfg = compose.compose_plain(
-        "config",
-        [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", *small, *words],
-    )
-    return make_iteration(cfg)
+    about = (f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}")
+    return make_iteration(make_config(*about, *small, *words))
 
 
 def captured(ppo: PPO) -> list[Captured]:

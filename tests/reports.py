@@ -9,9 +9,15 @@ from typing import Any
 
 import yaml
 
+from gpusim_rl.algorithms import iteration
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.trees import set_key
+from gpusim_rl.core.metrics import described
+from gpusim_rl.envs import statistics
+from gpusim_rl.training import loop
 
+METRICS = (*loop.METRICS, *statistics.METRICS, *iteration.METRICS, *PPO.metrics)  # of a training
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>$\\frac{"
 
 
@@ -26,12 +32,14 @@ def make_run(path: Path, *words: str, rows: int = 12, **files: Any) -> Path:
 
     Args:
         rows: of metrics, the last one with success.
-        files: content of eval, report and versions as JSON; `evil` puts hostile words everywhere.
+        files: content of eval, report, versions and metrics as JSON; `evil` puts hostile words
+            everywhere.
     """
     config = copy.deepcopy(cartpole())
     for key, value in (word.split("=") for word in words):
         set_key(config, key, yaml.safe_load(value))
     evil = files.pop("evil", "")
+    files = {"metrics": described(METRICS)} | files
     path.mkdir(parents=True)
     names = ("return", "length", "reward/up", "measure/x", "policy_loss", "steps_per_s")
     lines = []

@@ -1,13 +1,15 @@
-"""docs/design.md names every module, and what it names is there."""
+"""docs/design.md is a short map, and what it names is there; each decision is named by the code."""
 
 import ast
 import re
 
-from tests.packages import ROOT, source_files
+from tests.packages import FLOORS, ROOT
 
 TEXT = (ROOT / "docs" / "design.md").read_text()
 PATH = r"[\w/]+\.py"
-TOOLS = {"bench", "verify", "fit_actuator"}  # one row for the three
+LONGEST = 250  # lines of the map
+DECISIONS = {path.name: path.read_text() for path in (ROOT / "docs" / "decisions").iterdir()}
+PARTS = ("Context", "Decision", "Consequence")  # of a decision, in this order
 
 
 def definitions(tree: ast.Module) -> set[str]:
@@ -25,22 +27,44 @@ def definitions(tree: ast.Module) -> set[str]:
     return names
 
 
-def test_the_map_has_every_module():
-    """Each module of the packages and each task has one row in the tables of docs/design.md."""
-    rows = re.findall(rf"^\| `(?:gpusim_rl/)?({PATH})` \|", TEXT, re.MULTILINE)
-    modules = {
-        str(file).removeprefix("gpusim_rl/")
-        for file in source_files(ROOT)
-        if len(file.parts) != 2 or file.stem not in TOOLS
-    }
-    modules = {name for name in modules if not name.endswith("__init__.py")}
-    assert sorted(rows) == sorted(modules)
+def named_in_code() -> set[str]:
+    """The files of docs/decisions that comments of code and configuration name."""
+    folders = ("gpusim_rl", "tasks", "conf")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    files += [ROOT / "train.py", ROOT / "play.py"]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".yaml")]
+    lists = [re.findall(r"#.*\bdocs/decisions/([\w.-]+\w)", text) for text in texts]
+    return {name for names in lists for name in names}
+
+
+def test_the_map_is_short_and_has_every_room():
+    """docs/design.md has at most 250 lines, and a row with the floor of each room."""
+    assert len(TEXT.splitlines()) <= LONGEST
+    rows = re.findall(r"^\| (\d+) \| `?(\w+)`? \|", TEXT, re.MULTILINE)
+    assert {room: int(floor) for floor, room in rows} == FLOORS
 
 
 def test_what_the_design_names_is_there():
     """A path in docs/design.md is a file, and a name behind it is defined in that file."""
-    named = re.findall(rf"`({PATH})(?::([\w.]+))?`", TEXT)
-    assert len(named) > 120 and sum(bool(name) for _, name in named) > 30
+    named = re.findall(rf"(?<![\w/>])({PATH})(?::([\w.]*\w))?", TEXT)
+    assert len(named) > 70 and sum(bool(name) for _, name in named) > 25
     for path, name in named:
         file = next(p for p in (ROOT / path, ROOT / "gpusim_rl" / path) if p.exists())
         assert not name or name in definitions(ast.parse(file.read_text())), f"{path}:{name}"
+
+
+def test_the_code_names_every_decision():
+    """Each page of docs/decisions is named by a comment of the code, and each such name exists."""
+    assert len(DECISIONS) > 50
+    assert named_in_code() == DECISIONS.keys()
+
+
+def test_a_decision_has_three_parts():
+    """A page has 15 to 50 lines, a number of its own, and context, decision and consequence."""
+    numbers = [name[:4] for name in DECISIONS]
+    assert len({*numbers}) == len(numbers)
+    for name, text in DECISIONS.items():
+        assert re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", name), name
+        assert text.startswith(f"# {int(name[:4])}. "), name
+        assert 15 <= len(text.splitlines()) <= 50, name
+        assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == PARTS, name

@@ -10,7 +10,6 @@ import torch
 import warp as wp
 
 from gpusim_rl.build import make_iteration
-from gpusim_rl.config import compose
 from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.streams import one_stream, warp_stream
@@ -21,14 +20,14 @@ from tests import graphs
 from tests.algorithms import test_loss_kernels
 from tests.command_lines import succeed
 from tests.tools import test_bench
-from tests.worlds import TASKS, make_sim, make_task
+from tests.worlds import TASKS, make_config, make_sim, make_task
 
 pytestmark = pytest.mark.gpu
 
 
 def trained(task: str, iterations: int, num_envs: int = 256):
     """A PPO after some iterations on CUDA."""
-    cfg = compose.compose_plain("config", [f"task={task}", f"num_envs={num_envs}", "device=cuda"])
+    cfg = make_config(f"task={task}", f"num_envs={num_envs}", "device=cuda")
     ppo = make_iteration(cfg)
     for _ in range(iterations):
         ppo.iteration()
@@ -157,10 +156,9 @@ def test_three_times_mjlab(tmp_path):
         *network,
         "num_envs=4096",
         "num_steps=24",
-        "compare=mjlab",
         "out=bench.json",
     )
-    print(succeed("-m gpusim_rl.bench", *words, cwd=tmp_path))
+    print(succeed("-m tests.bench.mjlab", *words, cwd=tmp_path))
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["steps_per_s"]["training"]["median"] >= 3 * report["mjlab"]["steps_per_s"]
 
@@ -267,9 +265,9 @@ def test_training_is_near_the_bare_engine(tmp_path, num_envs):
         "warmup=8",
         f"out={out}",
     )
-    done = test_bench.run("task=quadruped", *words)
+    done = test_bench.run(tmp_path, "task=quadruped", *words)
     assert done.returncode == 0, done.stderr
-    assert json.loads(out.read_text())["ratios"]["training/bare"]["median"] >= 0.7
+    assert json.loads(out.read_text())["ratios"]["training/physics_only"]["median"] >= 0.7
 
 
 def test_a_quadruped_walks_within_a_minute(tmp_path):

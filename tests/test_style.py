@@ -11,7 +11,7 @@ FOLDERS = ("conf", "docs", "gpusim_rl", "tasks", "tests")
 # Where Python's syntax tree keeps names: of variables, parameters, keywords, attributes, functions,
 # classes and imports.
 NAME_FIELDS = ("id", "arg", "attr", "name", "asname")
-UNMIRRORED = {"acceptance", "cuda", "docs", "strangers"}  # folders of tests that no package has
+UNMIRRORED = {"acceptance", "bench", "cuda", "docs", "strangers"}  # of tests
 
 
 def files(*endings: str) -> list[Path]:

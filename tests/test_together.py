@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from gpusim_rl.build import make_iteration
-from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.sim.actuated import engine
 from tests.command_lines import TINY
 from tests.guard import guard
-from tests.worlds import SIMS
+from tests.worlds import SIMS, make_config
 
 ON = (
     *(
@@ -32,10 +32,10 @@ ON = (
 )
 
 
-def configured(sim: str) -> dict:
+def configured(sim: str) -> Config:
     """A small quadruped's training with all of it."""
     small = [word for word in TINY if not word.startswith("sim")]
-    return compose.compose_plain("config", ["task=quadruped", *small, f"sim={sim}", *ON])
+    return make_config("task=quadruped", *small, f"sim={sim}", *ON)
 
 
 @pytest.mark.parametrize("sim", SIMS)

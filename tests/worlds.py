@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -16,6 +17,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import OPTIONS, join, terrain_arguments
 from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -23,7 +25,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.policy import ActorCritic
-from gpusim_rl.robots.quadruped import loading as importer
+from gpusim_rl.robots.load import Loaded, load_as
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.sim.factory import make
@@ -68,6 +70,11 @@ def read(path: str) -> dict[str, Any]:
 def composed(*words: str) -> dict[str, Any]:
     """What train.py composes of a command line, as plain data."""
     return copy.deepcopy(compose.build_base("config", words))
+
+
+def make_config(*words: str) -> Config:
+    """The checked configuration of a command line, which starts no run."""
+    return Config.of(composed(*words))
 
 
 def numbers(name: str) -> dict[str, Any]:
@@ -119,9 +126,18 @@ def robot_keys(**keys: Any) -> dict[str, Any]:
     return {key: section[key] for key in section if key not in ("name", "actuator")}
 
 
-def make_robot(**keys: Any) -> importer.LoadedRobot:
-    """The robot that conf/robot/own.yaml describes with other values of these keys."""
-    return importer.load_robot(**robot_keys(**keys))
+def make_robot(**keys: Any) -> Loaded:
+    """The quadruped that conf/robot/own.yaml describes with other values of these keys."""
+    return load_as("quadruped", **robot_keys(**keys))
+
+
+def same_model(a: mujoco.MjModel, b: mujoco.MjModel) -> bool:
+    """Whether two models are bit for bit the same."""
+    sizes = mujoco.mj_sizeModel(a), mujoco.mj_sizeModel(b)
+    images = [np.zeros(size, np.uint8) for size in sizes]
+    for model, image in zip((a, b), images, strict=True):
+        mujoco.mj_saveModel(model, None, image)
+    return np.array_equal(images[0], images[1])
 
 
 def make_settings(**numbers: Any) -> Settings:
@@ -159,7 +175,7 @@ def make_task(name: str = "quadruped", **settings: Any) -> Task:
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
-    values |= terrain_arguments(load_task(name), composed(f"task={name}"))
+    values |= terrain_arguments(load_task(name), make_config(f"task={name}"))
     return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

@@ -1,4 +1,4 @@
-"""What the adapters to other trainers share: an Env made from a task's name and the words of
+"""Common parts of the adapters to other trainers: an Env made from a task's name and the words of
 train.py's command line."""
 
 import json
@@ -7,6 +7,7 @@ from typing import Any
 
 from gpusim_rl.build import build_env
 from gpusim_rl.config import check_words, compose, resume, robot_size, trees, validate
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.memory import out_of_memory_named
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
@@ -18,8 +19,8 @@ TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 
 def compose_config(
     task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]
-) -> dict[str, Any]:
-    """train.py's configuration as plain data; ValueError in the same one line for the same
+) -> Config:
+    """train.py's configuration; ValueError in the same one line for the same
     mistakes.
 
     Args:
@@ -43,37 +44,38 @@ def compose_config(
         f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
         for key, value in deep.items()
     ]
-    given = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
+    changed = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
     # Whatever learns with another trainer is judged in the same worlds, so they are exact.
-    exact = [] if any(trees.is_below(key, ("task.training",)) for key in given) else [EXACT]
+    exact = [] if any(trees.is_below(key, ("task.training",)) for key in changed) else [EXACT]
     cfg = compose.compose_plain("config", [*words, *overrides, *exact])
-    validate.check_values(cfg)
+    Config.of(cfg)
     cfg |= validate.find_codes(cfg, named={"task": str(keys["task"])})
     plan = {
         key: entry
         for key, entry in (cfg["curriculum"] or {}).items()
-        if not trees.is_below(key, given)
+        if not trees.is_below(key, changed)
     }
     # No schedule runs here. It only gives the numbers that the caller did not.
-    return robot_size.fit_to_robot(curriculum.config_at(plan, cfg), given)
+    cfg = curriculum.config_at(plan, cfg) | {"curriculum": None}
+    return Config.of(robot_size.fit_to_robot(cfg, changed))
 
 
 def plain(value: Any) -> Any:
-    """What JSON does not know: numpy's numbers as Python's, anything else as a word."""
+    """The JSON form of a value that JSON lacks: a number of NumPy's is Python's, else a word."""
     # numbers of a caller's words, before anything is built
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def make_env(cfg: dict[str, Any]) -> Env:
+def make_env(cfg: Config) -> Env:
     """Its Env; every first episode begins at time zero."""
-    with out_of_memory_named(cfg["num_envs"]):
-        return build_env(cfg, cfg["num_envs"], stagger=False)
+    with out_of_memory_named(cfg.num_envs):
+        return build_env(cfg, cfg.num_envs, stagger=False)
 
 
-def reseed(env: Env, cfg: dict[str, Any], seed: int) -> Env:
+def reseed(env: Env, cfg: Config, seed: int) -> Env:
     """The Env of another seed in the same Sim, which is reset: worlds, episodes and noise are what
     a new one would draw."""
-    weights, noise, compiled = cfg["task"]["weights"], cfg["task"]["noise"], cfg["compile"]
+    weights, noise, compiled = cfg.task.weights, cfg.task.noise, cfg.compile
     return Env(
         env.task, env.sim, seed=seed, weights=weights, noise=noise, stagger=False, compiled=compiled
     )

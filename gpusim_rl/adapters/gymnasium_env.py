@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
@@ -41,6 +42,7 @@ def array(x: Tensor) -> np.ndarray:
     return x.cpu().numpy()  # Gymnasium's interface is on the host
 
 
+# Why: docs/decisions/0059-adapters-are-leaves.md
 class Worlds(VectorEnv):
     """B worlds of a task, stepped together.
 
@@ -64,7 +66,7 @@ class Worlds(VectorEnv):
         "render_modes": MODES,
     }
 
-    def __init__(self, cfg: dict[str, Any], render_mode: str | None = None):
+    def __init__(self, cfg: Config, render_mode: str | None = None):
         if render_mode not in (None, *MODES):
             raise ValueError(
                 f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}"
@@ -188,7 +190,7 @@ class World(gymnasium.Env):
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Of the one world."""
+        """The info of the one world."""
         return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}
 
     def render(self) -> Any:
@@ -225,10 +227,7 @@ def make(
 def register() -> None:
     """Make `gpusim_rl/<task>-v0` known to Gymnasium."""
     for task in compose.choices("task"):
-        one, many = (
-            "gpusim_rl.adapters.gymnasium_env:World",
-            "gpusim_rl.adapters.gymnasium_env:make",
-        )
+        one, many = f"{__name__}:World", f"{__name__}:make"
         gymnasium.register(
             f"gpusim_rl/{task}-v0", one, vector_entry_point=many, kwargs={"task": task}
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.adapters import common
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 
 try:
@@ -37,8 +38,8 @@ class RslWorlds(VecEnv):
         cfg: of train.py, checked.
     """
 
-    def __init__(self, cfg: dict[str, Any]):
-        self.cfg, self.env = cfg, common.make_env(cfg)
+    def __init__(self, cfg: Config):
+        self.cfg, self.env = cfg.plain, common.make_env(cfg)
         self.num_envs, self.num_actions = self.env.num_envs, self.env.dims[2]
         self.max_episode_length, self.device = self.env.task.horizon, self.env.device
 

@@ -82,6 +82,7 @@ class Collector:
 
     def collect(self, steps: int) -> None:
         """So many control steps with the stochastic policy. In place."""
+        # from here a learner unrolls the memory through the rollout
         write(self.record.memory, self.memory)
         # Tiny tensors gain nothing from threads, and the physics needs the cores.
         with torch_threads(1):
@@ -108,6 +109,7 @@ class Collector:
         self.record.put(self._t, end._asdict())
         if self.memory:
             write(self.memory, restarted(self.memory, ended(end)))
+        # on the device, so that a replayed graph writes another row each time
         self._t.add_(1).remainder_(len(self.record))
 
     def tensors(self) -> dict[str, Live]:

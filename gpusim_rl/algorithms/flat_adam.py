@@ -29,6 +29,7 @@ def flatten(params: list[nn.Parameter], flat: Tensor) -> None:
         p.data = place
 
 
+# Why: docs/decisions/0006-adam-in-one-vector.md
 class FlatAdam:
     """Adam with one kernel for each group, instead of one for each parameter.
 
@@ -103,6 +104,7 @@ class FlatAdam:
             step, mean, square = self.moments[name].values()
             step += 1
             assert w.grad is not None
+            # eps=1e-5, as in CleanRL's PPO
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
                 *([w.data], [w.grad], [mean], [square], [], [step]),
                 lr=self.rates[name],
@@ -114,6 +116,7 @@ class FlatAdam:
                 maximize=False,
                 found_inf=self.bad,
             )
+            # a step that is skipped does not count for the correction of Adam's bias
             step -= self.bad
 
     def tensors(self) -> dict[str, Tensor]:

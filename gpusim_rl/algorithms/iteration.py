@@ -71,6 +71,7 @@ class Iteration:
         self._made = [x.key for x in made]
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
+        self._count = spec.capture(self.count)
         self._rewards = [(spec.capture(x.add_reward), spec.capture(x.update)) for x in rewards]
 
     def iteration(self) -> None:
@@ -99,10 +100,15 @@ class Iteration:
             add(record)
         self.timer.mark("update")
         self.learner.update(record)
+        # after the learner, which learns from what the model paid before it changes
         for _, learn in self._rewards:
             self.timer.mark("rewards")
             learn(record)
         self.timer.mark("")
+        self._count()
+
+    def count(self) -> None:
+        """Count the iteration on the device. In place."""
         self.spec.iteration.add_(1)
 
     def report(self) -> Callable[[], dict[str, float]]:
@@ -160,6 +166,7 @@ class Iteration:
             ValueError: the state does not fit. `where` says what it was read from.
         """
         live = self.tensors()
+        # before anything is written: a state that does not fit changes nothing
         check_layout(state, state_layout(live, self.group), where)
         ours = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in ours}, state, self.group)

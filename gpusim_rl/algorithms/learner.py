@@ -6,7 +6,7 @@ None of them knows a configuration. A learner knows no Env and no Sim either: it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -88,8 +88,8 @@ class Source(Protocol):
 class Learner(Protocol):
     """What improves a policy from a record.
 
-    It is made as `Kind(spec, **settings)`. Its settings are the fields of a dataclass
-    `Kind.Settings`, or else the keyword-only arguments of its constructor.
+    It is made as `Kind(spec, settings)` if it has a dataclass `Kind.Settings`, and else as
+    `Kind(spec, **settings)`, by the keyword-only arguments of its constructor.
 
     Attributes:
         policy: acts, and is evaluated and exported.
@@ -147,8 +147,3 @@ class RewardModel(Protocol):
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         ...
-
-
-def settings_of(kind: Any) -> Callable[..., Any]:
-    """What takes the settings of a learner as keyword arguments, to be checked against."""
-    return getattr(kind, "Settings", kind)

@@ -70,6 +70,7 @@ def gae(
     return recurrence(torch.where(fault, 0.0, delta), k)
 
 
+# Why: docs/decisions/0072-end-of-a-step.md
 def end_values(
     value: Tensor,
     end: Sequence[Tensor],
@@ -103,6 +104,7 @@ def end_values(
 
 def normalize_advantages(advantage: Tensor, valid: Tensor, group: ProcessGroup = SINGLE) -> Tensor:
     """(A - mean) / std over the valid samples of all processes; advantage and valid are (T, B)."""
+    # sums, not means: processes may have unequal numbers of valid samples
     count = group.all_reduce(valid.sum()).clamp(min=1)
     mean = group.all_reduce((advantage * valid).sum()) / count
     var = group.all_reduce(((advantage - mean) ** 2 * valid).sum()) / count

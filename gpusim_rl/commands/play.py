@@ -112,7 +112,7 @@ def replay(cfg: dict[str, Any], mode: str) -> None:
 def describe_robot(cfg: dict[str, Any]) -> None:
     """mode=robot: print what is given and guessed of a robot, as a file for conf/robot/."""
     with errors.one_line_errors():
-        from gpusim_rl.robots.description import as_yaml, labels_of
+        from gpusim_rl.robots.description import as_yaml
         from gpusim_rl.robots.load import load_any
 
         values = dict(cfg["robot"])
@@ -123,7 +123,7 @@ def describe_robot(cfg: dict[str, Any]) -> None:
         if cfg["out"]:
             Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")
         if cfg["report"]:
-            picture(loaded.mjm, labels_of(loaded), Path(cfg["report"]))
+            picture(loaded.mjm, loaded.shape.labels, Path(cfg["report"]))
 
 
 def write_task(cfg: dict[str, Any]) -> None:
@@ -157,11 +157,11 @@ def show(cfg: dict[str, Any], mode: str) -> None:
 
     with errors.one_line_errors():
         if run:
-            ppo, config = player.load_run(run, cfg)
-            rollout, frames = player.play_run(run, ppo, config, cfg, choose)
+            rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
         else:
-            rollout, frames = player.play_onnx(Path(cfg["onnx"]), choose)
+            rollout = player.file_rollout(Path(cfg["onnx"]))
             gate.say_verdict(Path(cfg["onnx"]))
+        frames = player.frames_of(rollout, choose, several=bool(cfg["worlds"]))
         fixed_command(rollout.about, cfg["command"])
         if mode == "viewer":
             controls = keys[0] if keys else Keys((), ())

@@ -10,18 +10,19 @@ command line are answered before.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import program
 
 if TYPE_CHECKING:
+    from gpusim_rl.config.sections import Config
     from gpusim_rl.envs.task import Scores
     from gpusim_rl.training.trainer import Result, Trainer
 
 
-def configure(*words: str) -> dict[str, Any]:
+def configure(*words: str) -> "Config":
     """The configuration of a training, from the words of train.py's command line.
 
     Raises:
@@ -33,7 +34,7 @@ def configure(*words: str) -> dict[str, Any]:
     return resume.check_training(compose_plain("config", list(words)), list(words))
 
 
-def train(cfg: dict[str, Any]) -> "Result":
+def train(cfg: "Config") -> "Result":
     """Train, evaluate, export, report and judge, as a configuration of `configure` says.
 
     Raises:
@@ -46,11 +47,11 @@ def train(cfg: dict[str, Any]) -> "Result":
     return result if result.signal else write_results(trainer, trainer.evaluate())
 
 
-def make_trainer(cfg: dict[str, Any]) -> "Trainer":
+def make_trainer(cfg: "Config") -> "Trainer":
     """The trainer of a configuration; ValueError or OSError in one line if it cannot be made."""
     from gpusim_rl.training.trainer import Trainer
 
-    if cfg["film_every"]:
+    if cfg.film_every:
         from gpusim_rl.viewer.offscreen import choose_backend
 
         choose_backend()  # a mistake now, not a line at each film
@@ -65,10 +66,12 @@ def iterate(trainer: "Trainer") -> "Result":
         with Signals(trainer.loop.stopwatch.skip) as signals:
             return trainer.train(lambda: signals.caught)
     except Exception:
+        # before the error is told: its page shows what went wrong
         write_report(trainer)
         raise
 
 
+# Why: docs/decisions/0060-rooms-and-seams.md
 def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     """Write the files of a training's end: scores, policy, films, report and verdict.
 
@@ -82,7 +85,7 @@ def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     try:
         trainer.write_files(scores)
         write_report(trainer)
-        if trainer.cfg["gate"]:  # it writes into the file, which the loggers get
+        if trainer.cfg.gate:  # it writes into the file, which the loggers get
             from gpusim_rl.gate.command import gate_trained
 
             refused = gate_trained(trainer.run.path / "policy.onnx")
@@ -98,11 +101,11 @@ def write_report(trainer: "Trainer") -> None:
     """Write report.html, if the configuration wants one; one line if it cannot be written."""
     from gpusim_rl.report import command as report
 
-    if trainer.group.rank == 0 and trainer.cfg["report"]:
+    if trainer.group.rank == 0 and trainer.cfg.report:
         report.write_or_warn([trainer.run.path], trainer.run.path / "report.html")
 
 
-def train_or_exit(cfg: dict[str, Any]) -> None:
+def train_or_exit(cfg: "Config") -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
     Returns when done. Exits with 1 if training gave up, if the connection to other processes
@@ -116,7 +119,7 @@ def train_or_exit(cfg: dict[str, Any]) -> None:
 
     try:
         with errors.one_line_errors():
-            if cfg["plan"]:
+            if cfg.plan:
                 return show_plan(cfg)
             trainer = make_trainer(cfg)
         result = iterate(trainer)
@@ -145,7 +148,7 @@ def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
 def files_of(trainer: "Trainer") -> str:
     """The files that the end of a training has written, as a list in words."""
     cfg, path = trainer.cfg, trainer.run.path
-    optional = {"policy.onnx": cfg["export"] != "none", "report.html": cfg["report"]}
+    optional = {"policy.onnx": cfg.export != "none", "report.html": cfg.report}
     files = [name for name, due in optional.items() if due and (path / name).exists()]
     *others, last = [f"{path}/{name}" for name in ("eval.json", *files)]
     return f"{', '.join(others)} and {last}" if others else last

@@ -39,6 +39,8 @@ def check_moved(key: str) -> None:
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
             "and robot.actuator.delay delays the motors"
         )
+    if key == "compare":
+        raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     if section in ("task.noise", "task.randomise.bias") and name in READINGS:
         new = " or ".join(f"{section}.{reading}" for reading in READINGS[name])
         raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")

@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice, product
 from math import prod
@@ -54,14 +55,18 @@ class Sweep:
 
 
 @one_line_errors()
-def check(name: str, argv: list[str]) -> dict[str, Any]:
+def check(name: str, argv: list[str]) -> Any:
     """The configuration that a command line makes of conf/<name>.yaml.
 
-    `--help`, `--cfg` and `--info` are answered, and end the program. A mistake ends it in one line.
+    That of train.py is a `Config`, that of play.py plain data. `--help`, `--cfg` and `--info` are
+    answered, and end the program. A mistake ends it in one line.
     """
     words, options = split(argv)
     if any(option in HELP for option in options):
-        OmegaConf.register_new_resolver("ranges", ranges.listing, replace=True)
+        from gpusim_rl.config.sections import table
+
+        listing = partial(ranges.listing, table())
+        OmegaConf.register_new_resolver("ranges", listing, replace=True)
         start = program(PROGRAMS[name])
         # conf/<name>.yaml says python <name>.py; to parse another name takes 50 ms
         other = [] if start == f"python {PROGRAMS[name]}.py" else [start]
@@ -200,6 +205,7 @@ def lists_of(words: list[str]) -> dict[str, list[str]]:
     return {o.key_or_group: [x.partition("=")[2] for x in values_of(o)] for o in lists}
 
 
+# Why: docs/decisions/0073-a-directory-for-a-multirun.md
 def run_name(words: list[str], lists: dict[str, list[str]]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 

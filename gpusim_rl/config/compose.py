@@ -39,6 +39,7 @@ def parse(words: list[str]) -> list[Override]:
     return overrides
 
 
+# Why: docs/decisions/0062-composition-is-plain-data.md
 def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str, Any]:
     """conf/<name>.yaml with the words of a command line.
 

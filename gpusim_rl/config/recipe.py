@@ -7,9 +7,10 @@ pay there. The command line wins over the section, and a run keeps what it began
 from typing import Any
 
 from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below
-from gpusim_rl.config.validate import check_values
 
+# Why: docs/decisions/0051-a-recipe-for-a-gpu.md
 # What may differ: the task itself is the same on every device.
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
 
@@ -32,7 +33,7 @@ def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
             raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
     left = without(cfg["gpu"], tuple(given))
     try:
-        check_values(merge(cfg, left))
+        Config.of(merge(cfg, left))
     except ValueError as error:
         raise ValueError(f"gpu: {error}") from None
     return cfg | {"gpu": left}
@@ -50,14 +51,14 @@ def without(tree: dict[str, Any], given: tuple[str, ...], prefix: str = "") -> d
     return left
 
 
-def choose_recipe(cfg: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def choose_recipe(cfg: Config) -> tuple[Config, dict[str, Any]]:
     """The configuration of a training on its device, and what the section `gpu` gave to it.
 
     The first is what config.yaml keeps: its section is empty. The second is dotted key → value.
     """
     from gpusim_rl.sim.factory import choose  # it loads torch
 
-    _, device = choose(cfg["sim"]["name"], cfg["device"])
-    values = cfg["gpu"] if device.startswith("cuda") else {}
+    _, device = choose(cfg.sim.name, cfg.device)
+    values = cfg.gpu if device.startswith("cuda") else {}
     given = {key: value for key, value in flatten(values).items() if not isinstance(value, dict)}
-    return merge(cfg, values) | {"gpu": {}}, given
+    return cfg.replace(given | {"gpu": {}}), given

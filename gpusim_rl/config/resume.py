@@ -10,12 +10,12 @@ from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, pars
 from gpusim_rl.config.recipe import open_recipe
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
+from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.user_files import GROUPS
 from gpusim_rl.config.validate import (
     check_extras,
     check_name,
-    check_values,
     find_codes,
     probe,
     saved_code,
@@ -34,6 +34,7 @@ HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
 MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
+# Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),
@@ -42,7 +43,7 @@ FIXED = (
 )
 
 
-def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) -> dict[str, Any]:
+def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) -> Config:
     """The configuration of a training, checked; with resume=, that of the run and `words`.
 
     Args:
@@ -58,19 +59,18 @@ def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) ->
     cfg = find_earlier_run(cfg, by_name)
     if cfg["resume"] is not None:
         cfg = continue_config(cfg, keys)
-    check_values(cfg)
+    config = Config.of(cfg)
     cfg = open_recipe(cfg, keys)
-    if cfg["graph"] == "whole" and cfg["sim"].get("conditional"):
+    if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
-    cfg = curriculum.config_at(cfg["curriculum"], cfg)
-    check_extras(cfg)
-    if cfg["resume"] is None:
-        cfg = cfg | find_codes(cfg, by_name)
-        check_run_dir(cfg)
-        check_start(cfg)
+    check_extras(config)
+    if config.resume is None:
+        cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
+        check_run_dir(config)
+        check_start(config)
         cfg = fit_to_robot(cfg, keys) if robot else cfg
-    return cfg
+    return Config.of(cfg)
 
 
 def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, Any]:
@@ -91,24 +91,24 @@ def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, 
     return cfg
 
 
-def check_run_dir(cfg: dict[str, Any]) -> None:
+def check_run_dir(cfg: Config) -> None:
     """ValueError if run_dir holds something else, OSError if it cannot be written."""
-    if not cfg["run_dir"]:
+    if not cfg.run_dir:
         return
-    path = Path(cfg["run_dir"])
+    path = Path(cfg.run_dir)
     # with auto_resume, `Run.create` looks closer
-    if path.is_dir() and any(path.iterdir()) and not cfg["auto_resume"]:
+    if path.is_dir() and any(path.iterdir()) and not cfg.auto_resume:
         raise ValueError(
             f"run_dir={path} is not empty: name another, or continue it with resume={path}"
         )
     probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
 
 
-def check_start(cfg: dict[str, Any]) -> None:
+def check_start(cfg: Config) -> None:
     """ValueError or OSError unless start= is null, or a run of this algorithm with a checkpoint."""
-    if cfg["start"] is None:
+    if cfg.start is None:
         return
-    run, name = Run.open(Path(cfg["start"])), cfg["algo"]["name"]
+    run, name = Run.open(Path(cfg.start)), cfg.algo.name
     if not run.checkpoints.saved():
         raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
     other = str(flatten(run.config).get("algo.name", ALGO))
@@ -123,7 +123,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     ValueError lists the keys that may not change.
     """
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
-    before = load_config(Run.open(Path(str(cfg["resume"]))), allowed)
+    before = load_config(Run.open(Path(str(cfg["resume"]))), allowed).plain
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
@@ -153,7 +153,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return after | {"resume": str(cfg["resume"])} | codes
 
 
-def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> dict[str, Any]:
+def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:
     """The configuration of a run, checked against this version's keys.
 
     A key that is newer than the run has its default.
@@ -184,12 +184,11 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}}
-        check_values(cfg)
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
+        return Config.of(cfg)
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
-    return cfg
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
@@ -242,7 +241,7 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
 
 def check_edits(note: dict[str, str], run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
-    lines = edits(note, load_config(run, "here"), file)
+    lines = edits(note, load_config(run, "here").plain, file)
     fixed = [line for key, line in lines.items() if is_below(key, FIXED) and not may_change(key)]
     if fixed:
         said = ", ".join(sorted(fixed))

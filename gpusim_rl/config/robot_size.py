@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config.compose import user_choices
 from gpusim_rl.config.trees import flatten, is_below, set_key
-from gpusim_rl.config.validate import arguments
 from gpusim_rl.core.errors import warn_once
+from gpusim_rl.core.sections import arguments
 from gpusim_rl.sim.actuator_spec import Actuator
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ OWN = {
 }
 ARMS, OWN_REACH = ("reach", "reach_pose"), 0.947  # m, of tasks/assets/arm.xml
 BOX = ("task.center", "task.largest", "task.tilt", "task.lean", "task.spin")  # of goals
-SHORTEST = 0.005  # s, the timestep that robots/quadruped/prepare.py gives each robot
+SHORTEST = 0.005  # s, the timestep that robots/prepare.py gives each robot
+# Why: docs/decisions/0040-numbers-follow-the-legs.md
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
     "task.fastest": (0.5, 0.5, 0.0),
@@ -161,13 +162,13 @@ def arm_numbers(robot: str, mtime: int, asked: str) -> tuple[float, str, dict[st
         (its reach over that of our own arm, what the line says of it, key → value).
     """
     wanted = json.loads(asked)
-    arm: Any = load(json.loads(robot), "arm")
+    arm = load_section(json.loads(robot), "arm")
     given = {key.removeprefix("task."): value for key, value in wanted["given"].items()}
     try:
-        numbers = arm.task_numbers(wanted["lean"], given)
+        numbers = arm.shape.task_numbers(arm.robot, wanted["lean"], given)
     except ValueError as error:
         raise ValueError(f"robot.mjcf={json.loads(robot)['mjcf']}: {error}") from None
-    reach = arm.kinematics.reach
+    reach = arm.shape.size
     about = f"a reach of {reach:.3g} m and {len(arm.robot.joints)} joints"
     return reach / OWN_REACH, about, {f"task.{key}": value for key, value in numbers.items()}
 
@@ -181,13 +182,21 @@ def leg_length(robot: str, mtime: int, shape: str) -> float:
         mtime: when its file changed [ns].
         shape: of the robot.
     """
-    return load(json.loads(robot), shape).leg
+    return load_section(json.loads(robot), shape).shape.size
 
 
-def load(robot: dict[str, Any], shape: str = "quadruped") -> "Loaded":
-    """The robot of a configuration's section, which names a file; ValueError or OSError if not."""
+def load_section(robot: dict[str, Any], shape: str) -> "Loaded":
+    """`load`, of a configuration's section as plain data."""
+    values = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
+    return load(robot["name"], values, shape)
+
+
+def load(name: str, values: dict[str, Any], shape: str = "quadruped") -> "Loaded":
+    """The robot of conf/robot/<name>.yaml, whose values name a file.
+
+    ValueError or OSError in one line if it cannot be loaded.
+    """
     from gpusim_rl.robots.load import load_as  # it loads torch
     from gpusim_rl.robots.robot_config import Robot
 
-    keys = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
-    return load_as(shape, **arguments(Robot, keys, "robot", f"robot/{robot['name']}"))
+    return load_as(shape, **arguments(Robot, values, "robot", f"robot/{name}"))

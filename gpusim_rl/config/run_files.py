@@ -22,6 +22,7 @@ def find_files(
     network = values.get("actuator", {}).get("file")
     if network is None:
         return values
+    check_path(f"{section}.actuator.file", network)
     if not (folder / network).resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{section}.actuator.file={network!r} lies outside of the run")
     return values | {"actuator": values["actuator"] | {"file": str(folder / network)}}
@@ -34,6 +35,7 @@ def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | No
     """
     if name is None:
         return name
+    check_path(key, name)
     bare = Path(name).name == name and ":" not in name
     if bare and not (folder / name).exists():
         if ours and not (ASSETS / name).is_file():
@@ -44,6 +46,12 @@ def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | No
     model = folder / name
     check_confined(read_text(model, MAX_MODEL), model.parent, str(model))
     return str(model)
+
+
+def check_path(key: str, value: Any) -> None:
+    """ValueError that names the key unless its value can be a path."""
+    if not isinstance(value, str):
+        raise ValueError(f"{key}={value!r}: expected a path")
 
 
 def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, Any]) -> bool:

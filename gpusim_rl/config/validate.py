@@ -1,148 +1,28 @@
-"""Checks of values that no constructor makes. They load neither torch nor a robot."""
+"""Checks of names, files and packages. They load neither torch nor a robot."""
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.config.check_words import check_physics
 from gpusim_rl.config.compose import choices
-from gpusim_rl.config.trees import flatten
-from gpusim_rl.core import ranges
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import CODE, user_code
-from gpusim_rl.envs import curriculum
-from gpusim_rl.envs.randomization import entries
-from gpusim_rl.sim.actuator_spec import Actuator
 
-SYMMETRIES = ("auto", "none", "augment", "loss", "net")  # of algo.symmetry
-MEMORIES = ("none", "gru")  # of algo.memory
-EXPORTS = ("controller", "none")
-KEYS = (  # of config.yaml and common.yaml
-    *("seed", "device", "threads", "num_envs", "num_steps", "iterations", "stop_at", "eval_every"),
-    *("episodes", "save_every", "log_every", "graph", "compile", "run_dir", "plan", "resume"),
-    *("auto_resume", "rollbacks", "export", "report", "gpu", "task", "curriculum", "sim", "algo"),
-    *("log", "robot", "terrain", "gate", "start"),
-)
-OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 WORDS = {"task": "task", "algo": "algorithm"}  # of messages
 
 
-def check_values(cfg: dict[str, Any]) -> None:
-    """Check a whole configuration of train.py; ValueError names the first wrong value."""
-    require(cfg, KEYS, "", "config")
-    require(cfg["task"], ("weights", "noise"), "task", f"task/{cfg['task']['name']}")
-    ranges.check(cfg)
-    robot = f"robot/{cfg['robot']['name']}"
-    Actuator(**arguments(Actuator, cfg["robot"]["actuator"], "robot.actuator", robot))
-    check_paths(cfg)
-    check_task_code(cfg)
-    check_choices(cfg)
-    check_log(cfg["log"])
-    if cfg["gate"] and cfg["export"] == "none":
-        raise ValueError("gate=true judges the exported file: not with export=none")
-    check_delay(cfg["task"])
-    check_physics(cfg["task"])
-    entries.check_entries(cfg["task"]["randomise"])
-    curriculum.check_plan(cfg["curriculum"], cfg)
-
-
-def check_choices(cfg: dict[str, Any]) -> None:
-    """ValueError if a word is none of its choices. An algorithm of the user's checks its own."""
-    words, ours = {"export": EXPORTS}, cfg["algo"]["name"] in choices("algo", ours=True)
-    words |= {"algo.symmetry": SYMMETRIES, "algo.memory": MEMORIES} if ours else {}
-    values = flatten(cfg)
-    for key in words.keys() & values.keys():
-        if values[key] not in words[key]:
-            raise ValueError(f"{key}={values[key]}: choose one of {', '.join(words[key])}")
-
-
-def check_extras(cfg: dict[str, Any]) -> None:
+def check_extras(cfg: Config) -> None:
     """ValueError if a training needs a package that is not installed.
 
     A run that was made with it can be opened all the same.
     """
-    if cfg["log"]["name"] == "tensorboard" and not find_spec("tensorboard"):
+    if cfg.log.name == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
-    if cfg["sim"]["name"] == "mjx" and not find_spec("jax"):
+    if cfg.sim.name == "mjx" and not find_spec("jax"):
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
-
-
-def check_log(log: dict[str, Any]) -> None:
-    """ValueError unless the names at W&B are words that it takes."""
-    names = {
-        f"log.{key}": ["-" if log[key] is None else log[key]] for key in ("project", "run", "group")
-    }
-    for key, words in (names | {"log.tags": log["tags"]}).items():
-        most = 64 if key == "log.tags" else 128
-        for value in words:
-            if not isinstance(value, str) or not 0 < len(value.strip()) <= most:
-                raise ValueError(f"{key}: {value!r}: expected a word of at most {most} characters")
-    if set(log["project"]) & set(OF_ADDRESSES):
-        raise ValueError(f"log.project={log['project']!r}: expected none of {OF_ADDRESSES}")
-
-
-def check_paths(cfg: dict[str, Any]) -> None:
-    """ValueError unless the directories of runs and the files of models are words."""
-    values = flatten(cfg)
-    for key in ("run_dir", "resume", "start", "task.mjcf", "robot.mjcf"):
-        if not isinstance(values.get(key), str | None):
-            raise ValueError(f"{key}={values[key]!r}: expected a path")
-
-
-def check_task_code(cfg: dict[str, Any]) -> None:
-    """ValueError unless task_code is null or `here`."""
-    if cfg["task_code"] not in (None, "here"):
-        raise ValueError(f"task_code={cfg['task_code']!r}: expected here, or null for our code")
-
-
-def check_delay(task: dict[str, Any]) -> None:
-    """ValueError unless task.observation_delay is the least and the most control steps."""
-    low, high = task["observation_delay"]
-    if low > high:
-        expected = "expected the least and the most control steps"
-        raise ValueError(f"task.observation_delay={[low, high]}: {expected}")
-
-
-def require(values: dict[str, Any], keys: Iterable[str], section: str, file: str) -> None:
-    """ValueError that names the first of the keys that conf/<file>.yaml lacks in a section."""
-    missing = [key for key in keys if key not in values]
-    if missing:
-        name = f"{section}.{missing[0]}" if section else missing[0]
-        raise ValueError(f"{name} is missing in conf/{file}.yaml")
-
-
-def arguments(
-    kind: Callable[..., Any], values: dict[str, Any], section: str, file: str
-) -> dict[str, Any]:
-    """The values, if they are the keyword arguments that a constructor takes.
-
-    ValueError names the first one that conf/<file>.yaml lacks, or that is unknown.
-    """
-    known = [p for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    require(values, [p.name for p in known if p.default is p.empty], section, file)
-    unknown = [key for key in values if key not in [p.name for p in known]]
-    if unknown:
-        names = ", ".join(p.name for p in known)
-        key = f"{section}.{unknown[0]}"
-        raise ValueError(f"unknown key {key!r} in conf/{file}.yaml: choose one of {names}")
-    return values
-
-
-def settings(kind: Any, takes: Callable[..., Any], algo: dict[str, Any]) -> dict[str, Any]:
-    """The section algo without its name, which `takes` has as keyword arguments.
-
-    ValueError names a key that is missing or unknown, or that the `ranges` of the learner's class,
-    `kind`, do not allow.
-    """
-    values = {key: value for key, value in algo.items() if key != "name"}
-    arguments(takes, values, "algo", f"algo/{algo['name']}")
-    own = getattr(kind, "ranges", {})
-    ranges.check(values, "algo", {f"algo.{key}": entry for key, entry in own.items()})
-    return values
 
 
 def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
@@ -233,6 +113,6 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
     return "here"
 
 
-def code_word(cfg: dict[str, Any]) -> str | None:
+def code_word(cfg: Config) -> str | None:
     """The task_code that the command line of another process needs for a run's code."""
-    return "here" if "here" in (cfg["task_code"], cfg.get("algo_code")) else None
+    return "here" if "here" in (cfg.task_code, cfg.algo_code) else None

@@ -53,6 +53,7 @@ def dependencies(
             value of it to the host, or makes a shape of it; or it uses the refused operator. The
             message is one line, which quotes the source.
     """
+    # names hang on storages, and two inputs may share one
     copies = {name: x.clone() for name, x in inputs.items()}
     follow = Follow(where, refused)
     for name, x in copies.items():
@@ -101,6 +102,7 @@ class Follow(TorchDispatchMode):
             raise ValueError(self.complaint())
         result = func(*args, **kwargs)
         self.add(tree_leaves(result), NOTHING if name in SHAPES else names)
+        # an operator in place makes its target depend on its other arguments, too
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info and argument.alias_info.is_write:
                 self.add(tree_leaves(value), names)

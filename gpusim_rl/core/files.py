@@ -11,6 +11,7 @@ LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is
 MAX_MODEL = 1 << 30  # bytes of all files of a model together
 
 
+# Why: docs/decisions/0049-files-of-strangers.md
 def part_of(path: Path) -> Path:
     """A name beside a file for what is not whole yet. Nobody can have put a link there before."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -24,6 +25,7 @@ def write_whole(path: Path, data: bytes) -> None:
         with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
             file.write(data)
             file.flush()
+            # else a power cut may leave the new name without its bytes
             os.fsync(file.fileno())
         os.replace(part, path)
         folder = os.open(path.parent, os.O_RDONLY)  # the new name, too, is to outlive a power cut

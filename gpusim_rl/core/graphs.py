@@ -22,6 +22,7 @@ from torch import Tensor
 from gpusim_rl.core.streams import one_stream, warp_stream
 
 # Calls that simply run before one is captured: meanwhile modules load and libraries choose.
+# Why: docs/decisions/0003-few-graphs.md
 WARM_UP = 3
 SKIPS = True  # whether work on no world is left out on the CPU, with the same results
 _recording = False  # what is called now is being recorded, and not run
@@ -110,6 +111,7 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
                 fn()
             return functools.partial(wp.capture_launch, captured.graph)  # pyright: ignore
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        # thread_local: the thread that writes checkpoints may call CUDA meanwhile
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             ours = warp_stream(device)
             wp.capture_begin(stream=ours, external=True, force_module_load=False)
@@ -179,6 +181,7 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
     if values.device.type == "cpu":
         numbers = values.tolist()  # outside the iteration
         return lambda: numbers
+    # only to pinned memory does a copy run while the host goes on
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     host.copy_(values, non_blocking=True)
     arrived = torch.cuda.Event()
@@ -191,6 +194,7 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
     return read
 
 
+# Why: docs/decisions/0004-no-work-for-no-world.md
 def known_rows(mask: Tensor) -> Tensor | None:
     """(n,) int64, the rows where a mask (B,) is true, if the host knows them without waiting.
 

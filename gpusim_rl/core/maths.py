@@ -69,6 +69,7 @@ def log(q: Tensor) -> Tensor:
     """
     q = torch.where(q[..., :1] < 0, -q, q)
     square = squared(q[..., 1:])[..., None]
+    # below it the factor is 2 in float32
     small = square < 1e-8
     sine = torch.where(small, 1.0, square).sqrt()  # of 1 where it is not used: no NaN in a gradient
     whole = 2 * torch.atan2(sine, q[..., :1]) / sine
@@ -190,6 +191,7 @@ def wilson(count: int, of: int) -> tuple[float, float]:
     """
     if not of:
         return 0.0, 1.0
+    # 1.96: the 97.5 % quantile of the normal distribution
     z2, share = 1.96**2, count / of
     center = (share + z2 / (2 * of)) / (1 + z2 / of)
     half = math.sqrt(z2 * share * (1 - share) / of + (z2 / (2 * of)) ** 2) / (1 + z2 / of)

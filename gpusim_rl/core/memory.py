@@ -29,6 +29,7 @@ def check_free(what: str, size: float, device: torch.device) -> None:
 
 def free_bytes(device: torch.device) -> int:
     """What is left on a CUDA device, or on the machine within its control group's limit."""
+    # an Env refers to itself: only the collector frees it
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -38,6 +39,7 @@ def free_bytes(device: torch.device) -> int:
     info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free, group = int(info["MemAvailable"].split()[0]) * 1024, Path("/sys/fs/cgroup")
     limit, used = ((group / name) for name in ("memory.max", "memory.current"))
+    # in a container the machine's free memory says too much
     if limit.exists() and limit.read_text().strip() != "max":
         free = min(free, int(limit.read_text()) - int(used.read_text()))
     return free

@@ -1,8 +1,7 @@
-"""What the numbers of the configuration may be: one table.
+"""Ranges of numbers, and those of the keys whose section is no dataclass of `core.sections`.
 
-The checks, the list in `--help` and docs/configuration.md are made from it. What a task adds
-stands in its class, as `Task.ranges`, and so does what an algorithm of the user's adds; what
-`task.randomise` draws stands in `envs.randomization.fields`.
+What a task adds stands in its class, as `Task.ranges`, and so does what an algorithm of the user's
+adds; what `task.randomise` draws stands in `envs.randomization.fields`.
 """
 
 import textwrap
@@ -35,6 +34,13 @@ class Range(NamedTuple):
             return not self.single and all(self._number(x) for x in value)
         return self._number(value)
 
+    def check(self, key: str, value: Any) -> None:
+        """ValueError that names the key unless the range holds its value."""
+        if not self.holds(value):
+            many = isinstance(value, list | tuple) and not self.single
+            value = list(value) if isinstance(value, tuple) else value
+            raise ValueError(f"{key}={value!r}: expected {self.words(many)}")
+
     def _number(self, x: Any) -> bool:
         if isinstance(x, bool) or not isinstance(x, int if self.whole else int | float):
             return False
@@ -65,42 +71,12 @@ OF_JOINTS = Range(0, 10**8, above=True, null=True)
 CORES = Range(0, 1024, whole=True)
 CAPACITY = Range(0, 2**31 - 1, whole=True, null=True, single=True)
 
-# Key → what it may be. `*` is any name of its section.
+SEED = Range(0, EVALUATION_SEEDS - 1, whole=True)
+WIDTH = Range(1, WIDEST, whole=True)
+
+# Key → what it may be, of sections whose classes are found by name and load torch. `*` is any name
+# of its section. The fields of the other sections say it themselves: see `core.sections`.
 RANGES: dict[str, Range] = {
-    "seed": Range(0, EVALUATION_SEEDS - 1, whole=True),
-    "threads": CORES,
-    "num_envs": COUNT,
-    "num_steps": COUNT,
-    "iterations": COUNT,
-    "stop_at": Range(0, 1, above=True, null=True, single=True),
-    "eval_every": COUNT,
-    "episodes": COUNT,
-    "save_every": COUNT,
-    "log_every": COUNT,
-    "jobs": COUNT,
-    "film_every": Range(1, 2**31 - 1, whole=True, null=True, single=True),
-    "rollbacks": Range(0, 1024, whole=True),
-    "sim.threads": CORES,
-    "sim.naconmax": CAPACITY,
-    "sim.njmax": CAPACITY,
-    "algo.gamma": SHARE,
-    "algo.gae_lambda": SHARE,
-    "algo.clip_coef": POSITIVE,
-    "algo.clip_value": POSITIVE,
-    "algo.ent_coef": AT_LEAST_0,
-    "algo.update_epochs": COUNT,
-    "algo.num_minibatches": COUNT,
-    "algo.learning_rate": POSITIVE,
-    "algo.lr_min": POSITIVE,
-    "algo.lr_max": POSITIVE,
-    "algo.lr_factor": Range(1),
-    "algo.target_kl": POSITIVE,
-    "algo.max_grad_norm": POSITIVE,
-    "algo.mirror_coef": AT_LEAST_0,
-    "algo.hidden": Range(1, WIDEST, whole=True),
-    "algo.memory_size": Range(1, WIDEST, whole=True),
-    "algo.std": POSITIVE,
-    "algo.floor": POSITIVE,
     "task.dt": POSITIVE,
     "task.episode": POSITIVE,
     "task.clip": POSITIVE,
@@ -112,7 +88,7 @@ RANGES: dict[str, Range] = {
     "task.history.*": Range(1, MAX_HISTORY, whole=True),
     "terrain.levels": Range(1, MAX_HISTORY, whole=True),
     "terrain.variants": Range(1, MAX_HISTORY, whole=True),
-    "terrain.seed": Range(0, EVALUATION_SEEDS - 1, whole=True),
+    "terrain.seed": SEED,
     "terrain.friction": POSITIVE,
     "terrain.first_level": Range(0, MAX_HISTORY, whole=True),
     "terrain.up": SHARE,
@@ -123,15 +99,10 @@ RANGES: dict[str, Range] = {
     "robot.armature": OF_JOINTS,
     "robot.scale": OF_JOINTS,
     "robot.height": OF_JOINTS,
-    "robot.actuator.delay": Range(0, 1000, whole=True),
-    "robot.actuator.lag": Range(0, 1000, whole=True),
-    "robot.actuator.stall": OF_JOINTS,
-    "robot.actuator.no_load": OF_JOINTS,
-    "robot.actuator.friction": Range(0, 10**8, null=True),
 }
 SECONDS = Range(1, 86400, whole=True)
 PLAY = {
-    "seed": RANGES["seed"],
+    "seed": SEED,
     "episodes": COUNT,
     "seconds": SECONDS,
     "worlds": Range(1, 64, whole=True, null=True, single=True),
@@ -146,7 +117,7 @@ BENCH = {  # of all modes of gpusim_rl.bench
     "episodes": COUNT,
     "every": COUNT,
     "target": Range(0, 1, above=True),
-    "seeds": RANGES["seed"],
+    "seeds": SEED,
 }
 
 GATE = {  # of mode=gate
@@ -189,10 +160,7 @@ def check(tree: Mapping[str, Any], section: str = "", table: Mapping[str, Range]
         if not key.startswith(start):
             continue
         for name, value in values_of(tree, key[len(start) :].split("."), start):
-            if not allowed.holds(value):
-                many = isinstance(value, list | tuple) and not allowed.single
-                value = list(value) if isinstance(value, tuple) else value
-                raise ValueError(f"{name}={value!r}: expected {allowed.words(many)}")
+            allowed.check(name, value)
 
 
 def values_of(tree: Any, parts: list[str], start: str) -> list[tuple[str, Any]]:
@@ -216,10 +184,10 @@ def allowed(key: str, table: Mapping[str, Range] = RANGES) -> str:
     return entry.words() if entry else ""
 
 
-def listing() -> str:
-    """The keys of the table by what they may be, as a paragraph of `--help`."""
+def listing(table: Mapping[str, Range]) -> str:
+    """The keys of a table by what they may be, as a paragraph of `--help`."""
     groups: dict[str, list[str]] = {}
-    for key, entry in RANGES.items():
+    for key, entry in table.items():
         groups.setdefault(entry.words(), []).append(key)
     text = "; ".join(f"{says}: {', '.join(keys)}" for says, keys in groups.items())
     return textwrap.fill(f"Numbers, also those of a list: {text}.", 128, break_on_hyphens=False)

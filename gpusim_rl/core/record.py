@@ -22,6 +22,7 @@ class Column(NamedTuple):
 
         Truth values lie among the float32 numbers, so that one kernel writes all that a step gives.
         """
+        # Why: docs/decisions/0005-flags-among-numbers.md
         return torch.float32 if self.dtype == torch.bool else self.dtype
 
 

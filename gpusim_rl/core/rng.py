@@ -85,9 +85,11 @@ def philox_block(
 
 def stream_id(name: str) -> int:
     """The 32-bit key word of a stream, from its name alone: adding one stream changes no other."""
+    # not hash(), which Python salts anew in each process
     return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
 
 
+# Why: docs/decisions/0001-counter-based-noise.md
 class Rng:
     """Named random streams for B worlds.
 
@@ -156,6 +158,7 @@ class Rng:
         )
         item = torch.arange(count * n, device=self.device).view(count, 1, n)
         words = philox((item, self.worlds[:, None], step & LOW, (step >> 32) & LOW), key)
+        # 63 bits, as a set sign bit of int64 would sort first
         return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ def copy_state(live: dict[str, Live], group: ProcessGroup = SINGLE) -> dict[str,
     """Copies of live tensors by name, with the worlds of all processes."""
     state = {}
     for name, (x, worlds) in live.items():
+        # what is gathered of several processes is a copy already
         rows = group.all_gather(x) if worlds else x
         state[name] = rows.detach().clone() if rows is x else rows
     return state

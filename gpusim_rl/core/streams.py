@@ -20,6 +20,7 @@ def start_warp() -> None:
     if torch.cuda.is_available():
         wp.init()
         return
+    # C code writes to the descriptor, past sys.stderr
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -30,6 +31,7 @@ def start_warp() -> None:
             os.close(kept)
 
 
+# Why: docs/decisions/0002-one-stream.md
 def one_stream(device: torch.device | str) -> None:
     """Send all further work of torch and of Warp on a CUDA device to one stream.
 
@@ -64,6 +66,7 @@ def warp_stream(device: torch.device) -> wp.Stream | None:
 _warp_stream = functools.cache(wp.stream_from_torch)
 
 
+# Why: docs/decisions/0056-threads-are-a-key.md
 @contextmanager
 def torch_threads(n: int):
     """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""

@@ -20,6 +20,7 @@ def import_user_file(file: Path, folder: str) -> ModuleType:
     if not all(part.isidentifier() for part in parts):
         raise ValueError(f"{file} cannot be imported: a folder's name is no identifier")
     add_package(folder, root)
+    # said once: whoever reads the log sees which code of a folder ran
     if name not in sys.modules:
         print(f"importing {file}", file=sys.stderr, flush=True)
     try:

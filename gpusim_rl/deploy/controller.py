@@ -18,6 +18,7 @@ PAST = "history."  # before the name of a term whose earlier values are remember
 Memory = dict[str, Tensor]
 
 
+# Why: docs/decisions/0041-controller-is-traced.md
 class Controller(nn.Module):
     """Readings, command and memory in; targets, fault and the next memory out.
 
@@ -71,6 +72,7 @@ class Controller(nn.Module):
         values = dict(zip(self.inputs, args, strict=True))
         restart, given = values[RESTART], {name: values[name] for name in self.given}
         memory = {name: values[MEMORY + name] for name in self.start}
+        # Why: docs/decisions/0042-faults-in-the-graph.md
         fault = ~finite(given | memory)  # the task is shown blank values instead
         seen = {name: where(fault, self.blank[name], x) for name, x in given.items()}
         kept = {name: where(fault, self.start[name], x) for name, x in memory.items()}

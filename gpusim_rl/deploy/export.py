@@ -130,6 +130,7 @@ def session(data: bytes) -> Any:
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
+# Why: docs/decisions/0043-compared-step-by-step.md
 def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
     """Largest |ONNX - Env| / max(1, |Env|) of a target or of memory, over all world-steps.
 
@@ -163,6 +164,7 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
         for got, expected in pairs:
             got, expected = (x.astype(np.float64) for x in (got, expected))  # also of bool memory
             error = np.abs(got - expected) / np.maximum(1, np.abs(expected))
+            # max() of Python would drop it
             worst = np.maximum(worst, error.max())  # keeps NaN
         memory |= own
     return float(worst)

@@ -10,6 +10,7 @@ import mujoco
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
@@ -21,6 +22,7 @@ from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, obse
 
 WORLDS = 32  # of the final evaluation, that a file is compared on
 STEPS = 64  # control steps of them
+# Why: docs/decisions/0044-ranges-from-the-evaluation.md
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 
@@ -31,9 +33,7 @@ def evaluated(
     return {"iteration": iteration.iterations, "success": success, "ranges": ranges}
 
 
-def export_policy(
-    iteration: Iteration, cfg: dict[str, Any], run: Path, path: Path | None = None
-) -> float:
+def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | None = None) -> float:
     """Export a run's controller, checked against the Env. Returns the largest difference.
 
     The ranges of the inputs are those of the final evaluation, if the run has them of this policy.
@@ -44,7 +44,7 @@ def export_policy(
         run: the run directory.
         path: the file; policy.onnx in the run unless given.
     """
-    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(iteration.policy).cpu()
@@ -98,14 +98,14 @@ def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> d
     return {}
 
 
-def export_bare_network(iteration: Iteration, cfg: dict[str, Any], run: Path, path: Path) -> float:
+def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path) -> float:
     """Export an actor alone: observation in, action out. Returns the largest difference.
 
     ValueError if the actor remembers: only the controller has inputs for its memory.
     """
     if iteration.policy.blank_memory(1):
         raise ValueError("export=network needs algo.memory=none: use export=controller")
-    name, weights, noise = (cfg["task"][key] for key in ("name", "weights", "noise"))
+    name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env = iteration.env
     return export_network(
         iteration.policy.actor,

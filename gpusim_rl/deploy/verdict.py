@@ -26,6 +26,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(split(data)[0]).hexdigest()
 
 
+# Why: docs/decisions/0045-verdict-in-the-file.md
 def with_verdict(data: bytes, verdict: Verdict) -> bytes:
     """The bytes of an ONNX file with a verdict, in place of an older one.
 

@@ -85,7 +85,7 @@ def check_ends(key: str, entry: dict[str, Any], now: Number) -> None:
             raise ValueError(
                 f"{where}: {name}={entry[name]}: expected as many numbers as {key}={now}"
             )
-        if key.startswith(("task.weights.", "task.noise.", "algo.")) and min(ends) < 0:
+        if key.startswith(("task.weights.", "task.noise.")) and min(ends) < 0:
             raise ValueError(f"{where}: expected numbers of at least 0")
 
 
@@ -197,6 +197,7 @@ class Curriculum:
         """Whether a schedule follows the success of evaluations."""
         return any(entry["by"] == "success" for entry in self.plan.values())
 
+    # Why: docs/decisions/0023-success-of-the-moment.md
     def follow(self, success: float, mean: "Tensor") -> None:
         """Move the mean () of evaluations towards the success of a new one. In place."""
         mean += SHARE * (success - mean)

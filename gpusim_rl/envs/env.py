@@ -20,6 +20,7 @@ from gpusim_rl.envs.worst_step import WorstStep
 from gpusim_rl.sim.base import Sim
 
 
+# Why: docs/decisions/0060-rooms-and-seams.md
 class Env(Worlds):
     """A task in a Sim. On a GPU no method reads a tensor on the host, except `metrics`.
 
@@ -100,10 +101,12 @@ class Env(Worlds):
         """The first part of a step: the controls for action (B, nu)."""
         self.step_count += 1
         self.rng.draw(self.step_count)
+        # before the action: a repetition begins with the state in which it was taken
         self.worst_step.begin()
         valid = is_valid(self.observation.actor) & is_valid(self.observation.critic)
         self._invalid.copy_(~(valid & is_valid(action)))
         now, clip = self._refreshed(), self.task.clip
+        # a zero keeps NaN out of the engine; `settle` counts the fault
         action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
         ctrl = self._control(now.with_(**self.readings, action=action, previous=now.action))
         self.previous.copy_(self.action)
@@ -119,6 +122,7 @@ class Env(Worlds):
     def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
+        # Why: docs/decisions/0007-two-writes-in-a-step.md
         self.write(self.measurement.updated(self._update, self._refreshed(), self.rng))
         self.write(self._push(self.rng, self.sim.force, self.memory.get("force_left")))
         s = self._refreshed()
@@ -134,6 +138,7 @@ class Env(Worlds):
         self.worst_step.record(self.step_count, terms, reasons)
         self.statistics.add(terms, *ended[1:-1], self.sim.overflow)
         restarted = ended.terminated | ended.truncated | fault
+        # where nothing began, the critic's view of the end is that of now
         if known_empty(restarted):
             self.observer.write(s, self.rng, restarted, critic=end)
         else:
@@ -214,6 +219,7 @@ class Env(Worlds):
         self.sim.load({name[4:]: rows(x) for name, x in state.items() if name.startswith("sim/")})
         own = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
         load_state(own, state, self.group)
+        # the observations below are made with this step's numbers
         self.rng.draw(self.step_count)
         self.update_observations()
 

@@ -16,6 +16,7 @@ from gpusim_rl.envs.tracing import needs, reads, sample_inputs
 Update = Callable[[State, Rng], dict[str, Tensor]]  # Task.update
 
 
+# Why: docs/decisions/0018-noise-of-readings.md
 class Measurement:
     """Writes the readings that a task's methods get on a robot, in the order that they use them.
 
@@ -105,6 +106,7 @@ class Measurement:
         now = delay.now if delay else torch.empty_like(self._given) if dropout else self._given
         torch.add(self._measured(s), self.noise(rng), out=now)
         if delay:
+            # a restart fills all frames, so that any age that is drawn next is valid
             delay.push(began, s.time == 0)
             if began is not None:
                 delay.draw(began, rng)
@@ -120,6 +122,7 @@ class Measurement:
         both before its next action.
         """
         values = update(s, rng)
+        # Why: docs/decisions/0007-two-writes-in-a-step.md
         if self.filters:
             shown = self.preview(s, rng)
             if "command" in values:

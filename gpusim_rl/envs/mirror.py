@@ -260,6 +260,7 @@ def other_side(name: str) -> str:
 # -- the task's terms ------------------------------------------------------------------------------
 
 
+# Why: docs/decisions/0014-mirror-from-the-model.md
 def derive_flips(task: Task) -> dict[str, Flip]:
     """How a reflection changes each term of `observe` and `privileged`, and the `action`.
 
@@ -312,6 +313,7 @@ def images(
 def random_values(task: Task) -> dict[str, Tensor]:
     """Random values of everything that the task's methods can read, near those of a start."""
     m, rng = task.mjm, Rng(0, torch.arange(STATES, device=task.device))
+    # fixed: a task has the same mirror in every process and run
     generator = torch.Generator().manual_seed(0)
 
     def noise(width: int) -> Tensor:

@@ -49,6 +49,7 @@ def sensor_columns(m: Any) -> dict[str, slice]:
 
 def adjacent(place: np.ndarray, device: str) -> slice | Tensor:
     """Columns as a slice if each follows the one before, else as int64."""
+    # a slice is a view, and indices are a copy in each step
     first = int(place[0]) if len(place) else 0
     if np.array_equal(place, range(first, first + len(place))):
         return slice(first, first + len(place))

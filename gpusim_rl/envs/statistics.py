@@ -89,6 +89,7 @@ class Statistics:
         }
         values = torch.cat(
             [
+                # a copy, as the sum over processes is written in place
                 self.group.all_reduce(self.term_sums.clone()),
                 self.group.all_reduce(self.sums.clone()),
                 *means.values(),

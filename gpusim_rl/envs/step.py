@@ -9,6 +9,7 @@ from gpusim_rl.envs.observation import Observation
 from gpusim_rl.sim.base import LIMIT, Sim
 
 
+# Why: docs/decisions/0072-end-of-a-step.md
 class StepEnd(NamedTuple):
     """How a control step of B worlds ended."""
 
@@ -51,11 +52,13 @@ def fault_reasons(sim: Sim, invalid: Tensor, end: Tensor, reward: Tensor) -> Ten
     return torch.stack([sim.fault(), sim.overflow, views, rewards], 1)
 
 
+# Why: docs/decisions/0022-quarantine.md
 def quarantined(
     end: Tensor, reward: Tensor, failed: Tensor, timed_out: Tensor, fault: Tensor
 ) -> StepEnd:
     """The end of a step. In the worlds of fault (B,) bool it is zero, and ends no episode."""
     terminated = failed & ~fault
+    # never both: a fall in the last step has no value behind it
     truncated = timed_out & ~terminated & ~fault
     reward = torch.where(fault, 0.0, reward)
     end = torch.where(fault[:, None], 0.0, end)

@@ -17,6 +17,7 @@ INTEGRATOR = {
 FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
 
 
+# Why: docs/decisions/0025-coarse-training.md
 def coarse(
     mjm: mujoco.MjModel,
     actuator: Actuator,
@@ -67,6 +68,7 @@ def check_times(dt: float, episode: float, exact: mujoco.MjModel, stepped: mujoc
     for model, what in ((exact, "the model's timestep"), (stepped, "task.training.timestep")):
         timestep = model.opt.timestep
         steps = dt / timestep
+        # 1e-6: dt and timestep are decimal numbers, which binary ones round
         if not 0.5 < steps < 1000 or abs(steps - round(steps)) > 1e-6:
             expected = f"is not a whole number, from 1 to 1000, of {what} {timestep} s"
             remedy = "" if model is exact else "; task.training=exact has the model's own"

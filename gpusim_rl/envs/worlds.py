@@ -119,7 +119,7 @@ class Worlds:
         start = self.scheduled_task.begin(self.num_envs, self.rng, ended)
         start = self.task.randomization.restart(start, self.rng)
         patches = self.task.patches
-        return patches.rub(start) if patches else start
+        return patches.scale_friction(start) if patches else start
 
     def write_start(self, start: dict[str, Tensor], mask: Tensor) -> None:
         """Begin the episodes of `first_states` in the worlds of mask (B,) bool. In place."""
@@ -128,6 +128,7 @@ class Worlds:
         self.write(start, mask)
         if patches:
             patches.write(sim, self.memory["patch"], mask)
+        # after the model fields: sensors of restarted worlds depend on ground and masses
         sim.reset(mask, qpos, qvel)
         self.time.masked_fill_(mask, 0)
         self.action.masked_fill_(mask[:, None], 0.0)

@@ -45,6 +45,7 @@ def step_tensors(sim: Sim, fields: tuple[str, ...], forced: bool) -> dict[str, T
     )
 
 
+# Why: docs/decisions/0021-the-worst-step.md
 class WorstStep:
     """Keeps the step with the largest reward term of any world; a fault counts as infinite.
 
@@ -72,6 +73,7 @@ class WorstStep:
             name: torch.zeros_like(x) for name, x in changed_tensors(sim, forced).items()
         }
         widths = [3 + len(REASONS) + terms, *(x[0].numel() for x in self.live.values())]
+        # float64 holds float32, world ids and step counts exactly
         self.row = torch.zeros(sum(widths), dtype=torch.float64, device=sim.qpos.device)
         self.row[0] = -1.0
 

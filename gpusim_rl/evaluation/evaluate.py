@@ -12,7 +12,7 @@ from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
-from gpusim_rl.envs.step import ended
+from gpusim_rl.envs.step import Step, ended
 from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.networks.policy import Policy, restarted
 from gpusim_rl.sim.actuated import make_actuated
@@ -22,7 +22,7 @@ STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeRecord:
     """Episodes of B worlds, each played for the length of one.
 
     Args:
@@ -57,10 +57,11 @@ def play(
     weights: dict[str, float],
     noise: dict[str, float],
     episodes: int,
+    steps: int | None = None,
     seed: int = SEED,
     progress: Callable[[str], None] | None = None,
     before_step: Callable[[Env, int], None] | None = None,
-) -> Played:
+) -> EpisodeRecord:
     """Take the mean action in `episodes` worlds, each for the length of one episode.
 
     A world that fails restarts and goes on; its episode counts once.
@@ -68,6 +69,7 @@ def play(
     Args:
         policy: on any device.
         task: as trained. What runs is its `evaluation()`.
+        steps: control steps; None for those of one episode.
         progress: takes a line now and then, if there is no terminal; there, a bar is shown.
         before_step: called with the Env and the number of the step.
     """
@@ -77,16 +79,16 @@ def play(
     for name in {"terminated", "reward"} & {*task.measure(begun)}:
         raise ValueError(f"{type(task).__name__}: rename the measure {name!r}: it is taken")
     first, returns = torch.ones(episodes), torch.zeros(episodes)
-    for t in counted(task.horizon, "evaluating", progress) if progress else range(task.horizon):
+    steps = steps or task.horizon
+    for t in counted(steps, "evaluating", progress) if progress else range(steps):
         if before_step:
             before_step(env, t)
-        obs = env.observation.actor
-        step = env.step(act(obs), on_step=lambda s: measures.add(task.measure(s)))
-        act.restart(ended(step))
+        step = act.step(env, lambda s: measures.add(task.measure(s)))
         returns += first * step.reward
+        # only a first episode is whole in every world: later ones are cut by the end
         first *= (~(failed := step.terminated | step.fault)).float()
         measures.add({"terminated": failed, "reward": step.reward})
-    return Played(task, measures.stacked(), returns, begun)
+    return EpisodeRecord(task, measures.stacked(), returns, begun)
 
 
 def line(scores: Scores) -> str:
@@ -104,6 +106,12 @@ class MeanAction:
         """Observations (B, no) → actions (B, nu)."""
         action, self.memory = self.policy.act(obs, self.memory)
         return action
+
+    def step(self, env: Env, on_step: Callable[[State], None] | None = None) -> Step:
+        """Step an Env by the action, and forget the episodes that ended. See `Env.step`."""
+        step = env.step(self(env.observation.actor), on_step)
+        self.restart(ended(step))
+        return step
 
     def restart(self, worlds: Tensor) -> None:
         """Forget the episodes of the worlds (B,) bool."""
@@ -127,21 +135,17 @@ class Measures:
         return {name: torch.stack(values) for name, values in self.values.items()}
 
 
-@torch.no_grad()
-@torch_threads(1)
 def observe(
-    policy: Policy,
-    task: Task,
-    *,
-    weights: dict[str, float],
-    noise: dict[str, float],
+    policy: Policy, task: Task, *, weights: dict[str, float], noise: dict[str, float]
 ) -> Tensor:
     """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
-    env = evaluation_env(task, 64, weights=weights, noise=noise, seed=STOP_SEED)
-    observations, act = [], MeanAction(policy, 64)
-    for _ in range(32):
+    observations: list[Tensor] = []
+
+    def add(env: Env, t: int) -> None:
         observations.append(env.observation.actor.clone())
-        act.restart(ended(env.step(act(env.observation.actor))))
+
+    how: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED, before_step=add)
+    play(policy, task, episodes=64, steps=32, **how)
     return torch.cat(observations)
 
 

@@ -10,7 +10,7 @@ import torch
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.envs.task import Task
-from gpusim_rl.evaluation.evaluate import Played, play
+from gpusim_rl.evaluation.evaluate import EpisodeRecord, play
 from gpusim_rl.networks.policy import Policy
 
 Cell = dict[str, Any]
@@ -40,7 +40,7 @@ def terrain_grid(policy: Policy, task: Task, *, episodes: int, **how: Any) -> di
     return every | dict(by_kind=by_kind, by_level=by_level, cells=cells)
 
 
-def cell(played: Played, worlds: torch.Tensor) -> Cell:
+def cell(played: EpisodeRecord, worlds: torch.Tensor) -> Cell:
     """`episodes` of the worlds (B,) bool, and the shares of them with success, and with a fall.
 
     `success_interval` and `fell_interval` hold 95 % of what the shares may be. Without an episode

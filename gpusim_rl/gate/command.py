@@ -10,7 +10,7 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.play import player
 
-SAID = 3  # complaints that are said; out= holds all
+MAX_LINES = 3  # failures that are printed; out= holds all
 
 
 def gate_policy(cfg: dict[str, Any]) -> None:
@@ -20,22 +20,22 @@ def gate_policy(cfg: dict[str, Any]) -> None:
     """
     with errors.one_line_errors():
         path = policy_file(cfg)
-        report, judged = judge_file(path, cfg["gate"], cfg["seed"])
+        report, data = evaluate_file(path, cfg["gate"], cfg["seed"])
         print(text(report))
         if cfg["variants"]:
             from gpusim_rl.gate import variants
 
-            told = variants.make(path, judged, cfg["variants"], report, cfg["gate"], cfg["seed"])
-            report["variants"] = told
-            print(variants.table(told))
+            rows = variants.make(path, data, cfg["variants"], report, cfg["gate"], cfg["seed"])
+            report["variants"] = rows
+            print(variants.table(rows))
         if cfg["out"]:
             write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
-    if line := complaint(path, report):
+    if line := failure(path, report):
         errors.exit_with_error(line, 1)
 
 
 def gate_trained(path: Path) -> str:
-    """gate=true of train.py: what mode=gate does with its defaults, for the file of a training.
+    """gate=true of train.py: mode=gate with its defaults, for the file of a training.
 
     Returns why it fails, in a line; empty if it passes.
     """
@@ -43,21 +43,21 @@ def gate_trained(path: Path) -> str:
 
     cfg = compose_plain("play", ["mode=gate"])
     try:
-        report, _ = judge_file(path, cfg["gate"], cfg["seed"])
+        report, _ = evaluate_file(path, cfg["gate"], cfg["seed"])
     except (ValueError, OSError) as error:
         return str(error)
     print(text(report))
-    return complaint(path, report)
+    return failure(path, report)
 
 
 def say_verdict(path: Path) -> None:
     """Print the verdict in a file in one line, if it has one; warn if the file was edited since."""
     try:
-        told = verdict_of(path)
-        if told:
-            loose = ", with other limits or scenarios than usual" if told["changed"] else ""
-            line = f"{told['verdict']}, success {told['success']:.2f}, {told['date'][:10]}{loose}"
-            print(errors.printable(f"verdict of the release gate: {line}"), flush=True)
+        if verdict := verdict_of(path):
+            loose = ", with other limits or scenarios than usual" if verdict["changed"] else ""
+            figures = f"success {verdict['success']:.2f}, {verdict['date'][:10]}{loose}"
+            line = f"verdict of the release gate: {verdict['verdict']}, {figures}"
+            print(errors.printable(line), flush=True)
     # a stranger's verdict may be anything
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
@@ -89,21 +89,21 @@ def policy_file(cfg: dict[str, Any]) -> Path:
     return path
 
 
-def judge_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], bytes]:
+def evaluate_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], bytes]:
     """The report of a file, whose verdict is written into it, and the bytes that were judged.
 
     ValueError if it cannot be judged, or is changed meanwhile.
     """
     from gpusim_rl.deploy.runtime import MAX_BYTES
 
-    judged = read_whole(path, MAX_BYTES)
+    data = read_whole(path, MAX_BYTES)
     policy, _ = player.open_onnx(path)
-    from gpusim_rl.gate.judge import judge, write_verdict
+    from gpusim_rl.gate.judge import evaluate_policy, write_verdict
 
     with player.engine_errors(path), description_errors(path):
-        report = judge(policy, settings, seed, str(path))
-    write_verdict(path, report, settings, judged)
-    return report, judged
+        report = evaluate_policy(policy, settings, seed, str(path))
+    write_verdict(path, report, settings, data)
+    return report, data
 
 
 @contextmanager
@@ -122,11 +122,11 @@ def text(report: dict[str, Any]) -> str:
 
     lines = [table(report["rows"])]
     if report["changed"]:
-        told = ", ".join(f"gate.{key}={value}" for key, value in report["changed"].items())
-        lines.append(f"other than the defaults: {told}")
+        words = ", ".join(f"gate.{key}={value}" for key, value in report["changed"].items())
+        lines.append(f"other than the defaults: {words}")
     if report["skipped"]:
-        told = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
-        lines.append(f"not tried, since the robot lacks it: {told}")
+        words = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
+        lines.append(f"not tried, since the robot lacks it: {words}")
     if report["follows"] == "nothing":
         lines.append("no command is followed: falls and limits alone are judged")
     if report["rotation"]:
@@ -137,12 +137,12 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def complaint(path: Path, report: dict[str, Any]) -> str:
+def failure(path: Path, report: dict[str, Any]) -> str:
     """Why a policy or its variants fail, in a line; empty if they pass. A pass is printed."""
     if report["verdict"] != "pass":
         lines = report["complaints"]
-        more = f"; and {len(lines) - SAID} more" if len(lines) > SAID else ""
-        return f"{path} fails the gate: {'; '.join(lines[:SAID])}{more}"
+        more = f"; and {len(lines) - MAX_LINES} more" if len(lines) > MAX_LINES else ""
+        return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}"
     print(f"{path} passes the gate; the verdict is written into the file")
     refused = [x["variant"] for x in report.get("variants", []) if x["refused"]]
     return f"{path}: refused variants: {', '.join(refused)}" if refused else ""

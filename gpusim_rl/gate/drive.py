@@ -1,19 +1,21 @@
-"""Drive B robots through their plan with the policy of a file, and note what they do."""
+"""Drive robots through their plans with the policy of a file, and sum up what they do."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.gate.robot import HINGE, Robot
-from gpusim_rl.gate.scenarios import Plan
+from gpusim_rl.gate.scenarios import Plan, joined
 from gpusim_rl.gate.worlds import Worlds
 
 Array = np.ndarray
 
 
-class Driven(NamedTuple):
-    """What B robots did until they fell, or to the end. Errors are NaN where nothing is followed.
+class DriveResult(NamedTuple):
+    """Results of B robots until they fell, or to the end. Errors are NaN if nothing is followed.
 
     Attributes:
         fell, fault: (B,) whether a robot fell; whether a number of it was not finite.
@@ -41,92 +43,87 @@ class Driven(NamedTuple):
     change: Array
 
 
-def drive(plan: Plan, count: Callable[[int], Iterable[int]] = range) -> Driven:
-    """Step the worlds of a plan, and stop those that fell. `count` counts the steps."""
-    robot, settings = plan.robot, plan.settings
-    worlds = Worlds(robot, plan.count)
-    worlds.set_friction(plan.friction)
-    if robot.base and plan.payload.any():
-        worlds.add_payload(plan.payload)
-    worlds.turn_ground(plan.slope, plan.towards)
-    worlds.begin(plan.joints, plan.heading)
-    robot.policy.reset(plan.count)
-    fall = settings["fall"]
-    tilt = np.deg2rad(fall["tilt"] if robot.height else fall["flying"])
-    senses, notes = Senses(plan), Notes(plan)
-    alive, fell, fault = (np.full(plan.count, x) for x in (True, False, False))
+@torch_threads(1)  # torch's would fight the engine's
+def drive(plans: list[Plan], count: Callable[[int], Iterable[int]] = range) -> list[DriveResult]:
+    """The results of plans of one robot and length, driven side by side. Robots that fell stop.
+
+    `count` counts the steps.
+    """
+    robot, settings, seconds = plans[0].robot, plans[0].settings, plans[0].seconds
+    worlds, totals = Worlds(plans), Totals(plans)
+    ends = np.cumsum([plan.count for plan in plans])
+    rows = [slice(end - plan.count, end) for plan, end in zip(plans, ends, strict=True)]
+    sensing = [ReadingErrors(plan) for plan in plans]
+    commands, pushes = joined(plans, "command", 1), joined(plans, "push", 1)
+    robot.policy.reset(worlds.count)
+    tilt = np.deg2rad(settings["fall"]["tilt" if robot.height else "flying"])
+    alive, fell, fault = (np.full(worlds.count, x) for x in (True, False, False))
     second = -1
-    for t in count(round(plan.seconds / robot.policy.dt)):
-        before, second = second, min(int(t * robot.policy.dt + 1e-9), plan.seconds - 1)
+    for t in count(round(seconds / robot.policy.dt)):
+        before, second = second, min(int(t * robot.policy.dt + 1e-9), seconds - 1)
         if second != before:
-            notes.command(plan.command[second], t)
+            totals.command(commands[second], t)
             if robot.free:
-                push(worlds, plan.push[second])
-        command = plan.command[second] if plan.width else None
-        targets = robot.policy.act(senses(worlds.readings()), command)
-        worlds.live["ctrl"][:] = targets
+                worlds.qvel[:, robot.free.qvel][:, :2] += pushes[second]
+        readings = {
+            name: np.concatenate([one(name, x[i]) for one, i in zip(sensing, rows, strict=True)])
+            for name, x in worlds.readings().items()
+        }
+        targets = robot.policy.act(readings, commands[second] if robot.policy.command else None)
+        worlds.ctrl[:] = targets
         fault |= alive & (robot.policy.fault | worlds.step(alive))
-        fell |= alive & worlds.fallen(tilt, fall["height"])
+        fell |= alive & worlds.fallen(tilt, settings["fall"]["height"])
         alive &= ~(fell | fault)
-        notes.add(worlds, targets, alive, t)
+        totals.add(worlds, targets, alive)
         if not alive.any():
             break
-    return notes.driven(fell, fault)
+    result = totals.result(fell, fault)
+    return [DriveResult(*(x[i] for x in result)) for i in rows]
 
 
-def push(worlds: Worlds, change: Array) -> None:
-    """Change the horizontal velocity (B, 2) of free bases. In place."""
-    robot = worlds.robot
-    first = robot.model.jnt_dofadr[robot.model.body_jntadr[robot.base]]
-    worlds.live["qvel"][:, first : first + 2] += change
-
-
-class Senses:
-    """The errors, the delay and the drop-out of the readings of B robots."""
+class ReadingErrors:
+    """The errors, the delay and the drop-out of the readings of a plan's robots."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.rng, robot, units = plan, plan.rng, plan.robot, {}
-        for entry in robot.policy.about["inputs"]:
-            units[entry["name"]] = entry.get("units", [])
-        error, noise = plan.settings["bias"], plan.settings["noise"]
-        self.bias, self.noise = {}, {}
-        for name, width in robot.policy.needs.items():
-            most = np.array([error.get(unit, 0.0) for unit in units[name]] or [0.0] * width)
-            drawn = self.rng.uniform(-most, most, (plan.count, width))
-            self.bias[name] = plan.bias[:, None] * drawn
-            most = np.array([noise.get(unit, 0.0) for unit in units[name]] or [0.0] * width)
-            self.noise[name] = plan.noise[:, None] * most
-        self.past: dict[str, list[Array]] = {}
-        self.deepest = int(plan.delay.max())
+        self.plan, self.past = plan, dict[str, deque[Array]]()
+        self.bias, self.noise, self.rng = {}, {}, {}
+        units = {x["name"]: x.get("units", []) for x in plan.robot.policy.about["inputs"]}
+        for name, width in plan.robot.policy.needs.items():
+            names = units[name] or [""] * width
+            bias, noise = (
+                np.array([plan.settings[key].get(unit, 0.0) for unit in names])
+                for key in ("bias", "noise")
+            )
+            offset = plan.rng(f"{name} bias").uniform(-bias, bias, (plan.count, width))
+            self.bias[name], self.noise[name] = plan.bias * offset, plan.noise * noise
+            self.rng[name] = plan.rng(f"{name} noise"), plan.rng(f"{name} dropout")
 
-    def __call__(self, readings: dict[str, Array]) -> dict[str, Array]:
-        """What the policy is given, of what is true: (B, width) by name."""
-        return {name: self.one(name, x) for name, x in readings.items()}
-
-    def one(self, name: str, x: Array) -> Array:
-        """(B, width) of one reading."""
+    def __call__(self, name: str, x: Array) -> Array:
+        """A reading (B, width) as the policy gets it, of the true one."""
+        noise, dropout = self.rng[name]
         x = x + self.bias[name]
         if self.noise[name].any():
-            x += self.noise[name] * self.rng.uniform(-1, 1, x.shape)
-        past = self.past.setdefault(name, [x] * (self.deepest + 1))  # the newest first
-        lost = self.rng.uniform(size=len(x)) < self.plan.dropout
-        past.insert(0, np.where(lost[:, None], past[0], x))
-        past.pop()
-        if not self.deepest:
-            return past[0]
-        return np.stack(past)[self.plan.delay, np.arange(len(x))]
+            x += self.noise[name] * noise.uniform(-1, 1, x.shape)
+        length = self.plan.delay + 1
+        past = self.past.setdefault(name, deque([x] * length, length))  # the newest first
+        if self.plan.dropout:
+            lost = dropout.uniform(size=len(x)) < self.plan.dropout
+            x = np.where(lost[:, None], past[0], x)
+        past.appendleft(x)
+        return past[-1]
 
 
-class Notes:
-    """Sums of what B robots do, over the control steps of those that stand."""
+class Totals:
+    """Sums over the control steps of the robots that stand."""
 
-    def __init__(self, plan: Plan):
-        self.robot, self.plan, self.settings = plan.robot, plan, plan.settings
-        robot, count, model = plan.robot, plan.count, plan.robot.model
+    def __init__(self, plans: list[Plan]):
+        robot = self.robot = plans[0].robot
+        self.settings, self.payload = plans[0].settings, joined(plans, "payload")
+        count, model = len(self.payload), robot.model
         names = ("error", "turn", "torque", "joint", "speed", "power", "path", "change")
         self.sums = {name: np.zeros(count) for name in names}
-        self.lived, self.settled = np.zeros(count, int), np.zeros(count, int)
-        self.since, self.asked = np.zeros(count, int), plan.command[0]
+        self.lived, self.settled, self.since = np.zeros((3, count), int)
+        self.goal = np.zeros((count, 0))  # the command of now
         self.last: Array | None = None
         self.driven_joints = robot.joints[robot.joints >= 0]
         limited = model.jnt_limited[self.driven_joints] > 0
@@ -136,54 +133,52 @@ class Notes:
         self.width = widths(robot)
         self.ranged = np.isfinite(self.width).sum()
 
-    def command(self, wanted: Array, t: int) -> None:
-        """What is commanded from control step t on; `since` counts from a change."""
-        changed = (wanted != self.asked).any(1) | (t == 0)
-        self.since = np.where(changed, 0, self.since)
-        self.asked = wanted
+    def command(self, goal: Array, t: int) -> None:
+        """Take the command from control step t on; `since` counts from a change."""
+        self.since[(goal != self.goal).any(1) if t else slice(None)] = 0
+        self.goal = goal
 
-    def add(self, worlds: Worlds, targets: Array, alive: Array, t: int) -> None:
+    def add(self, worlds: Worlds, targets: Array, alive: Array) -> None:
         """Add a control step of the robots that are alive (B,)."""
-        live, model, s = worlds.live, self.robot.model, {}
-        force = live["actuator_force"]
-        s["power"] = np.abs(force * live["actuator_velocity"]).sum(1)
+        model, settings, s = self.robot.model, self.settings, {}
+        force = worlds.data["actuator_force"]
+        s["power"] = np.abs(force * worlds.data["actuator_velocity"]).sum(1)
         s["torque"] = (np.abs(force) >= 0.999 * self.robot.torque).mean(1)
         if len(joints := self.driven_joints):
-            angle, slack = live["qpos"][:, model.jnt_qposadr[joints]], self.settings["slack"]
+            angle, slack = worlds.qpos[:, model.jnt_qposadr[joints]], settings["slack"]
             s["joint"] = ((angle < self.low - slack) | (angle > self.high + slack)).mean(1)
-            fast = np.abs(live["qvel"][:, model.jnt_dofadr[joints]]) > self.settings["fastest"]
+            fast = np.abs(worlds.qvel[:, model.jnt_dofadr[joints]]) > settings["fastest"]
             s["speed"] = (fast & self.hinges).mean(1)
         if self.last is not None:
             s["change"] = (((targets - self.last) / self.width) ** 2).sum(1)
         self.last = targets
         self.since += 1
-        settled = self.since * self.robot.policy.dt > self.settings["settle"].get(
-            self.robot.follows, 0.0
-        )
+        wait = settings["settle"].get(self.robot.follows, 0.0)
+        settled = self.since * self.robot.policy.dt > wait
         if self.robot.follows == "velocity":
             velocity, spin = worlds.sensors["velocity"], worlds.sensors["gyro"]
-            s["error"] = settled * ((velocity[:, :2] - self.asked[:, :2]) ** 2).sum(1)
-            s["turn"] = settled * (spin[:, 2] - self.asked[:, 2]) ** 2
+            s["error"] = settled * ((velocity[:, :2] - self.goal[:, :2]) ** 2).sum(1)
+            s["turn"] = settled * (spin[:, 2] - self.goal[:, 2]) ** 2
             s["path"] = np.hypot(velocity[:, 0], velocity[:, 1])
         elif self.robot.follows == "position":
             place = worlds.sensors[self.robot.place]
-            s["error"] = settled * ((place - self.asked[:, :3]) ** 2).sum(1)
+            s["error"] = settled * ((place - self.goal[:, :3]) ** 2).sum(1)
         for name, x in s.items():
             self.sums[name] += np.where(alive, x, 0.0)
         self.lived += alive
         self.settled += alive & settled
 
-    def driven(self, fell: Array, fault: Array) -> Driven:
-        """What the sums say of each robot."""
+    def result(self, fell: Array, fault: Array) -> DriveResult:
+        """The sums as means and shares of each robot."""
         n, follows = np.maximum(self.lived, 1), self.robot.follows
         mean = {name: x / n for name, x in self.sums.items()}
         counted = np.where(self.settled > 0, self.settled, np.nan)
         rms = {name: np.sqrt(self.sums[name] / counted) for name in ("error", "turn")}
         nothing = np.full(len(fell), np.nan)
         moved = mean["path"] > self.settings["walks"]
-        weight = 9.81 * self.robot.model.body_mass.sum() * (1 + self.plan.payload)
+        weight = 9.81 * self.robot.model.body_mass.sum() * (1 + self.payload)
         transport = np.where(moved, mean["power"] / weight / np.maximum(mean["path"], 1e-9), np.nan)
-        return Driven(
+        return DriveResult(
             fell=fell,
             fault=fault,
             lived=self.lived,

@@ -15,28 +15,29 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
 from gpusim_rl.deploy.verdict import digest, with_verdict
-from gpusim_rl.gate.drive import Driven, drive
+from gpusim_rl.gate.drive import DriveResult, drive
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 from gpusim_rl.viewer.target import rotations
 
 Report = dict[str, Any]
-# What a verdict tells of a report, besides success.
-TOLD = ("verdict", "complaints", "skipped", "follows", "reported", "seed", "changed")
+# Keys of a report that its verdict has, besides success.
+VERDICT_KEYS = ("verdict", "complaints", "skipped", "follows", "reported", "seed", "changed")
 Row = dict[str, Any]
 ENDURANCE = "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
-NAMES = {"rate": "falls per robot-hour"}  # of keys in a complaint
+NAMES = {"rate": "falls per robot-hour"}  # of keys in a line of `failures`
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
-def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
-    """What a policy does in every scenario that applies to its robot, and the verdict.
+def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
+    """The results of a policy in every scenario that applies to its robot, and the verdict.
 
     `title` begins the lines that tell how much is done.
 
@@ -50,17 +51,17 @@ def judge(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
     skipped = lacks(robot)
     check(robot, settings, skipped)
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
-    short = Plan(robot, settings["robots"] * len(names), settings["seconds"], settings, seed)
-    rows = drive_rows(short, names, title)
-    endurance = settings["endurance"]
-    seconds = max(1, round(60 * endurance["minutes"]))
-    long = Plan(robot, endurance["robots"], seconds, settings, seed + 1)
-    rows += drive_rows(long, [ENDURANCE], title)
-    failed = complaints(rows, robot, settings)
+    short, long = settings, settings["endurance"]
+    plans = [Plan(robot, x, short["robots"], short["seconds"], settings, seed) for x in names]
+    rows = drive_rows(plans, f"{title}: {len(names)} scenarios")
+    seconds = max(1, round(60 * long["minutes"]))
+    plans = [Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)]
+    rows += drive_rows(plans, f"{title}: {ENDURANCE}")
+    lines = failures(rows, robot, settings)
     return {
-        "verdict": "fail" if failed else "pass",
+        "verdict": "fail" if lines else "pass",
         "success": success(rows),
-        "complaints": failed,
+        "complaints": lines,
         "skipped": skipped,
         "follows": robot.follows,
         "rotation": bool(rotations(policy.command or {})),
@@ -85,16 +86,10 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
         raise ValueError("gate.reported leaves nothing to judge")
 
 
-def drive_rows(plan: Plan, names: list[str], title: str) -> list[Row]:
-    """The results of scenarios, driven side by side: each has as many robots of the plan."""
-    each = plan.count // len(names)
-    slices = {name: slice(i * each, (i + 1) * each) for i, name in enumerate(names)}
-    for name, which in slices.items():
-        SCENARIOS[name].write(plan, which)
-    what = names[0] if len(names) == 1 else f"{len(names)} scenarios"
-    driven = drive(plan, partial(counted, doing=f"{title}: {what}"))
-    parts = {name: Driven(*(x[which] for x in driven)) for name, which in slices.items()}
-    return [row(name, part, plan) for name, part in parts.items()]
+def drive_rows(plans: list[Plan], doing: str) -> list[Row]:
+    """The results of scenarios that are driven side by side, while a line says what is done."""
+    results = drive(plans, partial(counted, doing=doing))
+    return [row(plan, result) for plan, result in zip(plans, results, strict=True)]
 
 
 def write_verdict(path: Path, report: Report, settings: Settings, judged: bytes) -> None:
@@ -106,43 +101,31 @@ def write_verdict(path: Path, report: Report, settings: Settings, judged: bytes)
     data, mode = read_whole(path, MAX_BYTES), path.stat().st_mode
     if digest(data) != digest(judged):
         raise ValueError(f"{path} was changed while it was judged: judge it again")
-    short = {key: report[key] for key in TOLD}
-    short["scenarios"] = {x["scenario"]: x["success"]["value"] for x in report["rows"]}
-    told = report["success"]
-    short |= {"success": told["value"], "success_interval": told["interval"]}
-    short |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-    write_whole(path, with_verdict(data, short | {"settings": settings_hash(settings)}))
+    verdict = {key: report[key] for key in VERDICT_KEYS} | {
+        "scenarios": {x["scenario"]: x["success"]["value"] for x in report["rows"]},
+        "success": report["success"]["value"],
+        "success_interval": report["success"]["interval"],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": settings_hash(settings),
+    }
+    write_whole(path, with_verdict(data, verdict))
     path.chmod(stat.S_IMODE(mode))
 
 
 def changed(settings: Settings) -> dict[str, Any]:
     """The settings that differ from the defaults, by their dotted names."""
-    usual = flat(compose_plain("play", ["mode=gate"])["gate"])
-    return {key: x for key, x in flat(settings).items() if plain(x) != plain(usual.get(key))}
-
-
-def flat(settings: Settings, start: str = "") -> dict[str, Any]:
-    """Settings by their dotted names."""
-    out = {}
-    for key, value in settings.items():
-        inner = isinstance(value, dict)
-        out |= flat(value, f"{start}{key}.") if inner else {f"{start}{key}": value}
-    return out
+    defaults = flatten(compose_plain("play", ["mode=gate"])["gate"])
+    return {
+        key: x
+        for key, x in flatten({**settings}).items()
+        if not isinstance(x, dict) and x != defaults.get(key)
+    }
 
 
 def settings_hash(settings: Settings) -> str:
     """SHA-256 of the settings of a gate: which scenarios and limits a verdict is of."""
-    text = json.dumps(plain(settings), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def plain(value: Any) -> Any:
-    """Settings as JSON keeps them: 1 and 1.0 are the same number."""
-    if isinstance(value, dict):
-        return {str(key): plain(x) for key, x in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(x) for x in value]
-    return float(value) if isinstance(value, int | float | np.number) else value
+    numbers = json.loads(json.dumps(settings), parse_int=float)  # 1 and 1.0 are the same
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
 
 # -- the results of a scenario ---------------------------------------------------------------------
@@ -156,12 +139,12 @@ def share(which: np.ndarray) -> Row:
 
 
 def mean(values: np.ndarray) -> Row | None:
-    """The mean of (B,) numbers and its normal interval at 95 %; None if none is known."""
-    known = values[~np.isnan(values)]
-    if not len(known):
+    """The mean of (B,) numbers and its normal interval at 95 %; None if all are NaN."""
+    values = values[~np.isnan(values)]
+    if not (n := len(values)):
         return None
-    half = 1.96 * float(known.std(ddof=1)) / math.sqrt(len(known)) if len(known) > 1 else 0.0
-    value = float(known.mean())
+    half = 1.96 * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+    value = float(values.mean())
     return {"value": value, "interval": [value - half, value + half]}
 
 
@@ -180,42 +163,41 @@ def expected(count: int, chance: float) -> float:
     """How many events a Poisson process expects, if `count` or fewer happen with a chance."""
     low, high = 0.0, 2.0 * count + 20.0
     for _ in range(60):
-        middle = (low + high) / 2
-        terms = (i * math.log(middle) - middle - math.lgamma(i + 1) for i in range(count + 1))
+        events = (low + high) / 2
+        terms = (i * math.log(events) - events - math.lgamma(i + 1) for i in range(count + 1))
         if sum(map(math.exp, terms)) > chance:
-            low = middle
+            low = events
         else:
-            high = middle
+            high = events
     return high
 
 
-def row(name: str, driven: Driven, plan: Plan) -> Row:
+def row(plan: Plan, result: DriveResult) -> Row:
     """The results of one scenario: `falls` and `success` are shares, all others are means.
 
     A robot succeeds if it neither falls nor faults, and its errors are within the limits. The
     endurance has a `rate`, too: falls per hour that a robot was driven.
     """
-    robot, settings = plan.robot, plan.settings
-    limits, failed = settings["limits"], driven.fell | driven.fault
-    within = ~failed
-    for values, key in ((driven.error, robot.follows), (driven.turn, "turn")):
+    robot, settings, fell = plan.robot, plan.settings, result.fell | result.fault
+    limits, within = settings["limits"], ~fell
+    for values, key in ((result.error, robot.follows), (result.turn, "turn")):
         within &= np.isnan(values) | (values <= limits.get(key, math.inf))
-    told = {key: mean(getattr(driven, key)) for key in MEANS}
-    if name == ENDURANCE:
-        steps = max(1, int(driven.lived.sum()))
-        told["rate"] = rate(int(failed.sum()), steps * robot.policy.dt / 3600)
+    means = {key: mean(getattr(result, key)) for key in MEANS}
+    if plan.scenario == ENDURANCE:
+        steps = max(1, int(result.lived.sum()))
+        means["rate"] = rate(int(fell.sum()), steps * robot.policy.dt / 3600)
     return {
-        "scenario": name,
-        "robots": len(failed),
-        "judged": name not in settings["reported"],
-        "faults": int(driven.fault.sum()),
+        "scenario": plan.scenario,
+        "robots": len(fell),
+        "judged": plan.scenario not in settings["reported"],
+        "faults": int(result.fault.sum()),
         "success": share(within),
-        "falls": share(failed),
-        **{key: x for key, x in told.items() if x is not None},
+        "falls": share(fell),
+        **{key: x for key, x in means.items() if x is not None},
     }
 
 
-def complaints(rows: list[Row], robot: Robot, settings: Settings) -> list[str]:
+def failures(rows: list[Row], robot: Robot, settings: Settings) -> list[str]:
     """One line for each limit that a scenario does not keep; none if the policy passes."""
     return [line for x in rows if x["judged"] for line in exceeded(x, robot, settings["limits"])]
 
@@ -228,11 +210,11 @@ def exceeded(one: Row, robot: Robot, limits: dict[str, float]) -> list[str]:
         keys = {"rate": "endurance_falls"} | {k: x for k, x in keys.items() if k != "falls"}
     for key, limit in keys.items():
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
-            told = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
-            lines.append(f"{name}: {NAMES.get(key, key)} {told}")
+            figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
+            lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
     if name != ENDURANCE and (low := one["success"]["interval"][0]) < limits["success"]:
-        told = f"{one['success']['value']:.3g}, down to {low:.3g}, at least {limits['success']:g}"
-        lines.append(f"{name}: success {told}")
+        figures = f"{one['success']['value']:.3g}, down to {low:.3g}"
+        lines.append(f"{name}: success {figures}, at least {limits['success']:g}")
     return lines
 
 
@@ -262,18 +244,18 @@ def table(rows: list[Row]) -> str:
         lines.append(f"{name:10}{one['robots']:7}{''.join(cells)}")
     if not all(x["judged"] for x in rows):
         lines.append("* reported, not judged")
-    for told in (x["rate"] for x in rows if "rate" in x):
-        low, high = told["interval"]
+    for falls in (x["rate"] for x in rows if "rate" in x):
+        low, high = falls["interval"]
         lines.append(
-            f"{ENDURANCE}: falls in {told['hours']:.2f} robot-hours: {told['count']}, "
-            f"per hour {told['value']:.2f} ({low:.2f} to {high:.2f})"
+            f"{ENDURANCE}: falls in {falls['hours']:.2f} robot-hours: {falls['count']}, "
+            f"per hour {falls['value']:.2f} ({low:.2f} to {high:.2f})"
         )
     return "\n".join(lines)
 
 
-def cell(told: Row | None, interval: bool) -> str:
+def cell(one: Row | None, interval: bool) -> str:
     """A value, and with `interval` half of its interval's width."""
-    if told is None:
+    if one is None:
         return "-"
-    low, high = told["interval"]
-    return f"{told['value']:.3f}" + (f"±{(high - low) / 2:.3f}" if interval else "")
+    low, high = one["interval"]
+    return f"{one['value']:.3f}" + (f"±{(high - low) / 2:.3f}" if interval else "")

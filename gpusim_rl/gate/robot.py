@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from gpusim_rl.core.free_bodies import free_base
+from gpusim_rl.core.free_bodies import FreeBody, free_base
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.robots.servos import driven_joints, gear, safe_controls
 
@@ -18,7 +18,7 @@ UNNAMED = "gate base"  # the name of a base that has none
 SETTLING = 0.2  # s in which a robot that stands touches the ground
 ITERATIONS, LINE_SEARCHES = 100, 50  # of a solver that converges, as in an evaluation
 JOINT = mujoco.mjtJoint
-HINGE, SLIDE, FREE = int(JOINT.mjJNT_HINGE), int(JOINT.mjJNT_SLIDE), int(JOINT.mjJNT_FREE)
+HINGE, SLIDE = int(JOINT.mjJNT_HINGE), int(JOINT.mjJNT_SLIDE)
 Array = np.ndarray
 
 
@@ -29,6 +29,7 @@ class Robot:
     Attributes:
         model: the file's, with a solver that converges and a sensor of the base's contacts.
         base: the body that carries the robot, and can leave the ground; 0 if there is none.
+        free: the base if it floats freely, so that it can be pushed in any direction.
         up: (3,) the world's up axis in the base's axes, in the safe pose.
         height: of the base above the ground in the safe pose [m]; 0 unless it stands on the ground.
         follows: velocity | position | nothing: what of the robot follows the command.
@@ -40,17 +41,13 @@ class Robot:
     policy: Policy
     model: mujoco.MjModel
     base: int
+    free: FreeBody | None
     up: Array
     height: float
     follows: str
     place: str
     torque: Array
     joints: Array
-
-    @property
-    def free(self) -> bool:
-        """Whether the base floats freely, so that it can be pushed in any direction."""
-        return bool(self.base) and self.model.jnt_type[self.model.body_jntadr[self.base]] == FREE
 
 
 def make_robot(policy: Policy) -> Robot:
@@ -60,11 +57,12 @@ def make_robot(policy: Policy) -> Robot:
     if base:
         model = compiled(policy.mjcf, base)
     up, height = posture(model, base)
-    follows, place = what_follows(policy, model)
+    follows, place = followed_by(policy, model)
     limits = policy.outputs["torque_limit"]
     torque = [np.inf if x is None else x / abs(gear(model, i)) for i, x in enumerate(limits)]
     joints = np.array(driven_joints(model))
-    return Robot(policy, model, base, up, height, follows, place, np.array(torque), joints)
+    free = free_base(model)
+    return Robot(policy, model, base, free, up, height, follows, place, np.array(torque), joints)
 
 
 def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:
@@ -94,19 +92,20 @@ def posture(model: mujoco.MjModel, base: int) -> tuple[Array, float]:
 
     The height is 0 for a robot that touches nothing when it holds the pose for a moment.
     """
-    data = mujoco.MjData(model)
-    start(model, data)
+    data = safe_state(model)
     up, height = data.xmat[base].reshape(3, 3)[2].copy(), data.xpos[base][2] - ground(model)
     data.ctrl[:] = safe_controls(model)
     mujoco.mj_step(model, data, round(SETTLING / model.opt.timestep))
     return up, float(height) if base and data.ncon else 0.0
 
 
-def start(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Put a robot into its safe pose: the first keyframe, or the model's default. In place."""
+def safe_state(model: mujoco.MjModel) -> mujoco.MjData:
+    """The safe pose of a robot: the first keyframe, or the model's default."""
+    data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_forward(model, data)
+    return data
 
 
 def ground(model: mujoco.MjModel) -> float:
@@ -116,8 +115,8 @@ def ground(model: mujoco.MjModel) -> float:
     return float(max(heights, default=0.0))
 
 
-def what_follows(policy: Policy, model: mujoco.MjModel) -> tuple[str, str]:
-    """What follows a command, and the name of the sensor of its position.
+def followed_by(policy: Policy, model: mujoco.MjModel) -> tuple[str, str]:
+    """The quantity that follows a command, and the name of the sensor of its position.
 
     Velocities are those of the sensors `velocity` and `gyro`. A point is followed by what the
     model's only sensor of a position shows.

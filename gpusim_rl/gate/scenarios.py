@@ -1,4 +1,4 @@
-"""What robots go through: a plan of B robots, into which each scenario writes its part."""
+"""Scenarios of the gate: each writes the course of its own robots, second by second."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,52 +6,74 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from gpusim_rl.core import maths
 from gpusim_rl.gate.robot import Robot
-from gpusim_rl.viewer.target import leaning, plain_columns, rotations
+from gpusim_rl.viewer.target import plain_columns, rotations
 
 Array = np.ndarray
 Settings = Mapping[str, Any]  # the section `gate` of a configuration
-STILL = 0.1  # share of robots that are told to stand, where velocities are commanded
+STANDING = 0.1  # share of robots that are told to stand, where velocities are commanded
 CYCLE = 5  # s between two commands that are drawn
 
 
 class Plan:
-    """What happens to B robots, second by second. Nothing does until a scenario writes it.
+    """The course of B robots through one scenario. All is zero that the scenario does not write.
+
+    Args:
+        robot: a policy and its model.
+        scenario: its name.
+        count: B.
+        seconds: S.
+        settings: the section `gate` of a configuration.
+        seed: of every draw.
 
     Attributes:
         command: (S, B, n) of each second; n is 0 if the policy follows none.
         push: (S, B, 2) changes of the base's horizontal velocity when a second begins [m/s].
-        delay: (B,) control steps by which readings are late.
-        dropout: (B,) chance that a reading is not delivered in a control step.
-        bias, noise: (B,) shares of the settings' errors that the readings have.
+        delay: control steps by which readings are late.
+        dropout: chance that a reading is not delivered in a control step.
+        bias, noise: shares of the settings' errors that the readings have.
         friction: (B,) sliding friction; NaN is the model's.
         payload: (B,) share of the robot's mass, added to its base.
         slope, towards: (B,) slope of the ground, and its direction upwards [rad].
         joints, heading: (B, nu) and (B,) of the start [rad].
     """
 
-    def __init__(self, robot: Robot, count: int, seconds: int, settings: Settings, seed: int):
-        self.robot, self.count, self.seconds = robot, count, seconds
-        self.settings, self.rng = settings, np.random.default_rng(seed)
-        rng = self.rng
+    def __init__(
+        self, robot: Robot, scenario: str, count: int, seconds: int, settings: Settings, seed: int
+    ):
+        self.robot, self.scenario, self.settings, self.seed = robot, scenario, settings, seed
+        self.count, self.seconds = count, seconds
         self.push = np.zeros((seconds, count, 2))
         self.friction = np.full(count, np.nan)
-        self.payload, self.slope, self.towards = (np.zeros(count) for _ in range(3))
-        self.dropout, self.bias, self.noise = (np.zeros(count) for _ in range(3))
-        self.delay = np.zeros(count, int)
+        self.payload, self.slope, self.towards = np.zeros((3, count))
+        self.delay, self.dropout, self.bias, self.noise = 0, 0.0, 0.0, 0.0
         spread = settings["start"]
-        self.joints = rng.uniform(-spread, spread, (count, robot.model.nu))
-        self.heading = rng.uniform(-np.pi, np.pi, count)
+        self.joints = self.rng("joints").uniform(-spread, spread, (count, robot.model.nu))
+        self.heading = self.draw("heading", -np.pi, np.pi)
         self.command = self.drawn_commands()
+        SCENARIOS[scenario].write(self)
+
+    def rng(self, quantity: str) -> np.random.Generator:
+        """A generator whose numbers depend on seed, scenario and quantity, and on nothing else.
+
+        So two policies meet the same robots, commands and disturbances, whatever they read.
+        """
+        return np.random.default_rng([self.seed, *f"{self.scenario}/{quantity}".encode()])
+
+    def draw(self, quantity: str, low: float, high: float) -> Array:
+        """(B,) uniform numbers of a quantity."""
+        return self.rng(quantity).uniform(low, high, self.count)
 
     def drawn_commands(self) -> Array:
         """(S, B, n) commands that are drawn anew every few seconds, within the trained ranges."""
-        cycles = -(-self.seconds // CYCLE)
-        drawn = self.commands(self.rng.uniform(-1, 1, (cycles, self.count, self.width)))
+        rng, cycles = self.rng("command"), -(-self.seconds // CYCLE)
+        values = self.commands(rng.uniform(-1, 1, (cycles, self.count, self.width)))
         if self.robot.follows == "velocity":
-            drawn *= self.rng.uniform(size=(1, self.count, 1)) >= STILL
-        return np.repeat(drawn, CYCLE, 0)[: self.seconds]
+            values *= (self.draw("stands", 0, 1) >= STANDING)[:, None]
+        return np.repeat(values, CYCLE, 0)[: self.seconds]
 
     @property
     def width(self) -> int:
@@ -70,89 +92,98 @@ class Plan:
         low, high = (np.array(about["trained"][end], float) for end in ("low", "high"))
         values = (low + high) / 2 + share * (high - low) / 2
         for columns, lean, spin in rotations(about):
-            center = np.array(about["center"][columns], float)
-            most = np.array([spin, lean, math.pi])
-            for place in np.ndindex(share.shape[:-1]):
-                values[place][columns] = leaning(center, *share[place][columns][:3] * most)
+            angles = torch.from_numpy(share[..., columns][..., :3] * [spin, lean, math.pi])
+            turn, tilt, towards = angles.unbind(-1)
+            axis = torch.stack([towards.cos(), towards.sin(), 0 * towards], -1)
+            leaning = maths.product(
+                maths.from_axis_angle(axis, tilt), maths.from_axis_angle(UP.expand_as(axis), turn)
+            )
+            center = torch.tensor(about["center"][columns], dtype=UP.dtype).expand_as(leaning)
+            values[..., columns] = maths.product(center, leaning)
         return values
 
 
-def normal(plan: Plan, which: slice) -> None:
+UP = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)  # of the world
+
+
+def joined(plans: list[Plan], name: str, axis: int = 0) -> Array:
+    """An attribute of plans, whose robots stand side by side."""
+    return np.concatenate([getattr(plan, name) for plan in plans], axis)
+
+
+def normal(plan: Plan) -> None:
     """Nothing but commands."""
 
 
-def pushes(plan: Plan, which: slice) -> None:
+def pushes(plan: Plan) -> None:
     """The base's velocity changes at once, in any horizontal direction, every few seconds."""
-    every = plan.settings["push"]["every"]
+    every, rng = plan.settings["push"]["every"], plan.rng("push")
     for second in range(every, plan.seconds, every):
-        angle = plan.rng.uniform(-np.pi, np.pi, plan.count)[which]
-        change = plan.settings["push"]["speed"] * np.stack([np.cos(angle), np.sin(angle)], -1)
-        plan.push[second, which] = change
+        angle = rng.uniform(-np.pi, np.pi, plan.count)
+        direction = np.stack([np.cos(angle), np.sin(angle)], -1)
+        plan.push[second] = plan.settings["push"]["speed"] * direction
 
 
-def slopes(plan: Plan, which: slice) -> None:
+def slopes(plan: Plan) -> None:
     """The ground is an inclined plane, upwards in any direction."""
-    plan.slope[which] = np.deg2rad(drawn(plan, "slope"))[which]
-    plan.towards[which] = plan.rng.uniform(-np.pi, np.pi, plan.count)[which]
+    plan.slope = np.deg2rad(plan.draw("slope", *plan.settings["slope"]))
+    plan.towards = plan.draw("towards", -np.pi, np.pi)
 
 
-def friction(plan: Plan, which: slice) -> None:
+def friction(plan: Plan) -> None:
     """All that touches has the same sliding friction."""
-    plan.friction[which] = drawn(plan, "friction")[which]
+    plan.friction = plan.draw("friction", *plan.settings["friction"])
 
 
-def payload(plan: Plan, which: slice) -> None:
+def payload(plan: Plan) -> None:
     """The base is heavier or lighter by a share of the robot's mass."""
-    plan.payload[which] = drawn(plan, "payload")[which]
+    plan.payload = plan.draw("payload", *plan.settings["payload"])
 
 
-def delay(plan: Plan, which: slice, steps: int) -> None:
+def delay(plan: Plan, steps: int) -> None:
     """Readings are late by whole control steps."""
-    plan.delay[which] = steps
+    plan.delay = steps
 
 
-def sensors(plan: Plan, which: slice) -> None:
+def sensors(plan: Plan) -> None:
     """Readings have a constant error and noise, and some are not delivered."""
-    plan.bias[which], plan.noise[which] = 1.0, 1.0
-    plan.dropout[which] = plan.settings["dropout"]
+    plan.bias, plan.noise, plan.dropout = 1.0, 1.0, plan.settings["dropout"]
 
 
-def commands(plan: Plan, which: slice) -> None:
+def commands(plan: Plan) -> None:
     """One number of the command jumps from one end of its range to the other, and back.
 
-    A rotation stays in the middle of its range, unless it is all there is: `corners` turns it.
+    A rotation stays in the center of its range, unless it is all there is: `corners` turns it.
     """
     numbers = np.array(plain_columns(plan.robot.policy.command or {"names": []}) or [0])
-    one = np.eye(plan.width)[numbers[plan.rng.integers(0, len(numbers), plan.count)]]
-    jump(plan, which, one)
+    jump(plan, np.eye(plan.width)[plan.rng("number").choice(numbers, plan.count)])
 
 
-def corners(plan: Plan, which: slice) -> None:
+def corners(plan: Plan) -> None:
     """All numbers of the command jump at once, from one corner of the ranges to its opposite."""
-    jump(plan, which, plan.rng.choice([-1.0, 1.0], (plan.count, plan.width)))
+    jump(plan, plan.rng("corner").choice([-1.0, 1.0], (plan.count, plan.width)))
 
 
-def jump(plan: Plan, which: slice, end: Array) -> None:
+def jump(plan: Plan, end: Array) -> None:
     """Command a share (B, n) of the ranges, and its opposite, in turn.
 
     Each is held for a second longer than what does not count of it, at least.
     """
     settle = plan.settings["settle"].get(plan.robot.follows, 0)
     every = max(plan.settings["jump"], math.ceil(settle) + 1)
-    for second in range(plan.seconds):
-        sign = -1 if second // every % 2 else 1
-        plan.command[second, which] = plan.commands(sign * end)[which]
+    ends = plan.commands(np.stack([end, -end]))
+    plan.command = ends[np.arange(plan.seconds) // every % 2]
 
 
-def endurance(plan: Plan, which: slice) -> None:
+def endurance(plan: Plan) -> None:
     """Minutes on end: commands, and noise of the readings."""
-    plan.noise[which] = 1.0
+    plan.noise = 1.0
 
 
 class Scenario(NamedTuple):
     """A scenario, and what a robot must have so that it applies: see `lacks`."""
 
-    write: Callable[[Plan, slice], None]
+    write: Callable[[Plan], None]
     needs: str = ""
 
 
@@ -177,14 +208,8 @@ def lacks(robot: Robot) -> dict[str, str]:
     has = {
         "": True,
         "a base": bool(robot.base),
-        "a free base": robot.free,
-        "ground under it": robot.free and robot.height > 0,
+        "a free base": bool(robot.free),
+        "ground under it": bool(robot.free) and robot.height > 0,
         "a command": bool(robot.policy.command),
     }
     return {name: x.needs for name, x in SCENARIOS.items() if not has[x.needs]}
-
-
-def drawn(plan: Plan, key: str) -> Array:
-    """(B,) uniform numbers within a range of the settings."""
-    low, high = plan.settings[key]
-    return plan.rng.uniform(low, high, plan.count)

@@ -6,7 +6,7 @@ from gpusim_rl.core import ranges
 
 PAIRS = ("slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
-MOST = 1_000_000  # robot-seconds of a scenario, whose plan is held in memory
+MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory
 # Keys of play.py that mode=gate uses, and what is meant by some of the others.
 USED = ("mode", "run", "onnx", "out", "variants", "seed", "gate")
 MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}
@@ -29,9 +29,9 @@ def check_settings(cfg: dict[str, Any]) -> None:
 
 def check_size(key: str, robots: int, seconds: float) -> None:
     """ValueError if the plan of robots over seconds might not fit into memory."""
-    if robots * seconds > MOST:
+    if robots * seconds > MAX_ROBOT_SECONDS:
         raise ValueError(
-            f"{key}={robots} for {seconds:g} s: at most {MOST} robot-seconds are tried"
+            f"{key}={robots} for {seconds:g} s: at most {MAX_ROBOT_SECONDS} robot-seconds are tried"
         )
 
 
@@ -44,11 +44,11 @@ def check_keys(cfg: dict[str, Any], usual: dict[str, Any]) -> None:
 
 
 def check_variants(names: Any) -> None:
-    """ValueError unless the variants that are asked for exist, each once; null is well."""
-    expected = f"expected a list of {' and '.join(VARIANTS)}"
+    """ValueError unless the variants= exist, each once; null is none."""
+    expected = f"variants={names}: expected a list of {' and '.join(VARIANTS)}"
     if names is None:
         return
     if not isinstance(names, list) or not names or [x for x in names if x not in VARIANTS]:
-        raise ValueError(f"variants={names}: {expected}")
+        raise ValueError(expected)
     if len({*names}) < len(names):
-        raise ValueError(f"variants={names}: {expected}, each once")
+        raise ValueError(f"{expected}, each once")

@@ -7,9 +7,9 @@ clock, memory and the targets.
 import copy
 import logging
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.gate.drive import drive
-from gpusim_rl.gate.judge import Report, judge, write_verdict
+from gpusim_rl.gate.judge import Report, evaluate_policy, write_verdict
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan, Settings
 
 NETWORK = ("Gemm", "MatMul")  # operators of its layers
 ROBOTS, SECONDS = 16, 5  # whose inputs calibrate a variant of bytes
-OWN = ("gate", "seal")  # of the metadata: checksums, which are not those of a variant
+CHECKSUMS = ("gate", "seal")  # keys of the metadata that are of one file alone
 CALLS, WARM = 2000, 200  # of one robot, that are timed; and those before them
 Row = dict[str, Any]
 
@@ -56,12 +56,12 @@ def make(
         for name in names:
             out = path.with_suffix(f".{name}.onnx")
             draft.write_bytes(made := sealed(makers[name]()))
-            told = judge(Policy(draft), settings, seed, str(out))
-            row = about(name, draft, told)
+            result = evaluate_policy(Policy(draft), settings, seed, str(out))
+            row = about(name, draft, result)
             lost = rows[0]["success"] - row["success"]
-            row["refused"] = told["verdict"] != "pass" or lost > settings["variant"]
+            row["refused"] = result["verdict"] != "pass" or lost > settings["variant"]
             if not row["refused"]:
-                write_verdict(draft, told, settings, made)
+                write_verdict(draft, result, settings, made)
                 write_whole(out, draft.read_bytes())
             rows.append(row)
     return rows
@@ -76,9 +76,10 @@ def network(model: onnx.ModelProto, path: Path) -> list[onnx.NodeProto]:
     return layers
 
 
+# Why: docs/decisions/0046-layers-converted-by-hand.md
 def half(model: onnx.ModelProto, layers: list[onnx.NodeProto]) -> onnx.ModelProto:
     """The layers in half precision: weights, products and sums; inputs and results are cast."""
-    out, names = without_verdict(model), {x.name for x in layers}
+    out, names = without_checksums(model), {x.name for x in layers}
     weights = {name for x in layers for name in x.input[1:]}
     for tensor in out.graph.initializer:
         if tensor.name in weights:
@@ -89,9 +90,9 @@ def half(model: onnx.ModelProto, layers: list[onnx.NodeProto]) -> onnx.ModelProt
         if node.name not in names:
             nodes.append(node)
             continue
-        given, result = node.input[0], node.output[0]
-        node.input[0], node.output[0] = f"{node.name}.given", f"{node.name}.half"
-        nodes.append(cast(given, node.input[0], TensorProto.FLOAT16))
+        source, result = node.input[0], node.output[0]
+        node.input[0], node.output[0] = f"{node.name}.source", f"{node.name}.half"
+        nodes.append(cast(source, node.input[0], TensorProto.FLOAT16))
         nodes += [node, cast(node.output[0], result, TensorProto.FLOAT)]
     del out.graph.node[:]
     out.graph.node.extend(nodes)
@@ -100,9 +101,9 @@ def half(model: onnx.ModelProto, layers: list[onnx.NodeProto]) -> onnx.ModelProt
     return out
 
 
-def cast(given: str, result: str, to: int) -> onnx.NodeProto:
+def cast(source: str, result: str, to: int) -> onnx.NodeProto:
     """A node that changes the type of a value."""
-    return helper.make_node("Cast", [given], [result], name=f"{result}.cast", to=to)
+    return helper.make_node("Cast", [source], [result], name=f"{result}.cast", to=to)
 
 
 def bytes_of(
@@ -117,8 +118,7 @@ def bytes_of(
     class Reader(quantization.CalibrationDataReader):
         """Hands out the inputs, one after another."""
 
-        def __init__(self) -> None:
-            self.left = iter(feeds)
+        left = iter(feeds)
 
         def get_next(self) -> Any:
             return next(self.left, None)
@@ -127,7 +127,7 @@ def bytes_of(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "int8.onnx"
         quantization.quantize_static(
-            without_verdict(model),
+            without_checksums(model),
             file,
             Reader(),
             per_channel=True,
@@ -135,39 +135,35 @@ def bytes_of(
         )
         out = onnx.load(file)
     del out.metadata_props[:]
-    out.metadata_props.extend(without_verdict(model).metadata_props)
+    out.metadata_props.extend(without_checksums(model).metadata_props)
     onnx.checker.check_model(out, full_check=True)
     return out
 
 
-def without_verdict(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model without the verdict, which is not that of its variants."""
+def without_checksums(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model without its verdict and seal, which are not those of its variants."""
     out = copy.deepcopy(model)
-    kept = [x for x in model.metadata_props if x.key not in OWN]
+    entries = [x for x in model.metadata_props if x.key not in CHECKSUMS]
     del out.metadata_props[:]
-    out.metadata_props.extend(kept)
+    out.metadata_props.extend(entries)
     return out
 
 
 def recorded(policy: Policy, settings: Settings, seed: int) -> list[dict[str, np.ndarray]]:
     """All inputs of a policy in every step of robots that follow commands."""
-    feeds, robot = [], make_robot(policy)
-    run: Callable[..., Any] = policy.session.run
+    feeds, run = [], policy.session.run
 
-    class Session:
-        """The policy's session, which notes what it is given."""
+    def recording(names: Any, feed: dict[str, np.ndarray]) -> Any:
+        feeds.append({name: x.copy() for name, x in feed.items()})
+        return run(names, feed)
 
-        def run(self, names: Any, feed: dict[str, np.ndarray]) -> Any:
-            feeds.append({name: x.copy() for name, x in feed.items()})
-            return run(names, feed)
-
-    policy.session = Session()  # pyright: ignore
-    drive(Plan(robot, ROBOTS, SECONDS, settings, seed))
+    policy.session = SimpleNamespace(run=recording)  # pyright: ignore
+    drive([Plan(make_robot(policy), "normal", ROBOTS, SECONDS, settings, seed)])
     return feeds
 
 
 def about(name: str, path: Path, report: Report) -> Row:
-    """What is told of a file: its size, how long a step of one robot takes, its success."""
+    """A row on a file: its size, how long a step of one robot takes, its success."""
     median, slow = latency(Policy(path))
     won = report["success"]
     return {

@@ -1,141 +1,118 @@
-"""B copies of a robot in MuJoCo C on all cores, and what their sensors say."""
+"""B copies of a robot in MuJoCo C that differ as their plans say, and what their sensors say."""
 
-import mujoco
 import numpy as np
-from mujoco.batch import Batch, SimulationError
+import torch
+from torch import Tensor
 
+from gpusim_rl.core import maths
 from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.envs.readings import JOINTS
-from gpusim_rl.gate.robot import TOUCHES, Robot, ground
-from gpusim_rl.sim.native import MIDPHASE, fast
+from gpusim_rl.gate.robot import TOUCHES, ground, safe_state
+from gpusim_rl.gate.scenarios import UP, Plan, joined
+from gpusim_rl.sim.native import Native
 
 Array = np.ndarray
-VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
-PLACE, SPEED = JOINTS  # the readings of the joints
+SLIDING = {"geom_friction": 1, "pair_friction": 2}  # field → how many numbers are of sliding
+FIELDS = (*SLIDING, "body_mass", "geom_pos", "geom_quat")  # with a value of each world
 LEAST_MASS = 0.1  # of the base's mass, that a negative payload leaves
 
 
 class Worlds:
-    """B robots, each in a world of its own.
+    """The robots of plans, side by side, each in a world of its own; B are all of them.
 
     Attributes:
-        live: MjData fields, name → (B, …); `qvel` and `ctrl` may be written.
-        sensors: name → (B, width), of the last call.
+        sim: `Native`. More threads than the cores that we may use would wait for one another.
+        qpos, qvel, ctrl: its tensors as arrays (B, …); the last two may be written.
+        data: more fields of MjData, name → (B, …).
+        sensors: name → (B, width), of the last step.
+        states, columns: reading of joints → qpos or qvel, and its columns of them.
+        normal: (B, 3) of the ground.
+        pivot: (3,) the point below the robot's start, about which the ground is turned [m].
     """
 
-    LIVE = ("qpos", "qvel", "ctrl", "sensordata", "xpos", "xmat", "actuator_force")
-
-    def __init__(self, robot: Robot, count: int):
-        model = fast(robot.model)
-        model.opt.disableflags |= MIDPHASE  # the ground is turned: trees of bounds would not be
-        self.robot, self.model, self.count = robot, model, count
-        # More threads than the cores that we may use would wait for one another.
-        self.batch = Batch(model, count, cores_available())
-        names = (*self.LIVE, "actuator_velocity")
-        self.live: dict[str, Array] = {name: self.batch.bind(name) for name in names}
+    def __init__(self, plans: list[Plan]):
+        self.robot = robot = plans[0].robot
+        model, self.count = robot.model, sum(plan.count for plan in plans)
+        self.sim = Native(model, self.count, fields=FIELDS, threads=cores_available())
+        self.qpos, self.qvel = self.sim.qpos.numpy(), self.sim.qvel.numpy()
+        self.ctrl = self.sim.ctrl.numpy()
+        names = ("xpos", "xmat", "actuator_force", "actuator_velocity")
+        self.data: dict[str, Array] = {name: self.sim.batch.bind(name) for name in names}
+        ends = zip(model.sensor_adr, model.sensor_dim, strict=True)
         self.sensors = {
-            model.sensor(i).name: self.live["sensordata"][:, a : a + d]
-            for i, (a, d) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
+            model.sensor(i).name: self.sim.sensordata.numpy()[:, first : first + width]
+            for i, (first, width) in enumerate(ends)
         }
+        position, speed = JOINTS
+        addresses: dict[str, Array] = {position: model.jnt_qposadr, speed: model.jnt_dofadr}
+        self.states: dict[str, Array] = {position: self.qpos, speed: self.qvel}
         self.columns = {
-            name: [model.joint(joint).id for joint in robot.policy.reads[name]]
-            for name in robot.policy.reads
+            name: [addresses[name][model.joint(joint).id] for joint in joints]
+            for name, joints in robot.policy.reads.items()
         }
-        self.normal = np.tile([0.0, 0.0, 1.0], (count, 1))  # (B, 3) of the ground
-        pose = model.key_qpos[0] if model.nkey else model.qpos0
-        first = model.jnt_qposadr[model.body_jntadr[robot.base]] if robot.free else 0
-        below = pose[first : first + 2] if robot.free else np.zeros(2)
-        self.pivot = np.array([*below, ground(model)])  # about which the ground is turned
-        self.pose = slice(first, first + 7)  # columns of a free base in qpos
+        self.pivot = np.array([*safe_state(model).xpos[robot.base][:2], ground(model)])
+        slope, towards = (torch.from_numpy(joined(plans, x)) for x in ("slope", "towards"))
+        axis = torch.stack([towards.sin(), -towards.cos(), 0 * towards], -1)
+        turn = maths.from_axis_angle(axis, slope)  # (B, 4) from level to the slope
+        self.normal = maths.rotate(turn, UP.expand_as(axis)).numpy()
+        self.write_fields(plans, turn)
+        self.start(plans, turn)
 
-    # -- what differs between the worlds -----------------------------------------------------------
+    def write_fields(self, plans: list[Plan], turn: Tensor) -> None:
+        """Give each world its friction, its payload, and its ground: all that is fixed to it."""
+        model, base = self.robot.model, self.robot.base
+        friction = torch.from_numpy(joined(plans, "friction"))[:, None, None]
+        for name, columns in SLIDING.items():
+            sliding = self.sim.model(name)[..., :columns]
+            sliding.copy_(torch.where(friction.isnan(), sliding, friction))
+        # of the whole robot's mass, at the base's center of mass
+        added = joined(plans, "payload") * model.body_subtreemass[base]
+        mass = np.maximum(model.body_mass[base] + added, LEAST_MASS * model.body_mass[base])
+        self.sim.model("body_mass")[:, base] = torch.from_numpy(mass)
+        fixed = torch.from_numpy(model.geom_bodyid == 0)
+        positions, rotations = self.sim.model("geom_pos"), self.sim.model("geom_quat")
+        turns = turn[:, None].expand(-1, int(fixed.sum()), -1)
+        positions[:, fixed] = self.about_pivot(turns, positions[:, fixed])
+        rotations[:, fixed] = maths.product(turns, rotations[:, fixed])
+        self.sim.refresh()  # what MuJoCo derives from masses and frames
 
-    def set_friction(self, friction: Array) -> None:
-        """Give all geoms and pairs of a world the same sliding friction (B,); NaN leaves them."""
-        for name in ("geom_friction", "pair_friction")[: 1 + bool(self.model.npair)]:
-            field, wanted = self.batch.expand(name), friction[:, None]
-            for column in range(1 if name == "geom_friction" else 2):
-                field[:, :, column] = np.where(np.isnan(wanted), field[:, :, column], wanted)
-
-    def add_payload(self, share: Array) -> None:
-        """Add a share (B,) of the robot's mass to its base, at the base's center of mass."""
-        base = self.robot.base
-        mass, whole = self.model.body_mass[base], self.model.body_subtreemass[base]
-        self.batch.expand("body_mass")[:, base] = np.maximum(
-            mass + share * whole, LEAST_MASS * mass
-        )
-
-    def turn_ground(self, slope: Array, towards: Array) -> None:
-        """Turn all that is fixed to the world by a slope (B,) [rad], upwards in a direction (B,)
-        [rad], about the point below the robot's start."""
-        fixed = np.flatnonzero(self.model.geom_bodyid == 0)
-        places, turns = self.batch.expand("geom_pos"), self.batch.expand("geom_quat")
-        for world in np.flatnonzero(slope):
-            angle = towards[world]
-            turn = rotation([np.sin(angle), -np.cos(angle), 0.0], slope[world])
-            mujoco.mju_rotVecQuat(self.normal[world], np.array([0.0, 0.0, 1.0]), turn)
-            for geom in fixed:
-                places[world, geom] = self.about_pivot(self.model.geom_pos[geom], turn)
-                turns[world, geom] = product(turn, self.model.geom_quat[geom])
-
-    def about_pivot(self, place: Array, turn: Array) -> Array:
-        """(3,) a place after a turn (w, x, y, z) about the pivot."""
-        out = np.zeros(3)
-        mujoco.mju_rotVecQuat(out, place - self.pivot, turn)
-        return out + self.pivot
-
-    def begin(self, joints: Array, heading: Array) -> None:
-        """Put the robots into their safe pose, turned to a heading (B,) [rad], on their ground.
-
-        joints: (B, nu) added to the angles of the driven joints.
-        """
-        self.batch.set_const()  # also what MuJoCo knows of turned frames
-        self.batch.reset(None, 0 if self.model.nkey else -1, stage=0)
-        qpos, driven = self.live["qpos"], self.robot.joints
-        for i, joint in enumerate(driven):
-            if joint >= 0:
-                qpos[:, self.model.jnt_qposadr[joint]] += joints[:, i]
-        if self.robot.free:
-            for world in range(self.count):
-                self.turn_base(qpos[world, self.pose], heading[world], self.normal[world])
-        self.batch.forward(None, VELOCITY)
-
-    def turn_base(self, pose: Array, heading: float, normal: Array) -> None:
-        """Turn a pose (7,) about the world's up axis, then to the normal of its ground. In place.
+    def start(self, plans: list[Plan], turn: Tensor) -> None:
+        """Put the robots into their safe pose, with other joint angles and headings, on the ground.
 
         A base that stands keeps its distance from the ground.
         """
-        spin = rotation([0.0, 0.0, 1.0], heading)
-        axis = np.cross([0.0, 0.0, 1.0], normal)
-        tilt = rotation(axis, np.arcsin(np.linalg.norm(axis)))
-        turn = product(tilt, spin)
-        pose[:3] = self.about_pivot(pose[:3], turn)
-        pose[3:] = product(turn, pose[3:])
+        model, robot, state = self.robot.model, self.robot, safe_state(self.robot.model)
+        qpos, qvel = (torch.tensor(x).repeat(self.count, 1) for x in (state.qpos, state.qvel))
+        driven = robot.joints >= 0
+        columns = torch.from_numpy(model.jnt_qposadr[robot.joints[driven]]).long()
+        qpos.index_add_(1, columns, torch.from_numpy(joined(plans, "joints")[:, driven]))
+        if robot.free:
+            heading = torch.from_numpy(joined(plans, "heading"))
+            spin = maths.from_axis_angle(UP.expand(self.count, 3), heading)
+            place, rotation = qpos[:, robot.free.qpos].split((3, 4), 1)
+            place.copy_(self.about_pivot(turn, place))
+            rotation.copy_(maths.product(maths.product(turn, spin), rotation))
+        self.sim.reset(torch.ones(self.count, dtype=torch.bool), qpos, qvel)
+
+    def about_pivot(self, turn: Tensor, place: Tensor) -> Tensor:
+        """Places (…, 3) after a turn (…, 4) about the pivot."""
+        pivot = torch.from_numpy(self.pivot)
+        return maths.rotate(turn, place - pivot) + pivot
 
     # -- what happens ------------------------------------------------------------------------------
 
     def readings(self) -> dict[str, Array]:
         """(B, width) of each reading that the policy needs, without any error."""
-        values = {}
-        for name in self.robot.policy.needs:
-            if name == PLACE:
-                values[name] = self.live["qpos"][:, self.model.jnt_qposadr[self.columns[name]]]
-            elif name == SPEED:
-                values[name] = self.live["qvel"][:, self.model.jnt_dofadr[self.columns[name]]]
-            else:
-                values[name] = self.sensors[name].copy()
-        return values
+        return {
+            name: self.states[name][:, self.columns[name]] if name in JOINTS else self.sensors[name]
+            for name in self.robot.policy.needs
+        }
 
     def step(self, which: Array) -> Array:
         """Advance the worlds of which (B,) bool by a control step; (B,) those that failed."""
-        failed = np.zeros(self.count, bool)
-        substeps = round(self.robot.policy.dt / self.model.opt.timestep)
-        try:
-            self.batch.step(np.flatnonzero(which), substeps)
-        except SimulationError as error:
-            failed[list(error.ids)] = True
-        state = np.abs(self.live["qpos"]).max(1), np.abs(self.live["qvel"]).max(1)
-        return failed | ~(np.maximum(*state) < 1e6)  # NaN fails every comparison
+        substeps = round(self.robot.policy.dt / self.robot.model.opt.timestep)
+        self.sim.step(substeps, np.flatnonzero(which))
+        return self.sim.fault().numpy()
 
     def fallen(self, tilt: float, height: float) -> Array:
         """(B,) whether the base tilts by more than an angle [rad], is lower than a share of its
@@ -143,23 +120,8 @@ class Worlds:
         if not self.robot.base:
             return np.zeros(self.count, bool)
         base = self.robot.base
-        turns = self.live["xmat"][:, base].reshape(-1, 3, 3)
-        down = turns[:, 2] @ self.robot.up < np.cos(tilt)
-        place = self.live["xpos"][:, base] - self.pivot
+        axes = self.data["xmat"][:, base].reshape(-1, 3, 3)
+        down = axes[:, 2] @ self.robot.up < np.cos(tilt)
+        place = self.data["xpos"][:, base] - self.pivot
         low = (place * self.normal).sum(1) < height * self.robot.height
         return down | low | (self.sensors[TOUCHES][:, 0] > 0)
-
-
-def rotation(axis: list[float] | Array, angle: float) -> Array:
-    """(4,) a turn (w, x, y, z) about an axis by an angle [rad]."""
-    out, axis = np.zeros(4), np.array(axis, float)
-    length = np.linalg.norm(axis)
-    mujoco.mju_axisAngle2Quat(out, axis / length if length else axis, angle)
-    return out
-
-
-def product(first: Array, second: Array) -> Array:
-    """(4,) the rotation that turns by `second`, then by `first`."""
-    out = np.zeros(4)
-    mujoco.mju_mulQuat(out, first, np.asarray(second, float))
-    return out

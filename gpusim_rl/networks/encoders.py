@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from gpusim_rl.core import ranges
+from gpusim_rl.core.ranges import WIDTH
 
 LAYERS = {
     "relu": nn.ReLU,
@@ -18,6 +18,7 @@ LAYERS = {
 }
 
 
+# Why: docs/decisions/0015-memory-of-a-policy.md
 class Encoder(Protocol):
     """What a network remembers an episode with: it comes before the layers.
 
@@ -61,7 +62,7 @@ class GRU(nn.Module):
 
     def __init__(self, width: int, size: int, generator: torch.Generator):
         super().__init__()
-        ranges.check({"memory_size": size}, "algo")
+        WIDTH.check("algo.memory_size", size)
         self.size = size
         self.input, self.recurrent = nn.Linear(width, 3 * size), nn.Linear(size, 3 * size)
         for layer in (self.input, self.recurrent):
@@ -135,7 +136,7 @@ class MemoryMLP(nn.Module):
 
 def check_hidden(hidden: tuple[int, ...], activation: str) -> None:
     """ValueError for a width or an activation that no layer can have."""
-    ranges.check({"hidden": hidden}, "algo")
+    WIDTH.check("algo.hidden", hidden)
     if activation not in LAYERS:
         raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
 

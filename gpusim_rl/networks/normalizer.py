@@ -7,6 +7,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.symmetry import Mirror
 
 
+# Why: docs/decisions/0017-normalizer-in-the-network.md
 class Normalizer(nn.Module):
     """(x - mean) / std, clamped. The statistics change only in `update`.
 
@@ -34,6 +35,7 @@ class Normalizer(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
+        # 1e-4: a column that hardly varies is not blown up
         x = ((x - self.mean) * torch.rsqrt(self.var + 1e-4)).clamp(-self.clamp, self.clamp)
         return self.parts(x) if self.parts else x
 

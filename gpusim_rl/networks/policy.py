@@ -162,6 +162,7 @@ class ActorCritic(nn.Module):
             parts = given[:2]
         obs, critic, action, value = given
         normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
+        # gain 0.01: first mean actions are near zero, and std explores (arXiv:2006.05990)
         self.actor = Actor(normalizer, net(obs, hidden, action, activation, 0.01, generator))
         self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
         self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
@@ -215,6 +216,7 @@ class ActorCritic(nn.Module):
             mean = self.mean(obs)
         acted = self.distribution(mean)
         action = acted.sample(rng)
+        # Why: docs/decisions/0016-what-is-stored-of-an-action.md
         columns = {name: getattr(acted, name).expand_as(action) for name in acted.columns}
         return dict(action=action, logp=acted.log_prob(action)) | columns, memory
 
@@ -300,6 +302,7 @@ class ActorCritic(nn.Module):
 
     def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
         """net(x, …), or another function, with the precision that `amp` says: of the type of x."""
+        # Why: docs/decisions/0069-float32-unless-asked.md
         # A captured graph must not depend on autocast's cache.
         bf16 = self.amp == "bf16"
         with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):

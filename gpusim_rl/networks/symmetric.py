@@ -90,6 +90,7 @@ def linear(
     return layer
 
 
+# Why: docs/decisions/0013-hidden-units-in-pairs.md
 class SymmetricMLP(nn.Module):
     """A multi-layer perceptron f with f(M x) = A f(x), exactly: M and A are mirrors.
 

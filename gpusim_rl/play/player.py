@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.config import resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
 from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout, engine_errors
@@ -30,7 +31,7 @@ def find_run(cfg: dict[str, Any]) -> Any:
     return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
 
 
-def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
     """Load the policy of a run on the CPU.
 
     Returns:
@@ -39,24 +40,25 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """
     from gpusim_rl.runs.checkpoints import load
 
-    config = resume.load_config(run, cfg["task_code"]) | {"episodes": cfg["episodes"]}
+    config = resume.load_config(run, cfg["task_code"]).replace({"episodes": cfg["episodes"]})
     if cfg["checkpoint"]:
         path = Path(cfg["checkpoint"])
         state, note = load(path)
     else:
         state, note, path = run.checkpoints.restore(errors.warn)
-    edited = resume.edits(note, config, path)
+    edited = resume.edits(note, config.plain, path)
     from gpusim_rl.build import make_iteration  # loads torch, after mistakes are answered
 
-    on_cpu = {
+    on_cpu: dict[str, Any] = {
         "sim": {"name": "native", "threads": 1},
         "device": "cpu",
         "threads": 1,
     }
-    if config["algo_code"] is None:  # it is not trained here; an own algorithm may need its numbers
-        ours = {key: 1 if key == "num_minibatches" else x for key, x in config["algo"].items()}
-        on_cpu |= {"num_steps": 1, "algo": ours}
-    ppo = make_iteration(config | on_cpu, num_envs=1)
+    if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
+        on_cpu["num_steps"] = 1
+        if "num_minibatches" in config.plain["algo"]:
+            on_cpu["algo.num_minibatches"] = 1
+    ppo = make_iteration(config.replace(on_cpu), num_envs=1)
     ppo.policy.load(state, str(path))
     if edited:
         said = ", ".join(sorted(edited.values()))
@@ -88,45 +90,31 @@ def iterations_of(state: dict[str, Any]) -> int:
     return int(done) if done is not None and done.numel() == 1 else 0
 
 
-def how_to_evaluate(config: dict[str, Any], cfg: dict[str, Any]) -> dict[str, Any]:
+def how_to_evaluate(config: Config, cfg: dict[str, Any]) -> dict[str, Any]:
     """The keyword arguments of an evaluation, of a run's configuration and of play.py's."""
-    keys = {key: config["task"][key] for key in ("weights", "noise")}
-    return keys | dict(episodes=cfg["episodes"], progress=errors.warn)
+    task = {"weights": config.task.weights, "noise": config.task.noise}
+    return task | dict(episodes=cfg["episodes"], progress=errors.warn)
 
 
-def check_rough(run: Any, task: Any, asked: str) -> None:
-    """ValueError unless the task of a run is on rough ground, which play.py was asked for."""
+def check_rough(run: Any, task: Any, words: str) -> None:
+    """ValueError, which begins with words of the command line, unless a task is on rough ground."""
     if not task.takes_terrain:
-        raise ValueError(f"{asked}: the task of {run.path} is on flat ground")
+        raise ValueError(f"{words}: the task of {run.path} is on flat ground")
 
 
-def shown_task(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
+def task_on_ground(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
     """The task of a run on one kind or level of its rough ground; None leaves it as it is.
 
     ValueError if there is none.
     """
     only: dict[str, Any] = {} if level is None else {"level": level}
-    asked = [f"level={level}"] * len(only)
+    words = [f"level={level}"] * len(only)
     if kind is not None:
-        only, asked = only | {"kinds": (kind,)}, [*asked, f"kind={kind}"]
+        only, words = only | {"kinds": (kind,)}, [*words, f"kind={kind}"]
     if not only:
         return task
-    check_rough(run, task, " ".join(asked))
+    check_rough(run, task, " ".join(words))
     return replace(task, terrain=task.terrain | only)
-
-
-def play_run(
-    run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any], choose: Choose
-) -> tuple[RunRollout, Frames]:
-    """Worlds as an evaluation steps them, worlds= of them or one, and their frames."""
-    rollout = run_rollout(run, ppo, config, cfg)
-    return rollout, frames_of(rollout, choose, several=bool(cfg["worlds"]))
-
-
-def play_onnx(path: Path, choose: Choose) -> tuple[FileRollout, Frames]:
-    """The world of an exported policy, from its file alone, and its frames."""
-    rollout = file_rollout(path)
-    return rollout, frames_of(rollout, choose)
 
 
 def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames:
@@ -144,10 +132,10 @@ def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames
     return frames()
 
 
-def run_rollout(run: Any, ppo: Any, config: dict[str, Any], cfg: dict[str, Any]) -> RunRollout:
+def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
-    task, n = shown_task(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    weights, noise = config["task"]["weights"], config["task"]["noise"]
+    task, n = task_on_ground(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    weights, noise = config.task.weights, config.task.noise
     return RunRollout(ppo.policy, task, n, weights=weights, noise=noise, seed=cfg["seed"])
 
 
@@ -185,8 +173,8 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
                 joint and joint in names["joint"] for joint in joints
             )
         else:
-            known = name in names["sensor"] and name not in policy.reads
-            fits = known and model.sensor(name).dim[0] == width
+            is_sensor = name in names["sensor"] and name not in policy.reads
+            fits = is_sensor and model.sensor(name).dim[0] == width
         source = [x.get("source") for x in policy.about["inputs"] if x.get("name") == name]
         if not fits and source == ["estimator"]:
             where = "play its run instead, or give it a sensor of this name"

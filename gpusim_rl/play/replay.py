@@ -13,12 +13,15 @@ from torch import Tensor
 from gpusim_rl.build import make_task, model_must_fit
 from gpusim_rl.config import check_words, compose, validate
 from gpusim_rl.config.run_files import find_files
+from gpusim_rl.config.sections import Config
 from gpusim_rl.envs.worst_step import step_tensors
 from gpusim_rl.sim.actuated import make_actuated
 
 
-def read(path: Path, task_code: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The report on an incident, and its tensors.
+def read(
+    path: Path, task_code: str | None = None
+) -> tuple[dict[str, Any], Config, dict[str, Tensor]]:
+    """The report on an incident, its configuration, and its tensors.
 
     Raises:
         FileNotFoundError, ValueError: there is no such file, or it is none of ours.
@@ -36,12 +39,12 @@ def read(path: Path, task_code: str | None = None) -> tuple[dict[str, Any], dict
         sections["task"].setdefault("training", check_words.EXACT)
         words = [f"task={validate.check_name('task', name)}"]
         cfg = check_words.merge(compose.build("config", words, ours), sections)
-        about["terrain"] = cfg["terrain"]
         for key in ("task", "robot"):
-            about[key] = find_files(path.parent, key, cfg[key], ours)
+            cfg[key] = find_files(path.parent, key, cfg[key], ours)
+        config = Config.of(cfg | {"task_code": about["task_code"]})
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no incident of a training: {error}") from None
-    return about, tensors
+    return about, config, tensors
 
 
 class Repro:
@@ -56,9 +59,9 @@ class Repro:
     """
 
     def __init__(self, path: Path, task_code: str | None = None):
-        self.about, tensors = read(path, task_code)
-        with model_must_fit(self.about):
-            self.task = make_task(self.about, "cpu")
+        self.about, config, tensors = read(path, task_code)
+        with model_must_fit(config):
+            self.task = make_task(config, "cpu")
             task = self.task
             settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
             self.sim = sim = make_actuated(
@@ -73,9 +76,7 @@ class Repro:
             sim, task.fields, "force" in task.randomization.entries
         ).items():
             if name not in tensors or tensors[name].shape != target[0].shape:
-                raise ValueError(
-                    f"repro={path} does not fit task={self.about['task']['name']}: {name}"
-                )
+                raise ValueError(f"repro={path} does not fit task={config.task.name}: {name}")
             target.copy_(tensors[name][None])
         if self.task.fields:
             sim.refresh()

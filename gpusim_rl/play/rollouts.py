@@ -24,7 +24,7 @@ class Rollout(Protocol):
     - `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
     - `about`: what the policy's description says of its command; empty if it follows none.
     - `dt`: control period [s]. `worlds`: their number.
-    - `asked`: the command (n,) of the last step; None if it was the task's own.
+    - `command`: (n,) of the last step; None if it was the task's own.
     - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
       reward terms [1/s], and the task's measures.
     """
@@ -33,7 +33,7 @@ class Rollout(Protocol):
     about: Mapping[str, Any]
     dt: float
     worlds: int
-    asked: np.ndarray | None
+    command: np.ndarray | None
     terms: Numbers
     measures: Numbers
 
@@ -83,14 +83,7 @@ class RunRollout:
     """
 
     def __init__(
-        self,
-        policy: Any,
-        task: Any,
-        worlds: int,
-        *,
-        weights: Numbers,
-        noise: Numbers,
-        seed: int,
+        self, policy: Any, task: Any, worlds: int, *, weights: Numbers, noise: Numbers, seed: int
     ):
         from gpusim_rl.deploy.describe import describe_command
         from gpusim_rl.evaluation.evaluate import evaluation_env
@@ -99,7 +92,7 @@ class RunRollout:
         self.env = evaluation_env(task, worlds, weights=weights, noise=noise, seed=seed)
         self.model, self.dt, self.worlds = self.env.task.mjm, self.env.task.dt, worlds
         self.terms, self.measures = dict[str, float](), dict[str, float]()
-        self.weights, self.asked = weights, None
+        self.weights, self.command = weights, None
         self.set_policy(policy)
 
     def set_policy(self, policy: Any) -> None:
@@ -109,13 +102,10 @@ class RunRollout:
         self.act = MeanAction(policy, self.worlds)
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
-        from gpusim_rl.envs.step import ended
-
-        self.asked = command
+        self.command = command
         if command is not None:
             self.env.set_memory("command", command)
-        action = self.act(self.env.observation.actor)
-        self.act.restart(ended(self.env.step(action, self._watch if watched else None)))
+        self.act.step(self.env, self._watch if watched else None)
 
     def _watch(self, s: Any) -> None:
         """Keep the reward terms and the measures of the first world in a state."""
@@ -144,7 +134,7 @@ class RunRollout:
 
 
 class FileRollout:
-    """An exported policy and the model in its file, which `player.play_onnx` has checked.
+    """An exported policy and the model in its file, which `player.file_rollout` has checked.
 
     Args:
         path: of the file, for errors.
@@ -171,7 +161,7 @@ class FileRollout:
 
         data = self.data
         with engine_errors(self.path):
-            self.asked = command
+            self.command = command
             data.ctrl[:] = self.policy.act(runtime.readings(self.policy, data), command)
             at = f"{self.path}: after {self.time:.2f} s"
             if self.policy.fault.any():
@@ -191,8 +181,8 @@ class FileRollout:
         return self.data.qpos.copy()[None]
 
     def show_world(self, world: int) -> None:
-        if self.about and self.asked is not None:
-            place_target(self.model, self.about, self.asked)
+        if self.about and self.command is not None:
+            place_target(self.model, self.about, self.command)
 
     def push(self, velocity: np.ndarray) -> None:
         self.data.qvel[:] += pushed(self.model, velocity)
@@ -200,7 +190,7 @@ class FileRollout:
     def restart(self) -> None:
         import mujoco
 
-        self.asked: np.ndarray | None = None
+        self.command: np.ndarray | None = None
         with engine_errors(self.path):
             mujoco.mj_resetData(self.model, self.data)
             if self.model.nkey:

@@ -9,7 +9,6 @@ It needs neither a network nor another file. Nothing of a run is executed.
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from gpusim_rl.config import validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
 
-MOST = 200  # runs on a page; a multirun has no more
+MAX_RUNS = 200  # on a page; a multirun has no more
 BELOW = ("*", "*/*", "*/*/*")  # where runs are looked for
 
 
@@ -36,7 +35,7 @@ def runs_of(words: list[str]) -> Iterator[Path]:
         yield from (file.parent for file in files)
 
 
-def common(runs: list[Path]) -> Path:
+def common_folder(runs: list[Path]) -> Path:
     """The directory that holds all runs, relative to the working directory if it lies below."""
     path = Path(os.path.commonpath([run.resolve().parent for run in runs]))
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -44,22 +43,22 @@ def common(runs: list[Path]) -> Path:
 
 def parse(words: list[str]) -> tuple[list[Path], Path]:
     """The runs, and the file to write; ValueError or OSError in one line if the words are wrong."""
-    named, out = [], None
+    paths, out = [], None
     for word in words:
         key, equals, value = word.partition("=")
         if word.startswith("-") or (equals and key.isidentifier() and key != "out"):
             raise ValueError(f"{word}: expected RUN directories, and perhaps out=FILE.html")
         if not (equals and key == "out"):
-            named.append(word)
+            paths.append(word)
         elif out is not None:
             raise ValueError(f"out={value}: out= is given twice")
         else:
             out = value
-    if not named:
+    if not paths:
         raise ValueError("expected a run directory, such as runs/quadruped/…")
-    runs = list({run.resolve(): run for run in runs_of(named)}.values())
+    runs = list({run.resolve(): run for run in runs_of(paths)}.values())
     if out is None:
-        folder = runs[0] if len(runs) == 1 else common(runs)
+        folder = runs[0] if len(runs) == 1 else common_folder(runs)
         out = str(folder / "report.html")
     validate.writable("out", out, (".html",))
     return runs, Path(out)
@@ -72,8 +71,8 @@ def write(runs: list[Path], out: Path) -> None:
         ValueError: a run is damaged, there are too many, or matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    if len(runs) > MOST:
-        raise ValueError(f"{len(runs)} runs: a page has at most {MOST}")
+    if len(runs) > MAX_RUNS:
+        raise ValueError(f"{len(runs)} runs: a page has at most {MAX_RUNS}")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell of its cache
     try:
         import jinja2  # noqa: F401
@@ -107,7 +106,3 @@ def main(words: list[str]) -> None:
         runs, out = parse(words)
         write(runs, out)
     print(f"wrote {errors.printable(str(out))}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

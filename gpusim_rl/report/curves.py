@@ -15,9 +15,10 @@ import numpy as np
 from gpusim_rl.core.errors import printable
 from gpusim_rl.runs.summary import Summary
 
+# Why: docs/decisions/0057-curves-as-svg.md
 POINTS = 300  # of a line
 ACROSS = 4  # panels in a row
-MOST = 24  # panels of a section
+MAX_PANELS = 24  # of a section
 WIDTH, HEIGHT = 11.0, 1.9  # inches: of the page, and of a row of panels
 STYLE: dict[Any, Any] = {"font.size": 7.5, "axes.spines.top": False, "axes.spines.right": False}
 STYLE |= {"axes.grid": True, "grid.alpha": 0.25, "axes.titlesize": 8, "svg.hashsalt": "gpusim_rl"}
@@ -42,10 +43,10 @@ def line(runs: list[Summary], name: str) -> Line | None:
         x, y = run.columns["env_steps"], run.columns.get(name)
         if y is None:
             continue
-        known = np.isfinite(x) & np.isfinite(y) & (abs(y) < 1e30)
-        x, first = np.unique(x[known], return_index=True)
+        finite = np.isfinite(x) & np.isfinite(y) & (abs(y) < 1e30)
+        x, first = np.unique(x[finite], return_index=True)
         if len(x):
-            pairs.append((x, y[known][first]))
+            pairs.append((x, y[finite][first]))
     if not pairs:
         return None
     ends = min(x[0] for x, _ in pairs), max(x[-1] for x, _ in pairs)
@@ -66,11 +67,11 @@ def chart(settings: Settings, panels: Mapping[str, str]) -> str:
         panels: name of the metric → title of its panel.
     """
     lines = {name: {label: line(runs, name) for label, runs in settings.items()} for name in panels}
-    shown = [name for name, own in lines.items() if any(own.values())][:MOST]
-    if not shown:
+    names = [name for name, by_label in lines.items() if any(by_label.values())][:MAX_PANELS]
+    if not names:
         return ""
-    figure, axes = grid_of(len(shown))
-    for axis, name in zip(axes, shown, strict=True):
+    figure, axes = grid_of(len(names))
+    for axis, name in zip(axes, names, strict=True):
         axis.set_title(printable(panels[name])[:40], loc="left", parse_math=False)
         axis.locator_params(nbins=4)
         for i, one in enumerate(lines[name].values()):
@@ -95,13 +96,12 @@ def shares(runs: list[Summary], names: list[str], rest: str, title: str) -> str:
     """A stack of the shares `names` of the whole, and of the rest; "" if no run has them."""
     from matplotlib.figure import Figure
 
-    lines = {name: line(runs, name) for name in names}
-    known = {name: one for name, one in lines.items() if one}
-    if not known:
+    lines = {name: part for name in names if (part := line(runs, name))}
+    if not lines:
         return ""
-    x = max((one.x for one in known.values()), key=len)
-    parts = [np.interp(x, one.x, one.mean).clip(0, 1) for one in known.values()]
-    labels = [*(name.partition("/")[2] or name for name in known), rest]
+    x = max((part.x for part in lines.values()), key=len)
+    parts = [np.interp(x, part.x, part.mean).clip(0, 1) for part in lines.values()]
+    labels = [*(name.partition("/")[2] or name for name in lines), rest]
     figure: Any = Figure(figsize=(WIDTH / 2, HEIGHT))
     axis = figure.add_axes((0.08, 0.24, 0.66, 0.63))
     axis.set_title(title, loc="left")
@@ -137,7 +137,7 @@ def address(figure: Any) -> str:
 
 
 def style() -> Any:
-    """The context in which all of these draw."""
+    """The context in which all pictures are drawn."""
     from matplotlib import rc_context
 
     return rc_context(STYLE)

@@ -15,24 +15,22 @@ from gpusim_rl.runs.summary import Summary
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LARGEST_FILM = 12 << 20  # bytes that are put into the page
-LEARNING = {"return": "return of an episode", "length": "length of an episode [s]"}
-LEARNING |= {"success": "success, of evaluations while training"}
-ENDINGS = {"terminated": "share of episodes that the task ended"}
-ENDINGS |= {"fault": "steps with a fault", "overflow": "steps beyond a capacity"}
-ENDINGS |= {"skipped": "skipped minibatches", "rollbacks": "roll-backs"}
-# Of a learner; a run from before metrics.json says no other names.
-LOSSES = {"policy_loss": "policy loss", "value_loss": "value loss", "approx_kl": "KL divergence"}
-LOSSES |= {"entropy": "entropy", "clipped": "clipped share", "learning_rate": "learning rate"}
-LOSSES |= {"std": "standard deviation of actions", "actor_norm": "gradient norm of the actor"}
-LOSSES |= {"critic_norm": "gradient norm of the critic"}
-UNSHOWN = ("env_steps", "time_s", "bad")  # the axis of every panel; what is counted elsewhere
-SPEED = {"steps_per_s": "env steps per second", "cores": "busy cores"}
+LEARNING = ("return", "length", "success")
+ENDINGS = ("terminated", "fault", "overflow", "skipped", "rollbacks")
+SPEED = ("steps_per_s", "cores")
+# The axis of every panel, and what is counted elsewhere. All other metrics are the learner's.
+NO_PANEL = ("iteration", "env_steps", "time_s", "bad")
+
+
+def label(runs: list[Summary], name: str) -> str:
+    """The name of a metric in reports, of metrics.json; runs from before that file say its key."""
+    return next((x.labels[name] for x in runs if name in x.labels), name.replace("_", " "))
 
 
 def sections(settings: curves.Settings) -> dict[str, list[str]]:
     """Title → addresses of the pictures below it, of all that the runs have metrics for."""
-    runs = [run for own in settings.values() for run in own]
-    names = dict.fromkeys(name for run in runs for name in run.columns)
+    runs = [run for group in settings.values() for run in group]
+    names = list(dict.fromkeys(name for run in runs for name in run.columns))
 
     def below(prefix: str) -> dict[str, str]:
         return {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
@@ -40,23 +38,26 @@ def sections(settings: curves.Settings) -> dict[str, list[str]]:
     def happened(name: str) -> bool:
         return any(np.nan_to_num(run.columns[name]).any() for run in runs if name in run.columns)
 
-    labels = LOSSES | {name: x for run in runs for name, x in run.labels.items() if "/" not in name}
-    learner = names.keys() & labels.keys() - {*LEARNING, *ENDINGS, *SPEED, *UNSHOWN}
+    def with_labels(*metrics: str) -> dict[str, str]:
+        return {name: label(runs, name) for name in metrics}
+
+    others = {*LEARNING, *ENDINGS, *SPEED, *NO_PANEL}
     panels = {
-        "Learning": LEARNING,
+        "Learning": with_labels(*LEARNING),
         "Reward terms": below("reward/"),
         "Measures": below("measure/"),
-        "How episodes end, and what goes wrong": {x: ENDINGS[x] for x in ENDINGS if happened(x)},
-        "Optimization": {name: x for name, x in labels.items() if name in learner},
+        "How episodes end, and what goes wrong": with_labels(*filter(happened, ENDINGS)),
+        "Optimization": with_labels(*(x for x in names if "/" not in x and x not in others)),
         "Schedules": below("schedule/"),
-        "Throughput": SPEED,
+        "Throughput": with_labels(*SPEED),
     }
     with curves.style():
-        pictures = {title: [curves.chart(settings, own)] for title, own in panels.items()}
+        pictures = {title: [curves.chart(settings, x)] for title, x in panels.items()}
         share = [f"share/{name}" for name in curves.SHARES]
-        for own in settings.values() if len(settings) == 1 else ():
-            pictures["Throughput"].append(curves.shares(own, share, "other", "share of the time"))
-    return {title: kept for title, own in pictures.items() if (kept := [x for x in own if x])}
+        if len(settings) == 1:
+            pictures["Throughput"].append(curves.shares(runs, share, "other", "share of the time"))
+    pictures = {title: list(filter(None, addresses)) for title, addresses in pictures.items()}
+    return {title: addresses for title, addresses in pictures.items() if addresses}
 
 
 def film_address(run: Summary) -> str:
@@ -89,12 +90,12 @@ def page(settings: curves.Settings, **words: Any) -> str:
     return template.render(sections=sections(settings), labels=labels, seeds=seeds, **words)
 
 
-def shown(value: Any) -> str:
+def number_text(value: Any) -> str:
     """A number with four digits; another value as it is."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def spread(values: list[float]) -> str:
+def range_over_seeds(values: list[float]) -> str:
     """Mean and range of a score over seeds."""
-    low, mean, high = map(shown, (min(values), sum(values) / len(values), max(values)))
+    low, mean, high = map(number_text, (min(values), sum(values) / len(values), max(values)))
     return mean if low == high else f"{mean} ({low} to {high})"

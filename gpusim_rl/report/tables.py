@@ -59,7 +59,7 @@ def render(paths: list[Path], out: Path) -> str:
         swept=swept[:COLUMNS],
         names=names,
         rows=[row(*pair, swept[:COLUMNS], names, out) for pair in zip(runs, flat, strict=True)],
-        means=[means(label, own, names) for label, own in settings.items()],
+        means=[means(label, group, names) for label, group in settings.items()],
         evaluation=evaluation(one) if one else [],
         failures=failures(one) if one else [],
         film=page.film_address(one) if one else "",
@@ -78,15 +78,15 @@ def by_setting(
     for run, values in zip(runs, flat, strict=True):
         groups.setdefault(tuple(text(values.get(key)) for key in keys), []).append(run)
     settings: dict[str, list[Summary]] = {}
-    for values, own in groups.items():
-        said = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
-        label = ", ".join(said[:LABELLED]) or "all"
-        settings[label if label not in settings else f"{label} ({len(settings) + 1})"] = own
+    for values, group in groups.items():
+        words = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+        label = ", ".join(words[:LABELLED]) or "all"
+        settings[label if label not in settings else f"{label} ({len(settings) + 1})"] = group
     return settings
 
 
 def title(runs: list[Summary]) -> str:
-    """What the page is about."""
+    """The title of the page: tasks, and the run or how many."""
     tasks = dict.fromkeys(word(run.config["task"].get("name")) for run in runs)
     name = runs[0].run.path.resolve().name if len(runs) == 1 else f"{len(runs)} runs"
     return f"{', '.join(tasks)} · {name}"
@@ -123,7 +123,7 @@ def lost(run: Summary) -> str:
     why = " and ".join(map(word, why)) if isinstance(why, list) and why else "no step was lost"
     term, terms = run.incident.get("term"), run.incident.get("terms")
     worst = number(terms.get(term)) if isinstance(term, str) and isinstance(terms, dict) else None
-    value = "not finite" if worst is None else page.shown(worst)
+    value = "not finite" if worst is None else page.number_text(worst)
     return f"{where}: {why}; largest reward term {word(term)} = {value}"
 
 
@@ -131,22 +131,22 @@ def row(
     run: Summary, values: dict[str, Any], swept: list[str], names: list[str], out: Path
 ) -> dict[str, Any]:
     """The row of a run in the table of several."""
-    own = run.run.path / "report.html"
-    link = os.path.relpath(own.resolve(), out.resolve().parent) if own.is_file() else ""
+    file = run.run.path / "report.html"
+    link = os.path.relpath(file.resolve(), out.resolve().parent) if file.is_file() else ""
     return {
         "name": run.run.path.resolve().name,
         "link": Path(link).as_posix() if link else "",
         "ending": run.ending,
         "done": f"{run.iteration} / {run.planned}",
         "swept": [text(values.get(key)) for key in swept],
-        "scores": [page.shown(run.scores[x]) if x in run.scores else "" for x in names],
+        "scores": [page.number_text(run.scores[x]) if x in run.scores else "" for x in names],
     }
 
 
 def means(label: str, runs: list[Summary], names: list[str]) -> dict[str, Any]:
     """The scores of one setting, over its seeds."""
     values = [[run.scores[name] for run in runs if name in run.scores] for name in names]
-    scores = [page.spread(x) if x else "" for x in values]
+    scores = [page.range_over_seeds(x) if x else "" for x in values]
     return {"label": label, "seeds": len(runs), "scores": scores}
 
 
@@ -158,7 +158,7 @@ def evaluation(run: Summary) -> list[tuple[str, str, str]]:
         if name in PROPORTIONS and episodes and 0 <= value <= 1:
             low, high = wilson(round(value * episodes), episodes)
             interval = f"{low:.3f} to {high:.3f}"
-        rows.append((name, page.shown(value), interval))
+        rows.append((name, page.number_text(value), interval))
     return rows
 
 
@@ -170,23 +170,24 @@ def episodes_of(run: Summary) -> int:
 def failures(run: Summary) -> list[tuple[str, str]]:
     """(cause, how often), of the evaluation and of the end of the training."""
     episodes, rows = episodes_of(run), []
-    missed = {"success": "no success"} | MISSED
-    shares = {why: 1 - run.scores[name] for name, why in missed.items() if name in run.scores}
+    causes = {"success": "no success"} | MISSED
+    shares = {why: 1 - run.scores[name] for name, why in causes.items() if name in run.scores}
     shares |= {why: run.scores[name] for name, why in FAILED.items() if name in run.scores}
-    most = shares.get("no success", 1.0) + 1e-6  # what happens more often is no cause
+    limit = shares.get("no success", 1.0) + 1e-6  # what happens more often is no cause
     for cause, share in shares.items():
-        if 0 <= share <= min(most, 1) and episodes:
-            counted = f"{round(share * episodes)} of {episodes} episodes"
-            rows.append((f"evaluation: {cause}", counted))
+        if 0 <= share <= min(limit, 1) and episodes:
+            count = f"{round(share * episodes)} of {episodes} episodes"
+            rows.append((f"evaluation: {cause}", count))
     for name, what in PER_EPISODE.items():
         if name in run.scores:
             rows.append((f"evaluation: {what}", f"{run.scores[name]:.4g} per episode"))
     if run.incident:
         rows.append(("training: the worst step", lost(run)))
     last = {name: x[-10:][x[-10:] == x[-10:]] for name, x in run.columns.items()}
-    for name, cause in page.ENDINGS.items():
+    for name in page.ENDINGS:
         if name in last and last[name].any():
-            rows.append((f"training: {cause}", f"{last[name].mean():.4g}, mean of the last rows"))
+            mean = f"{last[name].mean():.4g}, mean of the last rows"
+            rows.append((f"training: {page.label([run], name)}", mean))
     return rows
 
 
@@ -201,16 +202,16 @@ def differences(runs: list[Summary], swept: set[str]) -> list[tuple[str, str, st
 
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:
-    """What the files in conf/ say for a run's task, robot and so on; empty if one is not there."""
+    """The values of conf/ for a run's task, robot and so on; empty if a file is absent."""
     ours = config.get("task_code") is None
     chosen = {x: config[x].get("name") for x in GROUPS if isinstance(config.get(x), dict)}
     if chosen.get("task") not in choices("task", ours):
         return {}
-    own = ours and config.get("algo_code") is None
+    our_algo = ours and config.get("algo_code") is None
     words = [
         f"{x}={name}"
         for x, name in chosen.items()
-        if name in choices(x, own if x == "algo" else ours)
+        if name in choices(x, our_algo if x == "algo" else ours)
     ]
     try:
         return plain(build_base("config", tuple(words)))

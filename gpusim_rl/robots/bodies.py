@@ -8,12 +8,10 @@ import numpy as np
 
 HINGE, FREE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_FREE
 SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
-SPHERE, CAPSULE, MESH = (
-    mujoco.mjtGeom.mjGEOM_SPHERE,
-    mujoco.mjtGeom.mjGEOM_CAPSULE,
-    mujoco.mjtGeom.mjGEOM_MESH,
-)
+GEOM = mujoco.mjtGeom
+SPHERE, CAPSULE, MESH = GEOM.mjGEOM_SPHERE, GEOM.mjGEOM_CAPSULE, GEOM.mjGEOM_MESH
 Array = np.ndarray
+Signs = tuple[float, ...]  # 1 or -1 for each joint; () if there are none
 
 
 class RobotError(ValueError):
@@ -26,6 +24,19 @@ def check_name(key: str, kind: str, name: Any, choices: list[str]) -> str:
         listed = ", ".join(choice for choice in choices if choice)
         raise RobotError(f"robot.{key}: no {kind} {name!r}: choose among {listed}")
     return name
+
+
+def check_count(feet: Any, joints: Any, count: int, expected: str) -> None:
+    """RobotError unless feet and joints of a description are None or `count` each."""
+    for key, value in (("feet", feet), ("joints", joints)):
+        if value is not None and (not isinstance(value, list) or len(value) != count):
+            raise RobotError(f"robot.{key}={value}: expected {expected}")
+
+
+def joints_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[int]:
+    """The ids of joints with these names. RobotError if there is no such joint."""
+    names = [m.joint(j).name for j in range(m.njnt)]
+    return [names.index(check_name("joints", "joint", name, names)) for name in joints]
 
 
 def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
@@ -63,6 +74,7 @@ def check_floats(base: Any) -> Any:
     return base
 
 
+# Why: docs/decisions/0039-robots-from-their-files.md
 def raise_origin(spec: mujoco.MjSpec, m: mujoco.MjModel, base: str) -> bool:
     """Move an empty base to the trunk that it holds, in place. Returns whether it was empty.
 
@@ -88,6 +100,15 @@ def is_empty(m: mujoco.MjModel, body: Any) -> bool:
     return bare and not m.body_mass[m.body(body.name).id]
 
 
+def kinematics(m: mujoco.MjModel, qpos: Array | None = None) -> mujoco.MjData:
+    """Data with the frames of all bodies at these positions, else at `qpos0`."""
+    d = mujoco.MjData(m)
+    if qpos is not None:
+        d.qpos[:] = qpos
+    mujoco.mj_kinematics(m, d)
+    return d
+
+
 def hinges_between(m: mujoco.MjModel, base: int, body: int) -> list[int]:
     """The hinges on the way from the base to a body below it; none if it is not below."""
     hinges: list[int] = []
@@ -108,9 +129,14 @@ def subtree(m: mujoco.MjModel, body: int) -> set[int]:
     return bodies
 
 
+def qpos_columns(m: mujoco.MjModel, joints: list[str]) -> Array:
+    """(n,) where the positions of hinges are in `qpos`."""
+    return np.array([m.joint(name).qposadr[0] for name in joints])
+
+
 def keyframe_of(m: mujoco.MjModel, joints: list[str], angles: list[float]) -> str:
     """The name or number of the first keyframe in which joints are at these angles [rad], or ""."""
-    columns = [m.joint(name).qposadr[0] for name in joints]
+    columns = qpos_columns(m, joints)
     for i in range(m.nkey):
         if np.allclose(m.key_qpos[i, columns], angles, atol=1e-4):
             return repr(m.key(i).name or i)

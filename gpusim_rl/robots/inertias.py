@@ -5,9 +5,10 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
+# Why: docs/decisions/0075-inertias-are-mended.md
 SMALLEST = 1e-3, 1e-6  # kg, kg m²: least mass and inertia of a body that are not mended
 ROUNDING = 1e-6  # share of the largest moment by which the others together may fall short of it
-SHOWN = 4  # names in a line
+LISTED = 4  # names in a line
 
 
 def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.MjModel:
@@ -26,7 +27,8 @@ def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.Mj
         if "inertia" not in str(error):
             raise
     if mended := balance(spec):
-        say(f"no rigid body has the inertia of {shown(mended)}: it gets the mean of its moments")
+        names = join_names(mended)
+        say(f"no rigid body has the inertia of {names}: it gets the mean of its moments")
     try:
         return spec.compile()
     except ValueError as error:
@@ -38,8 +40,8 @@ def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.Mj
     model = spec.compile()
     mass, inertia = SMALLEST
     few = (model.body_mass <= mass) | (model.body_inertia.min(1) <= inertia)
-    light = [model.body(i).name for i in np.flatnonzero(few) if i]
-    say(f"bodies almost without mass or inertia get {mass} kg and {inertia} kg m²: {shown(light)}")
+    light = join_names([model.body(i).name for i in np.flatnonzero(few) if i])
+    say(f"bodies almost without mass or inertia get {mass} kg and {inertia} kg m²: {light}")
     return model
 
 
@@ -55,12 +57,12 @@ def balance(spec: mujoco.MjSpec) -> list[str]:
         if np.isfinite(full[0]):
             xx, yy, zz, xy, xz, yz = full
             moments = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
-        least, middle, most = sorted(moments)
-        excess = most - least - middle
-        if not np.any(moments) or (least > 0 and excess < -ROUNDING * most):
+        least, median, largest = sorted(moments)
+        excess = largest - least - median
+        if not np.any(moments) or (least > 0 and excess < -ROUNDING * largest):
             continue
-        if least > 0 and excess < ROUNDING * most:  # a flat body: not to be a sphere
-            hair = 2 * ROUNDING * most
+        if least > 0 and excess < ROUNDING * largest:  # a flat body: not to be a sphere
+            hair = 2 * ROUNDING * largest
             if np.isfinite(full[0]):
                 body.fullinertia = full + hair * np.array([1, 1, 1, 0, 0, 0])
             else:
@@ -81,10 +83,10 @@ def implausible(m: mujoco.MjModel, base: str, size: float) -> str:
     bodies = [i for i in range(first, m.nbody) if m.body_rootid[i] == m.body_rootid[first]]
     far = [m.body(i).name for i in bodies if m.body_inertia[i].max() > m.body_mass[i] * size**2]
     why = "as if their mass lay outside of the robot: are their inertias in kg m²?"
-    return f"{shown(far)} turn {why}" if far else ""
+    return f"{join_names(far)} turn {why}" if far else ""
 
 
-def shown(names: list[str]) -> str:
-    """The first names of a list."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+def join_names(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

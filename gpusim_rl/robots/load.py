@@ -1,44 +1,202 @@
-"""The shapes of robots that a file can be loaded as: quadruped, humanoid and arm."""
+"""Load a robot: turn an unmodified MJCF or URDF file into a model for a task.
 
-from typing import Any
+One recipe serves quadrupeds, humanoids and arms: read → topology → prepare → stance → gains →
+finish. A `Shape` gives what differs.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import mujoco
+import numpy as np
 
+from gpusim_rl.core import ranges
+from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.arm import topology as one_arm
-from gpusim_rl.robots.arm.loading import LoadedArm, build_arm
-from gpusim_rl.robots.bodies import RobotError, find_base
+from gpusim_rl.robots.arm.shape import Arm
+from gpusim_rl.robots.bodies import Array, RobotError, Signs, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
-from gpusim_rl.robots.humanoid.loading import LoadedHumanoid, build_humanoid
+from gpusim_rl.robots.humanoid.shape import Humanoid
+from gpusim_rl.robots.inertias import compile_mended, implausible
+from gpusim_rl.robots.models import find_robot_file
+from gpusim_rl.robots.prepare import add_servos, added_name
 from gpusim_rl.robots.quadruped import topology as four_legs
-from gpusim_rl.robots.quadruped.loading import LoadedRobot, build_robot, load_robot
+from gpusim_rl.robots.quadruped.shape import Quadruped
 from gpusim_rl.robots.robot_config import Robot
+from gpusim_rl.robots.servos import Joints, joint_parameters, six_digits
 
-Loaded = LoadedRobot | LoadedHumanoid | LoadedArm
-SHAPES = {"quadruped": build_robot, "humanoid": build_humanoid, "arm": build_arm}
+
+class Shape(Protocol):
+    """The part of loading that differs between quadrupeds, humanoids and arms.
+
+    It is made of the description, the file's spec and the compiled spec, whose topology it finds.
+    """
+
+    robot: Robot  # the description with base, joints and feet or tool
+    original: mujoco.MjModel  # the model of the file
+    joints: Joints
+    servos: dict[str, str]  # name of the servo → its joint, in the order of ctrl
+    labels: dict[str, str]  # leg or tool → a geom or site of the model
+    qpos: Callable[[Array], Array]  # (n,) angles → (nq,) positions in the model's order
+    size: float  # m: the mean length of a leg, or the reach of an arm; set by `prepare`
+    # Words for `description.reasons`, of a stance from a keyframe: what follows its name; of one
+    # that is guessed: how, and why a keyframe was not taken.
+    stance_words: tuple[str, str, str]
+
+    # Prepares a spec for the task, in place. Returns a copy that has boxes for meshes.
+    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec: ...
+
+    # The angles (n,) to try, the best first. RobotError if there are none.
+    def stances(self) -> Iterable[Array]: ...
+
+    # Calls `filled(key, guess)` for each gain and limit, in the order of their guesses.
+    def gains(self, filled: Callable[..., Array]) -> None: ...
+
+    # (height of the base [m], why the robot cannot start in the first keyframe or "").
+    def check(self, m: mujoco.MjModel) -> tuple[float | None, str]: ...
+
+    # The signs of a mirrored pose: those of the description after a check, else guessed.
+    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None: ...
+
+    # The task's arguments that follow from the robot, beside its model.
+    def arguments(self, robot: Robot) -> dict[str, Any]: ...
+
+    # Key → where its value comes from. `named`: the description has the feet.
+    def reasons(self, robot: Robot, named: bool) -> dict[str, str]: ...
+
+
+SHAPES: Mapping[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
+
+
+@dataclass(kw_only=True)
+class Loaded:
+    """A robot that is ready for the task."""
+
+    robot: Robot  # complete, apart from `scale`, `mirror` and keys of other shapes
+    original: mujoco.MjModel  # the model of the file
+    mjm: mujoco.MjModel
+    spec: mujoco.MjSpec  # of mjm
+    text: str  # the MJCF without meshes and textures, for the ONNX file
+    shape: Any  # a `Shape`
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The task's arguments that follow from the robot, beside its model."""
+        return self.shape.arguments(self.robot)
 
 
 def load_as(shape: str, **keys: Any) -> Loaded:
-    """The robot of a description, as `load_robot` loads it, of one of `SHAPES`.
+    """The robot of a description, as `load_any` loads it, of one of `SHAPES`.
 
     ValueError if the shape, which a task has as `takes_robot`, is none of these.
     """
     if shape not in SHAPES:
         raise ValueError(f"takes_robot of the task is {shape!r}: choose one of {', '.join(SHAPES)}")
-    return load_robot(SHAPES[shape], **keys)
+    return load(shape, keys)
 
 
 def load_any(**keys: Any) -> Loaded:
-    """The robot of a description, of the shape that its file has."""
-    return load_robot(build_any, **keys)
+    """The robot of a description, whose keys are those of `Robot`, of the shape of its file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not such a robot, or a key does not fit it. One line names the key
+            and the choices.
+    """
+    return load(None, keys)
 
 
-def build_any(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Loaded:
-    """The robot in the shape that it has."""
-    return SHAPES[find_shape(robot, spec, original)](robot, spec, original)
+def load(shape: str | None, keys: dict[str, Any]) -> Loaded:
+    """The robot of a description in a shape, else in that of its file."""
+    robot = Robot(**keys)
+    if robot.collide not in ("feet", "all"):
+        raise ValueError(f"robot.collide={robot.collide}: choose one of feet, all")
+    ranges.check(keys, "robot")
+    file = find_robot_file(robot.mjcf)
+    silence_mujoco()  # a candidate that falls apart is refused in one line
+    try:
+        spec = read_spec(file)
+        original = compile_mended(spec, lambda line: warn_once(f"warning: {file}: {line}"))
+        return build(shape or find_shape(robot, spec, original), robot, spec, original)
+    except (RobotError, mujoco.FatalError) as error:
+        raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise ValueError(f"robot.mjcf: {file}: {' '.join(str(error).split())}") from None
+
+
+def read_spec(file: Path) -> mujoco.MjSpec:
+    """The spec of an MJCF or URDF file, with a name for each joint and body."""
+    spec = mujoco.MjSpec.from_file(str(file))
+    # Otherwise the compiled model has fewer elements, and its ids are not those of the spec.
+    spec.compiler.fusestatic = spec.compiler.discardvisual = False
+    for kind, elements in (("joint", spec.joints), ("body", spec.bodies)):
+        for i, element in enumerate(elements):
+            element.name = element.name or added_name(f"{kind}{i}")
+    return spec
+
+
+def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Loaded:
+    """The robot in the first stance in which it can start. `original` is the compiled spec."""
+    shape = SHAPES[name](robot, spec, original)
+    meshless = shape.prepare(spec)
+    if line := implausible(shape.original, str(shape.robot.base), 2 * shape.size):
+        warn_once(f"warning: {robot.mjcf}: {line}")
+    fault, tried = "", []  # why the first candidate cannot start
+    for stance in shape.stances():
+        candidate = fill(shape, stance)
+        if candidate in tried:
+            continue
+        tried.append(candidate)
+        # Meshes do not move the robot: those that collide are boxes in both specs.
+        trial, qpos = meshless.copy(), shape.qpos(stance)
+        add_servos(trial, shape.servos, candidate, qpos)
+        height, line = shape.check(trial.compile())
+        if not line:
+            add_servos(spec, shape.servos, candidate, qpos)
+            candidate = replace(candidate, height=robot.height or height)
+            return finish(shape, candidate, spec, trial.to_xml())
+        fault = fault or line
+    raise RobotError(fault)
+
+
+def fill(shape: Shape, stance: Array) -> Robot:
+    """The description with this stance, and with gains and limits where it had None."""
+    robot, joints, lists = shape.robot, shape.joints, {}
+
+    def filled(key: str, guess: Array | float, in_file: Array | bool = True) -> Array:
+        """(n,) numbers of the description, else of the file where `in_file`, else the guess."""
+        value = getattr(robot, key)
+        if value is None:
+            values = np.where(in_file, joint_parameters(shape.original, joints.names, key), np.nan)
+        else:
+            values = joints.values(key, value)
+        values = np.where(np.isnan(values), guess, values)
+        if not (values > 0).all():
+            raise RobotError(f"robot.{key}={value}: expected more than 0")
+        lists[key] = six_digits(values)
+        return np.array(lists[key])
+
+    shape.gains(filled)
+    if robot.scale is not None:
+        lists["scale"] = six_digits(joints.values("scale", robot.scale))
+    return replace(robot, stance=six_digits(stance), **lists)
+
+
+def finish(shape: Shape, robot: Robot, spec: mujoco.MjSpec, text: str) -> Loaded:
+    """The loaded robot of a complete description, with the signs of its mirror image."""
+    mjm, signs = spec.compile(), ()
+    if robot.mirror is not None:
+        signs = tuple(shape.joints.values("mirror", robot.mirror).tolist())
+    if not {*signs} <= {-1.0, 1.0}:
+        raise RobotError(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
+    robot = replace(robot, mirror=shape.mirror(robot, mjm, signs))
+    return Loaded(robot=robot, original=shape.original, mjm=mjm, spec=spec, text=text, shape=shape)
 
 
 def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> str:
-    """The shape of a robot: that of its given tool or legs, else the first whose legs are there.
+    """The shape of a robot: that of its named tool or legs, else the first whose legs are there.
 
     Without legs it is an arm if it stands fixed and has one or two chains of joints. Any other
     counts as a quadruped, which is then refused in one line.
@@ -55,9 +213,8 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         except RobotError:
             continue
         return shape
-    return (
-        "arm" if one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2 else "quadruped"
-    )
+    fixed = one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2
+    return "arm" if fixed else "quadruped"
 
 
 def is_flat(joints: list[Any]) -> bool:

@@ -98,8 +98,8 @@ def read_root(file: Path) -> ElementTree.Element:
     """
     root = parse(file.read_bytes())
     resolve_includes(root, file.parent)
-    kept = any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
-    for visual in root.iter("visual") if root.tag == "robot" and not kept else ():
+    visible = any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
+    for visual in root.iter("visual") if root.tag == "robot" and not visible else ():
         for geometry in visual.findall("geometry"):
             visual.remove(geometry)
     return root
@@ -110,6 +110,7 @@ def resolve_includes(element: ElementTree.Element, folder: Path) -> None:
 
     Paths are relative to folder.
     """
+    # from the end, as an include may become any number of elements
     for i, child in reversed(list(enumerate(element))):
         if child.tag == "include":
             included = parse((folder / child.attrib["file"]).read_bytes())
@@ -130,14 +131,15 @@ def file_attributes(root: ElementTree.Element) -> list[tuple[ElementTree.Element
 
 
 def unusual_files(folder: Path) -> list[str]:
-    """What in a folder is a link, a pipe or a device; or the largest file, if all are too large."""
+    """The links, pipes and devices in a folder, and the largest file if all are too large."""
     kinds = {path: path.lstat() for path in folder.rglob("*")}
     sizes = {path: x.st_size for path, x in kinds.items() if stat.S_ISREG(x.st_mode)}
-    known = sizes.keys() | {path for path, x in kinds.items() if stat.S_ISDIR(x.st_mode)}
+    usual = sizes.keys() | {path for path, x in kinds.items() if stat.S_ISDIR(x.st_mode)}
     large = [max(sizes, key=lambda path: sizes[path])] if sum(sizes.values()) > MAX_MODEL else []
-    return [str(path) for path in (*(kinds.keys() - known), *large)]
+    return [str(path) for path in (*(kinds.keys() - usual), *large)]
 
 
+# Why: docs/decisions/0049-files-of-strangers.md
 def check_confined(text: str, folder: Path | None, where: str) -> None:
     """Check that an MJCF text reads no file outside of a folder, and none at all without one.
 

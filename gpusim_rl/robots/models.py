@@ -32,9 +32,9 @@ def find_own_mjcf(path: str, task_code: str | None) -> str:
 
     So a file of the same name in the working directory does not take its place.
     """
-    own = ASSETS / path
+    asset = ASSETS / path
     bare = Path(path).name == path
-    return str(own) if task_code is None and bare and own.is_file() else path
+    return str(asset) if task_code is None and bare and asset.is_file() else path
 
 
 def find_robot_file(path: str) -> Path:

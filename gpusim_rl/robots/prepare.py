@@ -6,21 +6,13 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import FREE, MESH
+from gpusim_rl.robots.bodies import GEOM, MESH, SPHERE
 from gpusim_rl.robots.robot_config import Robot
 
-SPHERE, PLANE, BOX = (
-    mujoco.mjtGeom.mjGEOM_SPHERE,
-    mujoco.mjtGeom.mjGEOM_PLANE,
-    mujoco.mjtGeom.mjGEOM_BOX,
-)
+PLANE, BOX = GEOM.mjGEOM_PLANE, GEOM.mjGEOM_BOX
 HIDDEN = 3  # the first group of geoms that a viewer does not show
-LIMITED, SENSOR, OBJECT, ORIENTATION = (
-    mujoco.mjtLimited,
-    mujoco.mjtSensor,
-    mujoco.mjtObj,
-    mujoco.mjtOrientation,
-)
+LIMITED, SENSOR = mujoco.mjtLimited, mujoco.mjtSensor
+OBJECT, ORIENTATION = mujoco.mjtObj, mujoco.mjtOrientation
 
 
 def added_name(name: str) -> str:
@@ -65,14 +57,20 @@ def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:
     geom.type = BOX if mesh else geom.type
 
 
+def boxes_for_meshes(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Replace the meshes that collide by boxes, in place. `original` is the compiled spec."""
+    for i, geom in enumerate(spec.geoms):
+        if geom.contype or geom.conaffinity:
+            replace_mesh(geom, original, i)
+
+
 def copy_without_meshes(
     spec: mujoco.MjSpec, original: mujoco.MjModel, collide: str
 ) -> mujoco.MjSpec:
     """A copy that has boxes for meshes. With collide=all, those that collide have them in the spec
     as well, in place."""
-    for i, geom in enumerate(spec.geoms):
-        if collide == "all" and (geom.contype or geom.conaffinity):
-            replace_mesh(geom, original, i)
+    if collide == "all":
+        boxes_for_meshes(spec, original)
     meshless = spec.copy()
     remove_files(meshless, original)
     return meshless
@@ -95,12 +93,14 @@ def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
     return bool(planes)
 
 
+# Why: docs/decisions/0039-robots-from-their-files.md
 def set_options(option: Any) -> None:
     """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
     option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
     option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
     option.density = option.viscosity = 0
     option.timestep, option.integrator = 0.005, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    # 6 and 10 are of training: an evaluation steps a solver that converges
     option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
     option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
     option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # MuJoCo would hide NaN otherwise
@@ -126,20 +126,6 @@ def clear(spec: mujoco.MjSpec) -> None:
         body.gravcomp = 0
 
 
-def clear_walker(spec: mujoco.MjSpec, original: mujoco.MjModel, base: str) -> Any:
-    """Clear the spec of a robot that walks, fix its inertias and set its options, in place.
-
-    Returns its base, which has a free joint.
-    """
-    clear(spec)
-    fix_inertias(spec, original)
-    set_options(spec.option)
-    body = spec.body(base)
-    if not any(joint.type == FREE for joint in body.joints):
-        body.add_freejoint(name=added_name("base"))
-    return body
-
-
 def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:
     """Add a sphere without mass to a body, at a place [m] in its frame. In place."""
     look = dict(type=SPHERE, size=[radius, 0, 0], mass=0, group=HIDDEN - 1)
@@ -148,6 +134,7 @@ def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:
 
 def grip(geom: Any) -> None:
     """Give a geom the friction of feet, whatever the ground has, in place."""
+    # sliding [1], torsional and rolling [m]; the last two are MuJoCo's defaults
     geom.condim, geom.priority, geom.friction = 3, 1, [0.8, 0.005, 0.0001]
 
 
@@ -202,10 +189,10 @@ def add_walking_sensors(
     spec.add_sensor(name="gyro", type=SENSOR.mjSENS_GYRO, **imu)
     spec.add_sensor(name="up", type=SENSOR.mjSENS_FRAMEZAXIS, **world, **in_imu)
     spec.add_sensor(name="velocity", type=SENSOR.mjSENS_VELOCIMETER, **imu)
-    for what, kind in kinds.items():
+    for quantity, kind in kinds.items():
         for foot in feet:
             site = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name(foot))
-            spec.add_sensor(name=f"{foot}_{what}", type=kind, **site)
+            spec.add_sensor(name=f"{foot}_{quantity}", type=kind, **site)
 
 
 def add_torque_sensors(spec: mujoco.MjSpec, joints: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 class Robot:
     """The description of a robot in `conf/robot/<name>.yaml`.
 
-    `load_robot` guesses the values that are None, for a quadruped from the sources named below. A
+    `robots.load` guesses the values that are None, for a quadruped from the sources named below. A
     value for the joints is one number, three (abduction, thigh, knee) or twelve. The legs are in
     the order FL, FR, RL, RR.
 

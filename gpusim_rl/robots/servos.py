@@ -1,11 +1,12 @@
-"""What a model's actuators drive, and the gains and torque limits of its servos."""
+"""Actuators of a model: the things that they drive, their gains and torque limits."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import Array, RobotError
+from gpusim_rl.robots.bodies import FREE, Array, RobotError, qpos_columns
+from gpusim_rl.robots.robot_config import Robot
 
 SETTLED = 0.3  # s, after which no joint may be faster than SPEED
 SPEED = 30.0  # rad/s, m/s
@@ -18,7 +19,7 @@ DRIVEN = {  # the kind of object that an actuator without a joint drives
     TRANSMISSION.mjTRN_BODY: mujoco.mjtObj.mjOBJ_BODY,
 }
 
-FROM_FILE = {  # what is said of a value that the file has
+FROM_FILE = {  # the reason of a value that the file has
     "torque": "the limits in the file",
     "armature": "as in the file",
     "kp": "the gains of the file's servos",
@@ -33,7 +34,7 @@ def driven_joints(m: mujoco.MjModel) -> list[int]:
 
 
 def driven_things(m: mujoco.MjModel) -> list[str]:
-    """What each actuator drives, with its name: `joint FL_knee`, `tendon pull`, `site tip`."""
+    """The kind and name of the thing that each actuator drives, as `joint FL_knee`."""
     things = []
     for kind, of in zip(m.actuator_trntype, m.actuator_trnid[:, 0], strict=True):
         of_type = DRIVEN.get(TRANSMISSION(kind), mujoco.mjtObj.mjOBJ_JOINT)
@@ -43,9 +44,9 @@ def driven_things(m: mujoco.MjModel) -> list[str]:
 
 
 def gear(m: mujoco.MjModel, i: int) -> float:
-    """What a force of 1 of actuator i is on what it drives [N m or N].
+    """The torque or force on the driven thing for a force of 1 of actuator i [N m or N].
 
-    Of a site it is the length of the force, or of the torque if there is none.
+    For a site it is the length of the force, or of the torque if there is none.
     """
     whole = m.actuator_gear[i]
     if m.actuator_trntype[i] != TRANSMISSION.mjTRN_SITE:
@@ -54,7 +55,7 @@ def gear(m: mujoco.MjModel, i: int) -> float:
 
 
 def actuators(m: mujoco.MjModel) -> dict[str, list[Any]]:
-    """What a robot's driver needs to know of the actuators. Each value is a list over them.
+    """The facts of the actuators that a robot's driver needs. Each value is a list over them.
 
     `default_pose` [rad, m] is the position of the joint in the first keyframe, else in `qpos0`.
     `kp` and `kd` are the gains of a position servo. `torque_limit` [N m, N] bounds what reaches the
@@ -134,6 +135,7 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
         on_joint = m.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
         for a in np.flatnonzero((m.actuator_trnid[:, 0] == joint) & on_joint):
             # of an angle gear · q, and of a torque that the gear multiplies again
+            # gear²: once in the length that is measured, once in the force
             kp, kd = -m.actuator_biasprm[a, 1:3] * gear(m, int(a)) ** 2
             gains = {"kp": kp, "kd": kd, "torque": torque_limit(m, int(a)) or 0}
             value = gains.get(key, 0)
@@ -142,49 +144,63 @@ def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarra
 
 
 def gain_reasons(
-    m: mujoco.MjModel, names: list[str], robot: Any, guesses: dict[str, str]
+    m: mujoco.MjModel,
+    names: list[str],
+    robot: Robot,
+    guesses: dict[str, str],
+    failures: dict[str, str] | None = None,
 ) -> dict[str, str]:
     """Key → where its values of a robot's joints come from: the file, or a guess.
 
     Args:
         m: the model of the file.
         names: of the joints.
-        robot: a `Robot`, whose values are compared with the file's.
+        robot: its values are compared with the file's.
         guesses: key → how it is guessed, for each key of `FROM_FILE`.
+        failures: key → the guess with which the robot did not stand, of robots that are tried so.
     """
     reasons = {}
     for key, guess in guesses.items():
-        same = np.isclose(joint_parameters(m, names, key), getattr(robot, key), rtol=1e-4)
-        mixed = f"{FROM_FILE[key]}, where it has any; else {guess}" if same.any() else guess
-        reasons[key] = FROM_FILE[key] if same.all() else mixed
+        file = joint_parameters(m, names, key)
+        same, source = np.isclose(file, getattr(robot, key), rtol=1e-4), FROM_FILE[key]
+        source += ", with which it stands" if failures is not None and key in ("kp", "kd") else ""
+        tried = [failures[key]] if failures and key in failures else []
+        if same.any():
+            guess = f"{source}, where it has any; else {guess}"
+        elif failures is not None and not np.isnan(file).all():
+            tried.insert(0, "the file's own")
+        guess += f", as it did not stand with {' or '.join(tried)}" if tried else ""
+        reasons[key] = source if same.all() else guess
     return reasons
 
 
-def joint_values(key: str, value: Any, counts: tuple[int, ...], expected: str) -> Array:
-    """(counts[-1],) from as many numbers as one of `counts`, which repeat.
+class Joints(NamedTuple):
+    """The joints of a robot in the order of ctrl, and how a description lists their numbers."""
 
-    Raises:
-        RobotError: they are others than `expected`.
-    """
-    try:
-        numbers = np.asarray(value, dtype=float).ravel()
-    except (TypeError, ValueError):
-        numbers = np.zeros(0)
-    if len(numbers) not in counts or not np.isfinite(numbers).all():
-        raise RobotError(f"robot.{key}={value}: expected {expected}")
-    return np.resize(numbers, counts[-1])
+    names: list[str]
+    counts: tuple[int, ...]  # of numbers in a list, which repeat; the last is that of the joints
+    expected: str  # the words for these counts in an error
 
+    def values(self, key: str, value: Any) -> Array:
+        """(n,) from as many numbers as one of `counts`; RobotError if there are others."""
+        try:
+            numbers = np.asarray(value, dtype=float).ravel()
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)
+        if len(numbers) not in self.counts or not np.isfinite(numbers).all():
+            raise RobotError(f"robot.{key}={value}: expected {self.expected}")
+        return np.resize(numbers, self.counts[-1])
 
-def complete(key: str, value: Any, values: Array, guess: Array) -> list[float]:
-    """The values, with guesses in place of NaN, as a file has them.
+    def others(self, m: mujoco.MjModel) -> list[str]:
+        """The names of the other joints of the file, which do not move."""
+        names = [m.joint(j).name for j in range(m.njnt) if m.jnt_type[j] != FREE]
+        return [name for name in names if name not in self.names]
 
-    Raises:
-        RobotError: one is not positive. `value` is what was given.
-    """
-    values = np.where(np.isnan(values), guess, values)
-    if not (values > 0).all():
-        raise RobotError(f"robot.{key}={value}: expected more than 0")
-    return six_digits(values)
+    def stances(self, robot: Robot, m: mujoco.MjModel) -> list[Array]:
+        """The angles (n,) [rad] of the description, else those of each keyframe of the file."""
+        if robot.stance is not None:
+            return [self.values("stance", robot.stance)]
+        return [*m.key_qpos[:, qpos_columns(m, self.names)]]
 
 
 def six_digits(values: np.ndarray) -> list[float]:

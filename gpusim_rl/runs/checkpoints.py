@@ -88,6 +88,7 @@ class Checkpoints:
         manifest[path.name] = entry
         keep = {path.name, *retained(manifest)}
         superfluous = manifest.keys() - keep
+        # by length first: seven digits come after six
         order = partial(sorted, key=lambda name: (len(name), name))
         self.write(path, data, manifest, [*order(superfluous), *order(keep - {path.name})])
         for name in superfluous:
@@ -101,6 +102,7 @@ class Checkpoints:
         all but the last."""
         while True:
             try:
+                # Why: docs/decisions/0008-order-of-saves-and-rows.md
                 # the manifest comes first: a file that it does not list would be refused
                 self.write_manifest(manifest)
                 return write_whole(path, data)

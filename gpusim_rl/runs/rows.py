@@ -40,6 +40,7 @@ class Rows:
         with open(self.path, "ab", buffering=0) as file:
             before = file.tell()
             try:
+                # one write: a reader or a crash sees whole rows, or the rest is cut off
                 written = file.write(data)
                 if written < len(data):
                     raise OSError(28, "No space left on device")

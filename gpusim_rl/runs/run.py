@@ -133,6 +133,7 @@ class Run:
         weakref.finalize(self, release, file)
         self._lock = file
         os.ftruncate(file, 0)
+        # for the message of the process that finds the lock taken
         os.pwrite(file, str(os.getpid()).encode(), 0)
         for part in self.path.glob("**/.*.part*"):  # of a process that was killed
             part.unlink(missing_ok=True)

@@ -114,6 +114,7 @@ class CheckpointWriter:
             self._start()
         with self._change:
             self._written.clear()
+            # Why: docs/decisions/0052-only-one-thread-frees.md
             if job["note"] is not None:  # it replaces those that wait and have no evaluation
                 self._jobs = [
                     other

@@ -54,6 +54,7 @@ def engine(sim: Sim) -> Sim:
     return sim.inner if isinstance(sim, ActuatedSim) else sim
 
 
+# Why: docs/decisions/0031-actuators-around-a-sim.md
 class ActuatedSim:
     """`Sim` around another: a timestep applies the torque for the targets of `wait` timesteps ago.
 
@@ -117,14 +118,14 @@ class ActuatedSim:
     def _set_motor(self, mjm: mujoco.MjModel, actuator: Actuator) -> None:
         """Keep the stall torque [N m] and the no-load speed [rad/s] of a DC motor."""
         if actuator.stall is not None:
-            self._stall = self._tensor(actuator.spread("stall", mjm.nu))
+            self._stall = self._tensor(actuator.per_joint("stall", mjm.nu))
         elif mjm.actuator_forcelimited.all():
             self._stall = self._forcerange[1]
         else:
             raise ValueError(
                 "robot.actuator.stall must be set: this model's servos have no force range"
             )
-        self._no_load = self._tensor(actuator.spread("no_load", mjm.nu))
+        self._no_load = self._tensor(actuator.per_joint("no_load", mjm.nu))
 
     def _load_net(self, file: Path, timestep: float) -> None:
         """Load the network, and make room for the errors and speeds of its offsets."""
@@ -149,6 +150,7 @@ class ActuatedSim:
     def step(self, n: int) -> None:
         self._fault.zero_()
         self.overflow.zero_()
+        # each timestep by itself: a torque follows the joint within a control step
         for _ in range(n):
             target = self._push("targets", self.ctrl)
             self.inner.ctrl.copy_(target if self.kind == "position" else self.torque(target))
@@ -177,14 +179,14 @@ class ActuatedSim:
         kp, kd, strength = (self._gains[name] for name in GAINS)
         low, high = (limit * strength for limit in self._forcerange)
         if self.kind == "net":
-            wanted = strength * self._net_torque(error, speed)
+            torque = strength * self._net_torque(error, speed)
         else:
-            wanted = actuator_models.pd(error, speed, kp, kd)
+            torque = actuator_models.pd(error, speed, kp, kd)
         if self.kind == "dc":
             stall = self._stall * strength
-            least, most = actuator_models.envelope(speed, stall, self._no_load)
-            low, high = low.maximum(least), high.minimum(most)
-        return wanted.maximum(low).minimum(high)
+            least, largest = actuator_models.envelope(speed, stall, self._no_load)
+            low, high = low.maximum(least), high.minimum(largest)
+        return torque.maximum(low).minimum(high)
 
     def _net_torque(self, error: Tensor, speed: Tensor) -> Tensor:
         """(B, nu) torque [N m] of the network. Its memory gets error and speed, in place."""
@@ -225,15 +227,15 @@ class ActuatedSim:
         return self.inner.exceeded()
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.inner.tensors() | self._own()
+        return self.inner.tensors() | self._live()
 
     def load(self, state: dict[str, Tensor]) -> None:
-        own = self._own()
-        self.inner.load({name: value for name, value in state.items() if name not in own})
-        for name, value in own.items():
+        wrapper = self._live()
+        self.inner.load({name: value for name, value in state.items() if name not in wrapper})
+        for name, value in wrapper.items():
             value.copy_(state[name])
 
-    def _own(self) -> dict[str, Tensor]:
+    def _live(self) -> dict[str, Tensor]:
         """Every live tensor that the engine does not know."""
         return {
             f"actuator/{name}": value

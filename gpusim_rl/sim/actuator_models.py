@@ -43,7 +43,7 @@ def envelope(speed: Tensor, stall: Tensor, no_load: Tensor) -> tuple[Tensor, Ten
 
 @dataclass(kw_only=True, frozen=True)
 class Inputs:
-    """What an actuator network sees, errors first.
+    """The inputs of an actuator network, errors first.
 
     These are e(t - k dt) / error and q̇(t - k dt) / speed for each k of offsets. The network's
     output times `torque` is the torque [N m].
@@ -86,7 +86,7 @@ class Net:
         self.inputs, self.layers = inputs, layers
 
     def to(self, device: torch.device) -> "Net":
-        """The same network on another device."""
+        """This network on another device."""
         return Net(self.inputs, [(w.to(device), b.to(device)) for w, b in self.layers])
 
     def __call__(self, errors: Tensor, speeds: Tensor) -> Tensor:

@@ -4,12 +4,12 @@ import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gpusim_rl.core import ranges
+from gpusim_rl.core.ranges import OF_JOINTS, Range
+from gpusim_rl.core.sections import check, number, word
 
 if TYPE_CHECKING:  # loaded where there is a model, so that a mistake in a key is answered at once
     import mujoco
+    import numpy as np
 
 KINDS = ("position", "pd", "dc", "net")
 GAINS = ("kp", "kd", "strength")  # of `sim.actuated.ActuatedSim`, with a value per world
@@ -25,18 +25,17 @@ class Actuator:
         ValueError: says in one line which number is out of range.
     """
 
-    kind: str  # of KINDS: the engine's own servo, or a torque computed at each timestep
-    delay: int  # control steps between a target and its effect
-    lag: int  # timesteps of physics that come on top
-    stall: Any = None  # N m, dc: torque at speed 0; the servo's force range
-    no_load: Any = None  # rad/s, dc: speed at torque 0
+    kind: str = word(*KINDS)  # the engine's own servo, or a torque computed at each timestep
+    delay: int = number(Range(0, 1000, whole=True))  # control steps between a target and its effect
+    lag: int = number(Range(0, 1000, whole=True))  # timesteps of physics that come on top
+    stall: Any = number(OF_JOINTS, None)  # N m, dc: torque at speed 0; the servo's force range
+    no_load: Any = number(OF_JOINTS, None)  # rad/s, dc: speed at torque 0
     file: str | None = None  # net: a file that gpusim_rl.fit_actuator wrote
-    friction: Any = None  # N m, dry, of the driven joints; the model's
+    # N m, dry, of the driven joints; None: the model's
+    friction: Any = number(Range(0, 10**8, null=True), None)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"robot.actuator.kind={self.kind!r}: choose one of {', '.join(KINDS)}")
-        ranges.check(vars(self), "robot.actuator")
+        check(self, "robot.actuator")
         for key in ("stall", "no_load", "friction"):
             if getattr(self, key) in ([], ()):
                 raise ValueError(f"robot.actuator.{key}=[]: expected a number for each joint")
@@ -57,8 +56,10 @@ class Actuator:
         """Whether the engine's own servos follow each target at once."""
         return self.kind == "position" and not self.delay and not self.lag
 
-    def gains(self, mjm: "mujoco.MjModel") -> dict[str, np.ndarray]:
+    def gains(self, mjm: "mujoco.MjModel") -> dict[str, "np.ndarray"]:
         """The `GAINS` of a model's servos, (nu,) each."""
+        import numpy as np
+
         return dict(
             zip(
                 GAINS,
@@ -77,7 +78,7 @@ class Actuator:
             return mjm
         model = copy.copy(mjm)
         if self.friction is not None:
-            driven = self.spread("friction", mjm.nu)
+            driven = self.per_joint("friction", mjm.nu)
             model.dof_frictionloss[mjm.jnt_dofadr[joints(mjm)]] = driven
         if self.kind != "position":
             check_servos(mjm, self.kind)
@@ -86,8 +87,10 @@ class Actuator:
             model.actuator_ctrllimited[:], model.actuator_forcelimited[:] = 0, 0
         return model
 
-    def spread(self, key: str, nu: int) -> np.ndarray:
+    def per_joint(self, key: str, nu: int) -> "np.ndarray":
         """(nu,) the number of a key for each joint; ValueError if there are neither 1, 3 nor nu."""
+        import numpy as np
+
         value = np.atleast_1d(np.asarray(getattr(self, key), dtype=np.float64))
         if len(value) not in (1, nu) and (len(value) != 3 or nu % 3):
             raise ValueError(
@@ -96,14 +99,14 @@ class Actuator:
         return np.tile(value, nu // len(value))
 
     def about(self) -> dict[str, Any]:
-        """What an exported policy says of the actuators it was trained with.
+        """The facts of the actuators in an exported policy, which was trained with them.
 
         Its robot does not have to imitate them.
         """
         return {key: value for key, value in asdict(self).items() if key != "file"}
 
 
-def joints(m: "mujoco.MjModel") -> np.ndarray:
+def joints(m: "mujoco.MjModel") -> "np.ndarray":
     """(nu,) the joints that the actuators drive; ValueError if one drives something else."""
     import mujoco
 
@@ -118,6 +121,7 @@ def joints(m: "mujoco.MjModel") -> np.ndarray:
 def check_servos(m: "mujoco.MjModel", kind: str) -> None:
     """ValueError unless every actuator is a plain position servo of a hinge or slide."""
     import mujoco
+    import numpy as np
 
     turn = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
     kp = m.actuator_gainprm[:, 0]

@@ -22,6 +22,7 @@ def probe(
     1 m/s and 1 rad/s. Random controls, held for 0.1 s each, then move them. The controls lie in
     their range, or within ±1 of the keyframe's. The result is deterministic.
     """
+    # fixed: a capacity that differed between runs would change their bits
     rng = np.random.default_rng(0)
     steps, hold = round(duration / mjm.opt.timestep), max(1, round(0.1 / mjm.opt.timestep))
     batch = Batch(mjm, num_envs, 1)

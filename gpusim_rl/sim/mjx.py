@@ -67,8 +67,8 @@ class Mjx:
     ):
         configure_jax()
         self._mjm, (self._m, self._blank) = mjm, put_model(mjm, jax_device(device))
-        known = [name for name, value in vars(self._m).items() if isinstance(value, jax.Array)]
-        unknown = [name for name in fields if name not in known or name.startswith("_")]
+        arrays = [name for name, value in vars(self._m).items() if isinstance(value, jax.Array)]
+        unknown = [name for name in fields if name not in arrays or name.startswith("_")]
         if unknown:
             raise ValueError(f"sim=mjx has no value per world for {', '.join(unknown)}")
         self._fields = fields
@@ -129,6 +129,7 @@ class Mjx:
         for name, value in self.tensors().items():
             value.copy_(state[name])
 
+    # Why: docs/decisions/0030-mjx-copies.md
     def _copy(self, result: Arrays) -> None:
         """Write what JAX returned into the tensors, in place."""
         # It reads our tensors, which are written next.

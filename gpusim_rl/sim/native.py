@@ -24,6 +24,7 @@ CONVERGES = 5  # iterations in which a solver that starts anew converges
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
+# Why: docs/decisions/0026-no-warm-start.md
 def fast(mjm: mujoco.MjModel) -> mujoco.MjModel:
     """A copy of the model without what costs time and changes no motion.
 
@@ -79,8 +80,9 @@ class Native:
         self.overflow = torch.zeros(num_envs, dtype=torch.bool)
         self._fault = torch.zeros(num_envs, dtype=torch.bool)
 
-    def step(self, n: int) -> None:
-        failed = self._call(self.batch.step, None, n)
+    def step(self, n: int, worlds: np.ndarray | None = None) -> None:
+        """Advance the worlds with these ids by n timesteps; None are all. Others stand still."""
+        failed = self._call(self.batch.step, worlds, n)
         self.sensordata.numpy()[:] = self._sensors
         if self._forces:
             self._compute_forces()
@@ -110,6 +112,7 @@ class Native:
         early = [x for x in self._fields if not x.late]
         data_sensors.write(early, lambda name: self._data[name][ids], sensors)
         self.sensordata.numpy()[ids] = sensors
+        # what the engine counted of an old episode is no new warning
         self._warned[:] = self.batch.warning
         self.overflow.numpy()[ids] = False
         self._fault.numpy()[ids] = False

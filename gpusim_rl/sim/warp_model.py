@@ -1,4 +1,4 @@
-"""What MuJoCo Warp is given: the model with values per world, and room for contacts and rows."""
+"""The model of MuJoCo Warp, with values per world, and its room for contacts and rows."""
 
 import copy
 import math

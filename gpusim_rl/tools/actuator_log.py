@@ -21,9 +21,9 @@ class Samples(NamedTuple):
     speeds: Tensor  # (n, offsets) rad/s
     torque: Tensor  # (n,) N m
 
-    def rows(self, chosen: Tensor) -> "Samples":
-        """Those of a mask or of indices."""
-        return Samples(*(x[chosen] for x in self))
+    def rows(self, index: Tensor) -> "Samples":
+        """The samples of a mask or of indices."""
+        return Samples(*(x[index] for x in self))
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -50,7 +50,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
             columns = [header.index(name) for name in COLUMNS]
             for row in lines:
                 if row:
-                    joint, numbers = parsed(row, columns, f"{path}, row {lines.line_num}")
+                    joint, numbers = parse(row, columns, f"{path}, row {lines.line_num}")
                     joints.setdefault(joint, []).append([lines.line_num, *numbers])
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is no CSV file: {error}") from None
@@ -59,7 +59,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array(rows) for name, rows in joints.items()}
 
 
-def parsed(row: list[str], columns: list[int], where: str) -> tuple[str, list[float]]:
+def parse(row: list[str], columns: list[int], where: str) -> tuple[str, list[float]]:
     """(joint, time and the four numbers) of a row."""
     if len(row) <= max(columns):
         raise ValueError(f"{where} has {len(row)} columns, fewer than the first row")
@@ -96,10 +96,10 @@ def rate(joints: dict[str, np.ndarray], path: Path) -> float:
 
 
 def window(joints: dict[str, np.ndarray], offsets: list[int]) -> tuple[Samples, Tensor]:
-    """All samples, and which are held out (n,). None reaches into another block of time."""
+    """All samples, and a mask (n,) of those held out. None reaches into another block of time."""
     first = min(rows[0, 1] for rows in joints.values())
     span = max(rows[-1, 1] for rows in joints.values()) - first + 1e-9
-    errors, speeds, torques, held = [], [], [], []
+    errors, speeds, torques, held_out = [], [], [], []
     for rows in joints.values():
         block = ((rows[:, 1] - first) / span * BLOCKS).astype(int)
         now = np.arange(offsets[-1], len(rows))
@@ -108,8 +108,8 @@ def window(joints: dict[str, np.ndarray], offsets: list[int]) -> tuple[Samples, 
         errors.append((rows[:, 2] - rows[:, 3])[past])
         speeds.append(rows[:, 4][past])
         torques.append(rows[now, 5])
-        held.append(block[now] % EVERY == EVERY - 1)
+        held_out.append(block[now] % EVERY == EVERY - 1)
     errors, speeds, torques = (
         torch.tensor(np.concatenate(x), dtype=torch.float32) for x in (errors, speeds, torques)
     )
-    return Samples(errors, speeds, torques), torch.from_numpy(np.concatenate(held))
+    return Samples(errors, speeds, torques), torch.from_numpy(np.concatenate(held_out))

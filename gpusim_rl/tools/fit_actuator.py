@@ -66,7 +66,7 @@ def fit(
     return Net(inputs, [(w.detach(), b.detach()) for w, b in layers])
 
 
-def plain(train: Samples) -> Tensor:
+def pd_gains(train: Samples) -> Tensor:
     """(2,) kp [N m/rad] and kd [N m s/rad] of τ = kp e - kd q̇ with the least squared error."""
     inputs = torch.stack([train.errors[:, 0], -train.speeds[:, 0]], 1).double()
     return torch.linalg.lstsq(inputs, train.torque.double()[:, None], driver="gelsd").solution[:, 0]
@@ -87,14 +87,14 @@ def settings(words: list[str]) -> tuple[Path, Path, dict[str, list[float]]]:
     Raises:
         ValueError: in one line.
     """
-    given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    pairs = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     wrong = [word for word in words[1:] if word.split("=", 1)[0] not in DEFAULTS or "=" not in word]
     if wrong or not words or "=" in words[0]:
         raise ValueError(
             f"{' '.join(wrong or words)}: expected a log,"
             f" and perhaps KEY=VALUE of {', '.join(DEFAULTS)}"
         )
-    log, values = Path(words[0]), DEFAULTS | given
+    log, values = Path(words[0]), DEFAULTS | pairs
     out = values.pop("out") or str(log.with_suffix(".safetensors"))
     return log, Path(out), {key: numbers(key, value) for key, value in values.items()}
 
@@ -103,15 +103,15 @@ def numbers(key: str, value: str) -> list[float]:
     """The numbers of a key; ValueError if there are too many or one is out of bounds."""
     kind = float if key == "history" else int
     try:
-        parsed = [kind(x) for x in value.strip("[]").split(",")]
+        values = [kind(x) for x in value.strip("[]").split(",")]
     except ValueError:
         raise ValueError(f"{key}={value}: expected numbers, such as {DEFAULTS[key]}") from None
     bounds = {"history": (0, 10), "hidden": (1, WIDEST), "steps": (1, 10**7), "seed": (0, 2**31)}
-    least, most = bounds[key]
+    low, high = bounds[key]
     count = 1 if key in ("steps", "seed") else DEEPEST - 1
-    if len(parsed) > count or not all(least <= x <= most for x in parsed):
-        raise ValueError(f"{key}={value}: expected at most {count}, from {least} to {most}")
-    return parsed
+    if len(values) > count or not all(low <= x <= high for x in values):
+        raise ValueError(f"{key}={value}: expected at most {count}, from {low} to {high}")
+    return values
 
 
 def look_back(history: list[float], dt: float) -> list[int]:
@@ -120,9 +120,9 @@ def look_back(history: list[float], dt: float) -> list[int]:
     offsets = sorted({round(x) for x in rows})
     whole = all(abs(x - round(x)) <= 0.01 for x in rows)
     if not whole or offsets[0] != 0 or offsets[-1] > FARTHEST:
-        given = ",".join(f"{x:g}" for x in history)
+        text = ",".join(f"{x:g}" for x in history)
         raise ValueError(
-            f"history={given}: expected 0 and whole numbers of the log's rows of {dt:g} s,"
+            f"history={text}: expected 0 and whole numbers of the log's rows of {dt:g} s,"
             f" at most {FARTHEST}"
         )
     return offsets
@@ -134,21 +134,21 @@ def main(words: list[str]) -> None:
         print(__doc__)
         raise SystemExit(0 if words else 2)
     with errors.one_line_errors():
-        log, out, given = settings(words)
+        log, out, values = settings(words)
         validate.writable("out", str(out), (".safetensors",))
         joints = read(log)
         dt = rate(joints, log) if any(len(rows) > 1 for rows in joints.values()) else 1.0
-        offsets = look_back(given["history"], dt)
-        samples, held = window(joints, offsets)
-        train, rest = samples.rows(~held), samples.rows(held)
+        offsets = look_back(values["history"], dt)
+        samples, held_out = window(joints, offsets)
+        train, rest = samples.rows(~held_out), samples.rows(held_out)
         if len(train.torque) < 100 or len(rest.torque) < 20:
             raise ValueError(f"{log} has {len(samples.torque)} usable rows: too few to learn from")
     torch.set_num_threads(1)  # More gain nothing on a small network: they wait for one another.
     hidden, (steps,), (seed,) = (
-        [int(x) for x in given[key]] for key in ("hidden", "steps", "seed")
+        [int(x) for x in values[key]] for key in ("hidden", "steps", "seed")
     )
     net = fit(train, dt, offsets, hidden=hidden, steps=steps, seed=seed)
-    kp, kd = plain(train).tolist()
+    kp, kd = pd_gains(train).tolist()
     print(
         f"{len(joints)} joints, {len(train.torque)} samples to learn from,"
         f" {len(rest.torque)} held out, a row each {dt:g} s"

@@ -28,7 +28,7 @@ from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, digests
 from gpusim_rl.training.open_run import START
 
-SHOWN = 5  # names of tensors in a message
+MAX_NAMES = 5  # of tensors in a message
 
 
 def main(words: list[str]) -> None:
@@ -54,8 +54,8 @@ def main(words: list[str]) -> None:
             training.policy.load(load_file(file), str(file))
     for line in differences(run):
         print(errors.printable(line))
-    if training.schedule.needs_evaluation and count > cfg["eval_every"]:
-        count = cfg["eval_every"]
+    if training.schedule.needs_evaluation and count > cfg.eval_every:
+        count = cfg.eval_every
         print(
             "the curriculum goes by evaluations, which are not repeated here: "
             f"up to iteration {count}"
@@ -80,8 +80,8 @@ def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
                 f"({str(row['changed'])[:200]}): its config.yaml is not what began it"
             )
         if isinstance(row.get("sha256"), dict):
-            named = {current_name(name): value for name, value in row["sha256"].items()}
-            hashes[row["iteration"]] = named
+            by_name = {current_name(name): value for name, value in row["sha256"].items()}
+            hashes[row["iteration"]] = by_name
     return hashes
 
 
@@ -93,16 +93,16 @@ def compare(training: Iteration, iteration: int, expected: dict[str, Any]) -> No
     if not wrong:
         print(f"iteration {iteration}: all {len(hashes)} tensors agree, bit by bit")
         return
-    more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    more = f" and {len(wrong) - MAX_NAMES} more" if len(wrong) > MAX_NAMES else ""
     print(
         f"iteration {iteration}: {len(wrong)} of {len(hashes)} tensors differ: "
-        f"{errors.printable(', '.join(wrong[:SHOWN]))}{more}"
+        f"{errors.printable(', '.join(wrong[:MAX_NAMES]))}{more}"
     )
     raise SystemExit(1)
 
 
 def differences(run: Run) -> list[str]:
-    """What of this machine and its packages is not that of the run."""
+    """Lines for what differs between this machine, its packages and those of the run."""
     try:
         then = json.loads(read_text(run.path / "versions.json"))
         return [

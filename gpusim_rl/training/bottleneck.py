@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpusim_rl.core.provenance import cores_available
 
+# Why: docs/decisions/0066-what-bounds-the-speed.md
 # Which shares of the time belong together. On the CPU, the host computes the environment's tensors.
 # On CUDA the GPU does, so they belong to the simulation.
 CPU = {

@@ -66,23 +66,23 @@ class Dashboard:
             self.live.stop()
 
     def say(self, message: str) -> None:
-        """One line above the table."""
+        """Print a line above the table."""
         self.console.print(printable(message), highlight=False, markup=False, soft_wrap=True)
 
-    def show(self, row: Row, spent: float) -> None:
-        """A row of metrics; `spent` seconds were trained in this process."""
+    def show(self, row: Row, trained_s: float) -> None:
+        """Show a row of metrics after `trained_s` seconds of training in this process."""
         self.first.close()
         i = int(row["iteration"])
         self.success = {"success": row["success"]} if "success" in row else self.success
         row = self.success | row
-        left = spent / max(i - self.done, 1) * (self.iterations - i)
+        left = trained_s / max(i - self.done, 1) * (self.iterations - i)
         shares = {key[6:]: value for key, value in row.items() if key.startswith("share/")}
-        pages = (pages_read() - self.pages) / max(spent, 1.0)
+        pages = (pages_read() - self.pages) / max(trained_s, 1.0)
         self.bound = verdict(shares, cores=row.get("cores"), pages=pages).line
         if self.live:
             self.live.update(self.table(row, left))
-        elif spent >= self.quiet_until or i == self.iterations:
-            self.quiet_until = spent + 5.0
+        elif trained_s >= self.quiet_until or i == self.iterations:
+            self.quiet_until = trained_s + 5.0
             success = f"  success {row['success']:.3f}" if "success" in row else ""
             env_steps, speed = row["env_steps"] / 1e6, row["steps_per_s"]
             self.say(
@@ -94,7 +94,7 @@ class Dashboard:
                 self.say(self.bound)
 
     def table(self, row: Row, left: float) -> Group:
-        """Everything that matters on one screen."""
+        """The table: all that matters on one screen."""
         grid = Table.grid(padding=(0, 3))
         i = int(row["iteration"])
         head = [
@@ -136,12 +136,12 @@ def groups(measures: Row) -> list[str]:
     """
     lines = []
     for name in dict.fromkeys(key.partition("/")[0] for key in measures if "/" in key):
-        own = {k.partition("/")[2]: v for k, v in measures.items() if k.startswith(f"{name}/")}
-        shares = [value for key, value in own.items() if key.isdigit()]
+        group = {k.partition("/")[2]: v for k, v in measures.items() if k.startswith(f"{name}/")}
+        shares = [value for key, value in group.items() if key.isdigit()]
         if shares:
             height = max(*shares, 1e-9)
             bars = "".join(BARS[round(share / height * (len(BARS) - 1))] for share in shares)
             lines.append(f"{name} 0 {bars} {len(shares) - 1}")
-        others = [f"{key} {value:.2f}" for key, value in own.items() if not key.isdigit()]
+        others = [f"{key} {value:.2f}" for key, value in group.items() if not key.isdigit()]
         lines += [f"{name}: {', '.join(others)}"] if others else []
     return lines

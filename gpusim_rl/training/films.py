@@ -20,6 +20,7 @@ SECONDS = 5  # of a film
 PATIENCE = 120.0  # s that the end of a training waits for the last film
 
 
+# Why: docs/decisions/0053-films-never-wait.md
 class Films:
     """Makes films of checkpoints, one at a time. During training only the newest waits for one.
 

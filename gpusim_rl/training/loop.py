@@ -10,6 +10,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.paths import program
@@ -24,7 +25,7 @@ Row = dict[str, float]
 METRICS = (
     Metric("env_steps", "train/env_steps", "env steps"),
     Metric("time_s", "perf/time_s", "time of training [s]"),
-    Metric("success", "train/success", "success", ".3f"),
+    Metric("success", "train/success", "success, of evaluations while training", ".3f"),
     Metric("rollbacks", "train/rollbacks", "roll-backs"),
     Metric("eval/*", "eval/*"),
 )
@@ -52,12 +53,12 @@ class Training:
 
     def __init__(
         self,
-        cfg: dict[str, Any],
+        cfg: Config,
         iteration: Iteration,
         run: Run,
         *,
         note: dict[str, str],
-        build: Callable[[dict[str, Any]], Iteration],
+        build: Callable[[Config], Iteration],
         evaluate: Callable[[Iteration], float],
         table: Dashboard,
     ):
@@ -85,6 +86,7 @@ class Training:
             TrainingFailed: it went wrong too often.
         """
         if self.iteration.iterations == 0:
+            # a training that goes wrong at once has a state to go back to
             self.save()
         last = self.over
         try:
@@ -130,14 +132,15 @@ class Training:
             if self.group.rank == 0:
                 self.checkpoint_writer.hash(i, state)
         row, success = self.success_if_due(i)
-        last = i == cfg["iterations"] or bool(cfg["stop_at"] and (success or 0.0) >= cfg["stop_at"])
+        last = i == cfg.iterations or bool(cfg.stop_at and (success or 0.0) >= cfg.stop_at)
         stopped = bool(self.group.max(stop()))
-        due = any(n and i % n == 0 for n in (cfg["save_every"], cfg["film_every"]))
+        due = any(n and i % n == 0 for n in (cfg.save_every, cfg.film_every))
         save = last or bool(row) or stopped or due
-        if i % cfg["log_every"] == 0 or save:
+        if i % cfg.log_every == 0 or save:
             worst = self.iteration.env.worst_step
             self.pending.append((i, self.iteration.report(), row, worst.worst()))
             worst.clear()
+        # Why: docs/decisions/0008-order-of-saves-and-rows.md
         if save or self.iteration.env.device.type == "cpu":
             self.flush()
             if self.iteration.iterations != i:
@@ -150,12 +153,13 @@ class Training:
         """What i's row says of success; and success, if all numbers by success are at their end."""
         schedule, mean = self.iteration.schedule, self.iteration.env.success
         needed = schedule.needs_evaluation
-        due = (needed or self.cfg["stop_at"]) and not i % self.cfg["eval_every"]
+        due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
         if not (due and self.group.broadcast(needed or self.progress.may_reach(i))):
             return {}, None
         if self.iteration.env.device.type == "cuda":
             torch.cuda.synchronize(self.iteration.env.device)  # what was launched is training
         with self.stopwatch.paused():
+            # one process evaluates, since all must decide by the same number
             own = self.evaluate(self.iteration) if self.group.rank == 0 else 0.0
             success = self.group.broadcast(own)
         over = schedule.is_over(mean.item())  # at an evaluation, outside the iteration
@@ -166,10 +170,10 @@ class Training:
     def save(self, success: float | None = None) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk."""
         note = {
-            "task": self.cfg["task"]["name"],
+            "task": self.cfg.task.name,
             "time_s": str(self.stopwatch.seconds),
             "rollbacks": str(self.rollbacks),
-            "config": json.dumps(self.cfg),
+            "config": json.dumps(self.cfg.plain),
             **self.progress.note(),
         }
         if success is not None:
@@ -197,7 +201,7 @@ class Training:
                 self.enlarge(row)
             if self.bad >= BAD:
                 self.roll_back(i, worst)
-            elif self.bad == i == self.cfg["iterations"]:  # too short to be rolled back
+            elif self.bad == i == self.cfg.iterations:  # too short to be rolled back
                 raise TrainingFailed(f"every iteration was bad: {self.report(i, worst)}")
 
     def log(self, row: Row) -> None:
@@ -219,9 +223,10 @@ class Training:
         """
         reason = self.report(i, worst)
         bad = f"{BAD} bad iterations in a row"
-        if self.rollbacks >= self.cfg["rollbacks"]:
+        if self.rollbacks >= self.cfg.rollbacks:
             raise TrainingFailed(f"{bad}, after {self.rollbacks} roll-backs: {reason}")
         self.rollbacks += 1
+        # the newest checkpoint may still be on its way to the disk
         self.checkpoint_writer.wait()
         self.group.barrier()  # the others read what rank 0 has written
         try:
@@ -233,9 +238,11 @@ class Training:
         self.iteration.load(state, str(path))
         self.iteration.env.worst_step.clear()
         self.progress = Progress(self.cfg, note)
+        # the rates of a checkpoint are lowered already by the roll-backs before it
         self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
+        # rows of iterations that are taken back
         self.pending.clear()
         self.bad = 0
         message = f"iteration {i}: {bad} ({reason}); back to {path} with lower learning rates"
@@ -259,7 +266,7 @@ class Training:
         line, report, tensors = describe(self.iteration.env, worst, i)
         if self.group.rank > 0:
             return line
-        return f"{line}; {write_report(self.run, self.cfg, report, tensors)}"
+        return f"{line}; {write_report(self.run, self.cfg.plain, report, tensors)}"
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded. With sim.grow, double it and go on exactly."""
@@ -269,10 +276,11 @@ class Training:
         if not sizes:
             room = "give the model more room with <size memory=…> in its MJCF"
             return self.table.say(f"{what}, and were left out: {room}")
-        if not self.cfg["sim"]["grow"] or self.group.size > 1:
+        if not self.cfg.sim.grow or self.group.size > 1:
             return self.table.say(f"{what}, and were left out: set {settings}")
         self.table.say(f"{what}, and were left out: going on with {settings}")
-        self.cfg = self.cfg | {"sim": self.cfg["sim"] | sizes}
+        self.cfg = self.cfg.replace({f"sim.{name}": size for name, size in sizes.items()})
+        # Why: docs/decisions/0033-capacities-grow.md
         state = {name: value.cpu() for name, value in self.iteration.state().items()}
         done = self.iteration.iterations
         del self.iteration
@@ -281,7 +289,7 @@ class Training:
         self.iteration.load(state, f"iteration {done}")
         # They are of the smaller one, while the row was read.
         self.iteration.env.statistics.clear_overflows()
-        self.attempt(lambda: self.run.configure(self.cfg | {"resume": None}))
+        self.attempt(lambda: self.run.configure(self.cfg.plain | {"resume": None}))
 
 
 def describe(

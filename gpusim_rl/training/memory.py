@@ -20,6 +20,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration, world_multiple
 from gpusim_rl.config.recipe import choose_recipe
+from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
@@ -52,24 +53,22 @@ class Plan(NamedTuple):
         return max(0, int(room / sum(self.slope.values())))
 
 
-def show_plan(cfg: dict[str, Any]) -> None:
+def show_plan(cfg: Config) -> None:
     """Print the memory that a configuration of `configure` needs, and how many worlds fit.
 
     Raises:
         ValueError: its worlds do not fit.
     """
     cfg, _ = choose_recipe(cfg)
-    show(measure(cfg, ProcessGroup.from_environment()), cfg["num_envs"])
+    show(measure(cfg, ProcessGroup.from_environment()), cfg.num_envs)
 
 
-def measure(cfg: dict[str, Any], group: ProcessGroup) -> Plan:
+def measure(cfg: Config, group: ProcessGroup) -> Plan:
     """The memory that a configuration needs, measured with two small numbers of worlds."""
     return measure_plan(partial(make_iteration, cfg, group=group), group.size * world_multiple(cfg))
 
 
-def make_on_device(
-    cfg: dict[str, Any], group: ProcessGroup
-) -> tuple[Iteration, dict[str, Any], str]:
+def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config, str]:
     """An iteration, its configuration as config.yaml keeps it, and a line of what `gpu` gave.
 
     Args:
@@ -79,14 +78,14 @@ def make_on_device(
     """
     cfg, chosen = choose_recipe(cfg)
     iteration, cfg = make_fitting(cfg, group, chosen)
-    values = flatten(cfg)
+    values = flatten(cfg.plain)
     shown = " ".join(f"{key}={values[key]}" for key in chosen)
     return iteration, cfg, shown and f"on a GPU: {shown}"
 
 
 def make_fitting(
-    cfg: dict[str, Any], group: ProcessGroup, chosen: dict[str, Any]
-) -> tuple[Iteration, dict[str, Any]]:
+    cfg: Config, group: ProcessGroup, chosen: dict[str, Any]
+) -> tuple[Iteration, Config]:
     """An iteration, and its configuration, with fewer worlds if as many do not fit in memory.
 
     Args:
@@ -105,11 +104,11 @@ def make_fitting(
         wanted = str(error)
     step = group.size * world_multiple(cfg)
     worlds = measure(cfg, group).largest // step * step
-    if not 0 < worlds < cfg["num_envs"]:
+    if not 0 < worlds < cfg.num_envs:
         raise OutOfMemory(wanted)
     gc.collect()  # what was measured: an Env refers to itself
     errors.warn(f"warning: {wanted}; so num_envs={worlds}, the most that fit")
-    cfg = cfg | {"num_envs": worlds}
+    cfg = cfg.replace({"num_envs": worlds})
     return make_iteration(cfg, group=group), cfg
 
 
@@ -152,6 +151,7 @@ def measure_parts(
     cuda, before = device.type == "cuda", free_bytes(device)
     with out_of_memory_named(worlds):
         iteration = build(worlds)
+        # two more than the warm-up: graphs are recorded, then replayed
         for _ in range(WARM_UP + 2 if cuda else 1):
             iteration.iteration()
     seen: set[int] = set()

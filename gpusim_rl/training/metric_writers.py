@@ -1,4 +1,4 @@
-"""Where metrics, film and policy go besides the run directory: W&B or TensorBoard."""
+"""Loggers of metrics, films and policies besides the run directory: W&B and TensorBoard."""
 
 import os
 import struct
@@ -19,6 +19,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
+# Why: docs/decisions/0067-loggers-may-fail.md
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 SINKS = ("auto", "wandb", "tensorboard", "none")
@@ -27,7 +28,7 @@ HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half th
 
 
 class Sink(Protocol):
-    """Where rows and files of one training go. Rows have the public names of metrics."""
+    """A place for rows and files of one training. Rows have the public names of metrics."""
 
     where: str  # one line for people: the address, or how to look at it; perhaps empty
 
@@ -41,8 +42,8 @@ class Sink(Protocol):
         """Finish. No other method may be called afterwards, but this one again."""
 
 
-class Nowhere:
-    """Takes nothing."""
+class NullSink:
+    """A sink that discards everything."""
 
     where = ""
 
@@ -51,7 +52,7 @@ class Nowhere:
     def close(self, failed: bool = False) -> None: ...
 
 
-class Dispensable:
+class OptionalSink:
     """A sink that must not fail a training: its first error is one line, and it is off afterwards.
 
     Args:
@@ -84,7 +85,7 @@ class Dispensable:
             yield
         except Exception as error:
             warn(f"{self.name} is off from now on: {reason(error)}")
-            to, self.to = self.to, Nowhere()
+            to, self.to = self.to, NullSink()
             with suppress(Exception):
                 to.close(failed=True)
 
@@ -93,7 +94,7 @@ class WandB:
     """A run at Weights & Biases.
 
     Args:
-        auto: it was not asked for, so the line says how to keep all here.
+        auto: the user named no logger, so the line says how to keep all here.
         log: the section of the configuration: project, and perhaps run, group and tags.
         path: of the run.
         config: the whole configuration.
@@ -119,10 +120,16 @@ class WandB:
             self.run = wandb.init(**about, mode="offline")
         self.run.define_metric("*", step_metric="iteration")  # W&B's own step cannot go back
         self.task, self.step, self.finished = config["task"]["name"], 0, False
-        asked = "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
-        asked, none = (asked, "; log=none keeps them here") if auto else ("W&B: ", "")
-        kept = f"{failed}`wandb sync {Path(self.run.dir).parent}` sends the run later"
-        self.where = kept if self.run.offline else f"{asked}{self.run.url}{none}"
+        if self.run.offline:  # then its `url` prints a warning
+            folder = Path(self.run.dir).parent
+            self.where = f"{failed}`wandb sync {folder}` sends the run later"
+        elif auto:
+            self.where = (
+                "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
+                f"{self.run.url}; log=none keeps them here"
+            )
+        else:
+            self.where = f"W&B: {self.run.url}"
         if self.run.disabled:
             self.where = "W&B is off: WANDB_MODE=disabled"
 
@@ -193,8 +200,8 @@ class TensorBoard:
             )
             value = Summary.Value(tag="eval/film", image=image)
         else:
-            said = ", ".join(f"{key} {x}" for key, x in digest(file).items())
-            self.writer.add_text(file.stem, f"{file.name}: {said}", self.step)
+            text = ", ".join(f"{key} {x}" for key, x in digest(file).items())
+            self.writer.add_text(file.stem, f"{file.name}: {text}", self.step)
             value = Summary.Value(tag=file.name, tensor=make_tensor_proto(file.read_bytes()))
         writer: Any = self.writer.file_writer
         writer.add_summary(Summary(value=[value]), self.step)
@@ -229,7 +236,7 @@ def sink(
     done: int = 0,
     metrics: Iterable[Metric] = (),
 ) -> Sink:
-    """Where log=name sends what a training makes. `auto` is W&B where a login exists, else nothing.
+    """The sink of log=name. `auto` is W&B where a login exists, else nothing.
 
     Args:
         log: project, run, group and tags at W&B.
@@ -240,10 +247,10 @@ def sink(
     if name not in SINKS:
         raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
     if name == "wandb" or (name == "auto" and logged_in()):
-        return Dispensable("W&B", WandB(name == "auto", log, path, config), metrics)
+        return OptionalSink("W&B", WandB(name == "auto", log, path, config), metrics)
     if name == "tensorboard":
-        return Dispensable("TensorBoard", TensorBoard(path, done), metrics)
-    return Nowhere()
+        return OptionalSink("TensorBoard", TensorBoard(path, done), metrics)
+    return NullSink()
 
 
 def pictures(film: Path) -> tuple[bytes, int, int]:

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save as to_bytes
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.files import new_directory, write_whole
@@ -19,19 +19,19 @@ from gpusim_rl.training.progress import is_over, number
 
 START = "start.safetensors"  # of a run: the weights that it began with, by start=
 ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until it goes on
-Opened = tuple[Run, dict[str, str], dict[str, Any]]
+Opened = tuple[Run, dict[str, str], Config]
 
 
-def open_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
+def open_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
         The run, the note of the checkpoint that it continues, and the configuration, which names
         the copies of models in the run.
     """
-    if cfg["resume"]:
+    if cfg.resume:
         return continue_run(cfg, iteration)
-    weights = begin_with(Path(cfg["start"]), iteration) if cfg["start"] else {}
+    weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
     run, note, cfg = create_run(cfg, iteration.group)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
@@ -49,41 +49,42 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
     file = Path()
     if iteration.group.rank == 0:
         _, _, file = Run.open(path).checkpoints.restore(errors.warn)
+    # each process would else choose by itself, while that run goes on
     file = iteration.group.broadcast(file)
     state, _ = load(file)
     iteration.policy.load(state, str(file))
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
 
 
-def create_run(cfg: dict[str, Any], group: ProcessGroup) -> Opened:
+def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     """A new run directory, with a copy of each model that is not ours."""
-    path = cfg["run_dir"]
+    path = cfg.run_dir
     if not path and group.rank == 0:
-        name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg['seed']}"
-        path = new_directory(Path("runs") / cfg["task"]["name"] / name)
+        name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}"
+        path = new_directory(Path("runs") / cfg.task.name / name)
     path = Path(group.broadcast(path))
     if group.rank > 0:
         return Run(path), {}, cfg
-    run = Run.create(path, cfg, again=cfg["auto_resume"])
+    run = Run.create(path, cfg.plain, again=cfg.auto_resume)
     kept = keep_models(cfg, run.path)
-    run.configure(kept)
+    run.configure(kept.plain)
     return run, {}, kept
 
 
-def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
+def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run of resume=, with its last checkpoint loaded into iteration.
 
     ValueError if more iterations are done than the configuration wants.
     """
-    run, group = Run.open(Path(cfg["resume"])), iteration.group
+    run, group = Run.open(Path(str(cfg.resume))), iteration.group
     if group.rank == 0:
         run.lock()
     state, note, path = run.checkpoints.restore(errors.warn)
     edited = resume.check_edits(note, run, path)
     iteration.load(state, str(path))
-    if iteration.iterations > cfg["iterations"]:
+    if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
-        raise ValueError(f"iterations={cfg['iterations']}: {done}")
+        raise ValueError(f"iterations={cfg.iterations}: {done}")
     # it went back to a checkpoint, and ended before it wrote the next one
     lowered = run.rollbacks() - int(number(note.get("rollbacks")))
     if lowered > 0:
@@ -93,26 +94,27 @@ def continue_run(cfg: dict[str, Any], iteration: Iteration) -> Opened:
     if group.rank == 0:
         rewrite_run(run, cfg, iteration, path, edited)
         if not is_over(cfg, note, iteration.iterations):
+            # a run that goes on has not ended: a report would read the old scores
             for name in ENDINGS:
                 (run.path / name).unlink(missing_ok=True)
     return run, note, cfg
 
 
 def rewrite_run(
-    run: Run, cfg: dict[str, Any], iteration: Iteration, checkpoint: Path, edited: dict[str, str]
+    run: Run, cfg: Config, iteration: Iteration, checkpoint: Path, edited: dict[str, str]
 ) -> None:
     """Drop what came after the checkpoint, and write the configuration that it continues with.
 
     edited: key → how config.yaml differs from what the checkpoint was trained with.
     """
-    changes = edited | resume.changes(resume.load_config(run, "here"), cfg)
+    changes = edited | resume.changes(resume.load_config(run, "here").plain, cfg.plain)
     changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
     changed = ", ".join(changes.values())
     if changes:
         since = f"from iteration {iteration.iterations} on this is not the run that was begun"
         errors.warn(f"warning: {changed}: {since}")
     run.checkpoints.forget(checkpoint)
-    run.configure(cfg | {"resume": None})
+    run.configure(cfg.plain | {"resume": None})
     for row in run.rewind(iteration.iterations)[-1:]:
         iteration.env.statistics.restore_means(row)
     for name, damaged in run.damaged().items():

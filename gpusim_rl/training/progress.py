@@ -2,7 +2,8 @@
 
 import time
 from contextlib import contextmanager
-from typing import Any
+
+from gpusim_rl.config.sections import Config
 
 
 def number(text: str | None, least: float = 0.0) -> float:
@@ -13,13 +14,13 @@ def number(text: str | None, least: float = 0.0) -> float:
         return least
 
 
-def is_over(cfg: dict[str, Any], note: dict[str, str], iterations: int) -> bool:
+def is_over(cfg: Config, note: dict[str, str], iterations: int) -> bool:
     """Whether a training needs no more than the iterations that it has done.
 
     note: of the checkpoint that it continues.
     """
-    reached = bool(cfg["stop_at"]) and number(note.get("success")) >= cfg["stop_at"]
-    return reached or iterations >= cfg["iterations"]
+    reached = bool(cfg.stop_at) and number(note.get("success")) >= cfg.stop_at
+    return reached or iterations >= cfg.iterations
 
 
 class Progress:
@@ -30,8 +31,8 @@ class Progress:
         note: of a checkpoint, with what `note` returned when it was saved.
     """
 
-    def __init__(self, cfg: dict[str, Any], note: dict[str, str]):
-        self.changes, self.every = bool(cfg["curriculum"]), cfg["eval_every"]
+    def __init__(self, cfg: Config, note: dict[str, str]):
+        self.changes, self.every = bool(cfg.curriculum), cfg.eval_every
         self.mean_return = number(note.get("return"), -1e12)
         self.judged = number(note.get("judged"), -2e12)
 
@@ -46,6 +47,7 @@ class Progress:
         It may if the mean return is higher. A schedule changes what a return means, and a return is
         noisy: so with a schedule no evaluation is left out, and without one each fourth is not.
         """
+        # an evaluation takes seconds: it is left out where no better score is likely
         return self.changes or not i % (4 * self.every) or self.mean_return > self.judged
 
     def note(self) -> dict[str, str]:

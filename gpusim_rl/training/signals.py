@@ -45,6 +45,7 @@ class Signals:
         if self.caught:
             if sys.stdout.isatty():
                 os.write(1, b"\x1b[?25h\n")  # the live table hid the cursor
+            # not sys.exit, whose cleaning up may wait for a device or a thread
             os._exit(128 + number)
         self.caught, self.when = number, time.monotonic()
         name = signal.Signals(number).name

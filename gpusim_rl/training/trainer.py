@@ -26,6 +26,7 @@ import torch
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration
+from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import described
@@ -78,27 +79,27 @@ class Trainer:
         OSError: its run directory cannot be written.
     """
 
-    def __init__(self, cfg: dict[str, Any]):
+    def __init__(self, cfg: Config):
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
-        cfg = cfg | {"threads": cfg["threads"] or torch.get_num_threads()}
+        cfg = cfg.replace({"threads": cfg.threads or torch.get_num_threads()})
         iteration, cfg, self.recipe = make_on_device(cfg, self.group)
         self.run, note, self.cfg = open_run(cfg, iteration)
-        log, metrics = self.cfg["log"], (*METRICS, *iteration.metrics)
+        metrics = (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
-            log["name"] if first else "none",
-            log,
+            self.cfg.log.name if first else "none",
+            self.cfg.plain["log"],
             self.run.path,
-            self.cfg,
+            self.cfg.plain,
             done=iteration.iterations,
             metrics=metrics,
         )
         self.begun = time.time()
-        title = f"{self.cfg['task']['name']} · {self.cfg['num_envs']} worlds · {self.run.path}"
+        title = f"{self.cfg.task.name} · {self.cfg.num_envs} worlds · {self.run.path}"
         self.table = Dashboard(
-            title, self.cfg["iterations"], iteration.iterations, metrics=metrics, quiet=not first
+            title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
         )
-        every = self.cfg["film_every"] if first else None
+        every = self.cfg.film_every if first else None
         self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
@@ -164,8 +165,8 @@ class Trainer:
         """The scores of the final evaluation, printed; empty in all processes but the first."""
         if self.group.rank > 0:
             return {}
-        seconds, episodes = self.loop.stopwatch.seconds, self.cfg["episodes"]
-        task, self.seen = self.cfg["task"], Seen()
+        seconds, episodes = self.loop.stopwatch.seconds, self.cfg.episodes
+        task, self.seen = self.cfg.task, Seen()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
             scores = evaluate(task, self.loop.iteration, evaluation.SEED, episodes, self.seen)
@@ -188,7 +189,7 @@ class Trainer:
         self.run.json("eval.json", scores)
         ranges, share = self.seen.ranges(), scores.get("success")
         self.run.json(READINGS, evaluated(self.loop.iteration, share, ranges))
-        if self.cfg["export"] == "none":  # one of an earlier iteration would not be this policy
+        if self.cfg.export == "none":  # one of an earlier iteration would not be this policy
             (self.run.path / "policy.onnx").unlink(missing_ok=True)
         else:
             export_policy(self.loop.iteration, self.cfg, self.run.path)
@@ -208,7 +209,7 @@ class Trainer:
 
 
 def evaluate(
-    section: dict[str, Any],
+    section: TaskSection,
     iteration: Iteration,
     seed: int,
     episodes: int,
@@ -220,7 +221,7 @@ def evaluate(
 
     section: of the configuration, with the task's weights and noise.
     """
-    keys = {key: section[key] for key in ("weights", "noise")}
+    keys: dict[str, Any] = {"weights": section.weights, "noise": section.noise}
     keys |= dict(seed=seed, episodes=episodes, before_step=watch)
     keys["progress"] = partial(print, flush=True) if watch else None
     scores = evaluation.evaluate(iteration.policy, task or iteration.env.task, **keys)
@@ -228,11 +229,12 @@ def evaluate(
     return scores
 
 
-def success(cfg: dict[str, Any], iteration: Iteration) -> float:
+def success(cfg: Config, iteration: Iteration) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
-    task, section, plan = iteration.env.task, cfg["task"], iteration.schedule
+    task, section, plan = iteration.env.task, cfg.task, iteration.schedule
     if plan.needs_evaluation:
         mean = iteration.env.success.item()  # at an evaluation, outside the iteration
-        task, section = plan.task_now(task, cfg, mean)
+        task, values = plan.task_now(task, cfg.plain, mean)
+        section = TaskSection.of(values)
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
     return evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0

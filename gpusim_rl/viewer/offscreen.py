@@ -97,6 +97,7 @@ def check_context(context_class: type) -> bool:
     return any(software in name for software in (b"llvmpipe", b"softpipe", b"swrast"))
 
 
+# Why: docs/decisions/0054-opengl-and-triton.md
 def load_triton() -> None:
     """Load triton's library, where triton is installed, before OpenGL is used.
 
@@ -132,6 +133,7 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
     before = getattr(gl_context, "GLContext", missing)
     try:
         fast = check_context(context_class)
+        # MuJoCo chose a backend as it was imported, perhaps one that does not work here
         gl_context.GLContext = context_class  # where mujoco.Renderer looks it up
         if fast:
             model.vis.quality.offsamples = 0

@@ -43,6 +43,7 @@ def plain_columns(about: Mapping[str, Any]) -> list[int]:
 BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
 
+# Why: docs/decisions/0071-goals-are-plain-bodies.md
 def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:
     """Move the body that shows a command (n,) to it, if the model has one. In place.
 

@@ -137,9 +137,9 @@ def follow(window: Any, model: Any) -> None:
 def draw_command(scene: Any, rollout: Any, data: Any) -> None:
     """Draw the last command as an arrow in an otherwise empty scene, if it is a velocity."""
     scene.ngeom = 0
-    if rollout and rollout.asked is not None and data.model.njnt:
+    if rollout and rollout.command is not None and data.model.njnt:
         reach = whole(data.model, data).distance / 2.5
-        arrow = command_arrow(rollout.about, rollout.asked, data, reach)
+        arrow = command_arrow(rollout.about, rollout.command, data, reach)
         if arrow:
             add_arrow(scene, *arrow)
 

@@ -18,6 +18,7 @@ class Pace:
     def wait(self) -> float:
         """Seconds until the next step is due."""
         now = time.perf_counter()
+        # after a long picture, steps in a burst would look like a jump
         self.due = max(self.due, now - BEHIND)
         return self.due - now
 

@@ -19,6 +19,7 @@ from websockets.http11 import Request, Response
 
 LOOPBACK = "127.0.0.1"
 PORT = 8080
+# Why: docs/decisions/0058-a-page-for-one-machine.md
 # Nothing is loaded from elsewhere, and no other page may hold this one in a frame.
 POLICY = (
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:;"

@@ -65,7 +65,7 @@ class OnTerrain(Task):
     @cached_property
     def patches(self) -> Patches:
         own = {k: v for k, v in self.terrain.items() if k not in ("up", "down", "moves")}
-        return Patches(self.mjm, device=self.device, known=self.kinds, **own)
+        return Patches(self.mjm, device=self.device, choices=self.kinds, **own)
 
     def evaluation(self) -> Self:
         """Other patches of all levels, which stay."""
@@ -74,13 +74,14 @@ class OnTerrain(Task):
         return replace(super().evaluation(), terrain=self.terrain | judged)
 
     def begin(self, n: int, rng: Rng, ended: State | None = None) -> Values:
-        return self.patches.place(super().begin(n, rng, ended), rng)
+        return self.patches.place_on_patches(super().begin(n, rng, ended), rng)
 
     def start(self, n: int, rng: Rng) -> Values:
         zero = torch.zeros(n, device=self.device)
         distances = dict(progress=zero, wanted=zero.clone(), relevelled=zero > 0)
         return super().start(n, rng) | self.patches.draw(rng) | distances
 
+    # Why: docs/decisions/0036-levels-are-memory.md
     def next_start(self, start: Values, ended: State, rng: Rng) -> Values:
         start = super().next_start(start, ended, rng) | {"kind": ended.kind}
         if not self.terrain["moves"]:

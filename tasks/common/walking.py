@@ -159,6 +159,7 @@ class Walking(Task):
         turned = 2 * math.pi * (s.phase[:, None] + self.lateness)
         return self.moving(s)[:, None] * turned.sin().clamp(min=0)
 
+    # Why: docs/decisions/0037-the-clock-moves-the-legs.md
     def bends(self, s: State) -> Tensor:
         """(B, nu) how far the clock bends the joints of swinging legs [rad]."""
         return (self.swing(s)[:, :, None] * self.bend).flatten(1)

@@ -121,7 +121,7 @@ def make_sb3(args: argparse.Namespace) -> Any:
 
 def learn_sb3(args: argparse.Namespace) -> dict[str, Any]:
     """Stable-Baselines3's training, judged ten times; the last is what counts."""
-    from gpusim_rl.tools.bench.trial import Clock
+    from gpusim_rl.tools.bench.training_run import Clock
 
     begun = time.perf_counter()
     model = make_sb3(args)
@@ -157,8 +157,9 @@ def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
     begun = time.perf_counter()
     import torch
 
-    from gpusim_rl.tools.bench.trial import Clock, keep_actors, warm_up
-    from gpusim_rl.training import trainer as program
+    from gpusim_rl.commands.train import configure
+    from gpusim_rl.tools.bench.training_run import Clock, keep_actors, warm_up
+    from gpusim_rl.training.trainer import Trainer
 
     own = [
         f"task={args.task}",
@@ -169,7 +170,7 @@ def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
         "episodes=1",
     ]
     run = Path(args.out).with_name("run")  # in the temporary folder of `worker`
-    trainer = program.Trainer(program.configure(*own, *words, f"run_dir={run}"))
+    trainer = Trainer(configure(*own, *words, f"run_dir={run}"))
     learner = trainer.loop.iteration
     warm_up(learner)
     start_s, clock = time.perf_counter() - begun, Clock()

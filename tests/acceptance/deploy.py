@@ -95,9 +95,10 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
     opened = Run.open(run)
     settings = load_config(opened)
     ppo = make_iteration(
-        settings | {"sim": {"name": "native", "threads": 0}, "device": "cpu"}, num_envs=1
+        settings.replace({"sim": {"name": "native", "threads": 0}, "device": "cpu"}), num_envs=1
     )
-    task, numbers = ppo.env.task, {key: settings["task"][key] for key in ("weights", "noise")}
+    task = ppo.env.task
+    numbers = {"weights": settings.task.weights, "noise": settings.task.noise}
     if expect is None:
         ppo.policy.load(load(opened.checkpoints.latest())[0], str(opened.checkpoints.latest()))
         expect = evaluate(ppo.policy, task, **numbers, episodes=count)["success"]

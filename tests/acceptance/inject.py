@@ -23,8 +23,8 @@ from gpusim_rl import build
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.commands import train
-from gpusim_rl.config import compose
 from gpusim_rl.runs.run import Run
+from tests.worlds import make_config
 
 VALUES = (float("nan"), float("inf"), float("-inf"))
 KINDS = ("physics", "observation", "reward", "gradient")
@@ -119,12 +119,12 @@ def main() -> None:
     parser.add_argument("--expect", type=float, default=0.996)
     args, words = parser.parse_known_args()
     path = Path(tempfile.mkdtemp(prefix="accept-inject-")) / "run"
-    cfg = compose.compose_plain("config", ["task=quadruped", "log=none", f"run_dir={path}", *words])
+    cfg = make_config("task=quadruped", "log=none", f"run_dir={path}", *words)
     make, made = build.make_iteration, []
 
     def make_iteration(*a: Any, **k: Any) -> Iteration:
         ppo = make(*a, **k)
-        made.append(Injections(ppo, args.count, cfg["iterations"], args.draw))
+        made.append(Injections(ppo, args.count, cfg.iterations, args.draw))
         return ppo
 
     build.make_iteration = make_iteration

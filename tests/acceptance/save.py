@@ -16,6 +16,7 @@ from time import perf_counter
 
 from gpusim_rl.build import make_iteration
 from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import CheckpointWriter
 
@@ -26,10 +27,10 @@ def measure(pairs: int, num_envs: int) -> tuple[Times, float]:
     """(seconds of each iteration: the whole, what a save keeps the training for, what the writing
     takes; megabytes of a save)."""
     words = ["task=quadruped", "sim=native", "device=cpu", f"num_envs={num_envs}"]
-    cfg = compose.compose_plain("config", words)
+    cfg = Config.of(compose.compose_plain("config", words))
     ppo = make_iteration(cfg)
     with tempfile.TemporaryDirectory() as folder:
-        writer = CheckpointWriter(Run.create(Path(folder) / "run", cfg), print)
+        writer = CheckpointWriter(Run.create(Path(folder) / "run", cfg.plain), print)
 
         def iteration(saves: bool) -> tuple[float, float, float]:
             """An iteration, and all that belongs to it."""

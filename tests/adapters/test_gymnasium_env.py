@@ -18,9 +18,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-import gpusim_rl.adapters.gymnasium_env
+from gpusim_rl.adapters import gymnasium_env
+from tests.adapters.conftest import KEYS
 
-KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}
 HONEST = (
     "minimum value is -infinity",
     "maximum value is infinity",
@@ -28,28 +28,18 @@ HONEST = (
 )
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
-    monkeypatch.chdir(tmp_path)
-
-
-def make(
-    task: str = "quadruped", num_envs: int = 4, **keys
-) -> gpusim_rl.adapters.gymnasium_env.Worlds:
-    return gpusim_rl.adapters.gymnasium_env.make(task, num_envs, **(KEYS | keys))
+def make(task: str = "quadruped", num_envs: int = 4, **keys) -> gymnasium_env.Worlds:
+    return gymnasium_env.make(task, num_envs, **(KEYS | keys))
 
 
 def play(
-    worlds: gpusim_rl.adapters.gymnasium_env.Worlds, steps: int = 12, seed: int | None = None
+    worlds: gymnasium_env.Worlds, steps: int = 12, seed: int | None = None
 ) -> list[np.ndarray]:
     """Observations, rewards and critic's views of the first four worlds from a reset on, under
     fixed actions."""
     obs, info = worlds.reset(seed=seed)
-    seen, plan = (
-        [obs, info["critic"]],
-        np.random.default_rng(0).uniform(-1, 1, (steps, 16, *worlds.action_space.shape[1:])),
-    )
+    shape, seen = (steps, 16, *worlds.action_space.shape[1:]), [obs, info["critic"]]
+    plan = np.random.default_rng(0).uniform(-1, 1, shape)
     for action in plan[:, : worlds.num_envs]:
         obs, reward, _, _, info = worlds.step(action)
         seen += [obs, reward, info["critic"]]
@@ -72,22 +62,17 @@ def test_gymnasiums_checker_passes(task):
         warnings.simplefilter("always")
         check_env(world.unwrapped)
     world.close()
-    assert [
-        str(w.message) for w in said if not any(known in str(w.message) for known in HONEST)
-    ] == []
+    said = [str(w.message) for w in said]
+    assert [line for line in said if not any(honest in line for honest in HONEST)] == []
 
 
 def test_make_vec_is_make():
     """`gymnasium.make_vec` and `make` give the same worlds, with the task's widths and limits."""
-    worlds, other = (
-        make(seed=5),
-        gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=4, seed=5, **KEYS),
-    )
+    worlds = make(seed=5)
+    other = gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=4, seed=5, **KEYS)
     no, _, nu = worlds.env.dims
-    assert (
-        isinstance(other, gpusim_rl.adapters.gymnasium_env.Worlds)
-        and worlds.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    )
+    assert isinstance(other, gymnasium_env.Worlds)
+    assert worlds.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert worlds.observation_space.shape == (4, no) and worlds.single_action_space.shape == (nu,)
     assert worlds.action_space.high.max() == worlds.env.task.clip == -worlds.action_space.low.min()
     one, two = play(worlds), play(other)
@@ -104,10 +89,8 @@ def test_wrappers_agree():
         _, reward, _, truncated, infos = worlds.step(worlds.action_space.sample())
         total += reward
         assert truncated.all() == (step == 3) == ("final_obs" in infos[0])
-    assert (
-        np.allclose([info["episode"]["r"] for info in infos], total)
-        and infos[2]["episode"]["l"] == 4
-    )
+    assert np.allclose([info["episode"]["r"] for info in infos], total)
+    assert infos[2]["episode"]["l"] == 4
     assert infos[3]["final_obs"].shape == (5,) and infos[3]["final_info"]["fault"] == np.False_
 
 
@@ -115,10 +98,7 @@ def test_a_world_of_its_own_ends_where_it_was():
     """The single environment returns the last observation at the end, the vector one the first of
     the next episode."""
     keys = KEYS | {"task.episode": 0.1}
-    world, worlds = (
-        gpusim_rl.adapters.gymnasium_env.World("cartpole", **keys),
-        make("cartpole", 1, **{"task.episode": 0.1}),
-    )
+    world, worlds = gymnasium_env.World("cartpole", **keys), make("cartpole", 1, **keys)
     assert np.array_equal(world.reset(seed=2)[0], worlds.reset(seed=2)[0][0])
     for _ in range(2):
         obs, _, terminated, truncated, info = world.step(np.ones(1))
@@ -132,21 +112,17 @@ def test_a_world_of_its_own_ends_where_it_was():
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_a_seed_is_exact(sim):
-    """The same seed gives the same episode bit by bit, whatever was played before; another, or
-    none, gives another."""
+    """A seed gives its episode bit by bit, whatever was played before; another, or none, gives
+    another."""
     keys = {"sim": sim} | ({"sim.threads": 1} if sim == "native" else {})
     worlds, fresh = (
-        gpusim_rl.adapters.gymnasium_env.make("quadruped", 4, device="cpu", **keys, seed=seed)
-        for seed in (3, 8)
+        gymnasium_env.make("quadruped", 4, device="cpu", **keys, seed=seed) for seed in (3, 8)
     )
     first = play(worlds, seed=7)
     going_on = play(worlds)
     assert not same(first, going_on)
-    assert (
-        same(play(worlds, seed=7), first)
-        and same(play(worlds), going_on)
-        and same(play(fresh, seed=7), first)
-    )
+    assert same(play(worlds, seed=7), first) and same(play(worlds), going_on)
+    assert same(play(fresh, seed=7), first)
     assert not same(play(worlds, seed=8), first)
 
 
@@ -156,9 +132,7 @@ def test_a_seed_is_that_of_train():
     seen = play(make(), seed=6)
     assert same(play(make(num_envs=9), seed=6), seen)
     env = make_env(num_envs=4, seed=6, stagger=False)
-    assert np.array_equal(env.observation.actor.numpy(), seen[0]) and np.array_equal(
-        env.observation.critic.numpy(), seen[1]
-    )
+    assert same([view.numpy() for view in env.observation], seen[:2])
 
 
 # -- ends of episodes ------------------------------------------------------------------------------
@@ -219,13 +193,9 @@ def test_a_time_out_is_truncated_and_shows_its_end():
         _, unbroken, _, _, going_on = twin.step(action)
         assert truncated.all() == (step == 4) == ("final_obs" in info) and not terminated.any()
     no = obs.shape[1]
-    assert np.array_equal(
-        np.stack(info["final_obs"]), going_on["critic"][:, :no]
-    ) and np.array_equal(reward, unbroken)
-    assert (
-        np.array_equal(info["final_info"]["critic"], going_on["critic"])
-        and info["_final_obs"].all()
-    )
+    ends = [np.stack(info["final_obs"]), reward, info["final_info"]["critic"]]
+    assert same(ends, [going_on["critic"][:, :no], unbroken, going_on["critic"]])
+    assert info["_final_obs"].all()
     assert (np.stack(info["final_obs"]) != obs).any(1).all() and not info["fault"].any()
 
 
@@ -240,23 +210,12 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
     worlds.env.sim.qvel[2, 0] = float("nan")
     obs, reward, terminated, truncated, info = worlds.step(rest)
     untouched, paid, *_ = twin.step(rest)
-    assert terminated.tolist() == [True, False, False, False] and truncated.tolist() == [
-        False,
-        False,
-        True,
-        False,
-    ]
-    assert (
-        info["fault"].tolist()
-        == info["final_info"]["fault"].tolist()
-        == [False, False, True, False]
-    )
-    assert info["_final_obs"].tolist() == info["_final_info"].tolist() == [True, False, True, False]
-    assert (
-        info["final_obs"][1] is None
-        and not info["final_obs"][2].any()
-        and info["final_obs"][0].any()
-    )
+    fell, lost = np.eye(4, dtype=bool)[[0, 2]]
+    final = info["final_obs"]
+    assert same([terminated, truncated], [fell, lost])
+    assert same([info["fault"], info["final_info"]["fault"]], [lost, lost])
+    assert same([info["_final_obs"], info["_final_info"]], [fell | lost] * 2)
+    assert final[1] is None and not final[2].any() and final[0].any()
     assert np.isfinite(obs).all() and reward[2] == 0
     assert np.array_equal(obs[1::2], untouched[1::2]) and np.array_equal(reward[1::2], paid[1::2])
 
@@ -267,10 +226,7 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
 @pytest.mark.parametrize(
     "call, says",
     [
-        (
-            dict(task="nope"),
-            "unknown task 'nope': choose one of ant, cartpole, drone",
-        ),
+        (dict(task="nope"), "unknown task 'nope': choose one of ant, cartpole, drone"),
         (dict(task="cartpole", sim="nope"), "unknown sim 'nope': choose one of"),
         (dict(task="cartpole", num_env=3), "unknown key 'num_env': did you mean num_envs"),
         (dict(task="cartpole", num_envs=0), "num_envs=0: expected a whole number from 1 to"),
@@ -291,10 +247,10 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
     ],
 )
 def test_a_mistake_is_one_line(call, says, capsys):
-    """What train.py would answer in one line is a ValueError with that line, before or while
-    building, and prints nothing."""
+    """A mistake is a ValueError with the line that train.py would print, before or while building,
+    and prints nothing."""
     with pytest.raises(ValueError, match=re.escape(says)) as error:
-        gpusim_rl.adapters.gymnasium_env.make(**call)
+        gymnasium_env.make(**call)
     assert "\n" not in str(error.value) and capsys.readouterr() == ("", "")
 
 

@@ -15,24 +15,15 @@ if not shutil.which("git"):
 
 from rsl_rl.runners import OnPolicyRunner
 
-import gpusim_rl.adapters.rsl_rl_env
-
-KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
-    monkeypatch.chdir(tmp_path)
+from gpusim_rl.adapters import rsl_rl_env
+from tests.adapters.conftest import KEYS
 
 
 def test_a_step_is_the_envs():
     """Views, rewards and ends are an Env's under the same actions; a time-out and a fault are
     `time_outs`, a fall is not."""
-    worlds, env = (
-        gpusim_rl.adapters.rsl_rl_env.make("quadruped", 4, seed=3, **KEYS),
-        make_env(num_envs=4, seed=3, stagger=False),
-    )
+    worlds = rsl_rl_env.make("quadruped", 4, seed=3, **KEYS)
+    env = make_env(num_envs=4, seed=3, stagger=False)
     assert (worlds.num_envs, worlds.num_actions, worlds.max_episode_length) == (4, 12, 1000)
     first = worlds.get_observations()
     for each in (worlds.env, env):
@@ -44,9 +35,8 @@ def test_a_step_is_the_envs():
     action = torch.full((4, 12), 0.1)
     step = env.step(action)
     obs, reward, done, extras = worlds.step(action)
-    assert torch.equal(obs["policy"], step.observation.actor) and torch.equal(
-        obs["critic"], step.observation.critic
-    )
+    assert torch.equal(obs["policy"], step.observation.actor)
+    assert torch.equal(obs["critic"], step.observation.critic)
     assert torch.equal(reward, step.reward) and done.tolist() == [1, 0, 1, 1]
     assert extras["time_outs"].tolist() == [0, 0, 1, 1] and extras["log"]["/fault"].item() == 0.25
     # The first observation is not written again.
@@ -56,7 +46,7 @@ def test_a_step_is_the_envs():
 
 def test_nothing_is_read_on_the_host():
     """A step reads no tensor on the host but for the native engine's own, which is there."""
-    worlds = gpusim_rl.adapters.rsl_rl_env.make("quadruped", 4, **KEYS)
+    worlds = rsl_rl_env.make("quadruped", 4, **KEYS)
     sim, action = worlds.env.sim, torch.zeros(4, 12)
     worlds.step(action)
     with guard((sim, "step"), (sim, "reset")) as switch:
@@ -68,13 +58,11 @@ def test_nothing_is_read_on_the_host():
 def test_the_real_runner_trains():
     """Two iterations of rsl_rl's OnPolicyRunner, time-outs among them, change the actor; and its
     rewards are ours."""
-    worlds = gpusim_rl.adapters.rsl_rl_env.make("quadruped", 8, **KEYS, **{"task.episode": 0.1})
+    worlds = rsl_rl_env.make("quadruped", 8, **KEYS, **{"task.episode": 0.1})
     runner = OnPolicyRunner(worlds, rsl_config(8), device="cpu")
     before = {name: value.clone() for name, value in runner.alg.actor.state_dict().items()}
     runner.learn(2, init_at_random_ep_len=True)
-    assert all(
-        not torch.equal(value, before[name])
-        for name, value in runner.alg.actor.state_dict().items()
-    )
+    after = runner.alg.actor.state_dict()
+    assert not any(torch.equal(value, after[name]) for name, value in before.items())
     metrics = worlds.env.metrics()
     assert metrics["length"] == pytest.approx(0.1, abs=0.02) and metrics["fault"] == 0

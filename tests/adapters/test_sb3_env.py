@@ -10,24 +10,16 @@ pytest.importorskip(
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecMonitor
 
-import gpusim_rl.adapters.gymnasium_env
-import gpusim_rl.adapters.sb3_env
+from gpusim_rl.adapters import gymnasium_env, sb3_env
 from tests.acceptance.adapters import CARTPOLE, judge
-
-KEYS = {"sim": "native", "sim.threads": 1, "device": "cpu"}
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
-    monkeypatch.chdir(tmp_path)
+from tests.adapters.conftest import KEYS
 
 
 def test_ends_are_told_as_stable_baselines3_has_them():
     """A time-out has its last observation and is bootstrapped, a fall is not, nor a fault; other
     infos are empty."""
-    env = gpusim_rl.adapters.sb3_env.make("quadruped", 4, **KEYS)
-    twin = gpusim_rl.adapters.gymnasium_env.make("quadruped", 4, **KEYS)
+    env = sb3_env.make("quadruped", 4, **KEYS)
+    twin = gymnasium_env.make("quadruped", 4, **KEYS)
     env.seed(1)
     assert np.array_equal(env.reset(), twin.reset(seed=1)[0])
     for worlds in (env.worlds, twin):
@@ -37,11 +29,8 @@ def test_ends_are_told_as_stable_baselines3_has_them():
     rest = np.zeros((4, 12), np.float32)
     obs, reward, done, infos = env.step(rest)
     others = twin.step(rest)
-    assert (
-        np.array_equal(obs, others[0])
-        and np.array_equal(reward, others[1])
-        and done.tolist() == [True, False, True, True]
-    )
+    assert np.array_equal(obs, others[0]) and np.array_equal(reward, others[1])
+    assert done.tolist() == [True, False, True, True]
     assert [info.get("TimeLimit.truncated") for info in infos] == [False, None, False, True]
     assert infos[1] == {} and [i for i in range(4) if infos[i].get("fault")] == [2]
     for i in (0, 2, 3):
@@ -50,20 +39,17 @@ def test_ends_are_told_as_stable_baselines3_has_them():
 
 def test_seeds_are_used_once():
     """`seed` gives the next reset its seed, and the one after it goes on."""
-    env = gpusim_rl.adapters.sb3_env.make("cartpole", 2, **KEYS)
+    env = sb3_env.make("cartpole", 2, **KEYS)
     env.seed(3)
     first, second = env.reset(), env.reset()
     env.seed(3)
-    assert (
-        np.array_equal(env.reset(), first)
-        and np.array_equal(env.reset(), second)
-        and not np.array_equal(first, second)
-    )
+    assert np.array_equal(env.reset(), first) and np.array_equal(env.reset(), second)
+    assert not np.array_equal(first, second)
 
 
 def test_asked_of_all_or_refused():
     """Attributes are those of the worlds; what would be done to some worlds is refused."""
-    env = gpusim_rl.adapters.sb3_env.make("cartpole", 3, **KEYS)
+    env = sb3_env.make("cartpole", 3, **KEYS)
     assert (
         env.get_attr("num_envs", [0, 2]) == [3, 3] and env.env_is_wrapped(VecMonitor) == [False] * 3
     )
@@ -74,20 +60,12 @@ def test_asked_of_all_or_refused():
 def test_stable_baselines3_learns_cartpole():
     """PPO of Stable-Baselines3 swings the pole up: six times the return and more after 51,200
     steps."""
-    env = gpusim_rl.adapters.sb3_env.make("cartpole", 256, seed=1, **KEYS)
-    model = PPO(
-        "MlpPolicy",
-        VecMonitor(env),
-        policy_kwargs=dict(net_arch=[64, 64]),
-        seed=1,
-        device="cpu",
-        **CARTPOLE,
-    )
+    env = sb3_env.make("cartpole", 256, seed=1, **KEYS)
+    net = dict(net_arch=[64, 64])
+    model = PPO("MlpPolicy", VecMonitor(env), policy_kwargs=net, seed=1, device="cpu", **CARTPOLE)
     before = judge(model, env.worlds)["return"]
     model.learn(50_000)
     after = judge(model, env.worlds)["return"]
     assert before < 0.5 and after > 3
-    assert (
-        len(model.ep_info_buffer) == 100
-        and model.ep_info_buffer[0]["l"] == env.worlds.env.task.horizon
-    )
+    assert len(model.ep_info_buffer) == 100
+    assert model.ep_info_buffer[0]["l"] == env.worlds.env.task.horizon

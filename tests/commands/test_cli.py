@@ -26,7 +26,7 @@ from gpusim_rl.runs.run import Run
 from tests.command_lines import EXPORTED, SMALL, TINY, command, environment, refused, succeed
 from tests.films import gray_film
 from tests.wandb_file import read_wandb
-from tests.worlds import ROOT, make_env, make_ppo
+from tests.worlds import ROOT, make_config, make_env, make_ppo
 
 TRAIN = {
     "sim=warp sim.conditional=true graph=whole": "use graph=parts",
@@ -225,7 +225,7 @@ def test_what_is_built_answers_for_its_numbers(line):
     """A number out of its range is a ValueError with key, value and range where it is used;
     train.py makes it one line."""
     with pytest.raises(ValueError, match=re.escape(BUILD[line])):
-        build.make_iteration(compose.compose_plain("config", ["num_envs=4", *line.split()]))
+        build.make_iteration(make_config("num_envs=4", *line.split()))
 
 
 @pytest.mark.parametrize("line", PLAY)

@@ -203,7 +203,7 @@ def test_evaluate(here, trained):
     settings = resume.load_config(Run(trained))
     ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
-    weights, noise = settings["task"]["weights"], settings["task"]["noise"]
+    weights, noise = settings.task.weights, settings.task.noise
     assert scores == evaluate(
         ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
     )

@@ -10,12 +10,13 @@ from gpusim_rl.commands.train import configure
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.recipe import choose_recipe
 from gpusim_rl.config.resume import check_training
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.memory import OutOfMemory
 from gpusim_rl.sim import factory
 from gpusim_rl.training import memory
 from tests.command_lines import refused, succeed
-from tests.worlds import TASKS
+from tests.worlds import TASKS, make_config
 
 SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "export=none", "report=false")
 SMALL += ("log=none",)
@@ -26,7 +27,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "choose", lambda name, device: ("warp", "cuda"))
 
 
-def configured(section: Any, *words: str) -> dict[str, Any]:
+def configured(section: Any, *words: str) -> Config:
     """The configuration of a command line, with another section `gpu` in the task's file."""
     cfg = compose_plain("config", ["task=cartpole", *words])
     return check_training(cfg | {"gpu": section}, ["task=cartpole", *words])
@@ -36,17 +37,17 @@ def configured(section: Any, *words: str) -> dict[str, Any]:
 def test_a_gpu_has_its_own_numbers(monkeypatch, task):
     """On a GPU the section replaces the file's numbers and nothing else; on the CPU nothing."""
     cfg = configure(f"task={task}")
-    if not cfg["gpu"]:  # nothing pays there, as far as is known
+    if not cfg.gpu:  # nothing pays there, as far as is known
         on_a_gpu(monkeypatch)
         assert choose_recipe(cfg) == (cfg, {})
         return
     here, given = choose_recipe(cfg)
-    assert here == cfg | {"gpu": {}} and given == {}
+    assert here == cfg.replace({"gpu": {}}) and given == {}
     on_a_gpu(monkeypatch)
     there, given = choose_recipe(cfg)
-    assert there["num_envs"] == given["num_envs"] == cfg["gpu"]["num_envs"] > cfg["num_envs"]
-    assert there["task"] == cfg["task"] and there["gpu"] == {}
-    assert there["num_steps"] % there["algo"]["num_minibatches"] == 0
+    assert there.num_envs == given["num_envs"] == cfg.plain["gpu"]["num_envs"] > cfg.num_envs
+    assert there.task == cfg.task and there.gpu == {}
+    assert there.num_steps % there.plain["algo"]["num_minibatches"] == 0
 
 
 def test_the_command_line_wins(monkeypatch):
@@ -54,11 +55,11 @@ def test_the_command_line_wins(monkeypatch):
     on_a_gpu(monkeypatch)
     section = {"num_envs": 4096, "num_steps": 16, "algo": {"update_epochs": 7, "gamma": 0.9}}
     cfg, given = choose_recipe(configured(section, "num_envs=64", "algo.gamma=0.95"))
-    assert (cfg["num_envs"], cfg["num_steps"], cfg["algo"]["gamma"]) == (64, 16, 0.95)
+    assert (cfg.num_envs, cfg.num_steps, cfg.plain["algo"]["gamma"]) == (64, 16, 0.95)
     assert given == {"num_steps": 16, "algo.update_epochs": 7}
-    assert cfg["algo"]["update_epochs"] == 7 and cfg["algo"]["hidden"] == [64, 64]
-    assert configured(section, "algo=ppo")["gpu"] == {"num_envs": 4096, "num_steps": 16}
-    assert choose_recipe(configure("task=cartpole", "gpu.num_envs=99"))[0]["num_envs"] == 99
+    assert cfg.plain["algo"]["update_epochs"] == 7 and cfg.plain["algo"]["hidden"] == [64, 64]
+    assert configured(section, "algo=ppo").gpu == {"num_envs": 4096, "num_steps": 16}
+    assert choose_recipe(configure("task=cartpole", "gpu.num_envs=99"))[0].num_envs == 99
 
 
 @pytest.mark.parametrize(
@@ -91,16 +92,16 @@ def test_a_run_keeps_its_own_numbers(tmp_path, monkeypatch):
     on_a_gpu(monkeypatch)
     monkeypatch.chdir(tmp_path)
     cfg, given = choose_recipe(configure("resume=run", "device=auto"))
-    assert cfg["num_envs"] == 8 and given == {}
+    assert cfg.num_envs == 8 and given == {}
     # a scheduler starts the same line again
     again = ("task=cartpole", "auto_resume=true", "run_dir=run", "gpu.num_envs=16")
     cfg, given = choose_recipe(configure(*again))
-    assert cfg["num_envs"] == 8 and given == {}
+    assert cfg.num_envs == 8 and given == {}
 
 
-def limited(make_ppo: Any, most: int, cfg: dict[str, Any], worlds: int | None = None, **keys: Any):
+def limited(make_ppo: Any, most: int, cfg: Config, worlds: int | None = None, **keys: Any):
     """`make_ppo` on a device where `most` worlds fit."""
-    worlds = worlds or cfg["num_envs"]
+    worlds = worlds or cfg.num_envs
     if worlds > most:
         raise OutOfMemory(f"out of memory with num_envs={worlds}")
     return make_ppo(cfg, worlds, **keys)
@@ -108,13 +109,13 @@ def limited(make_ppo: Any, most: int, cfg: dict[str, Any], worlds: int | None = 
 
 def test_as_many_worlds_as_fit(monkeypatch, capsys):
     """Worlds of the section that do not fit become the most that do; a user's number is kept."""
-    cfg = compose_plain("config", ["task=cartpole", *SMALL, "device=cpu", "num_envs=4096"])
+    cfg = make_config("task=cartpole", *SMALL, "device=cpu", "num_envs=4096")
     own = memory.make_iteration
     monkeypatch.setattr(memory, "make_iteration", partial(limited, own, 1000))
     plan = memory.Plan(*(dict.fromkeys(memory.PARTS, x) for x in (0.0, 1.0)), free=4000)
     monkeypatch.setattr(memory, "measure", lambda build, unit: plan)
     ppo, fitting = memory.make_fitting(cfg, SINGLE, {"num_envs": 4096})
-    assert ppo.env.num_envs == fitting["num_envs"] == plan.largest == 600
+    assert ppo.env.num_envs == fitting.num_envs == plan.largest == 600
     said = capsys.readouterr().err
     assert said == (
         "warning: out of memory with num_envs=4096; so num_envs=600, the most that fit\n"
@@ -125,7 +126,7 @@ def test_as_many_worlds_as_fit(monkeypatch, capsys):
 
 def test_the_plan_is_measured_where_little_fits(monkeypatch):
     """Where the larger of the two measured numbers does not fit, smaller ones are measured."""
-    cfg = compose_plain("config", ["task=cartpole", *SMALL, "device=cpu"])
+    cfg = make_config("task=cartpole", *SMALL, "device=cpu")
     monkeypatch.setattr(memory, "FEW", {"cpu": 64})
     free = partial(memory.make_iteration, cfg)
     tight = partial(limited, memory.make_iteration, 100, cfg)

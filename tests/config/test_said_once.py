@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpusim_rl.config.compose import build, flatten
-from gpusim_rl.config.validate import arguments, require
+from gpusim_rl.core.sections import arguments, require
 from gpusim_rl.deploy import describe, runtime
 from gpusim_rl.training import metric_writers
 from gpusim_rl.web.requirements import VERSIONS

@@ -18,6 +18,7 @@ from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
+from gpusim_rl.core.ranges import SHARE
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.play import replay
 from gpusim_rl.robots.models import find_mjcf
@@ -79,7 +80,7 @@ def test_numbers_of_an_algorithm(here):
     words = ["task=cartpole", "algo=mine", "algo.hidden=9", moving]
     cfg = compose.compose_plain("config", words)
     assert cfg["algo"] == {"name": "mine", "elite": 0.2, "hidden": 9} and cfg["num_envs"] == 256
-    assert resume.check_training(cfg, words)["algo_code"] == "here"
+    assert resume.check_training(cfg, words).algo_code == "here"
     with pytest.raises(ValueError, match=r"unknown key 'algo\.clip_coef'"):
         compose.compose_plain("config", ["algo=mine", "algo.clip_coef=0.1"])
 
@@ -90,8 +91,8 @@ def test_other_numbers_for_ppo(here):
     del numbers["name"]
     (here / "conf" / "algo" / "tuned.yaml").write_text(yaml.safe_dump(numbers))
     tuned = commands.configure("task=quadruped", "algo=tuned")
-    assert tuned["algo"]["name"] == "ppo" and tuned["algo"]["max_grad_norm"] == 0.5
-    assert tuned["algo_code"] is None
+    assert tuned.algo.name == "ppo" and tuned.algo.settings.max_grad_norm == 0.5
+    assert tuned.algo_code is None
 
 
 def test_settings_of_a_learner(here):
@@ -99,16 +100,17 @@ def test_settings_of_a_learner(here):
     kind, module = load_algorithm("mine")
     assert module.make_source and kind.__module__ == "algorithms.family.mine"
     assert load_algorithm("mine")[0] is kind
-    algo = yaml.safe_load(ALGO)
-    assert validate.settings(kind, kind, algo) == {"elite": 0.2, "hidden": 8}
+    numbers = {"elite": 0.2, "hidden": 8}
+    assert yaml.safe_load(ALGO) == {"name": "mine", **numbers}
+    assert build.check_settings(kind, numbers) == (numbers, {"algo.elite": SHARE})
     for values, says in (
         ({"elite": 2}, r"algo\.elite=2: expected a number from 0 to 1"),
         ({"depth": 2}, r"unknown key 'algo\.depth' in conf/algo/mine\.yaml: choose one of elite, "),
     ):
         with pytest.raises(ValueError, match=says):
-            validate.settings(kind, kind, algo | values)
+            build.check_settings(kind, numbers | values)
     with pytest.raises(ValueError, match=r"algo\.hidden is missing in conf/algo/mine\.yaml"):
-        validate.settings(kind, kind, {"name": "mine", "elite": 0.2})
+        build.check_settings(kind, {"elite": 0.2})
 
 
 def test_an_incomplete_file(here):
@@ -228,7 +230,7 @@ def test_a_run_of_ours_stays_ours(here):
     path.write_text(path.read_text().replace("  sigma: 0.5", "  own: 0.5"))
     for allowed in (None, "here"):
         cfg = resume.load_config(run, allowed)
-        assert cfg["task_code"] is None and cfg["task"] == ours["task"]
+        assert cfg.task_code is None and cfg.plain["task"] == ours["task"]
     task = build.make_task(cfg, "cpu")
     assert type(task).__module__ == "gpusim_rl.tasks.classic.cartpole"
     assert task.mjm.nu == 1 and "cart" in task.mjcf_text()
@@ -239,7 +241,7 @@ def test_a_run_of_ours_stays_ours(here):
     ):
         with pytest.raises(ValueError, match=r"cannot change: .*task_code None → here"):
             commands.configure(*words)
-    assert commands.configure("resume=run")["task_code"] is None
+    assert commands.configure("resume=run").task_code is None
     file = here / "run" / "config.yaml"
     file.write_text(file.read_text().replace("mjcf: cartpole.xml", "mjcf: other.xml"))
     (here / "other.xml").write_text("<mujoco/>")
@@ -255,14 +257,14 @@ def test_a_step_of_ours(here):
     save_file({"x": torch.zeros(1)}, path, metadata={"gpusim_rl": json.dumps(about)})
     own = here / "conf" / "task" / "cartpole.yaml"
     own.write_text(own.read_text().replace("  sigma: 0.5", "  own: 0.5"))
-    assert replay.read(path)[0]["task"] == cfg["task"]
+    assert replay.read(path)[1].plain["task"] == cfg["task"]
 
 
 def test_a_name_from_python(here, capsys):
     """A task that a program names counts as named on the command line; a run does not."""
-    assert commands.configure("task=mine")["task_code"] == "here"
-    assert common.compose_config("mine", 2, [], {})["task_code"] == "here"
-    assert common.compose_config("quadruped", 2, [], {})["task_code"] is None
+    assert commands.configure("task=mine").task_code == "here"
+    assert common.compose_config("mine", 2, [], {}).task_code == "here"
+    assert common.compose_config("quadruped", 2, [], {}).task_code is None
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     Run.create(here / "run", cfg)
     with pytest.raises(ValueError, match="unknown task 'mine'"):
@@ -282,7 +284,7 @@ def test_a_named_task_is_imported(here, capsys):
     """A task that is named comes from the working directory, and the import is told once."""
     words = ["task=mine"]
     cfg = resume.check_training(compose.compose_plain("config", words), words)
-    assert cfg["task_code"] == "here"
+    assert cfg.task_code == "here"
     first, again = load_task("mine", "here"), load_task("mine", "here")
     assert first is again and first.__module__ == "tasks.family.mine"
     said = capsys.readouterr()
@@ -328,13 +330,13 @@ def test_a_run_needs_task_code(here):
         match=f"unknown task 'mine': choose one of {', '.join(OURS)}; or give task_code=here",
     ):
         resume.load_config(run)
-    assert resume.load_config(run, "here")["task_code"] == "here"
+    assert resume.load_config(run, "here").task_code == "here"
     # a run cannot allow it by itself
     for name, code, allowed in (("cartpole", None, None), ("quadruped", None, None)):
         file = here / "run" / "config.yaml"
         said = cfg | compose.compose_plain("config", [f"task={name}"]) | {"task_code": code}
         file.write_text(yaml.safe_dump(said))
-        assert resume.load_config(Run.open(here / "run"), allowed)["task_code"] is None
+        assert resume.load_config(Run.open(here / "run"), allowed).task_code is None
     for group, name in (("task", "quadruped"), ("algo", "ppo")):
         assert validate.saved_code(group, name, None, "here") is None
         with pytest.raises(ValueError, match="task_code=here"):
@@ -344,7 +346,7 @@ def test_a_run_needs_task_code(here):
 def test_a_run_of_an_own_algorithm(here):
     """It is continued with task_code=here, or with auto_resume=true if it is named."""
     cfg = commands.configure("task=quadruped", "algo=mine")
-    run = Run.create(here / "run", cfg)
+    run = Run.create(here / "run", cfg.plain)
     (run.checkpoints.path / "1.safetensors").touch()
     auto = ["auto_resume=true", "run_dir=run"]
     says = "unknown algorithm 'mine': choose one of ppo; or give task_code=here, which imports it "
@@ -353,13 +355,13 @@ def test_a_run_of_an_own_algorithm(here):
             commands.configure(*words)
     (here / "tasks" / "family" / "quadruped.py").write_text(TASK)  # a run of our task stays ours
     again = commands.configure("resume=run", "task_code=here", "iterations=200")
-    assert again["algo"] == cfg["algo"]
-    assert (again["task_code"], again["algo_code"]) == (None, "here")
+    assert again.algo == cfg.algo
+    assert (again.task_code, again.algo_code) == (None, "here")
     (here / "tasks" / "family" / "quadruped.py").unlink()
-    assert commands.configure(*auto, "algo=mine")["algo_code"] == "here"
+    assert commands.configure(*auto, "algo=mine").algo_code == "here"
     with pytest.raises(ValueError, match=r"cannot change: algo\.name mine → ppo"):
         commands.configure("resume=run", "task_code=here", "algo=ppo")
-    run.configure(commands.configure("task=mine", "algo=mine"))
+    run.configure(commands.configure("task=mine", "algo=mine").plain)
     with pytest.raises(ValueError, match="unknown task 'mine'"):
         commands.configure(*auto, "algo=mine")
     (here / "algorithms" / "family" / "mine.py").unlink()
@@ -377,16 +379,16 @@ def test_an_algorithm_that_is_not_named(here):
     ):
         commands.configure("task=quadruped", "algo=other")
     (here / "algorithms" / "ppo.py").write_text("raise OSError")
-    assert commands.configure("task=quadruped", "algo=ppo")["algo_code"] is None
+    assert commands.configure("task=quadruped", "algo=ppo").algo_code is None
 
 
 def test_a_run_to_begin_with(here):
     """start= names a run of the same algorithm with a checkpoint, and only for a new training."""
-    run = Run.create(here / "run", commands.configure("task=quadruped"))
+    run = Run.create(here / "run", commands.configure("task=quadruped").plain)
     with pytest.raises(OSError, match="start=run: this run has no checkpoint"):
         commands.configure("start=run")
     (run.checkpoints.path / "1.safetensors").touch()
-    assert commands.configure("start=run")["start"] == "run"
+    assert commands.configure("start=run").start == "run"
     for words, says in (
         (["algo=mine"], "start=run was trained with algo=ppo, not mine"),
         (["resume=run"], "start= begins a new training"),
@@ -394,12 +396,12 @@ def test_a_run_to_begin_with(here):
         with pytest.raises(ValueError, match=says):
             commands.configure("start=run", *words)
     again = commands.configure("start=run", "run_dir=run", "auto_resume=true")
-    assert again["resume"] == "run" and again["start"] is None
+    assert again.resume == "run" and again.start is None
     file = run.path / "config.yaml"
     before = yaml.safe_load(file.read_text())
     del before["algo"]["name"], before["algo_code"], before["start"]  # as they were
     file.write_text(yaml.safe_dump(before))
-    assert commands.configure("resume=run")["algo"] == commands.configure("start=run")["algo"]
+    assert commands.configure("resume=run").algo == commands.configure("start=run").algo
 
 
 def test_models_beside_a_task(here):

@@ -4,12 +4,14 @@ import math
 
 import pytest
 
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config, table
 from gpusim_rl.core import ranges
-from gpusim_rl.core.ranges import BENCH, GATE, PLAY, RANGES, Range
+from gpusim_rl.core.ranges import BENCH, GATE, PLAY, Range
 from gpusim_rl.envs.load_task import load_task
 from tests.worlds import TASKS
 
+TABLE = table()
 # Numbers with a check of their own: they depend on other keys, or on the model.
 OTHERS = ("task.randomise", "curriculum", "robot.stance", "robot.mirror", "gpu", "command")
 
@@ -24,8 +26,8 @@ def is_number(value: object) -> bool:
 @pytest.mark.parametrize("name", ["config", "play", "bench", "bench_time", "bench_profile"])
 def test_each_number_has_a_range(name, task):
     """Of each program, and of each task what it adds."""
-    tables = {"config": RANGES, "play": PLAY | RANGES | GATE}
-    table = tables.get(name, BENCH | RANGES)
+    tables = {"config": TABLE, "play": PLAY | TABLE | GATE}
+    table = tables.get(name, BENCH | TABLE)
     own = load_task(task).ranges
     table = table | {f"task.{key}": entry for key, entry in own.items()}
     words = [] if name == "play" else [f"task={task}"]
@@ -44,15 +46,15 @@ def test_the_table_names_keys_that_exist(task):
     known = compose.flatten(compose.compose_plain("config", [f"task={task}"]))
     rough = compose.flatten(compose.compose_plain("config", ["terrain=rough"]))
     known |= {key: value for key, value in rough.items() if key.startswith("terrain.")}
-    for key in [*RANGES, *(f"task.{name}" for name in load_task(task).ranges)]:
+    for key in [*TABLE, *(f"task.{name}" for name in load_task(task).ranges)]:
         start = key.removesuffix("*")
         assert any(k == key or (start != key and k.startswith(start)) for k in known), key
 
 
-@pytest.mark.parametrize("key", [key for key in RANGES if "*" not in key])
+@pytest.mark.parametrize("key", [key for key in TABLE if "*" not in key])
 def test_what_lies_outside_is_refused_by_name(key):
     """Each end of each range, no number, and what is not finite."""
-    entry, section, name = RANGES[key], *key.rpartition(".")[::2]
+    entry, section, name = TABLE[key], *key.rpartition(".")[::2]
     wrong: list[object] = [True, "x", {}, math.nan, math.inf]
     wrong += [] if entry.null else [None]
     wrong += [[entry.high or 1]] if entry.single else []
@@ -63,10 +65,10 @@ def test_what_lies_outside_is_refused_by_name(key):
     wrong += [entry.low + 0.5] if entry.whole and entry.low is not None else []
     for value in wrong:
         with pytest.raises(ValueError) as error:
-            ranges.check({name: value}, section)
+            ranges.check({name: value}, section, TABLE)
         assert str(error.value) == f"{key}={value!r}: expected {entry.words()}"
     if not entry.above and not entry.single:
-        ranges.check({name: [entry.low, entry.low]}, section)
+        ranges.check({name: [entry.low, entry.low]}, section, TABLE)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +99,4 @@ def test_a_wrong_number_is_found_in_a_whole_configuration():
     cfg = compose.compose_plain("config", ["task=quadruped"])
     cfg["algo"]["hidden"] = [64, 0]
     with pytest.raises(ValueError, match=r"algo\.hidden=\[64, 0\]: expected whole numbers from 1"):
-        validate.check_values(cfg)
+        Config.of(cfg)

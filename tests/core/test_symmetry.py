@@ -12,7 +12,7 @@ from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy.export import export_network, session
@@ -30,6 +30,7 @@ from tests.guard import guard
 from tests.worlds import (
     TASKS,
     make_actuator,
+    make_config,
     make_env,
     make_policy,
     make_robot,
@@ -637,4 +638,4 @@ def test_configuration():
     with pytest.raises(
         ValueError, match=r"algo.symmetry=both: choose one of auto, none, augment, loss, net"
     ):
-        validate.check_values(compose.compose_plain("config", [*words, "algo.symmetry=both"]))
+        make_config(*words, "algo.symmetry=both")

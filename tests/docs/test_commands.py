@@ -45,9 +45,10 @@ LISTED = {
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
     "python train.py task=quadruped device=cuda": GPU,
-    "python -m gpusim_rl.bench compare=mjlab": GPU,
+    "python -m tests.bench.mjlab": GPU,
     "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
-    "python -m gpusim_rl.bench tasks device=cpu out=tasks.json": LONG,
+    "python -m tests.bench.tasks device=cpu out=tasks.json": LONG,
+    "python -m tests.bench.reference_ppo device=cpu": LONG,
     "python -m tests.acceptance.chance": LONG,
     "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
     "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
@@ -61,7 +62,7 @@ LISTED = {
     "python train.py log=wandb log.group=friction 'log.tags=[baseline]'": NETWORK,
 }
 CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
-MODES = {"time": "bench_time", "profile": "bench_profile", "tasks": "bench"}  # of gpusim_rl.bench
+MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}

@@ -7,6 +7,7 @@ from gpusim_rl.adapters import gymnasium_env
 from gpusim_rl.build import build_env
 from gpusim_rl.commands import new_task
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.mirror import derive_flips
@@ -94,8 +95,8 @@ def test_the_width_is_that_of_all(tmp_path, monkeypatch, no_own_tasks):
     """Env, its dims, the mirror and Gymnasium's space have the task's width."""
     write_coupled(tmp_path)
     monkeypatch.chdir(tmp_path)
-    cfg = compose_plain("config", ["task=coupled", *SHORT, "device=cpu"]) | {"task_code": "here"}
-    env = build_env(cfg, 4)
+    cfg = compose_plain("config", ["task=coupled", *SHORT, "device=cpu"])
+    env = build_env(Config.of(cfg | {"task_code": "here"}), 4)
     assert env.task.action_width == env.dims[2] == env.action.shape[1] == 1
     assert derive_flips(env.task)["action"] == ((0,), (-1.0,))
     worlds = gymnasium_env.make("coupled", 4, sim="native", device="cpu")

@@ -189,7 +189,7 @@ def test_an_evaluation_has_the_last_values():
     """What is evaluated, and what the run's configuration says, is the end of the plan, from the
     first iteration on."""
     cfg = resume.check_training(compose.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
-    assert (cfg["task"]["weights"]["jerk"], cfg["task"]["noise"]["gyro"]) == (0.4, 1)
+    assert (cfg.task.weights["jerk"], cfg.task.noise["gyro"]) == (0.4, 1)
     ppo = make_iteration(cfg)
     ppo.iteration()
     task = ppo.env.task.evaluation()
@@ -288,7 +288,7 @@ def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
         assert check_words.merge(base, run)["curriculum"] == run["curriculum"]
         assert check_words.merge(base, run | {"curriculum": None})["curriculum"] is None
         spread = [
-            common.compose_config("cartpole", 4, words, {})["task"]["spread"]
+            common.compose_config("cartpole", 4, words, {}).plain["task"]["spread"]
             for words in ([], ["task.spread=0.9"])
         ]
         assert spread == [0.3, 0.9]  # another trainer follows no plan
@@ -422,7 +422,7 @@ def test_the_task_now_needs_no_file(tmp_path, monkeypatch):
     cfg = resume.check_training(compose.compose_plain("config", words), words)
     ppo = make_iteration(cfg)
     robot.unlink()
-    task, section = ppo.schedule.task_now(ppo.env.task, cfg, 0.25)
+    task, section = ppo.schedule.task_now(ppo.env.task, cfg.plain, 0.25)
     assert task.height == section["height"] == pytest.approx(0.75 * 0.2 + 0.25 * height)
     assert ppo.env.task.height == height and task.evaluation().height == task.height
 

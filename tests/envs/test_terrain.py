@@ -209,8 +209,8 @@ def test_friction_decides():
             sim = make(name, task.mjm, 1, device="cpu", fields=FIELDS, **options)
             every, patch = torch.ones(1, dtype=torch.bool), torch.tensor([1])
             task.patches.write(sim, patch, every)
-            rubbed = task.patches.rub({"patch": patch})["geom_friction.0"]
-            sim.model("geom_friction")[..., 0] = rubbed.to(sim.qpos.dtype)
+            scaled = task.patches.scale_friction({"patch": patch})["geom_friction.0"]
+            sim.model("geom_friction")[..., 0] = scaled.to(sim.qpos.dtype)
             qpos = task.rest.clone()[None]
             qpos[:, 0] = 2.0
             tilt = torch.tensor([math.cos(0.134), 0.0, math.sin(0.134), 0.0])
@@ -243,12 +243,12 @@ def test_a_kind_of_the_users():
 
     task = rough_task(kinds=("steps",))
     numbers = dict(variants=1, seed=0, friction=(0.8, 0.8), first_level=0, device="cpu")
-    known = {"beams": beams}
-    patches = Patches(task.mjm, kinds=("beams",), levels=1, known=known, **numbers)
+    choices = {"beams": beams}
+    patches = Patches(task.mjm, kinds=("beams",), levels=1, choices=choices, **numbers)
     height = patches.height(torch.tensor([0]), torch.tensor([[[0.5, 0.0], [0.25, 0.0]]]))
     torch.testing.assert_close(height, torch.tensor([[0.1, 0.0]]))
     with pytest.raises(ValueError, match="terrain beams: 65 boxes, expected at most 64"):
-        Patches(task.mjm, kinds=("beams",), levels=2, known=known, **numbers)
+        Patches(task.mjm, kinds=("beams",), levels=2, choices=choices, **numbers)
     with pytest.raises(ValueError, match=r"terrain.kinds: 'logs': choose among slope, valley"):
         rough_task(kinds=("logs",))
 

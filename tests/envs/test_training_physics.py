@@ -10,12 +10,11 @@ import yaml
 from gpusim_rl.adapters import common
 from gpusim_rl.build import make_iteration
 from gpusim_rl.commands.train import configure
-from gpusim_rl.config import compose, validate
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
-from tests.worlds import SIMS, composed, make_actuator, make_env, make_task, numbers
+from tests.worlds import SIMS, make_actuator, make_config, make_env, make_task, numbers
 
 FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
 COARSE = {"timestep": 0.01, "joint_friction": False}
@@ -52,9 +51,9 @@ def test_what_is_judged_is_exact():
     weights, noise = (numbers("quadruped")[key] for key in ("weights", "noise"))
     env = evaluation_env(task, 2, weights=weights, noise=noise, seed=1)
     assert env.task.physics.opt.timestep == 0.005 and env.task.substeps == 4
-    assert common.compose_config("quadruped", 2, [], {})["task"]["training"] == "exact"
+    assert common.compose_config("quadruped", 2, [], {}).plain["task"]["training"] == "exact"
     chosen = ["task.training.timestep=0.01"]
-    own = common.compose_config("quadruped", 2, chosen, {})["task"]["training"]
+    own = common.compose_config("quadruped", 2, chosen, {}).plain["task"]["training"]
     assert own["timestep"] == 0.01  # unless it is asked for
 
 
@@ -92,7 +91,7 @@ def test_a_user_is_told():
         ("task.training.friction=1", r"unknown key"),
     ):
         with pytest.raises(ValueError, match=says) as error:
-            validate.check_values(compose.compose_plain("config", [word]))
+            make_config(word)
         assert "\n" not in str(error.value)
 
 
@@ -113,16 +112,16 @@ def test_a_run_keeps_its_physics(tmp_path, monkeypatch):
     saved = yaml.safe_load(Path("exact/config.yaml").read_text())
     del saved["task"]["training"]
     Path("exact/config.yaml").write_text(yaml.safe_dump(saved))
-    assert load_config(Run.open(Path("exact")))["task"]["training"] == "exact"
+    assert load_config(Run.open(Path("exact"))).plain["task"]["training"] == "exact"
     both = configure("task.training.timestep=0.005", "task.training=exact")
-    assert both["task"]["training"] == "exact"  # the later word
+    assert both.plain["task"]["training"] == "exact"  # the later word
 
 
 def test_one_word_says_exact():
     """task.training=exact is the model's own physics; nothing else differs in what is built."""
     words = ["num_envs=2", "num_steps=4", "iterations=1", "sim=native"]
     made = [
-        make_iteration(composed(*words, f"task.training={t}"))
+        make_iteration(make_config(*words, f"task.training={t}"))
         for t in ("exact", "{timestep: null}")
     ]
     assert made[0].env.task.physics is made[0].env.task.mjm

@@ -17,16 +17,9 @@ GROUND = ("terrain.kinds=[slope,steps]", "terrain.levels=2", "terrain.variants=1
 def run(tmp_path_factory):
     """A directory with a run on two kinds and two levels, of one iteration."""
     here = tmp_path_factory.mktemp("rough")
-    short = (
-        "num_envs=8",
-        "iterations=1",
-        "episodes=2",
-        "task.episode=0.5",
-        "export=none",
-        "report=false",
-    )
-    words = ("task=quadruped_rough", *GROUND, *short, "log=none", "threads=1", "run_dir=run")
-    succeed("train.py", *words, cwd=here)
+    short = "num_envs=8 iterations=1 episodes=2 task.episode=0.5 export=none report=false"
+    words = ("task=quadruped_rough", *GROUND, *short.split(), "log=none", "threads=1")
+    succeed("train.py", *words, "run_dir=run", cwd=here)
     return here
 
 

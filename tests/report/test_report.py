@@ -18,7 +18,7 @@ from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate import command as gate
 from gpusim_rl.report import command as report
 from gpusim_rl.training import metric_writers
-from gpusim_rl.training.metric_writers import Dispensable, Nowhere
+from gpusim_rl.training.metric_writers import NullSink, OptionalSink
 from tests.browser import CHROMIUM, chromium
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of
@@ -68,16 +68,29 @@ def test_one_run(tmp_path):
 
 
 def test_metrics_of_another_learner(tmp_path):
-    """What a learner measures is shown by the labels of metrics.json, whatever its name."""
+    """The metrics of a learner are drawn with the labels of metrics.json, whatever their names."""
     about = {"elite_return": {"label": "return of the elite"}, "time_s": {"label": "time"}}
     about |= {"reward/*": {"label": "reward term"}, "broken": 3, "unlogged": {"label": "nothing"}}
     run = make_run(tmp_path / "run", metrics=about)
     row = {"iteration": 13, "env_steps": 1300, "elite_return": 7.0, "time_s": 1.0}
     with open(run / "metrics.jsonl", "a") as file:
         file.write(f"{json.dumps(row)}\n")
-    shown = "".join(pictures(render(run, out=run / "report.html")))
-    assert "<!-- return of the elite -->" in shown and "<!-- policy loss -->" in shown
-    assert "<!-- time -->" not in shown and "<!-- nothing -->" not in shown
+    text = "".join(pictures(render(run, out=run / "report.html")))
+    assert "<!-- return of the elite -->" in text and "<!-- policy loss -->" in text
+    assert "<!-- time -->" not in text and "<!-- nothing -->" not in text
+
+
+def test_labels_are_those_of_the_run(tmp_path):
+    """Pictures and causes have the labels of metrics.json; a run from before it has its keys."""
+    labels = {"return": {"label": "money"}, "terminated": {"label": "share that fell"}}
+    run = make_run(tmp_path / "run", metrics=labels, eval=SCORES)
+    page = render(run, out=run / "report.html")
+    assert "<!-- money -->" in "".join(pictures(page)) and "training: share that fell" in page
+    (run / "metrics.json").unlink()
+    page = render(run, out=run / "report.html")
+    for name in ("return", "policy loss", "steps per s", "terminated"):
+        assert f"<!-- {name} -->" in "".join(pictures(page)), name
+    assert "training: terminated" in page and "money" not in page
 
 
 def test_several_runs(tmp_path):
@@ -191,11 +204,11 @@ def test_names_that_no_picture_may_hold(tmp_path):
     run = make_run(tmp_path / "run", rows=2)
     with open(run / "metrics.jsonl", "a") as file:
         file.write(f"{json.dumps(row)}\n")
-    shown = pictures(render(run, out=run / "report.html"))
-    for picture in shown:
+    drawn = pictures(render(run, out=run / "report.html"))
+    for picture in drawn:
         ElementTree.fromstring(picture)
     for name in (r"\x00a", r"a\x1b[2J", r"\ud800", r"a\nb", r"\uffff"):
-        assert f"<!-- {name} -->" in "".join(shown)
+        assert f"<!-- {name} -->" in "".join(drawn)
 
 
 def test_letters_that_the_font_lacks(tmp_path, recwarn):
@@ -221,12 +234,12 @@ def test_a_training_writes_its_report(tmp_path):
 def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     """A training whose logger refuses the policy ends well, with its report and one line."""
 
-    class Full(Nowhere):
+    class Full(NullSink):
         def add(self, file: Path) -> None:
             raise RuntimeError("the logger is full")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Dispensable("full", Full()))
+    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: OptionalSink("full", Full()))
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
     run = train(configure(*words, "iterations=1", "run_dir=run")).path
     assert (run / "report.html").is_file()
@@ -238,11 +251,11 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
     """The gate writes into the policy before the logger has it; the exit code comes last."""
     logged = []
 
-    class Kept(Nowhere):
+    class Logged(NullSink):
         def add(self, file: Path) -> None:
             logged.append(file.read_bytes())
 
-    def judge_file(path: Path, *_: object) -> tuple[dict, bytes]:
+    def evaluate_file(path: Path, *_: object) -> tuple[dict, bytes]:
         path.write_bytes(path.read_bytes() + b"verdict")
         return GATED, b""
 
@@ -250,8 +263,8 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
         Path("run/policy.onnx").write_bytes(b"onnx and ")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Kept())
-    monkeypatch.setattr(gate, "judge_file", judge_file)
+    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Logged())
+    monkeypatch.setattr(gate, "evaluate_file", evaluate_file)
     monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", export)
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "gate=true", "iterations=1")
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""What is said of a loaded robot: where its values come from, and why it does not stand."""
+"""Reasons of a loaded robot: where its values come from, and why it does not stand."""
 
 import random
 import re
@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.robots.description import labels_of, reasons
+from gpusim_rl.robots.description import reasons
 from gpusim_rl.viewer.picture import picture
 from tests.strangers.robots import Shape, draw, mjcf
 from tests.worlds import make_robot
@@ -45,8 +45,8 @@ def test_reasons(load):
     assert why["stance"] == "bent legs with the feet below the hips"
     assert why["kp"] == "the gains of the file's servos, with which it stands"
     assert why["torque"] == "the limits in the file" and "the inertia of a leg" in why["armature"]
-    given = {"kp": 20.0, "base": loaded.robot.base}
-    why = reasons(given, load(text, **given))
+    values = {"kp": 20.0, "base": loaded.robot.base}
+    why = reasons(values, load(text, **values))
     assert not {"kp", "base"} & why.keys()
 
     weak = re.sub(r'kp="[^"]+" kv="[^"]+"', 'kp="0.01" kv="0.001"', text)
@@ -70,7 +70,9 @@ def test_stiffer_servos(load):
     text = draw(random.Random(84), faulty=0).text
     loaded = load(text)
     why = reasons({}, loaded)
-    assert loaded.guess.kp == 2 and why["kp"].startswith("twice weight times height, as it did not")
+    assert loaded.shape.guess.kp == 2 and why["kp"].startswith(
+        "twice weight times height, as it did not"
+    )
     assert why["armature"] == "a fifth of the inertia of a leg about its hip"
     soft = [x / 2 for x in loaded.robot.kp]
     with pytest.raises(ValueError, match=r"does not stand: it falls over"):
@@ -143,7 +145,7 @@ def test_names_of_a_robot_that_looks_backward(load, capsys, front, rear, warned)
 def test_picture(load, tmp_path):
     """The picture shows the robot, with a label at each leg's foot."""
     loaded = load(mjcf(stranger()))
-    m, feet = loaded.mjm, labels_of(loaded)
+    m, feet = loaded.mjm, loaded.shape.labels
     d = mujoco.MjData(m)
     mujoco.mj_resetDataKeyframe(m, d, 0)
     mujoco.mj_kinematics(m, d)

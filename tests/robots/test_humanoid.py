@@ -7,22 +7,21 @@ from pathlib import Path
 import mujoco
 import numpy as np
 import pytest
-import yaml
 
 from gpusim_rl.build import make_task
 from gpusim_rl.config import robot_size
 from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.robots.description import as_yaml, reasons
-from gpusim_rl.robots.humanoid.loading import LoadedHumanoid
+from gpusim_rl.robots.description import reasons
+from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.humanoid.soles import fit_sole
-from gpusim_rl.robots.load import load_any, load_as
+from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
 from tests.humanoid_files import mjcf
 from tests.worlds import robot_keys
 
-OWN = str(ASSETS / "humanoid.xml")
+FILE = str(ASSETS / "humanoid.xml")
 
 
 def keys(folder: Path, text: str, **further: object) -> dict:
@@ -31,9 +30,9 @@ def keys(folder: Path, text: str, **further: object) -> dict:
 
 
 @pytest.fixture(scope="module")
-def mensch(tmp_path_factory) -> LoadedHumanoid:
+def mensch(tmp_path_factory) -> Loaded:
     loaded = load_any(**keys(tmp_path_factory.mktemp("mensch"), mjcf()))
-    assert isinstance(loaded, LoadedHumanoid)  # found by its legs
+    assert isinstance(loaded.shape, Humanoid)  # found by its legs
     return loaded
 
 
@@ -50,13 +49,13 @@ def test_what_is_guessed(mensch):
     assert left[2] == pytest.approx(0.64) and left[0] == 0
     assert left[1:].sum() == pytest.approx(0, abs=1e-3)
     np.testing.assert_allclose(right, -left)  # as its axes are turned round
-    assert mensch.locked == ["rechts_schulter", "links_schulter"]
-    assert mensch.leg == pytest.approx(0.3 + math.hypot(0.34, 0.03), abs=2e-3)
+    assert mensch.shape.joints.others(mensch.original) == ["rechts_schulter", "links_schulter"]
+    assert mensch.shape.size == pytest.approx(0.3 + math.hypot(0.34, 0.03), abs=2e-3)
 
 
 def test_gains(mensch):
     """Torques follow weight times leg, the rotors the torques, and the gains the rotors."""
-    robot, scale = mensch.robot, 29 * 9.81 * mensch.leg
+    robot, scale = mensch.robot, 29 * 9.81 * mensch.shape.size
     torque = np.array([0.5, 0.5, 0.5, 0.25] * 2) * scale
     np.testing.assert_allclose(robot.torque, torque, rtol=1e-3)
     np.testing.assert_allclose(robot.armature, 1.5e-4 * torque, rtol=1e-3)
@@ -93,28 +92,14 @@ def test_the_task_takes_it(tmp_path):
 
 def test_the_own_robot_from_its_file():
     """The importer finds the stance, gains and soles that tasks/assets/humanoid.xml has."""
-    loaded = load_as("humanoid", **robot_keys(mjcf=OWN))
+    loaded = load_as("humanoid", **robot_keys(mjcf=FILE))
     m, robot = loaded.original, loaded.robot
     np.testing.assert_allclose(robot.stance, m.key_qpos[0, 7:])
     np.testing.assert_allclose(robot.kp, m.actuator_gainprm[:, 0])
-    own = [m.geom(f"left_{x}").pos for x in ("heel_in", "heel_out", "toe_in", "toe_out")]
-    np.testing.assert_allclose(loaded.posture.soles[0].corners, own, atol=4e-3)
-    assert loaded.leg == pytest.approx(robot_size.OWN["humanoid"][1], abs=1e-3)
+    corners = [m.geom(f"left_{x}").pos for x in ("heel_in", "heel_out", "toe_in", "toe_out")]
+    np.testing.assert_allclose(loaded.shape.soles[0].corners, corners, atol=4e-3)
+    assert loaded.shape.size == pytest.approx(robot_size.OWN["humanoid"][1], abs=1e-3)
     assert "the keyframe 'stance'" in reasons({}, loaded)["stance"]
-
-
-def test_what_is_printed_is_the_robot(mensch):
-    """The printed description gives the same robot, and says where each value comes from."""
-    given = {"mjcf": mensch.robot.mjcf, "collide": "feet"}
-    text = as_yaml(mensch, given, "mensch", {})
-    assert "# armature · (2π · 10 Hz)²" in text and "180 by 60 mm" in text
-    assert "fixed at 0: rechts_schulter, links_schulter" in text
-    values = yaml.safe_load(text)
-    assert len(values["kp"]) == 4  # those of a leg
-    del values["name"], values["actuator"]
-    again = load_any(**values)
-    np.testing.assert_allclose(again.robot.kp, mensch.robot.kp)
-    assert again.robot.joints == mensch.robot.joints
 
 
 def test_given_values_win(tmp_path):
@@ -125,8 +110,7 @@ def test_given_values_win(tmp_path):
 
 
 def test_a_ball_is_a_small_sole(tmp_path):
-    """Of a sphere, the sole is what lies within 15 mm of the ground: √(2 · 75 · 15 - 15²) = 45
-    mm."""
+    """The sole of a sphere is its part within 15 mm of the ground: √(2 · 75 · 15 - 15²) = 45 mm."""
     text = (
         '<mujoco><worldbody><body name="b"><freejoint/><geom type="sphere" size="0.075"/></body>'
         "</worldbody></mujoco>"
@@ -136,54 +120,6 @@ def test_a_ball_is_a_small_sole(tmp_path):
     assert np.abs(sole.corners[:, :2]).min() > 0.015
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            mjcf(joint='<joint name="hoehe" type="slide" axis="0 0 1"/>'),
-            "robot.base: 'rumpf' moves along hoehe: expected a free joint or none",
-        ),
-        (mjcf(legs=("links",)), "robot.joints: expected two legs, the lowest chains of hinges"),
-        (mjcf(foot="0.1 0.002 0.01"), "robot.feet: the sole of 'links_fuss' is 200 by 4 mm"),
-        (mjcf(trunk="2 0 0.2"), "robot.stance: the robot cannot stand: its center of mass is"),
-        (
-            mjcf()
-            .replace('joint name="links_knie" axis="0 1 0"', 'joint name="links_knie" axis="1 0 0"')
-            .replace(
-                'joint name="links_sprung" axis="0 1 0"', 'joint name="links_sprung" axis="1 0 0"'
-            ),
-            "expected two or three to turn about the base's y",
-        ),
-    ],
-)
-def test_what_cannot_be_guessed_is_named(tmp_path, text, says):
-    """A file that is no humanoid is refused in one line."""
-    with pytest.raises(ValueError) as error:
-        load_as("humanoid", **keys(tmp_path, text))
-    line = str(error.value)
-    assert says in line and "\n" not in line
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (dict(stance=0.5), "cannot stand in robot.stance=0.5: a joint is beyond its limits"),
-        (dict(stance=[0, 0.3, 0.3, 0, 0, -0.3, -0.3, 0]), "its soles are tilted by 34°"),
-        (dict(feet=["links_fuss"]), "expected two, left and right"),
-        (dict(kp=[1, 2, 3]), "expected a number, 4 of a leg, or 8"),
-        (dict(torque=-1), "robot.torque"),
-        (dict(mirror=[1] * 8), "robot.mirror: a humanoid's mirror image follows from"),
-        (dict(kp=1e6, kd=1e-3, torque=1e6, armature=1e-6), "its simulation diverges"),
-    ],
-)
-def test_a_description_that_does_not_fit(tmp_path, given, says):
-    """A value that does not fit is answered in one line that names it."""
-    with pytest.raises(ValueError) as error:
-        load_as("humanoid", **keys(tmp_path, mjcf(), **given))
-    line = str(error.value)
-    assert says in line and "\n" not in line
-
-
 def test_smaller_humanoids_are_asked_for_less(tmp_path, capsys):
     """The task's numbers follow the legs, as a quadruped's do."""
     from gpusim_rl.config.compose import compose_plain
@@ -191,13 +127,6 @@ def test_smaller_humanoids_are_asked_for_less(tmp_path, capsys):
     file = robot_files.write(tmp_path, mjcf())
     words = ["task=humanoid", f"robot.mjcf={file}"]
     cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "robot.mjcf"])
-    leg = load_any(**robot_keys(mjcf=file)).leg / robot_size.OWN["humanoid"][1]
+    leg = load_any(**robot_keys(mjcf=file)).shape.size / robot_size.OWN["humanoid"][1]
     assert cfg["task"]["lift"] == pytest.approx(0.1 * leg, rel=1e-2)
     assert "has legs of" in capsys.readouterr().err
-
-
-def test_a_quadruped_is_no_humanoid(tmp_path):
-    """Four legs on the ground are not two: the line says which task takes them."""
-    file = robot_files.write(tmp_path, robot_files.mjcf())
-    with pytest.raises(ValueError, match="expected two legs, found four: say task=quadruped"):
-        load_as("humanoid", **robot_keys(mjcf=file))

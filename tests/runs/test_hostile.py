@@ -443,7 +443,7 @@ def test_hostile_policies(tmp_path, trained):
         path = tmp_path / f"{i}.onnx"
         path.write_bytes(sealed(whole))  # as a stranger does, too
         with pytest.raises(ValueError) as error:
-            player.play_onnx(path, lambda *_: None)
+            player.file_rollout(path)
         assert f"{i}.onnx" in str(error.value)
     assert "0.onnx" in refused("play.py", "onnx=0.onnx", "video=x.mp4", cwd=tmp_path)
     onnx.helper.set_model_props(whole, notes)

@@ -13,7 +13,8 @@ from safetensors.torch import save as to_bytes
 
 from gpusim_rl.build import make_iteration as make_iteration_of
 from gpusim_rl.commands import train
-from gpusim_rl.config import compose, resume, validate
+from gpusim_rl.config import compose, resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
@@ -320,8 +321,8 @@ def test_quarantine(kind, file):
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
 def test_an_incident_is_stepped_again(kind, file, tmp_path):
-    """What is kept of the worst step, the actuators' memory too, leads play.py repro= to where that
-    step led."""
+    """The record of the worst step, with the actuators' memory, leads play.py repro= to where
+    that step led."""
     env, plan = worlds(kind, file, stagger=False), actions(4)
     for action in plan[:3]:
         env.step(action)
@@ -371,7 +372,7 @@ def test_mistakes(words, says):
     """Each is answered by one line, before there is a model."""
     cfg = compose.compose_plain("config", [f"robot.actuator.{word}" for word in words])
     with pytest.raises(ValueError) as error:
-        validate.check_values(cfg)
+        Config.of(cfg)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -414,9 +415,9 @@ def net_file(tensors: dict[str, torch.Tensor], **changes) -> bytes:
     """A network's file with other metadata; `...` leaves a key out."""
     metadata = {"format": 1, "dt": 0.0025, "offsets": [0, 4, 8]}
     metadata |= {"error": 0.3, "speed": 5.0, "torque": 15.0} | changes
-    kept = {key: value for key, value in metadata.items() if value is not ...}
+    whole = {key: value for key, value in metadata.items() if value is not ...}
     copied = {name: x.clone() for name, x in tensors.items()}
-    return to_bytes(copied, metadata={KEY: json.dumps(kept)})
+    return to_bytes(copied, metadata={KEY: json.dumps(whole)})
 
 
 def broken_metadata(good: dict[str, torch.Tensor]) -> dict[str, bytes]:
@@ -500,9 +501,8 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     assert Policy("run/policy.onnx").about["actuator"]["lag"] == 1
     # The same line again: it continues.
     settled = resume.check_training(compose.compose_plain("config", words), words)
-    assert settled["resume"] == "run" and Path(settled["robot"]["actuator"]["file"]) == Path(
-        "run/model/actuator.safetensors"
-    )
+    assert settled.resume == "run"
+    assert Path(str(settled.robot.actuator.file)) == Path("run/model/actuator.safetensors")
     Path("mine.safetensors").unlink()
     resumed = ["resume=run", "iterations=2"]
     cfg = resume.check_training(compose.compose_plain("config", resumed), resumed)

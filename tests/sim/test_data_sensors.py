@@ -15,10 +15,10 @@ RK4, EULER, FAST = (
 CLOSE = {"native": 1e-6, "warp": 2e-3}
 
 
-def make_model(integrator: int, own: bool = True) -> mujoco.MjModel:
-    """The ant's model with an integrator; without `own`, no sensor has MuJoCo compute forces."""
+def make_model(integrator: int, computed: bool = True) -> mujoco.MjModel:
+    """The ant's model with an integrator; `computed`: a sensor has MuJoCo compute forces."""
     text = make_task("ant").mjcf_text()
-    if not own:
+    if not computed:
         text = text.replace('<accelerometer name="accelerometer" site="imu"/>', "")
     model = mujoco.MjModel.from_xml_string(text)
     model.opt.integrator = integrator
@@ -29,12 +29,12 @@ def make_model(integrator: int, own: bool = True) -> mujoco.MjModel:
 
 @pytest.mark.parametrize("sim", SIMS)
 @pytest.mark.parametrize(
-    "integrator, own", [(RK4, True), (EULER, True), (FAST, True), (RK4, False)]
+    "integrator, computed", [(RK4, True), (EULER, True), (FAST, True), (RK4, False)]
 )
-def test_fields_are_those_after_a_step(sim, integrator, own):
+def test_fields_are_those_after_a_step(sim, integrator, computed):
     """They are what MjData holds after mj_step and mj_rnePostConstraint, as Gymnasium reads it,
     while the ant falls onto its feet."""
-    model = make_model(integrator, own)
+    model = make_model(integrator, computed)
     data, engine = mujoco.MjData(model), make_sim(sim, model, 2)
     columns = {x.field: x.columns for x in data_sensors(model)}
     random, touched = np.random.default_rng(0), 0

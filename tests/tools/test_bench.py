@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpusim_rl.tools.bench import mjlab
-from gpusim_rl.tools.bench.levels import LEVELS, PARTS
-from gpusim_rl.tools.bench.main import RATIOS, main
-from gpusim_rl.tools.bench.reference_ppo import Plain
+from gpusim_rl.tools.bench import profile
+from gpusim_rl.tools.bench.levels import LEVELS, RATIOS
+from gpusim_rl.tools.bench.main import main
 from tests.command_lines import command
-from tests.worlds import make_env, make_ppo
 
+PARTS = {"act", "control", "physics", "settle", "returns", "minibatches", "normalizers"}
 SMALL = {
     "native": ("num_envs=16", "num_steps=4"),
     "warp": (
@@ -40,108 +39,91 @@ def test_it_measures_every_level(tmp_path, sim):
     done = run(tmp_path, "task=quadruped", f"out={out}", *SMALL[sim])
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
-    assert (report["task"], report["sim"], report["repeats"], report["substeps"]) == (
-        "quadruped",
-        sim,
-        2,
-        2,
-    )
-    assert report["steps"] == {"native": 64, "warp": 8}[sim]
-    assert {
-        "command",
-        "device",
-        "num_envs",
-        "num_steps",
-        "warmup",
-        "versions",
-        "load",
-    } <= report.keys()
+    numbers = {"task": "quadruped", "sim": sim, "repeats": 2, "substeps": 2, "warmup": 1}
+    numbers["steps"] = {"native": 64, "warp": 8}[sim]
+    assert {key: report[key] for key in numbers} == numbers
+    assert {"command", "device", "num_envs", "num_steps", "versions", "load"} <= report.keys()
     assert {"cpu", "cores", "gpu", "commit", "torch", "mujoco"} <= report["versions"].keys()
     rates, physics, ratios = report["steps_per_s"], report["physics_steps_per_s"], report["ratios"]
-    assert tuple(rates) == tuple(physics) == LEVELS and set(ratios) == {
-        f"{a}/{b}" for a, b in RATIOS
-    }
+    assert tuple(rates) == tuple(physics) == LEVELS
+    assert set(ratios) == {f"{a}/{b}" for a, b in RATIOS}
     for level, rate in rates.items():
         assert len(rate["all"]) == 2 and 0 < rate["min"] <= rate["median"] <= rate["max"]
         assert physics[level]["median"] == pytest.approx(2 * rate["median"])
     for a, b in RATIOS:
         quotients = [x / y for x, y in zip(rates[a]["all"], rates[b]["all"], strict=True)]
         assert ratios[f"{a}/{b}"]["all"] == pytest.approx(quotients)
-    spent, iterations = (
-        report["milliseconds"],
-        report["steps"] / report["num_envs"] / report["num_steps"],
-    )
-    assert set(spent) == {*PARTS, "host", "update", "plain"} and all(
-        x["min"] > 0 for x in spent.values()
-    )
+    parts = report["milliseconds"]
+    iterations = report["steps"] / report["num_envs"] / report["num_steps"]
+    assert set(parts) == {*PARTS, "host", "update"} and all(x["min"] > 0 for x in parts.values())
     # the parts are timed one after the other inside the iteration, so they nearly fill it
     whole = [1e3 * report["steps"] / rate / iterations for rate in rates["training"]["all"]]
     for i, ms in enumerate(whole):
-        assert 0.7 * ms < sum(spent[part]["all"][i] for part in PARTS) <= ms
-    speedups = [a / b for a, b in zip(spent["plain"]["all"], spent["update"]["all"], strict=True)]
-    assert report["update_speedup"]["all"] == pytest.approx(speedups)
+        assert 0.7 * ms < sum(parts[part]["all"][i] for part in PARTS) <= ms
+        learning = sum(parts[part]["all"][i] for part in ("returns", "minibatches", "normalizers"))
+        assert learning <= parts["update"]["all"][i] <= ms
     assert report["an_iteration"]["operators"] > 1000 and report["memory"]["host"] > 1e8
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 100 + len(str(out)) and "\x1b" not in done.stdout
     assert [line.split()[0] for line in lines if line.split()[0] in LEVELS] == list(LEVELS)
 
 
+@pytest.mark.parametrize("word", ["algo.memory=gru", "algo.symmetry=net"])
+def test_another_policy_is_measured_too(tmp_path, word):
+    """Levels also replay a policy that remembers, or one with a mirror image."""
+    done = run(tmp_path, "task=quadruped", "out=bench.json", word, *SMALL["native"])
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["steps_per_s"]["training"]["min"] > 0
+
+
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("words", "says"),
     [
+        ("speed", "unknown mode 'speed': choose one of levels, time, profile"),
+        ("tasks", "the mode tasks is gone: in a checkout, say python -m tests.bench.tasks"),
         ("task=bicycle", "unknown task 'bicycle'"),
         ("repeat=3", "did you mean repeats"),
         ("repeats=0", "from 1 to"),
+        ("levels repeats=0", "from 1 to"),
         ("seconds=0", "seconds=0"),
         ("out=no/such/directory/bench.json", "no directory no/such/directory"),
         ("num_envs=0", "num_envs=0"),
-        ("compare=isaac", "choose one of mjlab"),
-        ("compare=mjlab", "compare=mjlab needs"),
+        ("resume=runs/a", "does not take it"),
+        ("compare=mjlab", "compare is gone: in a checkout, say python -m tests.bench.mjlab"),
+        ("profile seconds=0", "seconds=0"),
+        ("profile resume=runs/a", "does not take it"),
+        ("profile repeats=3", "unknown key 'repeats'"),
+        ("profile task=bicycle", "unknown task 'bicycle'"),
+        ("time seed=3", "say seeds=[1,2,3]"),
+        ("time resume=runs/a", "each training is a new run"),
+        ("time iteratons=3", "did you mean iterations"),
+        ("time seeds=[]", "at least one"),
+        ("time seeds=[1,1]", "different seeds"),
+        ("time seeds=[1,-3]", "seeds=[1, -3]: expected whole numbers from 0"),
+        ("time target=0", "target=0"),
+        ("time judge=some", "choose one of all, first, bisect"),
+        ('time require=["lift>0.03"]', "no condition"),
+        ("time commits=[1234567]", "put the commit in quotes"),
+        ("time commits=[no-such-commit]", "has no commit 'no-such-commit'"),
+        ("time settings=[3]", "settings=[3]"),
+        ('time settings=["num_envs=0"]', "num_envs=0"),
+        ("time picture=time.jpg", "ends in .svg"),
+        ("time out=no/such/directory/time.json", "no directory no/such/directory"),
     ],
 )
-def test_a_mistake_is_one_line(capsys, word, says):
-    """What a user can get wrong is answered in one line with what would be right."""
+def test_a_mistake_is_one_line(capsys, words, says):
+    """A mistake of the user's is answered in one line before anything is trained."""
     with pytest.raises(SystemExit) as stop:
-        main([word])
+        main(words.split())
     out, err = capsys.readouterr()
-    assert stop.value.code == 2 and out == ""
+    assert stop.value.code == 2 and (out == "" or words.startswith("time"))
     assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
 
 
-def test_the_plain_update_is_the_same_update():
-    """What the fused update is measured against does the same: after three epochs weights agree to
-    0.5 % of their step."""
-    steps = []
-    for plain in (True, False):
-        ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
-        ppo.iteration()
-        for value in ppo.learner.optimizer.tensors().values():  # both begin with empty moments
-            value.zero_()
-        ppo.learner.optimizer.rates["actor"].fill_(ppo.learner.cfg.learning_rate)
-        ppo.collect()
-        before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
-        (Plain(ppo) if plain else ppo).update()
-        steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})
-    for name, step in steps[0].items():
-        if name == "floor":
-            continue
-        scale = step.abs().max()
-        assert scale > 0 and (step - steps[1][name]).abs().max() < 5e-3 * scale, name
-
-
-def test_rates_of_another_trainer():
-    """Both ways in which rsl_rl prints its speed are read, colors and commas aside, and nothing
-    else is."""
-    old = "\x1b[1m Learning iteration 3/40 \x1b[0m\n"
-    old += "     Computation: 98304 steps/s (collection: 0.9s, learning 0.1s)\n"
-    new = "      Steps per second: 101,250 \n      Total steps: 98304 \n"
-    assert mjlab.rates(old + new + "512 steps/s") == [98304, 101250]
-
-
-def test_a_comparison_that_fails_says_why(monkeypatch, tmp_path):
-    """What the other trainer said last is the one line."""
-    (tmp_path / "mjlab" / "scripts").mkdir(parents=True)
-    (tmp_path / "mjlab" / "scripts" / "train.py").write_text("raise SystemExit('no such robot')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ValueError, match="its training ended with 1: no such robot"):
-        mjlab.mjlab(4)
+def test_help(capsys):
+    """Help names the modes, and each mode explains itself."""
+    main(["--help"])
+    assert "bench profile" in capsys.readouterr().out
+    main(["profile", "--help"])
+    assert capsys.readouterr().out.strip() == (profile.__doc__ or "").strip()

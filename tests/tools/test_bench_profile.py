@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.core.graphs import Spent
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
-from gpusim_rl.tools.bench import modes, shares
-from gpusim_rl.tools.bench.shares import measure
+from gpusim_rl.tools.bench.levels import group_parts
+from gpusim_rl.tools.bench.main import main
+from gpusim_rl.tools.bench.profile import measure
 from tests.worlds import make_env, make_ppo, make_task
 
 QUICK = 0.3  # s
@@ -30,7 +32,7 @@ def slow_env() -> Env:
 
 
 def profile(ppo: PPO) -> dict[str, Any]:
-    """What `measure` gives after an iteration that loads kernels, as the command has it."""
+    """The results of `measure` after an iteration that loads kernels, as the command has it."""
     ppo.iteration()
     return measure(ppo, QUICK)
 
@@ -43,7 +45,7 @@ def test_slow_physics():
 
 
 def test_one_core(monkeypatch):
-    """The same with one thread where two cores are there: the line says that one is busy."""
+    """Slow physics with one thread where two cores are there: the line says that one is busy."""
     monkeypatch.setattr("gpusim_rl.training.bottleneck.cores_available", lambda: 2)
     ppo = make_ppo(slow_env(), **CHEAP)
     with torch_threads(1):
@@ -73,7 +75,7 @@ def test_the_command(capsys, tmp_path):
     """Its table has every share, its JSON the same and the verdict, which is the last line."""
     out = tmp_path / "profile.json"
     words = ["task=cartpole", "device=cpu", "num_envs=16", "num_steps=4", f"out={out}"]
-    modes.main(["profile", *words, "seconds=0.1", "warmup=1"])
+    main(["profile", *words, "seconds=0.1", "warmup=1"])
     lines = capsys.readouterr().out.splitlines()
     report = json.loads(out.read_text())
     assert sum(report["shares"].values()) == pytest.approx(1, abs=0.02)
@@ -83,33 +85,9 @@ def test_the_command(capsys, tmp_path):
     assert set(report["shares"]) == {"physics", "environment", "policy", "update", "other"}
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["speed"], "unknown mode 'speed': choose one of levels, time, profile, tasks"),
-        (["profile", "seconds=0"], "seconds=0"),
-        (["profile", "resume=runs/a"], "does not take it"),
-        (["profile", "repeats=3"], "unknown key 'repeats'"),
-        (["profile", "task=bicycle"], "unknown task 'bicycle'"),
-        (["levels", "repeats=0"], "from 1 to"),
-        (["tasks", "tasks=[flying]"], "tasks: 'flying': choose among ant, cartpole"),
-        (["tasks", "tasks=drone"], "tasks=drone: expected a list, such as tasks=[ant]"),
-        (["tasks", "tasks=[drone"], "take lists"),
-        (["tasks", "sims=[c]"], "sims: 'c': choose among native, warp"),
-    ],
-)
-def test_a_mistake_is_one_line(capsys, words, says):
-    """What a user can get wrong is answered in one line."""
-    with pytest.raises(SystemExit) as stop:
-        modes.main(words)
-    out, err = capsys.readouterr()
-    assert stop.value.code == 2 and out == ""
-    assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
-
-
-def test_help(capsys):
-    """Help names the modes, and each mode explains itself."""
-    modes.main(["--help"])
-    assert "bench profile" in capsys.readouterr().out
-    modes.main(["profile", "--help"])
-    assert capsys.readouterr().out.strip() == (shares.__doc__ or "").strip()
+def test_parts_of_another_learner():
+    """A part that the log does not know belongs to the update; the rest of the time is `other`."""
+    parts = {"physics": Spent(1.0, 2.0), "plans": Spent(3.0, 3.0), "returns": Spent(0.5, 0.5)}
+    groups = group_parts(parts | {"iteration": Spent(9.0, 9.0)}, 5.0)
+    assert groups["update"] == Spent(3.5, 3.5) and groups["physics"] == Spent(1.0, 2.0)
+    assert groups["other"] == Spent(0.5, 0.0) and groups["policy"] == Spent()

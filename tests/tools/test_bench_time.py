@@ -1,4 +1,4 @@
-"""`bench time` on trainings of a few iterations: what is kept, judged, counted and compared."""
+"""`bench time` on trainings of a few iterations: actors, judgments, clocks and comparisons."""
 
 import json
 import math
@@ -9,7 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
-from gpusim_rl.tools.bench import modes, summary, time_to_success, trees, trial
+from gpusim_rl.tools.bench import cases, time_to_success, training_run
+from gpusim_rl.tools.bench.main import main
 from tests.worlds import ROOT, make_env, make_ppo
 
 SMALL = (
@@ -35,8 +36,8 @@ def row(time_s: float, success: float, counts: bool) -> dict:
     return {"time_s": time_s, "env_steps": int(1e3 * time_s), "counts": counts, "scores": scores}
 
 
-def a_trial(*rows: dict, speed: float = 1000.0) -> dict:
-    """What trial.py writes."""
+def result(*rows: dict, speed: float = 1000.0) -> dict:
+    """The result of training_run.py."""
     rest = {"seed": 1, "steps_per_s": speed, "cores": 1.5, "train_s": 9.0, "failed": "", "load": 0}
     return rest | {"actors": [{"iteration": 5 * i} | row for i, row in enumerate(rows, 1)]}
 
@@ -50,11 +51,11 @@ def test_two_settings(tmp_path):
     assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
     report = json.loads(out.read_text())
     assert report["task"] == "cartpole" and report["episodes"] == 4
-    one, two = report["variants"]
+    one, two = report["cases"]
     assert (one["name"], two["name"]) == ("algo.gamma=0.9", "algo.gamma=0.99 num_envs=16")
-    for variant, worlds in ((one, 8), (two, 16)):
-        assert variant["seeds"] == [3] and variant["commit"] == "."
-        for made in variant["trials"]:
+    for case, worlds in ((one, 8), (two, 16)):
+        assert case["seeds"] == [3] and case["commit"] == "."
+        for made in case["training_runs"]:
             actors = made["actors"]
             assert [actor["iteration"] for actor in actors] == [2, 4, 5]
             assert [actor["env_steps"] for actor in actors] == [4 * worlds * n for n in (2, 4, 5)]
@@ -65,23 +66,23 @@ def test_two_settings(tmp_path):
             assert made["cores"] > 0.2 and made["start_s"] > 0 and made["versions"]["torch"]
     assert set(report["ratios"]) == {two["name"]}
     turns = [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("seed ")]
-    assert turns == [f"seed 3, {variant['name']}" for variant in (one, two)]
+    assert turns == [f"seed 3, {case['name']}" for case in (one, two)]
     assert f"{two['name']} is better than {one['name']} by: time to success" in done.stdout
     assert picture.read_text().startswith("<?xml") and "svg" in picture.read_text()
 
 
 def test_settings_take_turns(tmp_path, monkeypatch, capsys):
-    """Each variant is trained with each seed, in the other order for each next seed."""
+    """Each case is trained with each seed, in the other order for each next seed."""
     trained = []
 
-    def run(variant, job, folder, show):
-        trained.append((variant.name, next(x for x in job["words"] if x.startswith("seed="))))
-        return a_trial(row(1.0, 1.0, True))
+    def run(case, job, folder, show):
+        trained.append((case.name, next(x for x in job["words"] if x.startswith("seed="))))
+        return result(row(1.0, 1.0, True))
 
     monkeypatch.setattr(time_to_success, "run", run)
-    variants = [trees.Variant(name, ".", ROOT, ["task=cartpole"]) for name in ("a", "b")]
+    two = [cases.Case(name, ".", ROOT, ["task=cartpole"]) for name in ("a", "b")]
     with time_to_success.Progress(Console()) as progress:
-        reports = list(time_to_success.measure(variants, {}, [3, 4, 5], tmp_path, progress))
+        reports = list(time_to_success.measure(two, {}, [3, 4, 5], tmp_path, progress))
     assert trained == [
         *[("a", "seed=3"), ("b", "seed=3"), ("b", "seed=4"), ("a", "seed=4")],
         *[("a", "seed=5"), ("b", "seed=5")],
@@ -91,19 +92,21 @@ def test_settings_take_turns(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not in a checkout")
-def test_a_commit_trains_from_its_own_tree(tmp_path):
+def test_a_commit_trains_from_its_checkout(tmp_path):
     """The process of another commit imports that commit's files, and nothing is left of them."""
-    name, tree = trees.unpack("HEAD", tmp_path)
-    assert len(name) == 40 and (tree / "gpusim_rl" / "conf" / "task" / "quadruped.yaml").is_file()
-    trainer = tree / "gpusim_rl" / "training" / "trainer.py"
-    trainer.write_text("raise ValueError('the other tree')")
-    variant = trees.Variant("old", name, tree, ["task=cartpole"])
-    job = {"words": variant.words, "check": True}
-    with pytest.raises(ValueError, match=r"^old: the other tree$"):
-        trees.run(variant, job, tmp_path, lambda line: None)
-    assert trees.unpack(".", tmp_path) == (".", ROOT)
+    name, checkout = cases.unpack("HEAD", tmp_path)
+    assert (
+        len(name) == 40 and (checkout / "gpusim_rl" / "conf" / "task" / "quadruped.yaml").is_file()
+    )
+    trainer = checkout / "gpusim_rl" / "training" / "trainer.py"
+    trainer.write_text("raise ValueError('the other checkout')")
+    case = cases.Case("old", name, checkout, ["task=cartpole"])
+    job = {"words": case.words, "check": True}
+    with pytest.raises(ValueError, match=r"^old: the other checkout$"):
+        cases.run(case, job, tmp_path, lambda line: None)
+    assert cases.unpack(".", tmp_path) == (".", ROOT)
     with pytest.raises(ValueError, match="has no commit 'no-such'"):
-        trees.unpack("no-such", tmp_path)
+        cases.unpack("no-such", tmp_path)
 
 
 def test_a_warm_up_changes_nothing():
@@ -112,7 +115,7 @@ def test_a_warm_up_changes_nothing():
     for warm in (False, True):
         ppo = make_ppo(make_env("cartpole", 8), num_steps=4)
         if warm:
-            trial.warm_up(ppo)
+            training_run.warm_up(ppo)
         assert ppo.iterations == 0
         for _ in range(3):
             ppo.iteration()
@@ -122,8 +125,8 @@ def test_a_warm_up_changes_nothing():
 
 
 def test_the_clock_pauses():
-    """What runs while it is paused counts neither as time nor as work of processors."""
-    clock = trial.Clock()
+    """Work while it is paused counts neither as time nor as work of processors."""
+    clock = training_run.Clock()
     end = time.perf_counter() + 0.1
     with clock.paused():
         while time.perf_counter() < end:
@@ -137,31 +140,31 @@ def test_the_clock_pauses():
 def test_what_counts():
     """A condition of a score is met, is not, or has no score; a NaN meets none."""
     conditions = [("success", ">=", 0.95), ("drift_still", "<=", 0.05)]
-    assert trial.meets({"success": 0.95, "drift_still": 0.05}, conditions)
-    assert trial.meets({"success": 1.0}, conditions)
-    assert not trial.meets({"success": 1.0, "drift_still": None}, conditions)
-    assert not trial.meets({"success": 0.94, "drift_still": 0.01}, conditions)
-    assert not trial.meets({"success": 1.0, "drift_still": 0.06}, conditions)
-    assert not trial.meets({"success": math.nan}, conditions)
+    assert training_run.meets({"success": 0.95, "drift_still": 0.05}, conditions)
+    assert training_run.meets({"success": 1.0}, conditions)
+    assert not training_run.meets({"success": 1.0, "drift_still": None}, conditions)
+    assert not training_run.meets({"success": 0.94, "drift_still": 0.01}, conditions)
+    assert not training_run.meets({"success": 1.0, "drift_still": 0.06}, conditions)
+    assert not training_run.meets({"success": math.nan}, conditions)
     assert time_to_success.parse("x <= -1.5e-3") == ("x", "<=", -1.5e-3)
 
 
 def test_judging_may_end_early():
     """With judge=first, actors after the first that counts are not judged, but the last is. With
     judge=bisect, few are."""
-    actors = [trial.Actor(i, i, float(i), float(i), {}) for i in range(1, 6)]
+    actors = [training_run.Actor(i, i, float(i), float(i), {}) for i in range(1, 6)]
 
     def score(actor):
         return {"success": 0.3 * actor.iteration}
 
     def judged(how):
-        rows = trial.judge(actors, score, [("success", ">=", 0.5)], how)
+        rows = training_run.judge(actors, score, [("success", ">=", 0.5)], how)
         return [(row["iteration"], row["counts"]) for row in rows]
 
     assert judged("all") == [(1, False), (2, True), (3, True), (4, True), (5, True)]
     assert judged("first") == [(1, False), (2, True), (5, True)]
     assert judged("bisect") == [(1, False), (2, True), (5, True)]
-    actors = [trial.Actor(i, i, float(i), float(i), {}) for i in range(1, 41)]
+    actors = [training_run.Actor(i, i, float(i), float(i), {}) for i in range(1, 41)]
     assert len(judged("bisect")) < 8 and judged("bisect")[:2] == [(1, False), (2, True)]
     actors = actors[:1]
     assert judged("all") == judged("first") == judged("bisect") == [(1, False)]
@@ -169,57 +172,28 @@ def test_judging_may_end_early():
 
 def test_medians_and_ratios():
     """A seed that never succeeds is later than all others; a ratio above 1 is an improvement."""
-    variant = trees.Variant("a", ".", ROOT, [])
-    never = a_trial(row(1.0, 0.2, False), row(9.0, 0.9, False))
-    slow = a_trial(row(1.0, 0.2, False), row(8.0, 0.99, True), row(9.0, 0.97, True))
-    fast = a_trial(row(1.0, 0.2, False), row(2.0, 0.96, True), row(4.0, 1.0, True), speed=3000.0)
-    one = summary.summarize(variant, [slow, slow, never])
-    two = summary.summarize(variant._replace(name="b"), [fast, fast, slow])
+    case = cases.Case("a", ".", ROOT, [])
+    never = result(row(1.0, 0.2, False), row(9.0, 0.9, False))
+    slow = result(row(1.0, 0.2, False), row(8.0, 0.99, True), row(9.0, 0.97, True))
+    fast = result(row(1.0, 0.2, False), row(2.0, 0.96, True), row(4.0, 1.0, True), speed=3000.0)
+    one = time_to_success.summarize(case, [slow, slow, never])
+    two = time_to_success.summarize(case._replace(name="b"), [fast, fast, slow])
     assert one["time_s"] == {"median": 8.0, "all": [8.0, 8.0, None]}
     assert two["final_success"]["all"] == [1.0, 1.0, 0.97]
-    assert summary.ratios(one, two) == {"time_s": 4.0, "env_steps": 4.0, "steps_per_s": 3.0}
-    (line,) = summary.comparisons([one, two])
+    assert time_to_success.ratios(one, two) == {"time_s": 4.0, "env_steps": 4.0, "steps_per_s": 3.0}
+    (line,) = time_to_success.comparisons([one, two])
     assert line.startswith(
         "b is better than a by: time to success × 4.00, samples to success × 4.0"
     )
-    most_never = summary.summarize(variant, [never, slow, never])
-    assert most_never["time_s"]["median"] is None
-    assert summary.ratios(most_never, two)["time_s"] is None
-    json.dumps(most_never, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("seed=3", "say seeds=[1,2,3]"),
-        ("resume=runs/a", "each training is a new run"),
-        ("iteratons=3", "did you mean iterations"),
-        ("seeds=[]", "at least one"),
-        ("seeds=[1,1]", "different seeds"),
-        ("seeds=[1,-3]", "seeds=[1, -3]: expected whole numbers from 0"),
-        ("target=0", "target=0"),
-        ("judge=some", "choose one of all, first, bisect"),
-        ('require=["lift>0.03"]', "no condition"),
-        ("commits=[1234567]", "put the commit in quotes"),
-        ("commits=[no-such-commit]", "has no commit 'no-such-commit'"),
-        ("settings=[3]", "settings=[3]"),
-        ('settings=["num_envs=0"]', "num_envs=0"),
-        ("picture=time.jpg", "ends in .svg"),
-        ("out=no/such/directory/time.json", "no directory no/such/directory"),
-    ],
-)
-def test_a_mistake_is_one_line(capsys, word, says):
-    """What a user can get wrong is answered in one line before anything is trained."""
-    with pytest.raises(SystemExit) as stop:
-        modes.main(["time", word])
-    _, err = capsys.readouterr()
-    assert stop.value.code == 2
-    assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
+    never_twice = time_to_success.summarize(case, [never, slow, never])
+    assert never_twice["time_s"]["median"] is None
+    assert time_to_success.ratios(never_twice, two)["time_s"] is None
+    json.dumps(never_twice, allow_nan=False)
 
 
 def test_an_unknown_score_is_named():
     """A condition of the command line on a score that the task lacks is refused by its name."""
-    summaries = [{"trials": [a_trial(row(1.0, 0.5, False))]}]
+    summaries = [{"training_runs": [result(row(1.0, 0.5, False))]}]
     time_to_success.check_scores(summaries, [])
     with pytest.raises(ValueError, match=r"require=foot_lift>=0.1: the scores are success"):
         time_to_success.check_scores(summaries, ["foot_lift>=0.1"])
@@ -229,5 +203,5 @@ def test_a_picture_needs_matplotlib(monkeypatch, capsys):
     """Without matplotlib a picture is refused with what to install."""
     monkeypatch.setattr(time_to_success, "find_spec", lambda name: None)
     with pytest.raises(SystemExit):
-        modes.main(["time", "picture=time.svg"])
+        main(["time", "picture=time.svg"])
     assert "pip install matplotlib" in capsys.readouterr().err

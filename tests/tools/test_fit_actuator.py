@@ -63,7 +63,7 @@ def write(path: Path, rows: list[tuple[torch.Tensor, ...]]) -> str:
     return str(path)
 
 
-def known(path: Path) -> Actuator:
+def hand_made(path: Path) -> Actuator:
     """A network made by hand, a soft PD law with memory, written to path."""
     draw = torch.Generator().manual_seed(5)
     first = torch.tensor(
@@ -82,7 +82,7 @@ def test_recovers(what, tmp_path, capsys):
     """A known network, and a DC motor with a delay, are recovered: on what was held out and, moving
     freely, on new targets."""
     true = (
-        known(tmp_path / "true.safetensors")
+        hand_made(tmp_path / "true.safetensors")
         if what == "network"
         else make_actuator(kind="dc", stall=14.0, no_load=8.0, lag=2)
     )
@@ -106,7 +106,7 @@ def test_recovers(what, tmp_path, capsys):
 
 
 def test_seeded(tmp_path, capsys):
-    """The same log, seed and steps give the same file; another seed another."""
+    """One log, seed and number of steps give one file; another seed gives another."""
     log = write(tmp_path / "log.csv", moved(make_actuator(kind="pd"), wishes(0, 400)))
     files = []
     for seed in (1, 1, 2):

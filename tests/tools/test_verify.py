@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from gpusim_rl.commands import train
-from gpusim_rl.config import compose, resume
+from gpusim_rl.commands.train import configure, train_or_exit
 from gpusim_rl.runs.checkpoints import RENAMED
 from gpusim_rl.tools import verify
 from tests.command_lines import TINY
 
 PLAN = "curriculum={task.weights.slip:{from:0,to:1,by:success,start:-1,stop:1}}"
+
+
+def train_run(path: str, *words: str) -> None:
+    """Train a small policy in a run directory."""
+    train_or_exit(configure(*TINY, "log=none", f"run_dir={path}", *words))
 
 
 @pytest.mark.parametrize("words, last", [(("stop_at=1.0",), 4), ((PLAN,), 2)])
@@ -20,16 +24,7 @@ def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
     evaluations is until the first."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
-    words = [
-        "task=quadruped",
-        *TINY,
-        *words,
-        "eval_every=2",
-        "iterations=4",
-        "run_dir=run",
-        "log=none",
-    ]
-    train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+    train_run("run", "task=quadruped", *words, "eval_every=2", "iterations=4")
     verify.main(["run"])
     said = capsys.readouterr().out
     assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
@@ -40,12 +35,12 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
     line says so."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
+    train_run("run", "task=quadruped", "iterations=2")
     for words in (
-        ["task=quadruped", *TINY, "iterations=2", "run_dir=run", "log=none"],
         ["resume=run", "iterations=3", "graph=off", "sim.threads=2"],
         ["resume=run", "iterations=4", "task.weights.slip=1"],
     ):
-        train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+        train_or_exit(configure(*words))
         if "iterations=3" in words:
             verify.main(["run"])
         warned = "this is not the run that was begun" in capsys.readouterr().err
@@ -61,8 +56,7 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
 def test_hashes_under_older_names(tmp_path, monkeypatch, capsys):
     """A run whose hashes have the tensor names of an older version still agrees."""
     monkeypatch.chdir(tmp_path)
-    words = ["task=cartpole", *TINY, "iterations=1", "run_dir=run", "log=none"]
-    train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+    train_run("run", "task=cartpole", "iterations=1")
     file = Path("run/hashes.jsonl")
     (row,) = map(json.loads, file.read_text().splitlines())
     names = [*row["sha256"]]
@@ -78,10 +72,8 @@ def test_hashes_under_older_names(tmp_path, monkeypatch, capsys):
 def test_a_run_that_began_with_weights(tmp_path, monkeypatch, capsys):
     """A run begun with start= agrees, though the other run has gone on since."""
     monkeypatch.chdir(tmp_path)
-    words = ["task=cartpole", *TINY, "log=none", "run_dir=first", "iterations=1"]
-    train.train_or_exit(train.configure(*words))
-    more = [*words[:-2], "run_dir=second", "start=first", "iterations=1"]
-    train.train_or_exit(train.configure(*more))
-    train.train_or_exit(train.configure("resume=first", "iterations=2"))
+    train_run("first", "task=cartpole", "iterations=1")
+    train_run("second", "task=cartpole", "iterations=1", "start=first")
+    train_or_exit(configure("resume=first", "iterations=2"))
     verify.main(["second"])
     assert "iteration 1: all" in capsys.readouterr().out

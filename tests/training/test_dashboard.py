@@ -69,9 +69,9 @@ def test_lines_are_seconds_apart(capsys):
         for i in range(1, 101):
             table.show(ROW | {"iteration": i}, 0.2 * i)
     *lines, bound = capsys.readouterr().out.splitlines()
-    shown = [int(line.split()[1].split("/")[0]) for line in lines]
+    numbers = [int(line.split()[1].split("/")[0]) for line in lines]
     assert bound.startswith("bound by simulation")
-    assert shown == [1, 26, 51, 76, 100]
+    assert numbers == [1, 26, 51, 76, 100]
 
 
 def test_table_in_a_terminal():

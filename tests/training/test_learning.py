@@ -4,12 +4,13 @@ import pytest
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration
-from gpusim_rl.config import compose
+from gpusim_rl.config.sections import Config
 from gpusim_rl.evaluation.evaluate import STOP_SEED, evaluate
+from tests.worlds import make_config
 
 
-def judge(ppo: PPO, cfg: dict) -> dict[str, float]:
-    weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
+def judge(ppo: PPO, cfg: Config) -> dict[str, float]:
+    weights, noise = cfg.task.weights, cfg.task.noise
     return evaluate(
         ppo.policy, ppo.env.task, weights=weights, noise=noise, episodes=64, seed=STOP_SEED
     )
@@ -19,7 +20,7 @@ def test_cartpole_is_learned():
     """60 iterations swing the pole up and hold it in nine of ten worlds, for thrice the return;
     before, in none."""
     words = ["task=cartpole", "sim=native", "sim.threads=1", "device=cpu", "seed=1"]
-    cfg = compose.compose_plain("config", words)
+    cfg = make_config(*words)
     ppo = make_iteration(cfg)
     before = judge(ppo, cfg)
     for _ in range(60):

@@ -21,6 +21,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.evaluation import evaluate as evaluation
@@ -46,9 +47,9 @@ WARP = (
 )
 
 
-def configured(*words: str, base: tuple[str, ...] = WORDS) -> dict:
+def configured(*words: str, base: tuple[str, ...] = WORDS) -> Config:
     """The configuration of a tiny training."""
-    return compose.compose_plain("config", [*base, *words])
+    return Config.of(compose.compose_plain("config", [*base, *words]))
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
 
     def replaced() -> None:
         shutil.rmtree("run")
-        others.append(Run.create(Path("run"), configured("seed=7")))
+        others.append(Run.create(Path("run"), configured("seed=7").plain))
 
     during(monkeypatch, replaced)
     with pytest.raises(SystemExit) as ended:
@@ -185,7 +186,7 @@ def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
 def test_two_processes(here):
     """While a process trains in a directory another is refused in one line; the lock of a dead one
     does not count."""
-    run = Run.create(Path("run"), configured())
+    run = Run.create(Path("run"), configured().plain)
     ppo = make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(16,))
     run.checkpoints.save(0, ppo.state(), {})
     line = refused("train.py", "resume=run", "iterations=3", cwd=here)
@@ -360,7 +361,7 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
     for resumed in (False, True):
         cfg = configured(*words)
         if resumed:
-            cfg = resume.check_training(configured("resume=run"), ["resume=run"])
+            cfg = resume.check_training(configured("resume=run").plain, ["resume=run"])
         with pytest.raises(SystemExit) as ended:
             train.train_or_exit(cfg)
         assert ended.value.code == 1
@@ -372,9 +373,9 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
-    Trainer(resume.check_training(configured("resume=run"), ["resume=run"])).train()
+    Trainer(resume.check_training(configured("resume=run").plain, ["resume=run"])).train()
     assert Path("run/eval.json").exists()
-    train.train_or_exit(resume.check_training(configured("resume=run"), ["resume=run"]))
+    train.train_or_exit(resume.check_training(configured("resume=run").plain, ["resume=run"]))
     assert (
         Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2"
         and len(Run(Path("run")).rows()) == 2
@@ -389,7 +390,7 @@ def test_a_run_that_goes_on_has_not_ended(here):
         file.write_text("{}")
     for more, kept in ((1, True), (2, False)):
         words = ["resume=run", f"iterations={more}"]
-        Trainer(resume.check_training(configured(*words), words)).train()
+        Trainer(resume.check_training(configured(*words).plain, words)).train()
         assert [file.exists() for file in endings] == [kept, kept]
 
 
@@ -418,7 +419,7 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4]
     assert result.iterations == 6
     more = ["resume=run", "iterations=8"]
-    Trainer(resume.check_training(configured(*more), more)).train()
+    Trainer(resume.check_training(configured(*more).plain, more)).train()
     rows = Run(Path("run")).rows()
     # Iteration 7 because the return of 6 is higher, 8 because it is a fourth.
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4, 7, 8]
@@ -613,7 +614,7 @@ def test_capacities_that_are_fixed(here, capsys):
 def test_a_slow_disk_keeps_the_newest(here, monkeypatch):
     """States that come faster than they are written replace one another; hashes are all written; an
     error ends nothing."""
-    run, said, gate = Run.create(Path("run"), configured()), [], []
+    run, said, gate = Run.create(Path("run"), configured().plain), [], []
     save = run.checkpoints.save
 
     def slow(*args, **kwargs):
@@ -639,7 +640,7 @@ def test_the_writer_frees_nothing(here):
     """A state that was written or hashed is freed by the thread that saved it, not by the
     writer's: there it could break the capture of a CUDA graph."""
     freed = []
-    writer = CheckpointWriter(Run.create(Path("run"), configured()), print)
+    writer = CheckpointWriter(Run.create(Path("run"), configured().plain), print)
     for i in range(3):
         x = torch.zeros(3)
         weakref.finalize(x, lambda: freed.append(threading.current_thread()))
@@ -682,7 +683,7 @@ def test_resume_keeps_deterministic_warp(here):
         )
     train.train_or_exit(
         resume.check_training(
-            configured("resume=half", "iterations=4"), ["resume=half", "iterations=4"]
+            configured("resume=half", "iterations=4").plain, ["resume=half", "iterations=4"]
         )
     )
     one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))

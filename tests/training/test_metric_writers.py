@@ -12,22 +12,19 @@ from pathlib import Path
 import imageio
 import pytest
 
-from gpusim_rl.algorithms import iteration
 from gpusim_rl.algorithms.iteration import SHARES
-from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config.validate import check_log
 from gpusim_rl.core import waiting
 from gpusim_rl.core.metrics import public_name
-from gpusim_rl.envs import statistics
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training import loop, metric_writers
+from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import logged_in, sink
 from tests.command_lines import environment
 from tests.films import gray_film
+from tests.reports import METRICS
 from tests.wandb_file import read_wandb, records
 from tests.worlds import ROOT
 
-METRICS = (*loop.METRICS, *statistics.METRICS, *iteration.METRICS, *PPO.metrics)
 NAMES = {x.key: x.public for x in METRICS}
 ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
 PUBLIC = {"train/return": 12.345, "reward/jerk": -0.01, "perf/share/physics": 0.6}
@@ -59,7 +56,7 @@ def test_logged_in(tmp_path, monkeypatch):
     assert logged_in()
 
 
-def test_every_metric_has_a_known_name(trained):
+def test_every_metric_has_a_public_name(trained):
     """Each metric of a training, and of its table, is renamed by the table, and no two alike."""
     names = {name for row in Run(trained).rows() for name in row} - {"iteration"}
     names |= {"success", "cores", *(f"share/{part}" for part in SHARES)}
@@ -117,7 +114,7 @@ def test_tensorboard(tmp_path):
 
 
 def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
-    """Those that are done again replace the earlier ones: after resume=, and after a roll-back."""
+    """Iterations done again replace the earlier ones: after resume=, and after a roll-back."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setattr(time, "time", count(10**9).__next__)  # an event file is named by it
@@ -146,7 +143,7 @@ def test_what_a_logger_does_not_take(tmp_path, capsys):
 
 
 def test_a_full_disk_ends_the_log_of_tensorboard_alone(tmp_path, capfd):
-    """What cannot be written is one line, and nothing is written from then on."""
+    """A row that cannot be written is one line, and nothing is written from then on."""
     to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
     to.write(ROW)
     to.to.writer.flush()
@@ -197,20 +194,20 @@ def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
     for name in ("WANDB_FINISH_TIMEOUT", "WANDB_FINISH_TIMEOUT_RAISES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    asked = wandb.Settings()
+    settings = wandb.Settings()
 
     class Online:
         offline, disabled, url, dir = False, False, "https://wandb.ai/me", str(tmp_path)
         define_metric = staticmethod(lambda *_, **__: None)
 
         def finish(self, exit_code: int) -> None:
-            asked.update_from_env_vars(dict(os.environ))
-            raise TimeoutError(f"not finished after {asked.finish_timeout} s")
+            settings.update_from_env_vars(dict(os.environ))
+            raise TimeoutError(f"not finished after {settings.finish_timeout} s")
 
     monkeypatch.setattr(wandb, "init", lambda **_: Online())
     sink("wandb", LOG, tmp_path, CONFIG).close()
     said = "W&B is off from now on: not finished after 300.0 s\n"
-    assert capsys.readouterr().err == said and asked.finish_timeout_raises
+    assert capsys.readouterr().err == said and settings.finish_timeout_raises
     monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "7")
     sink("wandb", LOG, tmp_path, CONFIG).close()
     assert "after 7.0 s" in capsys.readouterr().err
@@ -277,20 +274,20 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
         define_metric = staticmethod(lambda *_, **__: None)
         dir = str(tmp_path)
 
-    asked = {}
-    monkeypatch.setattr(wandb, "init", lambda **words: asked.update(words) or Online())
+    request = {}
+    monkeypatch.setattr(wandb, "init", lambda **words: request.update(words) or Online())
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     where = sink("auto", LOG, tmp_path, CONFIG).where
     assert where.startswith("log=auto: logged in to W&B, so metrics, film and policy are uploaded")
     assert where.endswith(f"to {Online.url}; log=none keeps them here") and "\n" not in where
     assert sink("wandb", LOG, tmp_path, CONFIG).where == f"W&B: {Online.url}"
-    assert (asked["name"], asked["group"], asked["tags"]) == (tmp_path.name, None, [])
+    assert (request["name"], request["group"], request["tags"]) == (tmp_path.name, None, [])
     Online.disabled, Online.url = True, None
     assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
 
 
 def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
-    """What W&B answers is said in the line, and the run is kept offline. To finish it may take a
+    """The answer of W&B is in the line, and the run is kept offline. To finish it may take a
     while, which is said, too."""
     import wandb
 

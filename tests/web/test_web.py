@@ -249,9 +249,10 @@ def test_page_and_film_agree(trained, served, source):
 
     if source == "run":
         run = player.find_run(cfg)
-        _, frames = player.play_run(run, *player.load_run(run, cfg), cfg, choose)
+        rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
     else:
-        _, frames = player.play_onnx(path, choose)
+        rollout = player.file_rollout(path)
+    frames = player.frames_of(rollout, choose)
     for i in range(120):
         web.step()
         t, qpos = next(frames)
@@ -383,7 +384,7 @@ def test_compare(trained, served):
     assert first.time == second.time == pytest.approx(20 * first.rollout.dt)
     apart = second.scene.places[0] - first.scene.places[0]
     assert apart[1] > first.scene.reach and apart[0] == 0
-    assert [x.rollout.asked.tolist() for x in web.policies] == [COMMAND, COMMAND]
+    assert [x.rollout.command.tolist() for x in web.policies] == [COMMAND, COMMAND]
 
 
 def test_sliders(served):

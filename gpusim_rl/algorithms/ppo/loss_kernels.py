@@ -167,6 +167,7 @@ def conclude(
     stats[CLIPPED] = all_[SUM_CLIPPED] * share[0]
 
 
+# Why: docs/decisions/0012-loss-in-kernels.md
 class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 

@@ -72,6 +72,7 @@ class Minibatches:
             self._images.copy_(self.mirror(self._originals))
         self._next += 1
 
+    # Why: docs/decisions/0010-samples-of-every-world.md
     def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
         """(count, n) int64: a random order of the samples for each epoch.
 

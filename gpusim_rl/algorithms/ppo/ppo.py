@@ -1,7 +1,6 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
 import sys
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ class PPO:
 
     Args:
         spec: shapes, processes and random numbers.
-        settings: those of `Settings`, by name. Those of `live` may be tensors (), which change.
+        settings: its numbers. Those of `live` may be tensors (), which change.
     """
 
     Settings = Settings
@@ -55,9 +54,9 @@ class PPO:
         Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
     )
 
-    def __init__(self, spec: Spec, **settings: Any):
+    def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.length = spec, spec.group, spec.num_steps
-        self.cfg = cfg = Settings(**settings)
+        self.cfg = cfg = settings
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = make_policy(spec, cfg)
@@ -76,9 +75,9 @@ class PPO:
         self._update_normalizers = spec.capture(self.update_normalizers)
 
     @staticmethod
-    def world_multiple(settings: dict[str, Any]) -> int:
+    def world_multiple(settings: Settings) -> int:
         """A policy that remembers is trained by whole worlds, so that minibatches divide them."""
-        return settings["num_minibatches"] if settings["memory"] != "none" else 1
+        return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
@@ -95,6 +94,7 @@ class PPO:
             for _ in range(self.minibatches.count):
                 self._minibatch()
             mark("normalizers")
+            # last: all epochs see the normalizers with which the policy acted
             self._update_normalizers(record)
 
     @torch.no_grad()
@@ -134,6 +134,7 @@ class PPO:
         policy.symmetrize(optimizer.gradients)
         return stats
 
+    # Why: docs/decisions/0011-ppo-for-robots.md
     def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
         """Shrink the actor's learning rate where the KL () is large, grow it where it is small."""
         cfg = self.cfg
@@ -150,6 +151,7 @@ class PPO:
         r, policy, group = rollout, self.policy, self.group
         valid = ~r.fault.flatten()
         most_skipped = 2 * self.skips[SKIPPED_NOW] > self.minibatches.count
+        # one sum over processes: more invalid than valid samples make it positive
         most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
         bad = most_skipped | most_invalid
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from gpusim_rl.core import ranges
+from gpusim_rl.core.ranges import AT_LEAST_0, COUNT, POSITIVE, SHARE, WIDTH, Range
+from gpusim_rl.core.sections import check, number, word
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, frozen=True)
 class Settings:
     """The numbers of PPO, in CleanRL's names. Where a curriculum changes one, it is a tensor ().
 
@@ -27,33 +28,32 @@ class Settings:
         hidden, activation, memory, memory_size, std, floor, amp: as `Policy` has them.
     """
 
-    gamma: float
-    gae_lambda: float
-    clip_coef: float
-    clip_value: float
-    ent_coef: float
-    update_epochs: int
-    num_minibatches: int
-    learning_rate: float
-    lr_min: float
-    lr_max: float
-    lr_factor: float
-    target_kl: float
-    max_grad_norm: float
-    mirror_coef: float
+    gamma: float = number(SHARE)
+    gae_lambda: float = number(SHARE)
+    clip_coef: float = number(POSITIVE)
+    clip_value: float = number(POSITIVE)
+    ent_coef: float = number(AT_LEAST_0)
+    update_epochs: int = number(COUNT)
+    num_minibatches: int = number(COUNT)
+    learning_rate: float = number(POSITIVE)
+    lr_min: float = number(POSITIVE)
+    lr_max: float = number(POSITIVE)
+    lr_factor: float = number(Range(1))
+    target_kl: float = number(POSITIVE)
+    max_grad_norm: float = number(POSITIVE)
+    mirror_coef: float = number(AT_LEAST_0)
     fused: bool
-    symmetry: str
+    symmetry: str = word("auto", "none", "augment", "loss", "net")
     tf32: bool
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...] = number(WIDTH)
     activation: str
-    memory: str
-    memory_size: int
-    std: float
-    floor: float
+    memory: str = word("none", "gru")
+    memory_size: int = number(WIDTH)
+    std: float = number(POSITIVE)
+    floor: float = number(POSITIVE)
     amp: str | None
 
     def __post_init__(self) -> None:
-        fixed = {key: x for key, x in vars(self).items() if isinstance(x, int | float)}
-        ranges.check(fixed, "algo")  # scheduled numbers were checked before they became tensors
+        check(self, "algo")
         if not self.lr_min <= self.lr_max:
             raise ValueError(f"algo.lr_min={self.lr_min}: expected at most lr_max={self.lr_max}")

@@ -31,8 +31,10 @@ from .limits import Limits
 from .rate import late_readings, wrong_rate
 
 CHECKS = ("refuse", "clamp", "warn")
+# Why: docs/decisions/0048-median-of-fifty.md
 PERIODS = 50  # control steps whose median period is compared with dt
 SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
+# Why: docs/decisions/0047-crouch-to-stop.md
 CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
 HEALS = 0.25  # of a fault, that a good step makes up for
 Array = np.ndarray

@@ -49,5 +49,6 @@ class Limits:
         x = np.minimum(np.maximum(x, self.low), self.high)
         x = np.minimum(np.maximum(x, before - self.change), before + self.change)
         x = np.where(np.isfinite(x), x, before)
+        # 1e-6: float32 targets against limits in float64 [rad, m]
         self.cut = np.abs(x - targets) > 1e-6
         return x

@@ -25,6 +25,7 @@ class Rate:
     def sleep(self) -> None:
         """Until the next control step begins."""
         time.sleep(max(0.0, self.next - time.monotonic()))
+        # a late step is not made up for: two steps at once would be a jump
         self.next = max(self.next + self.dt, time.monotonic())
         if self.asked and self.stop:
             self.stop()

@@ -53,6 +53,7 @@ class Pushes:
         """x and y (B, 2), 0 where no push begins; whether one does (B,); seconds it lasts (B,)."""
         block = self.blocks[name]
         drawn = block(rng)
+        # a chance of dt / every in each step: times between pushes are geometric
         begins = drawn[:, block.place["chance"]] * self.every[name] < self.dt
         hold = drawn[:, block.place["hold"]] if "hold" in block.place else begins
         return drawn[:, block.place[name]] * begins, begins[:, 0], hold[:, 0]

@@ -57,6 +57,7 @@ class Block:
         if a == end:
             return rng.uniform(self.stream, low, high)
         unit = rng.uniform(self.stream, *self.unit)
+        # the inverse of Φ, as a rejected draw would need a loop
         bell = torch.special.ndtri(TAIL + (1 - 2 * TAIL) * unit[:, b:]) / 6  # within ± 1/2
         numbers = [
             low[:a] + (high - low)[:a] * unit[:, :a],

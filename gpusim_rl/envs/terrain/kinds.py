@@ -159,18 +159,18 @@ def waves(level: float, rng: np.random.Generator) -> Patch:
     for i in range(strips):
         angle = math.atan2(z[i + 1] - z[i], x[i + 1] - x[i])
         half = (x[i + 1] - x[i]) / 2 / math.cos(angle)
-        middle = (x[i] + x[i + 1]) / 2, 0.0, (z[i] + z[i + 1]) / 2
-        patch.add(*middle, half, FAR, tilt("y", -angle))
+        center = (x[i] + x[i + 1]) / 2, 0.0, (z[i] + z[i + 1]) / 2
+        patch.add(*center, half, FAR, tilt("y", -angle))
     return patch
 
 
 def rubble(level: float, rng: np.random.Generator) -> Patch:
     """Slabs that lie about, tilted by up to 0.12 rad, at heights of up to 1 to 10 cm."""
-    patch, highest, most = Patch(), between(level, 0.01, 0.1), between(level, 0.015, 0.12)
+    patch, highest, angle = Patch(), between(level, 0.01, 0.1), between(level, 0.015, 0.12)
     for i in range(8):
         for j in range(8):
             x, y = 0.8 * (np.array([i, j]) - 3.5) + rng.uniform(-0.1, 0.1, 2)
-            quat = np.array([1.0, *rng.uniform(-most / 2, most / 2, 2), rng.uniform(-0.4, 0.4)])
+            quat = np.array([1.0, *rng.uniform(-angle / 2, angle / 2, 2), rng.uniform(-0.4, 0.4)])
             quat /= np.linalg.norm(quat)
             half_x, half_y = rng.uniform(0.25, 0.45, 2)
             patch.add(x, y, highest * rng.uniform(), half_x, half_y, tuple(quat))

@@ -21,6 +21,7 @@ from gpusim_rl.sim.base import Sim
 FRICTION = "geom_friction.0"
 
 
+# Why: docs/decisions/0035-ground-of-boxes.md
 class Patches:
     """Patches of `levels` × `kinds` in `variants`, and where the worlds of a model have them.
 
@@ -33,7 +34,7 @@ class Patches:
         friction: least and largest sliding friction of a patch.
         first_level: highest level on which a world begins.
         level: of all worlds, instead of one up to `first_level`.
-        known: name → kind.
+        choices: name → kind.
 
     Raises:
         ValueError: a kind is unknown or makes no patch, or the model has no boxes.
@@ -51,22 +52,22 @@ class Patches:
         first_level: int,
         device: str,
         level: int | None = None,
-        known: Mapping[str, Kind] = KINDS,
+        choices: Mapping[str, Kind] = KINDS,
     ):
         if not kinds:
-            raise ValueError(f"terrain.kinds=[]: choose among {', '.join(known)}")
+            raise ValueError(f"terrain.kinds=[]: choose among {', '.join(choices)}")
         if not 0 <= (level or 0) < levels:
             raise ValueError(f"level={level}: expected a level below {levels}")
         if not 0 <= first_level < levels:
             raise ValueError(f"terrain.first_level={first_level}: expected a level below {levels}")
         for name in kinds:
-            if name not in known:
-                raise ValueError(f"terrain.kinds: {name!r}: choose among {', '.join(known)}")
+            if name not in choices:
+                raise ValueError(f"terrain.kinds: {name!r}: choose among {', '.join(choices)}")
         self.kinds, self.levels, self.variants = kinds, levels, variants
         self.first_level, self.level = first_level, level
-        named = tuple((name, known[name]) for name in kinds)
-        library = kept_library(named, levels, variants, seed)
-        self._keep(library, device)
+        named = tuple((name, choices[name]) for name in kinds)
+        library = cached_library(named, levels, variants, seed)
+        self._store(library, device)
         first, self.plane = find_slots(mjm)
         self.boxes = slice(first, first + BOXES)
         low, high = friction
@@ -76,12 +77,12 @@ class Patches:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
 
         self.friction = tensor(drawn)
-        self.own_friction = tensor(mjm.geom_friction[:, 0]).clamp(min=1e-6)
+        self.file_friction = tensor(mjm.geom_friction[:, 0]).clamp(min=1e-6)
         self.pose = pose_columns(mjm)  # of the base, in qpos
         self.footprint = tensor(footprint(mjm))
         self.unit = tensor([-1.0] * 2), tensor([1.0] * 2)
 
-    def _keep(self, library: Library, device: str) -> None:
+    def _store(self, library: Library, device: str) -> None:
         """Make tensors of a library. Those that the Sim gets are as exact as the Sim's own."""
         size = library.size
         values = {
@@ -92,6 +93,7 @@ class Patches:
             "geom_aabb": np.concatenate([np.zeros_like(size), size], -1),
             "floor": library.floor,
         }
+        # a float32 pose would differ from the boxes that MuJoCo C compiles
         exact = torch.float64 if device == "cpu" else torch.float32
         self.values = {
             name: torch.as_tensor(value, dtype=exact, device=device)
@@ -113,7 +115,7 @@ class Patches:
         level = rng.integers("terrain/level", self.first_level + 1)[:, 0]
         return dict(kind=kind, level=level if self.level is None else 0 * level + self.level)
 
-    def place(self, start: dict[str, Tensor], rng: Rng) -> dict[str, Tensor]:
+    def place_on_patches(self, start: dict[str, Tensor], rng: Rng) -> dict[str, Tensor]:
         """First states on patches of their kind and level, with `patch` (B,) int64.
 
         The robot is moved within the patch, and up onto what is highest below it.
@@ -128,9 +130,9 @@ class Patches:
         pose[:, 2] += self.height(patch, pose[:, None, :2] + points[..., :2]).amax(1)
         return start | {"qpos": qpos, "patch": patch}
 
-    def rub(self, start: dict[str, Tensor]) -> dict[str, Tensor]:
+    def scale_friction(self, start: dict[str, Tensor]) -> dict[str, Tensor]:
         """First states with the friction of their patch, times what the model's was scaled by."""
-        scaled = start.get(FRICTION, self.own_friction) / self.own_friction
+        scaled = start.get(FRICTION, self.file_friction) / self.file_friction
         return start | {FRICTION: self.friction[start["patch"]][:, None] * scaled}
 
     def height(self, patch: Tensor, xy: Tensor) -> Tensor:
@@ -174,7 +176,7 @@ def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor)
 
 
 @cache
-def kept_library(
+def cached_library(
     kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
 ) -> Library:
     """`make_library`, kept for the other tasks of this process."""

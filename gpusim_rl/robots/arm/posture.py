@@ -2,22 +2,21 @@
 
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 
 from gpusim_rl.robots.arm.kinematics import Kinematics
-from gpusim_rl.robots.bodies import Array
+from gpusim_rl.robots.bodies import Array, Signs, kinematics
 from gpusim_rl.robots.chain import Chain
 
 ALONG = 0.999  # least component of an axis that lies along another one
 EVEN = 0.02  # of the width of the poses: how far a mirrored tool may be from its place
 TILT = 0.05  # largest difference of a mirrored tool's axes
-SPREAD = 0.5  # rad about the home pose, of the poses that are compared
+DEVIATION = 0.5  # rad about the home pose, of the poses that are compared
 POSES = 64
 CANDIDATES, EACH = 300, 20  # of the best poses that are tried for the home pose; of the rest
 NEAR = 1e-3  # rad by which a keyframe may be beyond limits
-LEAN, MIDDLE = 0.1, 0.1  # weights of a lean [1/rad] and of angles far from the middle of the range
+LEAN, CENTER = 0.1, 0.1  # weights of a lean [1/rad] and of angles far from a range's center
 SIDES = torch.tensor([1.0, -1.0, 1.0]).double()  # what a mirror across y does to places
 
 
@@ -45,10 +44,10 @@ def find_home(arm: Kinematics) -> Array | None:
         angles[:, turning] = center[:, turning]
     position, axes = arm.chain.pose(angles)
     front = torch.from_numpy(arm.shoulder + np.array([0.5 * arm.reach, 0, 0]))
-    middle, half = (arm.low + arm.high) / 2, (arm.high - arm.low) / 2
+    center, half = (arm.low + arm.high) / 2, (arm.high - arm.low) / 2
     cost = (position - front).norm(dim=1) / arm.reach
     cost += LEAN * (-axes[:, 2, 2]).clamp(-1, 1).arccos()
-    cost += MIDDLE * ((angles - middle) / half).square().mean(1)
+    cost += CENTER * ((angles - center) / half).square().mean(1)
     order = cost.argsort().tolist()
     for i in (*order[:CANDIDATES], *order[CANDIDATES::EACH]):
         if not arm.touches(angles[i]):
@@ -56,38 +55,38 @@ def find_home(arm: Kinematics) -> Array | None:
     return None
 
 
-def turn_signs(m: Any, joints: list[int], angles: Array) -> list[float] | None:
-    """The sign of each joint in a pose's mirror image, from its axis; None if one has none.
+def turn_signs(m: Any, joints: list[int], angles: Array) -> Signs:
+    """The sign of each joint in a pose's mirror image, from its axis; () if one has none.
 
     A mirror across y leaves turns about y as they are, and turns others round.
     """
-    d = mujoco.MjData(m)
-    d.qpos[m.jnt_qposadr[joints]] = angles
-    mujoco.mj_kinematics(m, d)
+    qpos = m.qpos0.copy()
+    qpos[m.jnt_qposadr[joints]] = angles
+    d = kinematics(m, qpos)
     sideways = np.abs(d.xaxis[joints, 1])
     if ((sideways < ALONG) & (sideways > 1 - ALONG)).any():
-        return None
-    return np.where(sideways > 0.5, 1.0, -1.0).tolist()
+        return ()
+    return (*np.where(sideways > 0.5, 1.0, -1.0).tolist(),)
 
 
 def mirror_signs(
-    m: Any, chain: Chain, home: Array, given: tuple[float, ...] = (), axes: bool = True
-) -> tuple[float, ...] | None:
+    m: Any, chain: Chain, home: Array, signs: Signs = (), axes: bool = True
+) -> Signs | None:
     """(n,) signs s: if home + δ is a pose, the tool of home + s δ is its mirror image across y = 0.
 
     None if these are not mirror images of one another, as of many arms with joints side by side.
     Without `axes`, only the tool's places have to be.
     """
-    signs = given or turn_signs(m, chain.joints, home)
-    if signs is None:
+    signs = signs or turn_signs(m, chain.joints, home)
+    if not signs:
         return None
     generator = torch.Generator().manual_seed(0)
     share = torch.rand(POSES, len(signs), generator=generator, dtype=torch.float64)
-    change, middle = SPREAD * (2 * share - 1), torch.tensor(np.array(home)).double()
-    position, own = chain.pose(middle + change)
-    image, turned = chain.pose(middle + change * torch.tensor(signs).double())
+    change, center = DEVIATION * (2 * share - 1), torch.tensor(np.array(home)).double()
+    position, straight = chain.pose(center + change)
+    image, turned = chain.pose(center + change * torch.tensor(signs).double())
     limit = EVEN * float((position.amax(0) - position.amin(0)).max())
-    tilted = (turned - SIDES[:, None] * own * SIDES).abs().max()
+    tilted = (turned - SIDES[:, None] * straight * SIDES).abs().max()
     wrong = (image - position * SIDES).norm(dim=1).max()
     even = wrong <= limit and (tilted <= TILT or not axes)
     return tuple(signs) if even else None

@@ -5,27 +5,12 @@ import math
 import mujoco
 import numpy as np
 
+from gpusim_rl.robots import prepare as common
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.tool import Tool
-from gpusim_rl.robots.bodies import Array, RobotError, subtree
-from gpusim_rl.robots.prepare import (
-    BOX,
-    HIDDEN,
-    LIMITED,
-    OBJECT,
-    ORIENTATION,
-    SENSOR,
-    SPHERE,
-    add_ground,
-    add_torque_sensors,
-    added_name,
-    clear,
-    fix_inertias,
-    replace_mesh,
-    set_options,
-)
+from gpusim_rl.robots.bodies import SPHERE, Array, RobotError, kinematics, subtree
 
-TOOL = added_name("tool")
+TOOL = common.added_name("tool")
 # Place of the camera in reaches of the arm, and its x and y
 VIEW = np.array([1.45, -0.95, 0.85]), [0.65, 0.76, 0, -0.24, 0.2, 0.95]
 GREEN = [0.15, 0.75, 0.45, 0.45]
@@ -52,21 +37,21 @@ def prepare_arm(
         rest: (nq,) where the other joints are locked, in the file's order.
     """
     check_couplings(original, joints)
-    clear(spec)
+    common.clear(spec)
     for element in (*spec.tendons, *spec.equalities):
         spec.delete(element)
-    fix_inertias(spec, original)
-    set_options(spec.option)
+    common.fix_inertias(spec, original)
+    common.set_options(spec.option)
     lock(spec, original, joints, rest)
     for name in joints:
         joint = spec.joint(name)
         if not original.jnt_limited[original.joint(name).id]:
             # a turn each way from the middle, as degrees in a file with angle="degree"
             half = 180 if spec.compiler.degree else math.pi
-            joint.limited, joint.range = LIMITED.mjLIMITED_TRUE, [-half, half]
-    add_ground(spec, original, lowest(original))
+            joint.limited, joint.range = common.LIMITED.mjLIMITED_TRUE, [-half, half]
+    common.add_ground(spec, original, lowest(original))
     body = spec.body(original.body(tool.body).name)
-    body.add_site(name=TOOL, pos=tool.pos, quat=tool.quat, group=HIDDEN)
+    body.add_site(name=TOOL, pos=tool.pos, quat=tool.quat, group=common.HIDDEN)
     add_goals(spec)
     add_sensors(spec, joints)
 
@@ -92,7 +77,7 @@ def check_couplings(m: mujoco.MjModel, joints: list[str]) -> None:
 
 
 def coupled(m: mujoco.MjModel, i: int, ids: set[int]) -> str:
-    """What an equality couples, of the joints of an arm and the bodies that they move."""
+    """The joints or bodies of an arm that an equality couples, as words; "" if none."""
     ends = [int(m.eq_obj1id[i]), int(m.eq_obj2id[i])]
     if m.eq_type[i] == mujoco.mjtEq.mjEQ_JOINT:
         arm = {*ends} & ids and {*ends} <= ids | {-1}
@@ -100,7 +85,7 @@ def coupled(m: mujoco.MjModel, i: int, ids: set[int]) -> str:
     kind = mujoco.mjtEq(int(m.eq_type[i]))
     if kind not in (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD):
         return ""
-    if m.eq_objtype[i] == OBJECT.mjOBJ_SITE:
+    if m.eq_objtype[i] == common.OBJECT.mjOBJ_SITE:
         ends = [int(m.site_bodyid[x]) for x in ends]
     moved = [{j for j in ids if x in subtree(m, int(m.jnt_bodyid[j]))} for x in ends]
     return " and ".join(m.body(x).name for x in ends) if moved[0] != moved[1] else ""
@@ -108,9 +93,7 @@ def coupled(m: mujoco.MjModel, i: int, ids: set[int]) -> str:
 
 def lock(spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], rest: Array) -> None:
     """Remove the other joints, in place. What they moved stays as in `rest`."""
-    d = mujoco.MjData(original)
-    d.qpos[:] = rest
-    mujoco.mj_kinematics(original, d)
+    d = kinematics(original, rest)
     others = [joint for joint in spec.joints if joint.name not in joints]
     away = not np.allclose(rest, original.qpos0)
     for name in {joint.parent.name for joint in others} if away else ():
@@ -120,7 +103,7 @@ def lock(spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], rest:
         mujoco.mju_negPose(back_pos, back, d.xpos[parent], d.xquat[parent])
         mujoco.mju_mulPose(pos, quat, back_pos, back, d.xpos[i], d.xquat[i])
         body = spec.body(name)
-        body.alt.type = ORIENTATION.mjORIENTATION_QUAT
+        body.alt.type = common.ORIENTATION.mjORIENTATION_QUAT
         body.pos, body.quat = pos, quat
     for joint in others:
         spec.delete(joint)
@@ -128,15 +111,13 @@ def lock(spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], rest:
 
 def lowest(m: mujoco.MjModel) -> float:
     """Height of the ground [m]: 0, or that of the lowest point of what is fixed below it."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     fixed = [g for g in range(m.ngeom) if m.body_weldid[m.geom_bodyid[g]] == 0]
     fixed = [g for g in fixed if m.geom_type[g] != mujoco.mjtGeom.mjGEOM_PLANE]
-    half = [np.abs(d.geom_xmat[g].reshape(3, 3)[2]) @ m.geom_aabb[g, 3:] for g in fixed]
-    center = [
-        d.geom_xpos[g, 2] + d.geom_xmat[g].reshape(3, 3)[2] @ m.geom_aabb[g, :3] for g in fixed
-    ]
-    return min([0.0, *(float(c - h) for c, h in zip(center, half, strict=True))])
+    ups = d.geom_xmat.reshape(-1, 3, 3)[:, 2]  # (ngeom, 3) z of the world in each geom's frame
+    centers = {g: d.geom_xpos[g, 2] + ups[g] @ m.geom_aabb[g, :3] for g in fixed}
+    halves = {g: np.abs(ups[g]) @ m.geom_aabb[g, 3:] for g in fixed}
+    return min([0.0, *(float(centers[g] - halves[g]) for g in fixed)])
 
 
 def add_goals(spec: mujoco.MjSpec) -> None:
@@ -144,7 +125,7 @@ def add_goals(spec: mujoco.MjSpec) -> None:
     look = dict(rgba=GREEN, contype=0, conaffinity=0, mass=0, group=1)
     shapes = {
         "goal_point": [(SPHERE, [0.03, 0, 0], [0, 0, 0])],
-        "goal_pose": [(BOX, size, place) for size, place in HAND],
+        "goal_pose": [(common.BOX, size, place) for size, place in HAND],
     }
     for name, parts in shapes.items():
         if spec.body(name) is None:
@@ -155,10 +136,10 @@ def add_goals(spec: mujoco.MjSpec) -> None:
 
 def add_sensors(spec: mujoco.MjSpec, joints: list[str]) -> None:
     """Add the sensors that the task reads, in place. It reads ranges of them in this order."""
-    site = dict(objtype=OBJECT.mjOBJ_SITE, objname=TOOL)
-    spec.add_sensor(name="tool_position", type=SENSOR.mjSENS_FRAMEPOS, **site)
-    spec.add_sensor(name="tool_rotation", type=SENSOR.mjSENS_FRAMEQUAT, **site)
-    add_torque_sensors(spec, {joint: joint for joint in joints})
+    site = dict(objtype=common.OBJECT.mjOBJ_SITE, objname=TOOL)
+    spec.add_sensor(name="tool_position", type=common.SENSOR.mjSENS_FRAMEPOS, **site)
+    spec.add_sensor(name="tool_rotation", type=common.SENSOR.mjSENS_FRAMEQUAT, **site)
+    common.add_torque_sensors(spec, {joint: joint for joint in joints})
 
 
 def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, int]]) -> None:
@@ -174,10 +155,10 @@ def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, 
         elif geom.parent.name == "world" and (geom.contype or geom.conaffinity):
             geom.contype = geom.conaffinity = EVERYTHING
     names = [body.name for body in spec.bodies]
-    known = [{x.bodyname1, x.bodyname2} for x in spec.excludes]
+    excluded = [{x.bodyname1, x.bodyname2} for x in spec.excludes]
     for i, j in sorted(neighbors if collide == "all" else ()):
-        if {names[i], names[j]} not in known:
-            name = added_name(f"{names[i]}-{names[j]}")
+        if {names[i], names[j]} not in excluded:
+            name = common.added_name(f"{names[i]}-{names[j]}")
             spec.add_exclude(name=name, bodyname1=names[i], bodyname2=names[j])
 
 
@@ -188,12 +169,5 @@ def add_view(spec: mujoco.MjSpec, arm: Kinematics) -> None:
         return
     place, size = VIEW[0] * np.array(arm.reach), arm.shoulder * [1, 1, 0]
     camera = spec.worldbody.add_camera(name="track", pos=place + size, fovy=36)
-    camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
+    camera.alt.type = common.ORIENTATION.mjORIENTATION_XYAXES
     camera.alt.xyaxes = VIEW[1]
-
-
-def boxes_for_meshes(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
-    """Replace the meshes that collide by boxes, in place. `original` is the compiled spec."""
-    for i, geom in enumerate(spec.geoms):
-        if geom.contype or geom.conaffinity:
-            replace_mesh(geom, original, i)

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots.arm.topology import Links
-from gpusim_rl.robots.bodies import Array, check_name, subtree, tip
+from gpusim_rl.robots.bodies import Array, check_name, kinematics, subtree, tip
 
 # Words in the names of sites that mark a tool, the best first.
 WORDS = (
@@ -32,7 +32,7 @@ class Tool(NamedTuple):
 
 
 def named_tool(m: mujoco.MjModel, name: str) -> tuple[int, int]:
-    """The ids (body, site) of a given tool; site is -1 for a body."""
+    """The ids (body, site) of a tool that the description names; site is -1 for a body."""
     sites = [m.site(i).name for i in range(m.nsite)]
     bodies = [m.body(i).name for i in range(m.nbody)]
     if name in sites:
@@ -42,7 +42,7 @@ def named_tool(m: mujoco.MjModel, name: str) -> tuple[int, int]:
 
 
 def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
-    """The given tool; else a site with the name of one, the middle of the fingertips, or the origin
+    """The named tool; else a site with the name of one, the middle of the fingertips, or the origin
     of the last body."""
     if name is not None:
         body, site = named_tool(m, name)
@@ -74,8 +74,7 @@ def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why:
 
     Its z is the axis of the body that points away from the joints the most.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     frame = d.xmat[body].reshape(3, 3)
     at = d.xpos[body].copy() if at is None else at
     away = [at - d.xanchor[j] for j in reversed(links.joints)]
@@ -90,8 +89,7 @@ def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why:
 
 def fingertips(m: mujoco.MjModel, links: Links) -> Array:
     """(n, 3) the farthest point [m] of each finger from the last hinge, where it is at rest."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     anchor = d.xanchor[links.joints[-1]]
     inner = set().union(*(subtree(m, b) - {b} for b in links.fingers))
     points = []

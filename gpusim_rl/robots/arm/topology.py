@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import mujoco
 
-from gpusim_rl.robots.bodies import FREE, HINGE, RobotError, check_name, hinges_between, subtree
+from gpusim_rl.robots import bodies
+from gpusim_rl.robots.bodies import FREE, HINGE, RobotError
 
 FEWEST = 3  # hinges that bring a tool to the points of a box
 LONGER = 2  # hinges that a branch must have more than the others, to be the arm
@@ -51,17 +52,15 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
             f"robot.base: the body {body!r} has a free joint: expected an arm on a fixed base and "
             f"nothing else{WALKERS}"
         )
-    bodies = [m.body(b).name for b in range(m.nbody)]
-    roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0]
+    names = [m.body(b).name for b in range(m.nbody)]
     if name is not None:
-        root = bodies.index(check_name("base", "body", name, bodies))
-        return root
-    roots = [b for b in roots if depth(m, b)]
+        return names.index(bodies.check_name("base", "body", name, names))
+    roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0 and depth(m, b)]
     if not roots:
         raise RobotError("robot.joints: the model has no hinge: expected an arm")
     if len(roots) > 1:
-        names = ", ".join(bodies[b] for b in roots)
-        raise RobotError(f"robot.base: {len(roots)} bodies carry joints: name one of {names}")
+        choices = ", ".join(names[b] for b in roots)
+        raise RobotError(f"robot.base: {len(roots)} bodies carry joints: name one of {choices}")
     return roots[0]
 
 
@@ -79,23 +78,22 @@ def find_links(m: mujoco.MjModel, root: int, joints: Any, end: int | None) -> Li
     else:
         last = find_end(m, root) if end is None else end
         chain, last = trim(m, path(m, root, last), last, keep=end is not None)
-    if end is not None and end not in subtree(m, last):
+    if end is not None and end not in bodies.subtree(m, last):
         raise RobotError(f"robot.tool: {m.body(end).name!r} is not moved by the last of the joints")
     check_chain(m, root, chain, last)
-    beyond = subtree(m, last) - {last}
+    beyond = bodies.subtree(m, last) - {last}
     return Links(chain, last, [b for b in sorted(beyond) if m.body_jntnum[b]])
 
 
 def named_joints(m: mujoco.MjModel, root: int, joints: Any) -> tuple[list[int], int]:
-    """The joints of given names, and the body that the last one moves."""
+    """The ids of named joints, and the body that the last one moves."""
     if not isinstance(joints, list) or not joints or not all(isinstance(x, str) for x in joints):
         raise RobotError(f"robot.joints={joints}: expected names, from the base to the tool")
-    names = [m.joint(j).name for j in range(m.njnt)]
-    chain = [names.index(check_name("joints", "joint", name, names)) for name in joints]
+    chain = bodies.joints_of_names(m, joints)
     last = int(m.jnt_bodyid[chain[-1]])
     between = path(m, root, last)
     if [j for j in between if j in chain] != chain:
-        listed = ", ".join(names[j] for j in between)
+        listed = ", ".join(m.joint(j).name for j in between)
         raise RobotError(
             f"robot.joints={joints}: not in order from the base to the tool; on the way to the "
             f"last one there are {listed}"
@@ -114,7 +112,7 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
         order = sorted(lengths, key=lambda b: -lengths[b])
         second = lengths[order[1]] if len(order) > 1 else -LONGER
         if lengths[order[0]] < second + LONGER:
-            if len(hinges_between(m, int(m.body_parentid[root]), body)) >= FEWEST:
+            if len(bodies.hinges_between(m, int(m.body_parentid[root]), body)) >= FEWEST:
                 return body
             names = " and ".join(repr(last_name(m, b)) for b in order[:2])
             raise RobotError(
@@ -125,7 +123,7 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
 
 
 def depth(m: mujoco.MjModel, body: int) -> int:
-    """The most joints in a row, from a body on."""
+    """The largest number of joints in a row, from a body on."""
     below = [depth(m, b) for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
     return int(m.body_jntnum[body]) + max(below, default=0)
 

@@ -19,7 +19,7 @@ SIZES = (1.0, 0.75, 0.5, 0.35)  # of the scaled box that are tried
 LEANS = (1.0, 0.5)  # shares of the lean that is asked for
 SPINS = (3.1416, 2.0, 1.2, 0.6)  # rad
 TILTS = (0.0, 0.4, 0.8, 1.2)  # rad, of the tool's middle axis from straight down to forward
-# Middles of boxes, from the shoulder, in reaches
+# Centers of boxes, from the shoulder, in reaches
 PLACES = ((0.5, 0.0), (0.4, 0.0), (0.6, 0.0), (0.5, 0.2), (0.4, 0.2), (0.6, 0.2))
 CORNERS = torch.tensor([*product((-1.0, 1.0), repeat=3)]).double()
 MISSED = 2  # corners at most of a box that is looked at closer
@@ -38,20 +38,20 @@ class Box(NamedTuple):
     spin: float  # rad, about it
 
 
-def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]) -> Box:
+def find_box(arm: Kinematics, ground: float, lean: float | None, fixed: dict[str, Any]) -> Box:
     """The first of some boxes in front of an arm that it can reach, the large ones first.
 
     Args:
         arm: the arm.
         ground: its height [m].
-        lean: the largest of the tool's axis from its middle [rad]; None if any rotation will do.
-        given: of the values of a `Box` those that are as they are.
+        lean: the largest of the tool's axis from its center [rad]; None if any rotation will do.
+        fixed: values of a `Box` that stay as they are.
 
     Raises:
         RobotError: it reaches none of them.
     """
     best, turning = 0.0, lean is not None
-    for boxes in candidates(arm, ground, lean, given):
+    for boxes in candidates(arm, ground, lean, fixed):
         goals = [goals_of(box, CORNERS, corner_turns()) for box in boxes]
         places, turns = (torch.cat(x) for x in zip(*goals, strict=True))
         _, there = arm.solve(places, turns if turning else None)
@@ -70,48 +70,48 @@ def find_box(arm: Kinematics, ground: float, lean: float | None, given: dict[str
 
 
 def candidates(
-    arm: Kinematics, ground: float, lean: float | None, given: dict[str, Any]
+    arm: Kinematics, ground: float, lean: float | None, fixed: dict[str, Any]
 ) -> Iterator[list[Box]]:
     """Boxes to try, the best first: large ones, near where that of our own arm is."""
     leans = [0.0] if lean is None else [lean * share for share in LEANS]
     choices = dict(lean=leans, spin=SPINS, tilt=TILTS) if lean is not None else {}
-    choices |= {key: [given[key]] for key in choices if key in given}
-    fixed = [choices.get(key, [0.0]) for key in ("lean", "spin")]
-    for share, most, spin in product(SIZES, *fixed):
+    choices |= {key: [fixed[key]] for key in choices if key in fixed}
+    turns = [choices.get(key, [0.0]) for key in ("lean", "spin")]
+    for share, largest_lean, spin in product(SIZES, *turns):
         half = share * arm.reach / REACH * np.array(LARGEST)
-        half = np.array(given.get("largest") or half)
+        half = np.array(fixed.get("largest") or half)
         boxes = []
         for tilt, (x, z) in product(choices.get("tilt", [0.0]), PLACES):
-            middle = arm.shoulder + arm.reach * np.array([x, 0, z])
-            middle[2] = max(middle[2], ground + FLOOR + half[2])
+            default = arm.shoulder + arm.reach * np.array([x, 0, z])
+            default[2] = max(default[2], ground + FLOOR + half[2])
             center, largest = (
                 tuple(round(float(v), 3) + 0.0 for v in values)
-                for values in (given.get("center") or middle, half)
+                for values in (fixed.get("center") or default, half)
             )
-            boxes.append(Box(center, largest, tilt, round(most, 3), spin))
+            boxes.append(Box(center, largest, tilt, round(largest_lean, 3), spin))
         yield list(dict.fromkeys(boxes))
 
 
 def drawn() -> tuple[Tensor, Tensor]:
-    """(B, 3) places in a box, in half-widths from its middle, and (B, 3) numbers for rotations."""
+    """(B, 3) places in a box, in half-widths from its center, and (B, 3) numbers for rotations."""
     generator = torch.Generator().manual_seed(0)
     unit = torch.rand(GOALS, 6, generator=generator, dtype=torch.float64)
     return 2 * unit[:, :3] - 1, unit[:, 3:]
 
 
 def corner_turns() -> Tensor:
-    """(8, 3) numbers for the rotations at the corners of a box: far from the middle ones."""
+    """(8, 3) numbers for the rotations at the corners of a box: far from the central ones."""
     return (CORNERS + 1) / 2 * 0.9 + 0.05
 
 
 def goals_of(box: Box, places: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     """(B, 3) places [m] and (B, 3, 3) axes of the tool as columns, of a box.
 
-    places: (B, 3) in half-widths from its middle. unit: (B, 3) numbers in [0, 1).
+    places: (B, 3) in half-widths from its center. unit: (B, 3) numbers in [0, 1).
     """
     center, half = (torch.tensor(x).double() for x in (box.center, box.largest))
-    middle = torch.tensor(pointing(box.tilt)).double().expand(len(unit), 4)
-    turns = compose(middle, leaning_rotation(unit, box.lean, box.spin))
+    straight = torch.tensor(pointing(box.tilt)).double().expand(len(unit), 4)
+    turns = compose(straight, leaning_rotation(unit, box.lean, box.spin))
     return center + half * places, to_matrix(turns)
 
 

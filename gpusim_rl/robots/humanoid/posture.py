@@ -3,9 +3,10 @@
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import FREE, Array, RobotError
+from gpusim_rl.robots.bodies import Array
 from gpusim_rl.robots.humanoid.soles import Sole
 from gpusim_rl.robots.humanoid.topology import pitches
+from gpusim_rl.robots.legs import Legs
 
 BEND = 0.64  # rad of the knees, as in the stance with bent knees of mjlab's G1
 LEVEL = 0.087  # rad, largest tilt of a sole in a stance
@@ -13,32 +14,19 @@ NEAR = 1e-3  # rad by which a stance may be beyond limits
 DIRECTIONS = 64  # in which the center of mass must not be beyond the soles
 
 
-class Posture:
-    """Kinematics of two legs of n hinges each below a free base.
-
-    All angles (2n,) are in radians, left leg and right leg from the hip down.
+class Posture(Legs):
+    """Two legs of n hinges each, left leg and right leg from the hip down.
 
     Args:
         m: the model. Nothing moves in it but the base and these legs.
         base: body.
         legs: two lists of names.
         soles: left and right.
-
-    Raises:
-        RobotError: something else moves.
     """
 
     def __init__(self, m: mujoco.MjModel, base: str, legs: list[list[str]], soles: list[Sole]):
-        self.m, self.d, self.soles = m, mujoco.MjData(m), soles
-        self.base, self.names = m.body(base).id, [*legs[0], *legs[1]]
-        self.ids = np.array([m.joint(name).id for name in self.names])
-        self.qposadr, self.count = m.jnt_qposadr[self.ids], len(self.ids)
-        if m.nq != 7 + self.count or m.jnt_type[0] != FREE:
-            others = [m.joint(j).name for j in range(m.njnt) if j not in self.ids]
-            raise RobotError(f"besides the base and its legs, {', '.join(others[1:])} can move")
-        limited = m.jnt_limited[self.ids].astype(bool)
-        ranges = np.where(limited[:, None], m.jnt_range[self.ids], np.pi * np.array([-1, 1]))
-        self.low, self.high = np.clip(ranges, -np.pi, np.pi).T
+        super().__init__(m, base, [*legs[0], *legs[1]])
+        self.soles = soles
         half = self.count // 2
         ids = [self.ids[:half].tolist(), self.ids[half:].tolist()]
         self.pitch = [[half * i + k for k in pitches(m, leg)] for i, leg in enumerate(ids)]
@@ -49,13 +37,8 @@ class Posture:
         lengths = anchors[hips] - anchors[knees], anchors[knees] - ends
         self.length = float(sum(np.linalg.norm(x, axis=1).mean() for x in lengths))  # m
 
-    def set_angles(self, angles: Array) -> float:
-        """Set the joints, with the base upright at the origin. Returns how far its lowest corner is
-        below the base [m]."""
-        self.d.qpos[:] = 0
-        self.d.qpos[3], self.d.qpos[self.qposadr] = 1, angles
-        mujoco.mj_kinematics(self.m, self.d)
-        mujoco.mj_comPos(self.m, self.d)
+    def height(self) -> float:
+        """Height of the base above the lowest corner of the soles [m]."""
         radius = np.repeat([sole.radius for sole in self.soles], 4)
         return float((radius - self.corners()[:, 2]).max())
 
@@ -80,18 +63,6 @@ class Posture:
             mujoco.mju_rotVecQuat(normal, np.array([0.0, 0, 1]), sole.quat)
             up.append(self.world(sole, normal)[2] - self.world(sole, np.zeros(3))[2])
         return np.arccos(np.clip(up, -1, 1))
-
-    def qpos(self, angles: Array) -> Array:
-        """Positions in the model's order, with the soles on the ground."""
-        height = self.set_angles(angles)
-        qpos = self.d.qpos.copy()
-        qpos[2] = height
-        return qpos
-
-    def keyframe_angles(self, original: mujoco.MjModel) -> list[Array]:
-        """The angles in each keyframe of the model in the file."""
-        qposadr = [original.jnt_qposadr[original.joint(name).id] for name in self.names]
-        return [qpos[qposadr] for qpos in original.key_qpos]
 
     def bent(self) -> Array:
         """Angles with bent knees and level soles, these below the center of mass if they can be.
@@ -135,28 +106,23 @@ class Posture:
         """(2n,) the direction of the joints that lifts each sole straight up and keeps it level,
         scaled to 1 rad of the knee."""
         self.set_angles(angles)
-        out, full, turning = (
-            np.zeros(self.count),
-            np.zeros((3, self.m.nv)),
-            np.zeros((3, self.m.nv)),
-        )
+        out, (full, turning) = np.zeros(self.count), np.zeros((2, 3, self.m.nv))
         for sole, joints in zip(self.soles, self.pitch, strict=True):
             body = self.m.body(sole.body).id
             point = self.world(sole, sole.center)
             mujoco.mj_jac(self.m, self.d, full, turning, point, body)
             dofs = self.m.jnt_dofadr[self.ids[joints]]
             rows = np.stack([full[0, dofs], full[2, dofs], turning[1, dofs]])
-            wanted = np.array([0.0, 1.0, 0.0])
+            upward = np.array([0.0, 1.0, 0.0])
             if len(joints) < 3:  # without an ankle it cannot stay level
-                rows, wanted = rows[:2], wanted[:2]
-            step = np.linalg.lstsq(rows, wanted, rcond=1e-3)[0]
+                rows, upward = rows[:2], upward[:2]
+            step = np.linalg.lstsq(rows, upward, rcond=1e-3)[0]
             out[joints] = step / max(abs(step[1]), 0.25 * abs(step[0]), 1e-9)
         return tuple(float(x) for x in out)
 
     def torque_scale(self) -> float:
         """Weight times the length of a leg [N m], the order of magnitude of a joint's torque."""
-        weight = self.m.body_subtreemass[self.base] * float(np.linalg.norm(self.m.opt.gravity))
-        return weight * self.length
+        return self.weight() * self.length
 
     def below_knee(self) -> Array:
         """(2n,) bool: the joints of the ankles."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import Array, RobotError, outline, subtree
+from gpusim_rl.robots.bodies import Array, RobotError, kinematics, outline, subtree
 
 RADIUS = 0.01  # m of the spheres, at most
 THICK = 0.015  # m above a foot's lowest point: what is lower belongs to its sole
@@ -14,7 +14,7 @@ SMALLEST = 0.01  # m, least length and width of a sole
 
 
 class Sole(NamedTuple):
-    """What a foot stands on. Positions are in the frame of its body [m]."""
+    """The part of a foot that stands on the ground. Positions are in the frame of its body [m]."""
 
     body: str
     corners: Array  # (4, 3) centers of the spheres: heel and toe, right and left
@@ -37,17 +37,16 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     Raises:
         RobotError: the foot has no geoms, or its sole is smaller than 1 cm.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
-    own = [g for g in range(m.ngeom) if m.geom_bodyid[g] in subtree(m, m.body(foot).id)]
-    solid = [g for g in own if m.geom_contype[g] or m.geom_conaffinity[g]]
-    if not own:
+    d = kinematics(m)
+    geoms = [g for g in range(m.ngeom) if m.geom_bodyid[g] in subtree(m, m.body(foot).id)]
+    solid = [g for g in geoms if m.geom_contype[g] or m.geom_conaffinity[g]]
+    if not geoms:
         raise RobotError(f"robot.feet: the body {foot!r} has no geom")
     frame = d.xmat[m.body(base).id].reshape(3, 3)  # level
-    points = np.concatenate([surface(m, d, g) for g in solid or own]) @ frame
+    points = np.concatenate([surface(m, d, g) for g in solid or geoms]) @ frame
     low = points[:, 2].min()
     flat = points[points[:, 2] < low + THICK]
-    middle = (flat.max(0) + flat.min(0))[:2] / 2
+    center = (flat.max(0) + flat.min(0))[:2] / 2
     half = (flat.max(0) - flat.min(0))[:2] / 2
     if 2 * half.min() < SMALLEST:
         size = f"{2e3 * half[0]:.0f} by {2e3 * half[1]:.0f} mm"
@@ -59,7 +58,7 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     quat = np.zeros(4)
     mujoco.mju_mat2Quat(quat, (turn @ frame).ravel())
     place = d.xpos[body] @ frame
-    local = [turn @ frame @ (np.array(p) - place) for p in (*corners, [*middle, low])]
+    local = [turn @ frame @ (np.array(p) - place) for p in (*corners, [*center, low])]
     return Sole(foot, np.array(local[:4]), radius, local[4], quat)
 
 

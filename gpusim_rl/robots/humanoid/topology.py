@@ -5,17 +5,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import (
-    FREE,
-    HINGE,
-    Array,
-    RobotError,
-    check_name,
-    hinges_between,
-    locate,
-    subtree,
-)
-from gpusim_rl.robots.servos import joint_values
+from gpusim_rl.robots import bodies
+from gpusim_rl.robots.bodies import FREE, HINGE, RobotError
 
 SIDES = ("left", "right")
 EVEN = 0.1  # of the robot's size: how far an end may be from the image of the other one
@@ -45,41 +36,31 @@ def find_legs(
         joints: two lists of names, or None.
         feet: two geoms, sites or bodies, or None.
     """
-    for key, value in (("feet", feet), ("joints", joints)):
-        if value is not None and (not isinstance(value, list) or len(value) != 2):
-            raise RobotError(f"robot.{key}={value}: expected two, left and right")
+    bodies.check_count(feet, joints, 2, "two, left and right")
     if joints is not None:
-        legs = legs_of_names(m, joints)
+        if not all(isinstance(leg, list) for leg in joints):
+            expected = "expected two lists of names, left and right"
+            raise RobotError(f"robot.joints={joints}: {expected}")
+        legs = [bodies.joints_of_names(m, leg) for leg in joints]
     else:
         root = m.body(base).id
-        ends = [locate(m, foot)[0] for foot in feet] if feet else guess_ends(m, base)
-        legs = [hinges_between(m, root, end) for end in ends]
+        ends = [bodies.locate(m, foot)[0] for foot in feet] if feet else guess_ends(m, base)
+        legs = [bodies.hinges_between(m, root, end) for end in ends]
         legs = [[j for j in leg if j not in other] for leg, other in (legs, legs[::-1])]
     check_legs(m, legs)
-    bodies = [m.jnt_bodyid[leg[-1]] for leg in legs]
+    ends = [m.jnt_bodyid[leg[-1]] for leg in legs]
     if feet is not None:
-        bodies = [locate(m, foot)[0] for foot in feet]
+        ends = [bodies.locate(m, foot)[0] for foot in feet]
     names = [[m.joint(j).name for j in leg] for leg in legs]
-    return names, [m.body(body).name for body in bodies]
-
-
-def legs_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[list[int]]:
-    """The joints of two legs, from their names."""
-    if not all(isinstance(leg, list) for leg in joints):
-        raise RobotError(f"robot.joints={joints}: expected two lists of names, left and right")
-    names = [m.joint(j).name for j in range(m.njnt)]
-    return [
-        [names.index(check_name("joints", "joint", name, names)) for name in leg] for leg in joints
-    ]
+    return names, [m.body(end).name for end in ends]
 
 
 def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
     """The last bodies of the two legs: the lowest pair of chains, left and right of the base."""
-    root, d = m.body(base).id, mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
-    moved = [b for b in range(m.nbody) if HINGE in joint_types(m, b)]
-    ends = [b for b in moved if not (subtree(m, b) - {b}) & {*moved}]
-    chains = {b: hinges_between(m, root, b) for b in ends}
+    root, d = m.body(base).id, bodies.kinematics(m)
+    moved = np.unique(m.jnt_bodyid[m.jnt_type == HINGE]).tolist()
+    ends = [b for b in moved if not (bodies.subtree(m, b) - {b}) & {*moved}]
+    chains = {b: bodies.hinges_between(m, root, b) for b in ends}
     ends = [b for b in ends if chains[b]]
     places = (d.xpos[ends] - d.xpos[root]) @ d.xmat[root].reshape(3, 3)
     size = float(np.abs(places).max(initial=0))
@@ -104,12 +85,6 @@ def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
     return [*low[1:]]
 
 
-def joint_types(m: mujoco.MjModel, body: int) -> list[int]:
-    """The types of a body's joints."""
-    first = m.body_jntadr[body]
-    return m.jnt_type[first : first + m.body_jntnum[body]].tolist() if first >= 0 else []
-
-
 def check_legs(m: mujoco.MjModel, legs: list[list[int]]) -> None:
     """RobotError unless both legs have as many hinges, of which two or three bend it forward."""
     listed = [[m.joint(j).name for j in leg] for leg in legs]
@@ -127,12 +102,5 @@ def check_legs(m: mujoco.MjModel, legs: list[list[int]]) -> None:
 
 def pitches(m: mujoco.MjModel, leg: list[int]) -> list[int]:
     """The places in a leg of the hinges that bend it forward: hip, knee and perhaps ankle."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = bodies.kinematics(m)
     return np.flatnonzero(np.abs(d.xaxis[leg, 1]) > ALONG).tolist()
-
-
-def leg_values(key: str, value: Any, count: int) -> Array:
-    """(count,) from one number, those of a leg (count / 2), or all."""
-    expected = f"a number, {count // 2} of a leg, or {count}"
-    return joint_values(key, value, (1, count // 2, count), expected)

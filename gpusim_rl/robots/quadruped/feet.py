@@ -3,7 +3,7 @@
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import SPHERE, Array, RobotError, locate, subtree, tip
+from gpusim_rl.robots.bodies import SPHERE, Array, RobotError, kinematics, locate, subtree, tip
 from gpusim_rl.robots.quadruped.topology import Foot
 
 SITE_RADIUS = 0.02  # m of the sphere that is added at a site
@@ -20,8 +20,7 @@ def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) ->
         joint: the knee. Distances are from its anchor.
         new_name: of the foot's geom, if it has no name.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = kinematics(m)
     knee, anchor = m.jnt_bodyid[m.joint(joint).id], d.xanchor[m.joint(joint).id]
     body, geom, site = locate(m, name) if name else (knee, -1, -1)
     if body not in subtree(m, knee):
@@ -38,51 +37,19 @@ def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) ->
     reach = {g: float(np.linalg.norm(point - anchor)) for g, (point, _) in tips.items()}
     sphere = farthest_sphere(m, reach)
     if sphere >= 0:
-        return sphere_foot(m, d, knee, sphere, new_name)
-    if site >= 0:
-        return site_foot(m, d, knee, site, new_name)
-    far = max(reach, key=lambda g: reach[g])
-    return tip_foot(m, d, knee, far, (*tips[far], anchor), new_name)
-
-
-# -- three kinds of feet ---------------------------------------------------------------------------
-
-
-def sphere_foot(m: mujoco.MjModel, d: mujoco.MjData, knee: int, geom: int, new_name: str) -> Foot:
-    """The foot that is a sphere of the file."""
-    name, body = m.geom(geom).name, m.body(m.geom_bodyid[geom]).name
-    pos, radius = local_position(d, knee, d.geom_xpos[geom]), float(m.geom_size[geom, 0])
-    return Foot(name, geom, name or new_name, body, m.body(knee).name, pos, radius)
-
-
-def site_foot(m: mujoco.MjModel, d: mujoco.MjData, knee: int, site: int, new_name: str) -> Foot:
-    """A new sphere at a site."""
-    name, body = m.site(site).name, m.body(m.site_bodyid[site]).name
-    pos = local_position(d, knee, d.site_xpos[site])
-    return Foot(name, -1, new_name, body, m.body(knee).name, pos, SITE_RADIUS)
-
-
-def tip_foot(
-    m: mujoco.MjModel,
-    d: mujoco.MjData,
-    knee: int,
-    geom: int,
-    end: tuple[Array, float, Array],
-    new_name: str,
-) -> Foot:
-    """A new sphere inside the end of a geom.
-
-    `end` is (farthest point, radius of the geom there or 0 [m], anchor of the knee).
-    """
-    point, radius, anchor = end
-    reach = float(np.linalg.norm(point - anchor))
-    radius = radius or 0.1 * reach
-    pos = local_position(d, knee, point - radius * (point - anchor) / reach)
-    body = m.body(m.geom_bodyid[geom]).name
-    return Foot("", -1, new_name, body, m.body(knee).name, pos, radius)
-
-
-# -- geometry --------------------------------------------------------------------------------------
+        body, label = m.geom_bodyid[sphere], m.geom(sphere).name
+        center, radius = d.geom_xpos[sphere], float(m.geom_size[sphere, 0])
+    elif site >= 0:
+        body, label = m.site_bodyid[site], m.site(site).name
+        center, radius = d.site_xpos[site], SITE_RADIUS
+    else:
+        far = max(reach, key=lambda g: reach[g])
+        body, label, (point, radius) = m.geom_bodyid[far], "", tips[far]
+        radius = radius or 0.1 * reach[far]
+        center = point - radius * (point - anchor) / reach[far]  # inside of the end
+    pos = d.xmat[knee].reshape(3, 3).T @ (center - d.xpos[knee])
+    geom_name = label if sphere >= 0 and label else new_name
+    return Foot(label, sphere, geom_name, m.body(body).name, m.body(knee).name, pos, radius)
 
 
 def spheres_at(m: mujoco.MjModel, d: mujoco.MjData, geoms: list[int], point: Array) -> list[int]:
@@ -103,8 +70,3 @@ def farthest_sphere(m: mujoco.MjModel, reach: dict[int, float]) -> int:
     spheres = [g for g in reach if m.geom_type[g] == SPHERE and reach[g] > end]
     collides = {g: bool(m.geom_contype[g] | m.geom_conaffinity[g]) for g in spheres}
     return max(spheres, key=lambda g: (collides[g], reach[g]), default=-1)
-
-
-def local_position(d: mujoco.MjData, body: int, point: Array) -> Array:
-    """(3,) a point of the world in the frame of a body [m]."""
-    return d.xmat[body].reshape(3, 3).T @ (point - d.xpos[body])

@@ -5,72 +5,48 @@ from itertools import product
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import FREE, RobotError
+from gpusim_rl.robots.bodies import Array
+from gpusim_rl.robots.legs import Legs
 from gpusim_rl.robots.quadruped.topology import Foot
 
 # Height of the hip above the foot in lengths of the leg, where no stance is given: cos(0.8 rad).
 CROUCH = 0.7
-Array = np.ndarray
 
 
-class Legs:
-    """Kinematics of four legs of three hinges each below a free base.
-
-    All angles (12,) are in radians, the legs in the order FL, FR, RL, RR.
+class FourLegs(Legs):
+    """Four legs of three hinges each, in the order FL, FR, RL, RR.
 
     Args:
         m: the model. Nothing moves in it but the base and these legs.
         base: body.
-        joints: (12,) names.
+        names: (12,) of the hinges.
         feet: four.
-
-    Raises:
-        RobotError: something else moves.
     """
 
-    def __init__(self, m: mujoco.MjModel, base: str, joints: list[str], feet: list[Foot]):
-        self.m, self.d, self.feet = m, mujoco.MjData(m), feet
-        self.base, self.names = m.body(base).id, joints
-        self.ids = np.array([m.joint(name).id for name in self.names])
-        self.qposadr, self.dofadr = m.jnt_qposadr[self.ids], m.jnt_dofadr[self.ids]
+    def __init__(self, m: mujoco.MjModel, base: str, names: list[str], feet: list[Foot]):
+        super().__init__(m, base, names)
+        self.feet = feet
         self.knee_bodies = [m.body(foot.knee_body).id for foot in feet]
-        if m.nq != 19 or m.jnt_type[0] != FREE:
-            hinges = [j for j in range(m.njnt) if j not in self.ids and m.jnt_type[j] != FREE]
-            others = ", ".join(m.joint(j).name for j in hinges) or "other free bodies"
-            raise RobotError(f"besides the base and its legs, {others} can move")
-        limited = m.jnt_limited[self.ids].astype(bool)
-        ranges = np.where(limited[:, None], m.jnt_range[self.ids], np.pi * np.array([-1, 1]))
-        self.low, self.high = np.clip(ranges, -np.pi, np.pi).T
         self.set_angles(m.qpos0[self.qposadr])
         thigh, knee = self.d.xanchor[self.ids[1::3]], self.d.xanchor[self.ids[2::3]]
         upper, lower = knee - thigh, self.foot_positions() - knee
-        self.length = np.linalg.norm(upper, axis=1) + np.linalg.norm(lower, axis=1)  # (4,) m
+        self.lengths = np.linalg.norm(upper, axis=1) + np.linalg.norm(lower, axis=1)  # (4,) m
+        self.length = float(self.lengths.mean())  # m
         self.target = self.crouch_target(thigh)  # (4, 3) m
 
     def crouch_target(self, thigh: Array) -> Array:
         """(4, 3) positions of the feet in a crouch: below the thigh joints (4, 3), or as far to the
         side as they are with the abductions at rest."""
-        target = thigh - [[0, 0, CROUCH]] * self.length[:, None]
+        target = thigh - [[0, 0, CROUCH]] * self.lengths[:, None]
         abduction = np.arange(12) % 3 == 0
-        middle = (self.low + self.high) / 2
-        self.set_angles(np.where(abduction, np.clip(0, self.low, self.high), middle))
+        center = (self.low + self.high) / 2
+        self.set_angles(np.where(abduction, np.clip(0, self.low, self.high), center))
         side = self.foot_positions()[:, 1]
         target[:, 1] = np.where(np.abs(side) > np.abs(thigh[:, 1]), side, thigh[:, 1])
         return target
 
-    def qpos(self, angles: Array) -> Array:
-        """(19,) positions in the model's order, with the feet on the ground."""
-        qpos = np.zeros(19)
-        qpos[2], qpos[3], qpos[self.qposadr] = self.set_angles(angles), 1, angles
-        return qpos
-
-    def set_angles(self, angles: Array) -> float:
-        """Set the joints, with the base at the origin. Returns the height of the base above the
-        lowest foot [m]."""
-        self.d.qpos[:] = 0
-        self.d.qpos[3], self.d.qpos[self.qposadr] = 1, angles
-        mujoco.mj_kinematics(self.m, self.d)
-        mujoco.mj_comPos(self.m, self.d)
+    def height(self) -> float:
+        """Height of the base above the lowest foot [m]."""
         heights = self.foot_positions()[:, 2]
         return float(max(foot.radius - z for foot, z in zip(self.feet, heights, strict=True)))
 
@@ -88,11 +64,6 @@ class Legs:
             jacobians.append(full[:, self.dofadr[3 * i : 3 * i + 3]].copy())
         return np.array(jacobians)
 
-    def keyframe_angles(self, original: mujoco.MjModel) -> list[Array]:
-        """The angles (12,) in each keyframe of the model in the file."""
-        qposadr = [original.jnt_qposadr[original.joint(name).id] for name in self.names]
-        return [qpos[qposadr] for qpos in original.key_qpos]
-
     def crouch(self) -> Array:
         """(12,) angles with bent legs, the feet near `target`.
 
@@ -108,7 +79,7 @@ class Legs:
             angles = self.inverse_kinematics(start)
             self.set_angles(angles)
             feet = self.foot_positions()
-            error = np.linalg.norm(self.target - feet, axis=1) / self.length
+            error = np.linalg.norm(self.target - feet, axis=1) / self.lengths
             ahead = (self.d.xanchor[self.ids[2::3]] - feet)[:, 0] > 0
             cost = 100 * error + ahead + 0.1 * np.abs(angles.reshape(4, 3)).sum(1)
             better = cost < best_cost
@@ -122,6 +93,7 @@ class Legs:
             self.set_angles(angles)
             error, jacobian = self.target - self.foot_positions(), self.jacobian()
             transposed = jacobian.transpose(0, 2, 1)
+            # damping [m²]: a straight leg has an answer, too
             square = transposed @ jacobian + 1e-4 * np.eye(3)
             step = np.linalg.solve(square, transposed @ error[:, :, None])[:, :, 0]
             angles = np.clip(angles + step.ravel().clip(-0.3, 0.3), self.low, self.high)
@@ -149,5 +121,4 @@ class Legs:
 
     def torque_scale(self, angles: Array) -> float:
         """Weight times height of the base [N m], the order of magnitude of a joint's torque."""
-        weight = self.m.body_subtreemass[self.base] * float(np.linalg.norm(self.m.opt.gravity))
-        return weight * max(self.set_angles(angles), 0.5 * float(self.length.mean()))
+        return self.weight() * max(self.set_angles(angles), 0.5 * self.length)

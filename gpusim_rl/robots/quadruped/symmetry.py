@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.robots.bodies import Signs
 from gpusim_rl.sim.actuator_spec import Actuator
 
 # The joint on the other side, for each joint of the legs FL, FR, RL, RR.
@@ -13,31 +14,29 @@ SIDES = np.array([3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8])
 
 # The largest distance of a foot from its mirror image, in lengths of a leg.
 GUESS_TOLERANCE = 0.01  # for signs that are guessed
-GIVEN_TOLERANCE = 0.1  # for signs that are given
+CHECK_TOLERANCE = 0.1  # for signs of the description
 # The same for the center of mass, because batteries and cables lie where there is room.
 MASS_TOLERANCE = 0.03
 
 
-def leg_mirror(m: Any, feet: tuple[str, ...], given: tuple[float, ...], actuator: Actuator) -> Flip:
+def leg_mirror(m: Any, feet: tuple[str, ...], signs: Signs, actuator: Actuator) -> Flip:
     """How the joint positions of a quadruped look in a mirror, in the order of `ctrl`.
 
-    feet and given are those of `hinge_signs`. ValueError if the robot or its actuator is not even.
+    feet and signs are those of `hinge_signs`. ValueError if the robot or its actuator is not even.
     """
     base = m.body(int(m.jnt_bodyid[0])).name
     for key in ("stall", "no_load", "friction"):
         if getattr(actuator, key) is not None:
-            numbers = actuator.spread(key, 12)
+            numbers = actuator.per_joint(key, 12)
             if not np.allclose(numbers, numbers[SIDES], rtol=0.02, atol=1e-3):
                 raise ValueError(
                     f"algo.symmetry: robot.actuator.{key} differs between left and right: "
                     f"{[round(float(x), 3) for x in numbers]}"
                 )
-    return Flip(tuple(SIDES.tolist()), hinge_signs(m, base, feet, given))
+    return Flip(tuple(SIDES.tolist()), hinge_signs(m, base, feet, signs))
 
 
-def hinge_signs(
-    m: Any, base: str, feet: tuple[str, ...], given: tuple[float, ...] = ()
-) -> tuple[float, ...]:
+def hinge_signs(m: Any, base: str, feet: tuple[str, ...], signs: Signs = ()) -> tuple[float, ...]:
     """(12,) signs s of the joints in a mirrored pose, in the order of `ctrl`.
 
     If a pose differs from the stance by δ, its mirror image differs by s_i δ_SIDES[i]. The signs
@@ -49,7 +48,7 @@ def hinge_signs(
             the order FL, FR, RL, RR.
         base: body; its x axis is forward, its z axis up.
         feet: four geoms.
-        given: (12,) signs to check in place of guessed ones.
+        signs: (12,) to check in place of guessed ones.
 
     Raises:
         ValueError: the robot is not its own mirror image.
@@ -62,11 +61,11 @@ def hinge_signs(
     points = feet_and_mass(m, d, base, feet, stance)
     length = float(np.linalg.norm(d.xanchor[joints[1::3]] - points[:4], axis=1).mean())  # hip, foot
     same_turn = (d.xaxis[joints][SIDES] * d.xaxis[joints] * [-1, 1, -1]).sum(1)
-    signs = np.array(given) if given else np.sign(same_turn) + 0.0
-    tolerance = GIVEN_TOLERANCE if given else GUESS_TOLERANCE
+    tolerance = CHECK_TOLERANCE if signs else GUESS_TOLERANCE
+    turns = np.array(signs) if signs else np.sign(same_turn) + 0.0
     limits = length * np.array([tolerance] * 4 + [max(tolerance, MASS_TOLERANCE)])
-    errors = mirror_errors(m, base, feet, signs)
-    if (signs != signs[SIDES]).any() or not (errors <= limits).all():
+    errors = mirror_errors(m, base, feet, turns)
+    if (turns != turns[SIDES]).any() or not (errors <= limits).all():
         worst = int((errors / limits).argmax())
         raise ValueError(
             f"robot.mirror: this robot is not its own mirror image: in mirrored poses its "
@@ -74,7 +73,7 @@ def hinge_signs(
             f"should be, of {1e3 * limits[worst]:.0f} allowed"
         )
     check_servos(m, joints)
-    return tuple(float(s) for s in signs)
+    return tuple(float(s) for s in turns)
 
 
 def mirror_errors(m: Any, base: str, feet: tuple[str, ...], signs: np.ndarray) -> np.ndarray:

@@ -6,15 +6,8 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import (
-    Array,
-    RobotError,
-    check_name,
-    hinges_between,
-    locate,
-    subtree,
-)
-from gpusim_rl.robots.servos import joint_values
+from gpusim_rl.robots import bodies
+from gpusim_rl.robots.bodies import Array, RobotError
 
 LEGS, ROLES = ("FL", "FR", "RL", "RR"), ("abduction", "thigh", "knee")
 ALONG = 0.9  # least component of an axis that lies along another one
@@ -35,12 +28,6 @@ class Foot(NamedTuple):
     radius: float  # m
 
 
-def leg_values(key: str, value: Any) -> Array:
-    """(12,) from one number, three (abduction, thigh, knee) or twelve."""
-    expected = "a number, three (abduction, thigh, knee) or twelve"
-    return joint_values(key, value, (1, 3, 12), expected)
-
-
 def find_legs(
     m: mujoco.MjModel, base: str, joints: Any, feet: Any
 ) -> tuple[list[list[str]], list[str | None]]:
@@ -55,31 +42,23 @@ def find_legs(
     Returns:
         (the names of the joints of each leg, the names of the feet or None for each).
     """
-    for key, value in (("feet", feet), ("joints", joints)):
-        if value is not None and (not isinstance(value, list) or len(value) != 4):
-            raise RobotError(f"robot.{key}={value}: expected four, in the order FL, FR, RL, RR")
+    bodies.check_count(feet, joints, 4, "four, in the order FL, FR, RL, RR")
     if joints is not None:
-        legs = legs_of_names(m, joints)
+        if any(not isinstance(leg, list) or len(leg) != 3 for leg in joints):
+            expected = "expected four lists of abduction, thigh, knee"
+            raise RobotError(f"robot.joints={joints}: {expected}")
+        legs = [bodies.joints_of_names(m, leg) for leg in joints]
     elif feet is not None:
         legs = legs_of_feet(m, base, feet)
     else:
         legs = guess_legs(m, base)
-    legs = sort_legs(m, base, legs, given=bool(joints or feet))
+    legs = sort_legs(m, base, legs, fixed=bool(joints or feet))
     return [[m.joint(j).name for j in leg] for leg in legs], feet or [None] * 4
-
-
-def legs_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[list[int]]:
-    """The joints of four legs, from their names."""
-    if any(not isinstance(leg, list) or len(leg) != 3 for leg in joints):
-        raise RobotError(f"robot.joints={joints}: expected four lists of abduction, thigh, knee")
-    names = [m.joint(j).name for j in range(m.njnt)]
-    checked = [[check_name("joints", "joint", name, names) for name in leg] for leg in joints]
-    return [[names.index(name) for name in leg] for leg in checked]
 
 
 def legs_of_feet(m: mujoco.MjModel, base: str, feet: list[Any]) -> list[list[int]]:
     """The joints of four legs: the three hinges between the base and each foot."""
-    legs = [hinges_between(m, m.body(base).id, locate(m, name)[0]) for name in feet]
+    legs = [bodies.hinges_between(m, m.body(base).id, bodies.locate(m, name)[0]) for name in feet]
     for name, leg in zip(feet, legs, strict=True):
         if len(leg) != 3:
             hinges = f"{len(leg)} hinges ({', '.join(m.joint(j).name for j in leg)})"
@@ -94,8 +73,8 @@ def guess_legs(m: mujoco.MjModel, base: str) -> list[list[int]]:
     """The joints of the four chains of three hinges below the base."""
     root = m.body(base).id
     parents = {m.body_parentid[b] for b in range(m.nbody) if m.body_jntnum[b]}
-    ends = [b for b in range(m.nbody) if m.body_jntnum[b] and not subtree(m, b) & parents]
-    chains = {b: hinges_between(m, root, b) for b in ends}
+    ends = [b for b in range(m.nbody) if m.body_jntnum[b] and not bodies.subtree(m, b) & parents]
+    chains = {b: bodies.hinges_between(m, root, b) for b in ends}
     legs = [chain for chain in chains.values() if len(chain) == 3]
     if len(legs) != 4:
         listed = ", ".join(f"{len(chain)} to {m.body(b).name!r}" for b, chain in chains.items())
@@ -106,13 +85,13 @@ def guess_legs(m: mujoco.MjModel, base: str) -> list[list[int]]:
     return legs
 
 
-def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], given: bool) -> list[list[int]]:
+def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], fixed: bool) -> list[list[int]]:
     """The legs in the order FL, FR, RL, RR, by the positions of their joints.
 
-    RobotError if two legs are in one corner, or if `given` legs are in another order.
+    RobotError if two legs are in one corner, or if `fixed` legs are in another order.
     """
     order = corners(m, m.body(base).id, legs)
-    if sorted(order) != [0, 1, 2, 3] or (given and order != [0, 1, 2, 3]):
+    if sorted(order) != [0, 1, 2, 3] or (fixed and order != [0, 1, 2, 3]):
         listed = "; ".join(
             f"{m.joint(leg[0]).name} is {LEGS[i]}" for leg, i in zip(legs, order, strict=True)
         )
@@ -125,8 +104,7 @@ def sort_legs(m: mujoco.MjModel, base: str, legs: list[list[int]], given: bool) 
 
 def corners(m: mujoco.MjModel, base: int, legs: list[list[int]]) -> list[int]:
     """The index in LEGS of each leg, by the mean position of its joints in the base's frame."""
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = bodies.kinematics(m)
     local = np.array([d.xanchor[leg].mean(0) for leg in legs]) - d.xpos[base]
     local = local @ d.xmat[base].reshape(3, 3)
     x, y = (local - local.mean(0))[:, :2].T
@@ -144,8 +122,7 @@ def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
     Raises:
         RobotError: the abductions turn about y of the base, the thighs and knees about x.
     """
-    d = mujoco.MjData(m)
-    mujoco.mj_kinematics(m, d)
+    d = bodies.kinematics(m)
     ids = [[m.joint(name).id for name in leg] for leg in joints]
     axes = np.abs(d.xaxis[ids] @ d.xmat[m.body(base).id].reshape(3, 3))  # (leg, joint, xyz)
     if (axes[:, 0, 1] > ALONG).all() and (axes[:, 1:, 0] > ALONG).all():

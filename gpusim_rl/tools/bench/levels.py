@@ -1,10 +1,24 @@
-"""The levels that `bench` measures, from the bare engine to a training iteration."""
+"""Speed from the physics engine alone to the whole training.
 
+    python -m gpusim_rl.bench task=quadruped out=bench.json
+
+All levels step the same recorded states the same number of times. They take turns `repeats` times,
+so that a ratio compares neighbors in time. The keys are those of train.py, and repeats= seconds=
+warmup= out= (conf/bench.yaml). algo.symmetry=auto is none here.
+
+`physics_only` is the engine as it comes: MuJoCo C's `Batch` on all cores, or a captured
+`mujoco_warp.step`. It replays the recorded controls with the training model; no sensor is copied,
+nothing randomized. It bounds the speed of training: see training/physics_only.
+"""
+
+import math
+import os
 import resource
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -12,32 +26,49 @@ import mujoco_warp as mjw
 import torch
 import warp as wp
 from mujoco.batch import Batch, SimulationError
+from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpusim_rl.algorithms.iteration import SHARES, Iteration
-from gpusim_rl.core.graphs import capture
+from gpusim_rl.config import compose, resume, validate
+from gpusim_rl.config.sections import Config
+from gpusim_rl.core import errors, ranges
+from gpusim_rl.core.distributed import SINGLE
+from gpusim_rl.core.graphs import WARM_UP, Spent, capture
+from gpusim_rl.core.provenance import processor, versions
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.waiting import waiting
 from gpusim_rl.envs.task import Task
+from gpusim_rl.sim.actuated import engine
 from gpusim_rl.sim.native import fast
 from gpusim_rl.sim.warp import Warp
 from gpusim_rl.sim.warp_model import STATE, accepted
-from gpusim_rl.tools.bench.reference_ppo import Plain
+from gpusim_rl.tools.bench import output
+from gpusim_rl.training.memory import make_on_device
 
-LEVELS = ("bare", "sim", "env", "rollout", "training")
-# The parts of an iteration, in PPO's words.
-PARTS = ("act", "control", "physics", "settle", "returns", "minibatches", "normalizers")
+LEVELS = ("physics_only", "sim", "env", "rollout", "training")
+RATIOS = tuple((level, LEVELS[0]) for level in LEVELS[1:]) + tuple(
+    zip(LEVELS[2:], LEVELS[1:-1], strict=True)
+)
+# Keys of a training with a run directory; a benchmark has none.
+WITHOUT = ("resume", "auto_resume", "run_dir", "plan", "stop_at")
 
-State = dict[str, Tensor]  # PPO's, all of it
-Load = Callable[[State], None]  # puts an engine there
-Play = Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a control step
+State = dict[str, Tensor]  # of a training, all of it
 
 
-class Tape(NamedTuple):
+class Engine(NamedTuple):
+    """An engine without the rest of a Sim."""
+
+    load: Callable[[State], None]  # puts its worlds into a state
+    play: Callable[[Tensor], None]  # holds each of the controls (T, B, nu) for a control step
+
+
+class Recording(NamedTuple):
     """K rollouts of T steps of a policy with its training noise, to be replayed by every level.
 
-    Every level begins each rollout in the state recorded here. The bare engine restarts nobody and
+    Every level begins each rollout in the state recorded here. The engine alone restarts nobody and
     its model is not randomized; so its worlds stay like the recorded ones.
     """
 
@@ -46,22 +77,40 @@ class Tape(NamedTuple):
     controls: Tensor  # (K, T, B, nu) in the engine's precision
 
 
+def configure(name: str, words: list[str]) -> Config:
+    """The configuration of a training that is measured, from the file conf/<name>.yaml and words.
+
+    The keys of the benchmark itself, such as `repeats`, are in its `plain`.
+
+    Raises:
+        ValueError, OSError: the words are wrong, in one line.
+    """
+    cfg = compose.compose_plain(name, words)
+    for key in (override.key_or_group for override in compose.parse(words)):
+        if key in WITHOUT:
+            raise ValueError(f"{key}=: the benchmark does not take it: it measures a new training")
+    ranges.check(cfg, table=ranges.BENCH)
+    validate.writable("out", cfg["out"])
+    return resume.check_training(cfg, words)
+
+
 @torch.no_grad()
-def record(ppo: Iteration, rollouts: int) -> Tape:
+def record(training: Iteration, rollouts: int) -> Recording:
     """K rollouts as a training collects them."""
-    env, collector, starts, actions, controls = ppo.env, ppo.source, [], [], []
+    env, collector, starts, actions, controls = training.env, training.source, [], [], []
     for _ in range(rollouts):
-        starts.append(ppo.state())
+        starts.append(training.state())
         for _ in range(len(collector.record.rows)):
             collector.act()
             controls.append(env.sim.ctrl.clone())
             env.advance()
             collector.settle()
         actions.append(collector.record.action.clone())
-    return Tape(starts, torch.stack(actions), torch.stack(controls).unflatten(0, (rollouts, -1)))
+    controls = torch.stack(controls).unflatten(0, (rollouts, -1))
+    return Recording(starts, torch.stack(actions), controls)
 
 
-def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
+def native_engine(task: Task, num_envs: int) -> Engine:
     """A plain Batch on all cores; derived fields are computed by its steps alone."""
     batch = Batch(fast(task.physics), num_envs)
     ctrl = batch.bind("ctrl")
@@ -75,10 +124,10 @@ def bare_native(task: Task, num_envs: int) -> tuple[Load, Play]:
             with suppress(SimulationError):  # names the worlds that failed; the others went on
                 batch.step(nstep=task.substeps)
 
-    return load, play
+    return Engine(load, play)
 
 
-def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
+def warp_engine(task: Task, sim: Warp) -> Engine:
     """mujoco_warp.step in a graph for each control step, with the capacities of our Sim."""
     device = sim.qpos.device
     mjm = accepted(task.physics)
@@ -105,40 +154,63 @@ def bare_warp(task: Task, sim: Warp) -> tuple[Load, Play]:
             live["ctrl"].copy_(row)
             graph()
 
-    return load, play
+    return Engine(load, play)
 
 
-def timed(device: Any, act: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of act, all it queued included, and those after which the host was free again."""
+def measure_seconds(device: torch.device, work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of work, all it queued included, and those after which the host was free again."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     wait(device)
     start = perf_counter()
-    act()
+    work()
     host = perf_counter() - start
     wait(device)
     return perf_counter() - start, host
 
 
-class Levels:
-    """What is measured: each level plays one of the tape's rollouts."""
+def group_parts(parts: dict[str, Spent], total: float) -> dict[str, Spent]:
+    """Time of each share of the log, and as `other` the rest of `total` seconds.
 
-    def __init__(self, ppo: Iteration, bare: tuple[Load, Play]):
-        self.ppo, self.bare = ppo, bare
-        # It is PPO's: another learner has no minibatches.
-        self.plain = Plain(ppo) if hasattr(ppo.learner, "minibatches") else None
-        env = ppo.env
+    A learner may name its parts as it likes: they belong to `update`. An iteration that is captured
+    as a whole has no parts.
+    """
+    share_of = {part: share for share, names in SHARES.items() for part in names}
+    sums = dict.fromkeys(SHARES, Spent())
+    for name, part in parts.items():
+        if name != "iteration":
+            share = share_of.get(name, "update")
+            before = sums[share]
+            sums[share] = Spent(before.wall + part.wall, before.processor + part.processor)
+    rest = total - sum(part.wall for part in sums.values())
+    return sums | {"other": Spent(max(rest, 0.0), 0.0)}
+
+
+class Levels:
+    """The levels of a training: each plays the rollouts of a recording."""
+
+    def __init__(self, training: Iteration):
+        self.training, env = training, training.env
+        sim = engine(env.sim)  # with no servos of ours: the engine's own follow the targets
+        self.engine = (
+            warp_engine(env.task, sim)
+            if isinstance(sim, Warp)
+            else native_engine(env.task, env.num_envs)
+        )
         self.action = torch.zeros_like(env.action)
-        on = partial(capture, device=env.device, on=ppo.graph != "off" and env.sim.capturable)
+        on = training.graph != "off" and env.sim.capturable
         self.act, self.advance, self.settle = (
-            on(lambda: env.act(self.action)),
-            on(env.advance),
-            on(lambda: discard(env.settle())),
+            capture(step, env.device, on=on)
+            for step in (
+                lambda: env.act(self.action),
+                env.advance,
+                lambda: discard(env.settle()),
+            )
         )
 
     def sim(self, controls: Tensor) -> None:
         """Physics of our Sim."""
         for row in controls:
-            self.ppo.env.sim.ctrl.copy_(row)
+            self.training.env.sim.ctrl.copy_(row)
             self.advance()
 
     def env(self, actions: Tensor) -> None:
@@ -149,36 +221,34 @@ class Levels:
             self.advance()
             self.settle()
 
-    def measure(self, tape: Tape) -> dict[str, float]:
-        """Seconds of each level, of the parts of an iteration, of a plain update and of the host.
+    def measure(self, recording: Recording) -> dict[str, float]:
+        """Seconds of each level, of the parts of an iteration, of its update and of the host.
 
         The levels take turns at each rollout, so that a disturbance meets all of them.
         """
-        ppo, (load, play), spent = self.ppo, self.bare, defaultdict[str, float](float)
-        device, put = ppo.env.device, partial(ppo.load, where="the tape")
-        for start, actions, controls in zip(*tape, strict=True):
-            acts = {
-                "bare": partial(play, controls),
-                "sim": partial(self.sim, controls),
-                "env": partial(self.env, actions),
-            }
+        training, seconds = self.training, defaultdict[str, float](float)
+        device, load = training.env.device, partial(training.load, where="the recording")
+        for start, actions, controls in zip(*recording, strict=True):
             with torch_threads(1):  # as PPO collects
-                for level, act in acts.items():
-                    (load if level == "bare" else put)(start)
-                    spent[level] += timed(device, act)[0]
-            put(start)
-            collect = partial(ppo.source.collect, ppo.spec.num_steps)
-            spent["rollout"] += timed(device, collect)[0]
-            if self.plain:
-                spent["plain"] += timed(device, self.plain.update)[0]
-            put(start)
-            ppo.timer.take()
-            whole, host = timed(device, ppo.iteration)
-            parts = {name: part.wall for name, part in ppo.timer.take()().items()}
-            for name, seconds in ({"training": whole, "host": host} | parts).items():
-                spent[name] += seconds
-        spent["update"] = sum(spent[name] for name in SHARES["update"])
-        return dict(spent)
+                for level, put, work in (
+                    ("physics_only", self.engine.load, partial(self.engine.play, controls)),
+                    ("sim", load, partial(self.sim, controls)),
+                    ("env", load, partial(self.env, actions)),
+                ):
+                    put(start)
+                    seconds[level] += measure_seconds(device, work)[0]
+            load(start)
+            collect = partial(training.source.collect, training.spec.num_steps)
+            seconds["rollout"] += measure_seconds(device, collect)[0]
+            load(start)
+            training.timer.take()
+            whole, host = measure_seconds(device, training.iteration)
+            parts = training.timer.take()()
+            walls = {name: part.wall for name, part in parts.items()}
+            walls |= {"update": group_parts(parts, whole)["update"].wall, "host": host}
+            for name, wall in ({"training": whole} | walls).items():
+                seconds[name] += wall
+        return dict(seconds)
 
 
 def discard(_: object) -> None:
@@ -195,17 +265,17 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def launches(ppo: Iteration) -> dict[str, int]:
+def launches(training: Iteration) -> dict[str, int]:
     """Kernels and graph launches of one iteration on CUDA; torch operators on the CPU."""
-    if ppo.env.device.type == "cpu":
-        with Operators() as seen:
-            ppo.iteration()
-        return {"operators": seen.count}
+    if training.env.device.type == "cpu":
+        with Operators() as operators:
+            training.iteration()
+        return {"operators": operators.count}
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     # acc_events: the profiler warns otherwise, though there is only one cycle of it
     with profile(activities=activities, acc_events=True) as trace:
         with record_function("iteration"):
-            ppo.iteration()
+            training.iteration()
         torch.cuda.synchronize()
     events = trace.events() or []
     span = next(event.time_range for event in events if event.name == "iteration")
@@ -227,3 +297,121 @@ def memory(device: torch.device) -> dict[str, int]:
         used |= {"torch": torch.cuda.max_memory_reserved(device)}
         used |= {"warp": wp.get_mempool_used_mem_high(wp.device_from_torch(device))}
     return used
+
+
+def bench(
+    training: Iteration, cfg: dict[str, Any], build_s: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measure every level cfg["repeats"] times. Returns all that `out` holds.
+
+    `build_s` are the seconds that making the training took.
+    """
+    env, load = training.env, os.getloadavg()
+    first = measure_seconds(env.device, training.iteration)[0]
+    times = [measure_seconds(env.device, training.iteration)[0] for _ in range(cfg["warmup"])]
+    recording = record(training, math.ceil(cfg["seconds"] / min(times)))
+    steps, levels = recording.actions[..., 0].numel(), Levels(training)
+    rounds: list[dict[str, float]] = []
+    for i in range(cfg["repeats"] + 1):
+        turn = f"repetition {i} of {cfg['repeats']}" if i else "warm-up"
+        with waiting(turn):
+            seconds = levels.measure(recording)
+        rounds += [seconds] if i else []
+        speeds = "  ".join(f"{level} {steps / seconds[level]:,.0f}" for level in LEVELS)
+        say(f"{turn}: {speeds} steps/s")
+    return {
+        "command": output.command_line(),
+        "task": cfg["task"]["name"],
+        "sim": type(engine(env.sim)).__name__.lower(),
+        "device": str(env.device),
+        **{key: cfg[key] for key in ("num_envs", "num_steps", "repeats", "warmup")},
+        "substeps": env.task.substeps,
+        "steps": steps,
+        **summary(rounds, steps, len(recording.starts), env.task.substeps),
+        "an_iteration": launches(training),
+        "start_s": {"build": build_s, "first_iteration": first, "next": times[:WARM_UP]},
+        "memory": memory(env.device),
+        "versions": versions() | {"cpu": processor(), "cores": os.cpu_count()},
+        "load": {"before": load, "after": os.getloadavg()},
+    }
+
+
+def summary(
+    rounds: list[dict[str, float]], steps: int, iterations: int, substeps: int
+) -> dict[str, Any]:
+    """Speeds, their ratios and milliseconds of an iteration's parts, each over all rounds."""
+    rates = {level: [steps / seconds[level] for seconds in rounds] for level in LEVELS}
+    parts = [name for name in rounds[0] if name not in LEVELS]
+    groups = {
+        "steps_per_s": rates,
+        "physics_steps_per_s": {level: [substeps * v for v in x] for level, x in rates.items()},
+        "ratios": {
+            f"{a}/{b}": [x / y for x, y in zip(rates[a], rates[b], strict=True)] for a, b in RATIOS
+        },
+        "milliseconds": {
+            name: [1e3 * seconds[name] / iterations for seconds in rounds] for name in parts
+        },
+    }
+    return {
+        group: {
+            name: {"median": median(x), "min": min(x), "max": max(x), "all": x}
+            for name, x in values.items()
+        }
+        for group, values in groups.items()
+    }
+
+
+def speed_table(results: dict[str, Any]) -> Table:
+    """A row for each level."""
+    heads = ("steps/s", "lowest", "highest", "physics steps/s", "of physics", "of the one above")
+    table = output.table_of_numbers("", *heads)
+    for i, level in enumerate(LEVELS):
+        rate, physics = results["steps_per_s"][level], results["physics_steps_per_s"][level]
+        speeds = (rate["median"], rate["min"], rate["max"], physics["median"])
+        others = (LEVELS[0], LEVELS[i - 1]) if i else ()
+        ratios = [results["ratios"][f"{level}/{other}"]["median"] for other in others]
+        table.add_row(level, *(f"{x:,.0f}" for x in speeds), *(f"{x:.2f}" for x in ratios))
+    return table
+
+
+def lines_below(results: dict[str, Any]) -> Iterator[str]:
+    """The lines below the table."""
+    machine, load, start = results["versions"], results["load"], results["start_s"]
+    yield (
+        f"{results['task']}, {results['num_envs']} worlds, sim={results['sim']},"
+        f" device={results['device']}; medians of {results['repeats']} repetitions of"
+        f" {results['steps']:,} steps of {results['substeps']} timesteps"
+    )
+    parts = (f"{name} {x['median']:.4g}" for name, x in results["milliseconds"].items())
+    yield f"an iteration in ms: {', '.join(parts)}"
+    counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in results["an_iteration"].items())
+    used = (f"{name} {n / 2**30:.2f} GiB" for name, n in results["memory"].items())
+    yield f"an iteration: {', '.join(counts)}; memory: {', '.join(used)}"
+    yield (
+        f"building took {start['build']:.1f} s,"
+        f" the first iteration {start['first_iteration']:.1f} s"
+    )
+    yield (
+        f"{machine['cpu']}, {machine['cores']} cores, GPU {machine['gpu']};"
+        f" load {load['before'][0]:.1f} to {load['after'][0]:.1f}"
+    )
+    packages = ("python", "torch", "mujoco", "mujoco-warp", "warp-lang")
+    yield ", ".join(f"{key} {machine[key]}" for key in packages)
+    yield f"commit {machine['commit']}"
+
+
+def main(words: list[str]) -> None:
+    """Compose, measure, print and write."""
+    console = output.make_console()
+    with errors.one_line_errors():
+        cfg = configure("bench", words)
+        if cfg.plain["algo"].get("symmetry") == "auto":
+            # Figures of before, and those of other trainers, are without a mirror image.
+            cfg = cfg.replace({"algo.symmetry": "none"})
+        start = perf_counter()
+        with waiting("building"):
+            training, cfg, _ = make_on_device(cfg, SINGLE)
+    build_s = perf_counter() - start
+    results = bench(training, cfg.plain, build_s, lambda line: output.say(console, [line]))
+    console.print(speed_table(results))
+    output.finish(console, results, lines_below(results), cfg.plain["out"])

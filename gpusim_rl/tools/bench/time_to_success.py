@@ -1,7 +1,9 @@
-"""Time and samples until a policy is good: `python -m gpusim_rl.bench time 'seeds=[1,2,3]'`.
+"""Time and samples until a policy is good.
 
-Trains as train.py does, once for each seed, each time in a process of its own. Every n-th actor is
-kept in memory. After the training, each is judged as the final evaluation does it, on the model's
+    python -m gpusim_rl.bench time 'seeds=[1,2,3]'
+
+Trains as train.py does, once for each seed, each time in a process of its own. Every n-th actor
+stays in memory. After the training, each is judged as the final evaluation does it, on the model's
 own physics. The time to success is that of the first actor that counts: its success is at least
 `target`, and its scores meet `require`.
 
@@ -14,42 +16,51 @@ A commit from before the section `gpu` trains on a GPU with other numbers of wor
 next seed. The keys are those of train.py, and those of conf/bench_time.yaml.
 """
 
-import json
+import math
 import os
 import re
 import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from gpusim_rl.config import compose, user_files, validate
 from gpusim_rl.config.check_words import KINDS
 from gpusim_rl.core import errors, ranges
-from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.provenance import processor
-from gpusim_rl.tools.bench import summary
-from gpusim_rl.tools.bench.trees import Variant, run, variants
+from gpusim_rl.tools.bench import output
+from gpusim_rl.tools.bench.cases import Case, make_cases, run
 
+# Why: docs/decisions/0065-time-to-success.md
 NAME = "bench_time"  # of its file in conf/
 JUDGES = ("all", "first", "bisect")
 PICTURES = (".svg", ".png", ".pdf")
 CONDITION = re.compile(r"(\w+)(>=|<=)(-?[\d.]+(?:e-?\d+)?)")
 PATIENCE = 10.0  # s between two lines of progress, where there is no terminal
 # Keys of train.py that make no sense here, and why.
-OWN = {"seed": "say seeds=[1,2,3]", "plan": "it trains"}
-OWN |= dict.fromkeys(("run_dir", "resume", "auto_resume"), "each training is a new run")
+REFUSED = {"seed": "say seeds=[1,2,3]", "plan": "it trains"}
+REFUSED |= dict.fromkeys(("run_dir", "resume", "auto_resume"), "each training is a new run")
+COMPARED = {  # key of a summary → its name, and whether less of it is better
+    "time_s": ("time to success", True),
+    "env_steps": ("samples to success", True),
+    "steps_per_s": ("steps/s", False),
+}
+
+TrainingRun = dict[str, Any]  # the file that training_run.py writes, and the seed
+Summary = dict[str, Any]  # of a case
 
 
 class Progress:
-    """What the current training says: a line that changes in a terminal, else one now and then."""
+    """A line about the current training: it changes in a terminal, else it comes now and then."""
 
     def __init__(self, console: Console):
         self.console, self.next = console, 0.0
@@ -70,11 +81,7 @@ class Progress:
             self.status.update(Text(line))
         elif time.monotonic() >= self.next:
             self.next = time.monotonic() + PATIENCE
-            self.say(f"  {line}")
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            output.say(self.console, [f"  {line}"])
 
 
 def parse(condition: str) -> tuple[str, str, float]:
@@ -85,7 +92,7 @@ def parse(condition: str) -> tuple[str, str, float]:
     return match[1], match[2], float(match[3])
 
 
-def settle(cfg: dict[str, Any], words: list[str]) -> None:
+def check(cfg: dict[str, Any], words: list[str]) -> None:
     """Check what composition does not see; ValueError names the first wrong value."""
     numbers = [entry for entry in cfg["commits"] if not isinstance(entry, str)]
     if numbers:
@@ -93,10 +100,10 @@ def settle(cfg: dict[str, Any], words: list[str]) -> None:
     for key, kind in (("seeds", int), ("require", str), ("settings", str)):
         if any(type(entry) is not kind for entry in cfg[key]):
             raise ValueError(f"{key}={cfg[key]}: expected a list, each entry {KINDS[kind]}")
-    own = [word for text in cfg["settings"] for word in shlex.split(text)]
-    for key in (o.key_or_group for o in compose.parse([*words, *own])):
-        if key in OWN:
-            raise ValueError(f"{key}=: `bench time` does not take it: {OWN[key]}")
+    of_settings = [word for text in cfg["settings"] for word in shlex.split(text)]
+    for key in (o.key_or_group for o in compose.parse([*words, *of_settings])):
+        if key in REFUSED:
+            raise ValueError(f"{key}=: `bench time` does not take it: {REFUSED[key]}")
     ranges.check(cfg, table=ranges.BENCH)
     if not cfg["seeds"] or len(set(cfg["seeds"])) < len(cfg["seeds"]):
         raise ValueError(f"seeds={cfg['seeds']}: expected different seeds, at least one")
@@ -112,101 +119,186 @@ def settle(cfg: dict[str, Any], words: list[str]) -> None:
 
 
 def measure(
-    several: list[Variant], job: dict[str, Any], seeds: list[int], folder: Path, progress: Progress
-) -> Iterator[list[summary.Summary]]:
-    """Train each variant with each seed, in turn. Yields the summaries after each training.
+    cases: list[Case], job: dict[str, Any], seeds: list[int], folder: Path, progress: Progress
+) -> Iterator[list[Summary]]:
+    """Train each case with each seed, in turn. Yields the summaries after each training.
 
     ValueError if a training fails.
     """
-    trials: list[list[summary.Trial]] = [[] for _ in several]
+    runs: list[list[TrainingRun]] = [[] for _ in cases]
     for n, seed in enumerate(seeds):
-        turns = list(enumerate(several))
-        for i, variant in reversed(turns) if n % 2 else turns:
+        turns = list(enumerate(cases))
+        for i, case in reversed(turns) if n % 2 else turns:
             load = os.getloadavg()[0]
-            words = [*variant.words, f"seed={seed}", f"run_dir={folder}/run-{seed}-{i}"]
-            done = run(variant, job | {"words": words}, folder, progress.show)
-            trials[i].append({"seed": seed, "load": load} | done)
-            progress.say(f"seed {seed}, {variant.name}: {said(trials[i][-1])}")
-            yield [summary.summarize(v, t) for v, t in zip(several, trials, strict=True) if t]
+            words = [*case.words, f"seed={seed}", f"run_dir={folder}/run-{seed}-{i}"]
+            result = run(case, job | {"words": words}, folder, progress.show)
+            runs[i].append({"seed": seed, "load": load} | result)
+            output.say(progress.console, [f"seed {seed}, {case.name}: {describe(runs[i][-1])}"])
+            yield [summarize(c, r) for c, r in zip(cases, runs, strict=True) if r]
 
 
-def said(done: summary.Trial) -> str:
+def describe(result: TrainingRun) -> str:
     """A training in a line."""
-    reached, last = summary.first_success(done), done["actors"][-1]
+    first, last = first_success(result), result["actors"][-1]
     return (
-        f"success after {summary.seconds(reached['time_s'])}"
-        f" and {summary.millions(reached['env_steps'])} samples;"
-        f" at the end {last['scores']['success']:.3f} after {done['train_s']:.1f} s,"
-        f" {done['steps_per_s']:,.0f} steps/s, {done['cores']:.2f} cores busy, load before"
-        f" {done['load']:.1f}" + (f"; {done['failed']}" if done["failed"] else "")
+        f"success after {seconds(first['time_s'])} and {millions(first['env_steps'])} samples;"
+        f" at the end {last['scores']['success']:.3f} after {result['train_s']:.1f} s,"
+        f" {result['steps_per_s']:,.0f} steps/s, {result['cores']:.2f} cores busy, load before"
+        f" {result['load']:.1f}" + (f"; {result['failed']}" if result["failed"] else "")
     )
 
 
-def check_scores(summaries: list[summary.Summary], required: list[str]) -> None:
+def check_scores(summaries: list[Summary], required: list[str]) -> None:
     """ValueError if a condition of the command line is of a score that is not reported."""
-    scores = summaries[0]["trials"][0]["actors"][-1]["scores"]
+    scores = summaries[0]["training_runs"][0]["actors"][-1]["scores"]
     for condition in required:
         if parse(condition)[0] not in scores:
             raise ValueError(f"require={condition}: the scores are {', '.join(scores)}")
 
 
-def report(cfg: dict[str, Any], summaries: list[summary.Summary]) -> dict[str, Any]:
-    """All that `out` holds."""
+def first_success(result: TrainingRun) -> dict[str, Any]:
+    """When the first actor that counts had its weights; null times if none counts."""
+    row = next((row for row in result["actors"] if row["counts"]), {})
+    return {key: row.get(key) for key in ("time_s", "env_steps", "iteration")}
+
+
+def median_or_never(values: list[float | None]) -> float | None:
+    """The median, where None is longer than any time; None if it is that."""
+    value = median(math.inf if x is None else x for x in values)
+    return value if math.isfinite(value) else None
+
+
+def summarize(case: Case, runs: list[TrainingRun]) -> Summary:
+    """Medians over seeds, with the values of each seed in the order of the trainings."""
+    firsts = [first_success(x) for x in runs]
+    columns = {key: [row[key] for row in firsts] for key in ("time_s", "env_steps")}
+    columns |= {key: [x[key] for x in runs] for key in ("steps_per_s", "cores", "train_s")}
+    columns["final_success"] = [x["actors"][-1]["scores"]["success"] for x in runs]
+    return {
+        **{"name": case.name, "commit": case.commit, "words": case.words},
+        "seeds": [x["seed"] for x in runs],
+        **{key: {"median": median_or_never(x), "all": x} for key, x in columns.items()},
+        "training_runs": runs,
+    }
+
+
+def ratios(first: Summary, other: Summary) -> dict[str, float | None]:
+    """How much better the other case is, as ratios of medians: 2 is twice as fast or twice as few
+    samples. None where one never succeeded."""
+    result = {}
+    for key, (_, less_is_better) in COMPARED.items():
+        pair = first[key]["median"], other[key]["median"]
+        a, b = pair if less_is_better else reversed(pair)
+        result[key] = None if a is None or b is None else a / b
+    return result
+
+
+def case_table(summaries: list[Summary]) -> Table:
+    """A row for each case."""
+    heads = ("time to success", "of seeds", "samples", "final success", "steps/s", "cores busy")
+    table = output.table_of_numbers("", *heads)
+    for s in summaries:
+        final, times = s["final_success"], s["time_s"]
+        table.add_row(
+            Text(s["name"]),
+            seconds(times["median"]),
+            " ".join(seconds(x) for x in times["all"]),
+            millions(s["env_steps"]["median"]),
+            f"{final['median']:.3f} (lowest {min(final['all']):.3f})",
+            f"{s['steps_per_s']['median']:,.0f}",
+            f"{s['cores']['median']:.2f}",
+        )
+    return table
+
+
+def seconds(value: float | None) -> str:
+    """12.3 s, or never."""
+    return "never" if value is None else f"{value:.1f} s"
+
+
+def millions(value: float | None) -> str:
+    """1.23 M, or none."""
+    return "none" if value is None else f"{value / 1e6:.2f} M"
+
+
+def comparisons(summaries: list[Summary]) -> Iterator[str]:
+    """A line for each case but the first, with its ratios to the first."""
+    first, *others = summaries
+    for other in others:
+        parts = [
+            f"{COMPARED[key][0]} {'?' if value is None else f'× {value:.2f}'}"
+            for key, value in ratios(first, other).items()
+        ]
+        yield f"{other['name']} is better than {first['name']} by: {', '.join(parts)}"
+
+
+def draw(summaries: list[Summary], target: float, path: Path) -> None:
+    """Draw success of each seed over training time and over samples."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, (key, label, scale) in zip(
+        axes, (("time_s", "training [s]", 1.0), ("env_steps", "samples [M]", 1e-6)), strict=True
+    ):
+        for n, s in enumerate(summaries):
+            for i, result in enumerate(s["training_runs"]):
+                rows = result["actors"]
+                x = [scale * row[key] for row in rows]
+                y = [row["scores"]["success"] for row in rows]
+                axis.plot(x, y, f"C{n}", lw=1, label=s["name"] if i == 0 else None)
+                first = first_success(result)[key]
+                if first is not None:
+                    axis.plot([scale * first], [target], f"C{n}o", ms=5)
+        axis.axhline(target, color="gray", lw=0.5, ls="--")
+        axis.set_xlabel(label)
+    axes[0].set_ylabel("success")
+    axes[0].legend(loc="lower right", fontsize="small")
+    figure.savefig(path)
+
+
+def write(cfg: dict[str, Any], summaries: list[Summary]) -> None:
+    """Write the files that `out` and `picture` name, if they do."""
     first, *others = summaries
     keys = ("seeds", "every", "target", "require", "judge", "episodes")
-    return {
-        "command": shlex.join(["python", "-m", "gpusim_rl.bench", *sys.argv[1:]]),
+    results = {
+        "command": output.command_line(),
         "task": cfg["task"]["name"],
         **{key: cfg[key] for key in keys},
         "machine": {"cpu": processor(), "cores": os.cpu_count()},
-        "ratios": {other["name"]: summary.ratios(first, other) for other in others},
-        "variants": summaries,
+        "ratios": {other["name"]: ratios(first, other) for other in others},
+        "cases": summaries,
     }
+    if cfg["out"]:
+        output.write_json(cfg["out"], results)
+    if cfg["picture"]:
+        draw(summaries, cfg["target"], Path(cfg["picture"]))
 
 
 def main(words: list[str]) -> None:
     """Compose, train, judge, print and write. `words` are those behind `time`."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = output.make_console(120)
     with errors.one_line_errors():
         cfg = compose.compose_plain(NAME, words)
-        settle(cfg, words)
-    own = user_files.load(CONF / f"{NAME}.yaml").keys()
-    given = {word: compose.parse([word])[0].key_or_group for word in words}
-    shared = [word for word, key in given.items() if key not in own]
+        check(cfg, words)
+    keys_here = user_files.load(CONF / f"{NAME}.yaml").keys()
+    key_of = {word: compose.parse([word])[0].key_or_group for word in words}
+    shared = [word for word, key in key_of.items() if key not in keys_here]
     job = {key: cfg[key] for key in ("every", "episodes", "judge")} | {"check": False}
     job["conditions"] = [("success", ">=", cfg["target"]), *map(parse, cfg["require"])]
-    summaries: list[summary.Summary] = []
+    required = cfg["require"] if "require" in key_of.values() else []
+    summaries: list[Summary] = []
     with tempfile.TemporaryDirectory(prefix="gpusim-bench-") as temporary:
         folder = Path(temporary)
         with Progress(console) as progress:
             with errors.one_line_errors():
-                several = variants(cfg, shared, folder)
-                for variant in several:
-                    job_of_check = job | {"words": variant.words, "check": True}
-                    run(variant, job_of_check, folder, progress.show)
+                cases = make_cases(cfg, shared, folder)
+                for case in cases:
+                    run(case, job | {"words": case.words, "check": True}, folder, progress.show)
             with errors.one_line_errors(1):
-                for summaries in measure(several, job, cfg["seeds"], folder, progress):
-                    check_scores(summaries, cfg["require"] if "require" in given.values() else [])
+                for summaries in measure(cases, job, cfg["seeds"], folder, progress):
+                    check_scores(summaries, required)
                     write(cfg, summaries)
-    show(cfg, summaries, console)
-
-
-def write(cfg: dict[str, Any], summaries: list[summary.Summary]) -> None:
-    """Write what is asked for."""
-    if cfg["out"]:
-        text = json.dumps(report(cfg, summaries), indent=1) + "\n"
-        write_whole(Path(cfg["out"]), text.encode())
-    if cfg["picture"]:
-        summary.draw(summaries, cfg["target"], Path(cfg["picture"]))
-
-
-def show(cfg: dict[str, Any], summaries: list[summary.Summary], console: Console) -> None:
-    """Print the table, the ratios and what was written."""
-    console.print(summary.table(summaries))
-    lines = list(summary.comparisons(summaries))
-    lines += [f"wrote {cfg[key]}" for key in ("out", "picture") if cfg[key]]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(case_table(summaries))
+    lines = [f"wrote {cfg[key]}" for key in ("out", "picture") if cfg[key]]
+    output.say(console, [*comparisons(summaries), *lines])

@@ -1,0 +1,243 @@
+"""The configuration of a training, made and checked once, in typed sections.
+
+`config.compose` and `config.resume` work on plain data, as YAML has it. What they end in is a
+`Config`: `build` and all that trains read its fields, and `plain` is what config.yaml holds.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from importlib import import_module
+from typing import Any
+
+from gpusim_rl.config.check_words import check_physics
+from gpusim_rl.config.trees import flatten, set_key
+from gpusim_rl.config.user_files import our_names
+from gpusim_rl.core import ranges
+from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
+from gpusim_rl.core.sections import arguments, check, limits, number, require, word
+from gpusim_rl.envs import curriculum
+from gpusim_rl.envs.randomization import entries
+from gpusim_rl.sim.actuator_spec import Actuator
+
+OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSection:
+    """The section `task`. `numbers` are what the task's class takes, and checks, as arguments."""
+
+    name: str
+    weights: dict[str, float]
+    noise: dict[str, float]
+    numbers: dict[str, Any]
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "TaskSection":
+        """The section of plain values; ValueError names the first wrong one."""
+        require(values, ("weights", "noise"), "task", f"task/{values['name']}")
+        ranges.check(values, "task")
+        low, high = values["observation_delay"]
+        if low > high:
+            expected = "expected the least and the most control steps"
+            raise ValueError(f"task.observation_delay={[low, high]}: {expected}")
+        check_physics(values)
+        entries.check_entries(values["randomise"])
+        named = ("name", "weights", "noise")
+        numbers = {key: x for key, x in values.items() if key not in named}
+        return cls(**{key: values[key] for key in named}, numbers=numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgoSection:
+    """The section `algo`.
+
+    Attributes:
+        settings: a learner's `Settings`; of an algorithm of the user's own its numbers by name,
+            which `build` checks as soon as its code may be loaded.
+    """
+
+    name: str
+    settings: Any
+
+    @classmethod
+    def of(cls, values: dict[str, Any], code: str | None) -> "AlgoSection":
+        """The section of plain values; ValueError names the first wrong one.
+
+        code: "here" if the algorithm is one of the working directory.
+        """
+        name = str(values["name"])
+        numbers = {key: x for key, x in values.items() if key != "name"}
+        kind = settings_class(name) if code is None else None
+        if kind is None:
+            return cls(name=name, settings=numbers)
+        return cls(name=name, settings=kind(**arguments(kind, numbers, "algo", f"algo/{name}")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimSection:
+    """The section `sim`. Which of its keys are there depends on the backend."""
+
+    name: str
+    threads: int | None = number(CORES, None)
+    naconmax: int | None = number(CAPACITY, None)
+    njmax: int | None = number(CAPACITY, None)
+    grow: bool | None = None
+    conditional: bool | None = None
+    deterministic: bool | None = None
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "SimSection":
+        """The section of plain values; ValueError names the first wrong one."""
+        ranges.check(values, "sim", limits(cls, "sim"))
+        return cls(**arguments(cls, values, "sim", f"sim/{values['name']}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSection:
+    """The section `log`: where metrics go, and names at Weights & Biases."""
+
+    name: str
+    project: str
+    run: str | None
+    group: str | None
+    tags: list[str]
+
+    def __post_init__(self) -> None:
+        names = {key: getattr(self, key) for key in ("project", "run", "group")}
+        words = {f"log.{key}": ["-" if name is None else name] for key, name in names.items()}
+        for key, values in (words | {"log.tags": self.tags}).items():
+            length = 64 if key == "log.tags" else 128
+            for value in values:
+                if not isinstance(value, str) or not 0 < len(value.strip()) <= length:
+                    expected = f"expected a word of at most {length} characters"
+                    raise ValueError(f"{key}: {value!r}: {expected}")
+        if set(self.project) & set(OF_ADDRESSES):
+            raise ValueError(f"log.project={self.project!r}: expected none of {OF_ADDRESSES}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotSection:
+    """The section `robot`. `values` are those of `robots.robot_config.Robot`."""
+
+    name: str
+    actuator: Actuator
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "RobotSection":
+        """The section of plain values; ValueError names the first wrong one."""
+        file = f"robot/{values['name']}"
+        require(values, ("mjcf",), "robot", file)
+        ranges.check(values, "robot")
+        actuator = Actuator(**arguments(Actuator, values["actuator"], "robot.actuator", file))
+        rest = {key: x for key, x in values.items() if key not in ("name", "actuator")}
+        return cls(name=values["name"], actuator=actuator, values=rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The configuration of a training; conf/config.yaml says what each key means.
+
+    Raises:
+        ValueError: names the first key that is missing or holds what it may not.
+    """
+
+    seed: int = number(SEED)
+    device: str
+    threads: int = number(CORES)
+    num_envs: int = number(COUNT)
+    num_steps: int = number(COUNT)
+    iterations: int = number(COUNT)
+    stop_at: float | None = number(Range(0, 1, above=True, null=True, single=True))
+    eval_every: int = number(COUNT)
+    episodes: int = number(COUNT)
+    save_every: int = number(COUNT)
+    log_every: int = number(COUNT)
+    jobs: int = number(COUNT)
+    film_every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
+    rollbacks: int = number(Range(0, 1024, whole=True))
+    graph: str = word("parts", "whole", "off")
+    export: str = word("controller", "none")
+    compile: bool
+    gate: bool
+    report: bool
+    plan: bool
+    auto_resume: bool
+    run_dir: str | None
+    resume: str | None
+    start: str | None
+    task_code: str | None = None
+    algo_code: str | None = None
+    gpu: dict[str, Any]
+    curriculum: dict[str, dict[str, Any]] | None
+    task: TaskSection
+    algo: AlgoSection
+    sim: SimSection
+    log: LogSection
+    robot: RobotSection
+    terrain: dict[str, Any]
+    plain: dict[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "Config":
+        """The configuration of plain data, which is composed, or read from a run.
+
+        Numbers that a curriculum changes have their last values.
+        """
+        values = {key: x for key, x in plain.items() if key in cls.__dataclass_fields__}
+        arguments(cls, values | {"plain": plain}, "", "config")
+        curriculum.check_plan(plain["curriculum"], plain)
+        plain = curriculum.config_at(plain["curriculum"], plain)
+        ranges.check(plain["terrain"], "terrain")
+        made = {
+            "task": TaskSection.of(plain["task"]),
+            "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
+            "sim": SimSection.of(plain["sim"]),
+            "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
+            "robot": RobotSection.of(plain["robot"]),
+        }
+        return cls(**values | made, plain=plain)
+
+    def __post_init__(self) -> None:
+        check(self, "")
+        paths = flatten({key: self.plain[key] for key in ("run_dir", "resume", "start")})
+        paths |= {f"{key}.mjcf": self.plain[key].get("mjcf") for key in ("task", "robot")}
+        for key, path in paths.items():
+            if not isinstance(path, str | None):
+                raise ValueError(f"{key}={path!r}: expected a path")
+        if self.task_code not in (None, "here"):
+            raise ValueError(f"task_code={self.task_code!r}: expected here, or null for our code")
+        if self.gate and self.export == "none":
+            raise ValueError("gate=true judges the exported file: not with export=none")
+        if is_dataclass(self.algo.settings):
+            allowed = limits(self.algo.settings, "algo")
+            for key, entry in (self.curriculum or {}).items():
+                if key in allowed:
+                    allowed[key].check(f"curriculum: {key}: from", entry["from"])
+
+    def replace(self, values: Mapping[str, Any]) -> "Config":
+        """The configuration with other values, such as {"sim.njmax": 60}, checked again."""
+        plain = copy.deepcopy(self.plain)
+        for key, value in values.items():
+            set_key(plain, key, value)
+        return Config.of(plain)
+
+
+def settings_class(name: str) -> Any:
+    """The dataclass of the numbers of an algorithm of ours; None if it is none of ours.
+
+    It stands in a module that loads no torch, so that a mistake is answered at once.
+    """
+    if name not in our_names("algo"):
+        return None
+    return import_module(f"gpusim_rl.algorithms.{name}.settings").Settings
+
+
+def table() -> dict[str, Range]:
+    """Dotted key → what it may hold, of all numbers of train.py, those of PPO among them."""
+    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(settings_class("ppo"), "algo")]
+    merged: dict[str, Range] = {}
+    for part in (*parts, RANGES, limits(Actuator, "robot.actuator")):
+        merged |= part
+    return merged

@@ -1,0 +1,75 @@
+"""The part of a shape that quadrupeds and humanoids have in common: legs below a free base."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.robots import prepare
+from gpusim_rl.robots.bodies import FREE, find_base, raise_origin
+from gpusim_rl.robots.legs import Legs
+from gpusim_rl.robots.robot_config import Robot
+from gpusim_rl.robots.servos import Joints
+
+SENSOR = prepare.SENSOR
+FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FRAMELINVEL}
+
+
+class Walker:
+    """A `robots.load.Shape` but for the topology, the stance and the gains."""
+
+    feet_sites: Sequence[str]  # without our prefix
+    sensors: Mapping[str, mujoco.mjtSensor] = FOOT_SENSORS  # of each foot: quantity → kind
+    camera: tuple[list[float], list[float]]  # place [m], x and y
+    uncouple = False  # tendons and equalities go, even if no joint does
+    joints: Joints
+    servos: dict[str, str]
+
+    def __init__(self, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel):
+        self.robot, self.base = robot, find_base(spec, robot.base).name
+        moved = raise_origin(spec, original, self.base)
+        self.original = spec.compile() if moved else original
+
+    def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
+        """Add geoms and sites of the feet to a spec, in place. Returns the names of the geoms."""
+        raise NotImplementedError
+
+    def measure(self, m: mujoco.MjModel) -> Legs:
+        """The kinematics of the prepared model."""
+        raise NotImplementedError
+
+    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
+        """Prepare a spec for the task, in place. Returns a copy that has boxes for meshes.
+
+        Keyframes, sensors, actuators and options of the file are replaced. Other joints than those
+        of the legs are removed: what they moved is fixed where they are at 0.
+        """
+        collide, joints = self.robot.collide, self.joints.names
+        meshless = prepare.copy_without_meshes(spec, self.original, collide)
+        for each in (spec, meshless):
+            prepare.clear(each)
+            prepare.fix_inertias(each, self.original)
+            prepare.set_options(each.option)
+            base = each.body(self.base)
+            if not any(joint.type == FREE for joint in base.joints):
+                base.add_freejoint(name=prepare.added_name("base"))
+            others = [x for x in each.joints if x.type != FREE and x.name not in joints]
+            couplings = (*each.tendons, *each.equalities) if others or self.uncouple else ()
+            for element in (*couplings, *others):
+                each.delete(element)
+            feet = self.add_feet(each)
+            prepare.add_ground(each, self.original)
+            prepare.set_collisions(each, feet, collide)
+            base.add_site(name=prepare.added_name("imu"), group=prepare.HIDDEN)
+            prepare.add_camera(each, base, *self.camera)
+            prepare.add_walking_sensors(each, self.feet_sites, self.sensors)
+            prepare.add_torque_sensors(each, self.servos)
+        self.legs = self.measure(meshless.compile())
+        self.size, self.qpos = self.legs.length, self.legs.qpos
+        return meshless
+
+    def arguments(self, robot: Robot) -> dict[str, Any]:
+        """The task's arguments that follow from the robot, beside its model."""
+        lifts = self.legs.lift_direction(np.array(robot.stance))
+        return dict(lift_direction=lifts, height=robot.height, scale=tuple(robot.scale or ()))

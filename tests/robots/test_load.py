@@ -1,0 +1,229 @@
+"""Robots of every shape: what is printed is loaded again, and what does not fit is refused in one
+line that names it and the choices."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from gpusim_rl.robots.description import as_yaml
+from gpusim_rl.robots.load import load_any, load_as
+from tests.arm_files import mjcf as arm
+from tests.humanoid_files import mjcf as humanoid
+from tests.robot_files import mjcf as quadruped
+from tests.robot_files import write
+from tests.worlds import make_actuator, robot_keys, same_model
+
+TEXTS = {"quadruped": quadruped(), "humanoid": humanoid(), "arm": arm()}
+CUBE = (
+    '<body name="wuerfel" pos="1 0 1"><freejoint/><geom type="box" size="0.1 0.1 0.1"/>'
+    '<site name="oben"/></body>'
+)
+PART = "<body><joint/><geom size='0.05'/>"
+
+DESCRIPTIONS = {
+    "quadruped": [
+        (dict(base="trunk"), "robot.base: no body 'trunk': choose among rumpf, hr_huefte"),
+        (
+            dict(feet=["FL", "FR", "RL", "RR"]),
+            "robot.feet: no geom, site or body 'FL': choose among",
+        ),
+        (
+            dict(feet=["vl_fuss"]),
+            "robot.feet=['vl_fuss']: expected four, in the order FL, FR, RL, RR",
+        ),
+        (dict(feet=["vr_fuss", "vl_fuss", "hl_fuss", "hr_fuss"]), "the order is FL, FR, RL, RR"),
+        (
+            dict(feet=["vl_ober", "vr_fuss", "hl_fuss", "hr_fuss"]),
+            "from 'rumpf' to 'vl_ober' there are 2 hinges (vl_quer, vl_hoch)",
+        ),
+        (
+            dict(joints=[["vl_quer", "vl_hoch", "knee"]] * 4),
+            "robot.joints: no joint 'knee': choose among",
+        ),
+        (
+            dict(joints=[["vl_quer", "vl_hoch"]] * 4),
+            "expected four lists of abduction, thigh, knee",
+        ),
+        (dict(kp="stiff"), "robot.kp='stiff': expected a number above 0"),
+        (dict(kp=[1, 2]), "robot.kp=[1, 2]: expected a number"),
+        (dict(torque=0), "robot.torque=0: expected a number above 0"),
+        (dict(torque=1), "the robot does not stand"),
+        (dict(stance=[0, 3, 0.6]), "the robot does not stand in robot.stance=[0, 3, 0.6]"),
+        (dict(height=-1), "robot.height=-1: expected a number above 0"),
+        (dict(collide="none"), "robot.collide=none: choose one of feet, all"),
+        (dict(mjcf="hundd.xml"), "robot.mjcf: no file"),
+        (dict(mjcf="no_such_package:hund.xml"), "no package 'no_such_package' is installed"),
+    ],
+    "humanoid": [
+        (dict(stance=0.5), "cannot stand in robot.stance=0.5: a joint is beyond its limits"),
+        (dict(stance=[0, 0.3, 0.3, 0, 0, -0.3, -0.3, 0]), "its soles are tilted by 34°"),
+        (dict(feet=["links_fuss"]), "expected two, left and right"),
+        (dict(kp=[1, 2, 3]), "expected a number, 4 of a leg, or 8"),
+        (dict(torque=-1), "robot.torque"),
+        (dict(mirror=[1] * 8), "robot.mirror: a humanoid's mirror image follows from"),
+        (dict(kp=1e6, kd=1e-3, torque=1e6, armature=1e-6), "its simulation diverges"),
+    ],
+    "arm": [
+        (dict(stance=5), "robot.stance=5: a joint is beyond its limits"),
+        (dict(stance=[0, 2, 1.5, 0, 0, 0]), "touch"),
+        (dict(tool="haken"), "robot.tool: no site or body 'haken': choose among"),
+        (dict(joints=["beugen", "heben", "drehen"]), "not in order from the base to the tool"),
+        (dict(joints=["drehen", "hebel"]), "robot.joints: no joint 'hebel'"),
+        (dict(base="boden"), "robot.base: no body 'boden'"),
+        (dict(feet=["hand"]), "robot.feet: an arm has none"),
+        (dict(kp=[1, 2]), "robot.kp=[1, 2]: expected a number, or 6"),
+        (dict(torque=0.5), "the servos do not hold the arm: "),
+        (dict(mirror=[1] * 6), "the arm is not its own mirror image so"),
+        (dict(kp=1e6, kd=1e-3, torque=1e6, armature=1e-6), "its simulation diverges"),
+    ],
+}
+FILES = {
+    "quadruped": [
+        ("<mujoco><worldbody>", "robot.mjcf: {file}: XML parse error"),
+        ("<mujoco/>", "robot.base: 0 bodies could be the base"),
+        (quadruped(inside="<body><freejoint/><geom size='0.1'/></body>"), "free joint"),
+        (
+            quadruped(inside=PART + PART + PART + "</body>" * 3),
+            "expected four legs of three hinges, the model has 5; hinges from 'rumpf': 3 to",
+        ),
+        (
+            quadruped(
+                free="<freejoint/>",
+                beside="<body name='ball'><freejoint/><geom size='0.1'/></body>",
+            ),
+            "the bodies rumpf, ball have a free joint each",
+        ),
+        (
+            quadruped(beside="<body name='tor'><joint/><geom size='0.1'/></body>"),
+            "2 bodies could be the base, name one of rumpf, tor",
+        ),
+        (quadruped().replace('"vl_huefte" pos="0.2', '"vl_huefte" pos="-0.3'), "but by position"),
+    ],
+    "humanoid": [
+        (quadruped(), "expected two legs, found four: say task=quadruped"),
+        (
+            humanoid(joint='<joint name="hoehe" type="slide" axis="0 0 1"/>'),
+            "robot.base: 'rumpf' moves along hoehe: expected a free joint or none",
+        ),
+        (humanoid(legs=("links",)), "robot.joints: expected two legs, the lowest chains of hinges"),
+        (humanoid(foot="0.1 0.002 0.01"), "robot.feet: the sole of 'links_fuss' is 200 by 4 mm"),
+        (humanoid(trunk="2 0 0.2"), "robot.stance: the robot cannot stand: its center of mass is"),
+        (
+            humanoid()
+            .replace('joint name="links_knie" axis="0 1 0"', 'joint name="links_knie" axis="1 0 0"')
+            .replace(
+                'joint name="links_sprung" axis="0 1 0"', 'joint name="links_sprung" axis="1 0 0"'
+            ),
+            "expected two or three to turn about the base's y",
+        ),
+    ],
+    "arm": [
+        (quadruped(), "robots that walk are for task=quadruped"),
+        (arm(base="<freejoint/>"), "'sockel' has a free joint: expected an arm on a fixed base"),
+        (arm(world=CUBE), "'wuerfel' has a free joint"),
+        (arm(world=CUBE.replace("<freejoint/>", "<joint/>")), "2 bodies carry joints: name one"),
+        (arm(elbow='type="slide" range="0 0.1"'), "'beugen' is a slide: expected hinges"),
+        (arm(wrist='type="ball"'), "'neigen' is a ball joint: expected hinges"),
+        (
+            arm(base='<joint/><joint axis="1 0 0"/>'),
+            "'sockel' has several joints",
+        ),
+        (
+            arm(more='<equality><joint joint1="heben" joint2="beugen"/></equality>'),
+            "an equality couples heben, beugen",
+        ),
+        (
+            arm(
+                more='<tendon><fixed name="t"><joint joint="heben" coef="1"/>'
+                '<joint joint="beugen" coef="-1"/></fixed></tendon>'
+            ),
+            "a tendon couples heben, beugen",
+        ),
+        (
+            arm(more='<equality><connect body1="hand" anchor="0 0 0"/></equality>'),
+            "an equality couples hand and world",
+        ),
+        (
+            "<mujoco><worldbody><body name='a'><geom size='0.1'/></body></worldbody></mujoco>",
+            "the model has no hinge",
+        ),
+        (
+            "<mujoco><worldbody><body name='a'><joint name='j'/><geom size='0.1'/></body>"
+            "</worldbody></mujoco>",
+            "expected 3 hinges or more from 'a' to 'a', there are 1: j",
+        ),
+        (
+            arm().replace(
+                '<body name="schulter"',
+                '<body name="links_arm"><joint/><geom size="0.1"/><body name="m"><joint/>'
+                '<geom size="0.1"/><body name="e"><joint/><geom size="0.1"/><body name="f"><joint/>'
+                '<geom size="0.1"/><body name="g"><joint/><geom size="0.1"/><body name="z"><joint/>'
+                '<geom size="0.1"/></body></body></body></body></body></body><body name="schulter"',
+            ),
+            "2 chains begin at 'sockel', which arm is it?",
+        ),
+    ],
+}
+PRINTED = {
+    "quadruped": (),
+    "humanoid": (
+        "# armature · (2π · 10 Hz)²",
+        "180 by 60 mm",
+        "fixed at 0: rechts_schulter, links_schulter",
+    ),
+    "arm": ("# (armature + inertia of what it moves) · (2π · 3 Hz)²",),
+}
+LACKING = {
+    "quadruped": ["scale", "tool"],
+    "humanoid": ["scale", "mirror", "tool"],
+    "arm": ["feet", "scale", "height", "tool"],
+}
+
+
+def pairs(table: dict[str, list]) -> list[tuple]:
+    """(shape, case, words of the error) for each case of a table."""
+    return [(shape, *case) for shape, cases in table.items() for case in cases]
+
+
+def refusal(shape: str, text: str, folder, **keys) -> str:
+    """The line with which a file or a description is refused."""
+    name = keys.pop("mjcf", "hund.xml")
+    path = name if ":" in name else str(folder / name)
+    write(folder, text)
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        load_as(shape, **robot_keys(mjcf=path, **keys))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("shape", TEXTS)
+def test_what_is_printed_is_the_robot(tmp_path, shape):
+    """The printed description, in which a value for each leg stands once, gives this robot again:
+    its model bit for bit, and the arguments of its task."""
+    file, actuator = write(tmp_path, TEXTS[shape]), dataclasses.asdict(make_actuator())
+    loaded = load_any(**robot_keys(mjcf=file))
+    described = {"mjcf": file, "collide": "feet"}
+    text = as_yaml(loaded, described, "hund", actuator)
+    assert all(words in text for words in PRINTED[shape])
+    printed = yaml.safe_load(text)
+    assert (printed.pop("name"), printed.pop("actuator")) == ("hund", actuator)
+    lacking = [key for key, value in printed.items() if value is None]
+    assert lacking == LACKING[shape]
+    again = load_any(**printed)
+    assert same_model(again.mjm, loaded.mjm) and again.text == loaded.text
+    assert again.robot == loaded.robot and again.arguments == loaded.arguments
+
+
+@pytest.mark.parametrize("shape, keys, says", pairs(DESCRIPTIONS))
+def test_a_description_that_does_not_fit(tmp_path, shape, keys, says):
+    """A wrong name or number in the description is refused in one line."""
+    line = refusal(shape, TEXTS[shape], tmp_path, **keys)
+    assert says in line
+    assert keys.get("mjcf") != "hundd.xml" or "hund.xml" in line  # the file that is there
+
+
+@pytest.mark.parametrize("shape, text, says", pairs(FILES))
+def test_a_file_that_does_not_fit(tmp_path, shape, text, says):
+    """A broken file, or a robot of another shape, is refused in one line."""
+    assert says.format(file=tmp_path / "hund.xml") in refusal(shape, text, tmp_path)
