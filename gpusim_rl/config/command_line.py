@@ -2,12 +2,13 @@
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice, product
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.override_parser.types import Override, ValueType
@@ -18,6 +19,9 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
 from gpusim_rl.core.paths import CONF, program
 
+if TYPE_CHECKING:
+    from gpusim_rl.config.sections import Config
+
 LONGEST = 150  # characters of a directory's name
 MAX_RUNS = 200  # of a multirun: all are checked before the first run
 PROGRAMS = {"config": "train", "play": "play"}  # file in conf/ → command
@@ -27,8 +31,7 @@ CFG = ("job", "hydra", "all")
 MULTIRUN = ("-m", "--multirun")
 OPTIONS = {"--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 OPTIONS |= dict.fromkeys((*MULTIRUN, *HELP), ())
-LAUNCHERS = ("submitit_slurm", "submitit_local")
-LAUNCHER = ("hydra/launcher=", "hydra.launcher.")  # beginnings of words that choose one
+LAUNCHERS = {"submitit_slurm": "SlurmExecutor", "submitit_local": "LocalExecutor"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,7 @@ class Sweep:
         words: all of the command line.
         lists: key → its values, of all that have several.
         lines: the words of each training.
-        jobs: how many run at once.
-        report: whether a page compares them at the end.
+        cfg: of one of them. `jobs`, `report` and `device` are for all.
         launcher: what starts them: one of LAUNCHERS; empty for processes of this machine.
         resources: what each training asks of a cluster, such as timeout_min.
     """
@@ -48,8 +50,7 @@ class Sweep:
     words: list[str]
     lists: dict[str, list[str]]
     lines: list[list[str]]
-    jobs: int
-    report: bool
+    cfg: "Config"
     launcher: str
     resources: dict[str, Any]
 
@@ -94,7 +95,7 @@ def answer(name: str, argv: list[str]) -> None:
 
 def is_multirun(argv: list[str]) -> bool:
     """Whether a command line has the option of a multirun."""
-    return any(option in argv for option in MULTIRUN)
+    return not {*MULTIRUN}.isdisjoint(argv)
 
 
 @one_line_errors()
@@ -106,43 +107,51 @@ def check_multirun(argv: list[str]) -> Sweep:
     from gpusim_rl.config.resume import check_training
 
     words, _ = split(argv)
-    launcher = {o.key_or_group: o.value() for o in parse([x for x in words if is_launcher(x)])}
-    others = [word for word in words if not is_launcher(word)]
-    check_lists(parse(others))
-    cfg = compose_plain("config", others, sweep=True)
-    for line in single_lines(others):
-        check_training(compose_plain("config", line), line)
-    chosen = launcher.pop("hydra/launcher", "")
+    overrides = parse(words)
+    launcher = {o.key_or_group: o.value() for o in overrides if is_launcher(o)}
+    overrides = [o for o in overrides if not is_launcher(o)]
+    values = [values_of(o) for o in overrides]
+    check_lists(overrides, values)
+    longest = max(map(len, values), default=1)
+    # as many lines as the longest list has values, so that each value is in one
+    lines = [[x[min(i, len(x) - 1)] for x in values] for i in range(longest)]
+    configs = [check_training(compose_plain("config", line), line) for line in lines]
+    chosen = str(launcher.pop("hydra/launcher", ""))
     if (chosen or launcher) and chosen not in LAUNCHERS:
         raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
     if chosen and not find_spec("submitit"):
         raise ValueError(f"hydra/launcher={chosen} needs submitit: pip install 'gpusim_rl[slurm]'")
-    each = [word for word in others if not word.startswith("jobs=")]  # a training is one job
+    pairs = [*zip(overrides, values, strict=True)]
+    lists = {o.key_or_group: x for o, x in pairs if o.is_sweep_override()}
+    each = [x for o, x in pairs if o.key_or_group != "jobs"]  # a training is one job
     return Sweep(
         words=words,
-        lists=lists_of(others),
-        lines=[list(line) for line in product(*map(values_of, parse(each)))],
-        jobs=cfg["jobs"],
-        report=cfg["report"],
-        launcher=str(chosen),
-        resources={key.removeprefix(LAUNCHER[1]): x for key, x in launcher.items()},
+        lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},
+        lines=[list(line) for line in product(*each)],
+        cfg=configs[0],
+        launcher=chosen,
+        resources={key.removeprefix("hydra.launcher."): x for key, x in launcher.items()},
     )
 
 
-def is_launcher(word: str) -> bool:
+def is_launcher(override: Override) -> bool:
     """Whether a word chooses a launcher, or is one of its resources."""
-    return word.startswith(LAUNCHER)
+    return override.key_or_group.startswith(("hydra/launcher", "hydra.launcher."))
 
 
-def check_lists(overrides: list[Override]) -> None:
-    """Exit in one line if two runs would share a directory, or if values are no list."""
+def check_lists(overrides: list[Override], values: list[list[str]]) -> None:
+    """Exit in one line if two runs would share a directory, or if there are too many.
+
+    Args:
+        overrides: of the command line.
+        values: from `values_of`, of each.
+    """
     sweeps = [o.key_or_group for o in overrides if o.is_sweep_override()]
-    for o in overrides:
+    for o, x in zip(overrides, values, strict=True):
         if o.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
             exit_with_error(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
-        values = values_of(o)
         if o.key_or_group in ("run_dir", "resume") and (
-            sweeps != [o.key_or_group] or len(values) != len(set(values))
+            sweeps != [o.key_or_group] or len({*x}) < len(x)
         ):
             exit_with_error(f"{o.input_line}: each run of a multirun needs one of its own")
         if o.key_or_group == "jobs" and o.is_sweep_override():
@@ -153,6 +162,9 @@ def check_lists(overrides: list[Override]) -> None:
                 f"{o.input_line}: the runs of this multirun would share a directory: "
                 "sweep over seed and task alone"
             )
+    if prod(map(len, values)) > MAX_RUNS:
+        lists = " ".join(str(o.input_line) for o in overrides if o.is_sweep_override())
+        exit_with_error(f"{lists}: a multirun has at most {MAX_RUNS} runs")
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -177,20 +189,6 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
     return words, options
 
 
-def single_lines(words: list[str]) -> list[list[str]]:
-    """Command lines of single runs, in which every value of a multirun comes up.
-
-    The other keys have their first value. ValueError if the multirun has too many runs.
-    """
-    values = [values_of(o) for o in parse(words)]
-    if prod(map(len, values)) > MAX_RUNS:
-        lists = " ".join(word for word, x in zip(words, values, strict=True) if len(x) > 1)
-        raise ValueError(f"{lists}: a multirun has at most {MAX_RUNS} runs")
-    first = [x[0] for x in values]
-    others = [(i, word) for i, x in enumerate(values) for word in x[1:]]
-    return [first, *([*first[:i], word, *first[i + 1 :]] for i, word in others)]
-
-
 def values_of(override: Override) -> list[str]:
     """KEY=VALUE for each value of a word, up to one more than a multirun may have."""
     if not override.is_sweep_override():
@@ -199,22 +197,16 @@ def values_of(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def lists_of(words: list[str]) -> dict[str, list[str]]:
-    """Key → its values, of all words that list several."""
-    lists = [o for o in parse(words) if o.is_sweep_override()]
-    return {o.key_or_group: [x.partition("=")[2] for x in values_of(o)] for o in lists}
-
-
 # Why: docs/decisions/0073-a-directory-for-a-multirun.md
-def run_name(words: list[str], lists: dict[str, list[str]]) -> str:
+def run_name(words: list[str], keys: Iterable[str]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 
     It is `run` if there are no lists, and has no character that would need quotes in `run=`.
 
     Args:
         words: of this run, KEY=VALUE.
-        lists: from `lists_of`.
+        keys: of all lists.
     """
     values = dict(word.split("=", 1) for word in words)
-    short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in lists}
+    short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in keys}
     return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST] or "run"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 REPEATED = 5.0  # s
-ENDS = "ends after this iteration and its checkpoint"
 
 
 class Signals:
@@ -19,13 +18,12 @@ class Signals:
 
     Args:
         goes_on: called when the process, which was stopped, goes on (SIGCONT).
-        ends: says when the program ends.
     """
 
     caught, when = 0, 0.0
 
-    def __init__(self, goes_on: Callable[[int, object], None], ends: str = ENDS):
-        self.goes_on, self.ends = goes_on, ends
+    def __init__(self, goes_on: Callable[[int, object], None]):
+        self.goes_on = goes_on
 
     def __enter__(self) -> "Signals":
         # nohup ignores SIGHUP, and so does the training then.
@@ -49,5 +47,5 @@ class Signals:
             os._exit(128 + number)
         self.caught, self.when = number, time.monotonic()
         name = signal.Signals(number).name
-        line = f"{name}: {self.ends}; SIGINT then ends at once\n"
+        line = f"{name}: ends after this iteration and its checkpoint; SIGINT then ends at once\n"
         os.write(2, line.encode())
