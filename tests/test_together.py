@@ -89,7 +89,7 @@ def test_what_acted_is_exported_and_judged(tmp_path):
     ppo = make_iteration(cfg)
     ppo.iteration()
     assert export_policy(ppo, cfg, tmp_path) < 1e-5
-    weights, noise = cfg["task"]["weights"], cfg["task"]["noise"]
+    weights, noise = cfg.task.weights, cfg.task.noise
     scores = evaluate(ppo.policy, ppo.env.task, weights=weights, noise=noise, episodes=4)
     again = evaluate(ppo.policy, ppo.env.task, weights=weights, noise=noise, episodes=4)
     assert scores == again and 0 <= scores["success"] <= 1

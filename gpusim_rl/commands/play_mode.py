@@ -7,6 +7,7 @@ from typing import Any
 
 from gpusim_rl.commands import new_task
 from gpusim_rl.config import validate
+from gpusim_rl.config.check_words import check_task_code
 from gpusim_rl.core import ranges
 from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.gate import settings as gate_settings
@@ -179,7 +180,7 @@ def check_values(cfg: dict[str, Any]) -> None:
     ranges.check(cfg, table=ranges.PLAY)
     if any(x % 2 for x in size or ()):
         raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
-    validate.check_task_code(cfg)
+    check_task_code(cfg["task_code"])
     gate_settings.check_settings(cfg)
     gate_settings.check_variants(cfg["variants"])
     command = cfg["command"]

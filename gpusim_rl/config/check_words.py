@@ -106,6 +106,12 @@ def check_range(key: str, old: Any, new: Any) -> None:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
 
 
+def check_task_code(value: Any) -> None:
+    """ValueError unless task_code is null or `here`."""
+    if value not in (None, "here"):
+        raise ValueError(f"task_code={value!r}: expected here, or null for our code")
+
+
 def check_physics(task: dict[str, Any]) -> None:
     """ValueError unless `task.training` says how the physics differs while learning."""
     training = task["training"]

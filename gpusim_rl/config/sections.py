@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from typing import Any
 
-from gpusim_rl.config.check_words import check_physics
+from gpusim_rl.config.check_words import check_physics, check_task_code
 from gpusim_rl.config.trees import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
@@ -206,8 +206,7 @@ class Config:
         for key, path in paths.items():
             if not isinstance(path, str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
-        if self.task_code not in (None, "here"):
-            raise ValueError(f"task_code={self.task_code!r}: expected here, or null for our code")
+        check_task_code(self.task_code)
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
         if is_dataclass(self.algo.settings):

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.build import make_task
-from gpusim_rl.config import compose
 from gpusim_rl.evaluation.evaluate import evaluate
-from tests.worlds import TASKS, Stateless
+from tests.worlds import TASKS, Stateless, make_config
 
 SEED = 0  # of the random actions
 
 
 def chance(name: str, episodes: int) -> dict[str, dict[str, float | None]]:
     """The scores of zero actions and of random actions on a task."""
-    cfg = compose.compose_plain("config", [f"task={name}"])
+    cfg = make_config(f"task={name}")
     task, generator = make_task(cfg, "cpu"), torch.Generator().manual_seed(SEED)
 
     def random(obs: Tensor) -> Tensor:
@@ -33,7 +32,7 @@ def chance(name: str, episodes: int) -> dict[str, dict[str, float | None]]:
     def zero(obs: Tensor) -> Tensor:
         return torch.zeros(len(obs), task.mjm.nu)
 
-    numbers = {key: cfg["task"][key] for key in ("weights", "noise")}
+    numbers = {"weights": cfg.task.weights, "noise": cfg.task.noise}
     actions = {"zero": zero, "random": random}
     return {
         how: evaluate(Stateless(act), task, episodes=episodes, **numbers)  # pyright: ignore

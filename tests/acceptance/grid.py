@@ -8,10 +8,10 @@ configuration. Prints successes in a table, and their mean.
 """
 
 import argparse
-import copy
 from pathlib import Path
 
 from gpusim_rl.build import make_task
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.play.player import load_run
@@ -21,15 +21,15 @@ FRICTION = (0.2, 0.55, 0.9, 1.25, 1.6)
 PAYLOAD = (0.0, 1.0, 2.0, 3.0, 4.0)  # kg
 
 
-def success(policy, cfg: dict, friction: float, payload: float, episodes: int) -> float:
+def success(policy, cfg: Config, friction: float, payload: float, episodes: int) -> float:
     """Of a policy, at one point of the grid."""
-    cfg = copy.deepcopy(cfg)
+    values = {}
     for name, value in (("friction", friction), ("payload", payload)):
-        cfg["task"]["randomise"][name] |= {"kind": "uniform", "low": value, "high": value}
-    task = make_task(cfg, "cpu")
-    return evaluate(
-        policy, task, weights=cfg["task"]["weights"], noise=cfg["task"]["noise"], episodes=episodes
-    )["success"]
+        key = f"task.randomise.{name}"
+        values |= {f"{key}.kind": "uniform", f"{key}.low": value, f"{key}.high": value}
+    task = make_task(cfg.replace(values), "cpu")
+    keys = {"weights": cfg.task.weights, "noise": cfg.task.noise}
+    return evaluate(policy, task, **keys, episodes=episodes)["success"]
 
 
 def main() -> None:

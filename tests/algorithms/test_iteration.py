@@ -1,7 +1,7 @@
 """The seam: what learners, sources and reward models may rely on."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,8 +30,8 @@ def settings() -> dict:
 class Ring(PPO):
     """PPO on the last steps of a record that keeps twelve, and looks at the actor's end."""
 
-    def __init__(self, spec: Spec, **keys):
-        super().__init__(spec, **keys)
+    def __init__(self, spec: Spec, settings: Any):
+        super().__init__(spec, settings)
         self.length = 12
         self.columns: Columns = self.columns | {"end_obs": vector(spec.dims[0])}
         self.seen = torch.zeros(())
@@ -126,8 +126,8 @@ def test_a_column_that_no_step_gives():
     """It is refused in one line with the columns that there are."""
 
     class Greedy(PPO):
-        def __init__(self, spec: Spec, **keys):
-            super().__init__(spec, **keys)
+        def __init__(self, spec: Spec, settings: Any):
+            super().__init__(spec, settings)
             self.columns: Columns = self.columns | {"depth": vector(7)}
 
     with pytest.raises(
@@ -197,8 +197,8 @@ def test_a_learner_that_is_wrong(change, says):
     """What a learner of one's own lacks or names wrongly is a ValueError when it is built."""
 
     class Wrong(PPO):
-        def __init__(self, spec: Spec, **keys):
-            super().__init__(spec, **keys)
+        def __init__(self, spec: Spec, settings: Any):
+            super().__init__(spec, settings)
             for name, value in change.items():
                 delattr(self, name) if value is None else setattr(self, name, value)
 

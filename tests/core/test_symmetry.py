@@ -12,7 +12,6 @@ from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
-from gpusim_rl.config import compose
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy.export import export_network, session
@@ -619,9 +618,7 @@ def test_configuration():
         "device=cpu",
         "algo.hidden=[8]",
     ]
-    ppo = build_iteration(
-        compose.compose_plain("config", [*words, "algo.symmetry=net", "task.history.pole=3"])
-    )
+    ppo = build_iteration(make_config(*words, "algo.symmetry=net", "task.history.pole=3"))
     assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
@@ -629,11 +626,11 @@ def test_configuration():
             ValueError,
             match=r"algo.symmetry=loss: this task defines no mirror image",
         ):
-            build_iteration(compose.compose_plain("config", [*words, "algo.symmetry=loss"]))
-        assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "none"
-    assert build_iteration(compose.compose_plain("config", words)).policy.symmetry == "net"
+            build_iteration(make_config(*words, "algo.symmetry=loss"))
+        assert build_iteration(make_config(*words)).policy.symmetry == "none"
+    assert build_iteration(make_config(*words)).policy.symmetry == "net"
     for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
-        cfg = compose.compose_plain("config", [*words[:-1], word])
+        cfg = make_config(*words[:-1], word)
         assert build_iteration(cfg).policy.symmetry == "none"
     with pytest.raises(
         ValueError, match=r"algo.symmetry=both: choose one of auto, none, augment, loss, net"

@@ -38,7 +38,7 @@ def test_the_page_learns_and_is_exported(tmp_path, monkeypatch, no_own_tasks):
     monkeypatch.chdir(here)
     asked = {"task_code": "here", "episodes": 1, "checkpoint": None}
     ppo, config = player.load_run(Run.open(here / "run"), asked)
-    numbers = {key: config["task"][key] for key in ("weights", "noise")}
+    numbers = {"weights": config.task.weights, "noise": config.task.noise}
     env = evaluation_env(ppo.env.task, 32, **numbers, seed=5)
     controller = Controller(env.task, ppo.policy.actor)
     assert controller.given == ("joint_pos", "joint_vel", "command")

@@ -504,7 +504,7 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
             "task.dt cannot be scheduled: choose of this task's numbers (fastest,",
         ),
         ({"task.sigma": schedule(0, 0.5)}, None, "task.sigma=0: expected a number above 0"),
-        ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma=2: expected a number from 0 to 1"),
+        ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma: from=2: expected a number from 0"),
         ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         (
             {"task.lift": schedule(0, 0.2)},

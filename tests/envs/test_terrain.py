@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpusim_rl.build import make_task
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.terrain.kinds import KINDS, Patch
 from gpusim_rl.envs.terrain.library import BOXES, CELL, HALF
@@ -17,7 +18,7 @@ from gpusim_rl.robots.models import converged, find_mjcf
 from gpusim_rl.sim import native
 from gpusim_rl.sim.factory import make
 from gpusim_rl.tasks.common.on_terrain import OnTerrain
-from tests.worlds import SIMS, composed, copies, make_env, make_sim, sim_options
+from tests.worlds import SIMS, composed, copies, make_config, make_env, make_sim, sim_options
 
 FIELDS = ("geom_pos", "geom_quat", "geom_size", "geom_rbound", "geom_aabb", "geom_friction")
 
@@ -26,7 +27,7 @@ def rough_task(**terrain) -> OnTerrain:
     """task=quadruped_rough with other values of terrain."""
     cfg = composed("task=quadruped_rough")
     cfg["terrain"] |= dict(variants=1, levels=2) | terrain
-    return make_task(cfg, "cpu")
+    return make_task(Config.of(cfg), "cpu")
 
 
 def compiled(task: OnTerrain, patch: int) -> mujoco.MjModel:
@@ -258,14 +259,14 @@ def test_other_robots_walk_on_it(tmp_path):
     cfg = composed("task=quadruped_rough")
     cfg["terrain"] |= dict(variants=1, levels=2)
     cfg["robot"]["mjcf"] = str(ASSETS / "quadruped.xml")
-    task = make_task(cfg, "cpu")
+    task = make_task(Config.of(cfg), "cpu")
     assert find_slots(task.mjm)[0] > 0 and task.patches.fields
     for words, says in (
         (("terrain=rough",), "terrain=rough does not fit task=quadruped: choose terrain=flat"),
         (("task=quadruped_rough", "terrain=flat"), "terrain=flat does not fit"),
     ):
         with pytest.raises(ValueError, match=says):
-            make_task(composed(*words), "cpu")
+            make_task(make_config(*words), "cpu")
 
 
 def test_a_level_of_all_worlds():

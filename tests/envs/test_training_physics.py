@@ -10,7 +10,9 @@ import yaml
 from gpusim_rl.adapters import common
 from gpusim_rl.build import make_iteration
 from gpusim_rl.commands.train import configure
+from gpusim_rl.config import compose
 from gpusim_rl.config.resume import load_config
+from gpusim_rl.config.sections import Config
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
@@ -91,7 +93,7 @@ def test_a_user_is_told():
         ("task.training.friction=1", r"unknown key"),
     ):
         with pytest.raises(ValueError, match=says) as error:
-            make_config(word)
+            Config.of(compose.compose_plain("config", [word]))
         assert "\n" not in str(error.value)
 
 

@@ -11,6 +11,7 @@ import torch
 from gpusim_rl.build import make_task
 from gpusim_rl.config import robot_size
 from gpusim_rl.config.compose import build, compose_plain
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
@@ -166,13 +167,13 @@ def test_the_task_takes_it(tmp_path, capsys):
     assert "reach of 0.7" in said and "task.largest_speed=[" in said and said.count("\n") == 1
     assert cfg["task"]["spread"] == 0.1
     assert cfg["task"]["randomise"]["payload"]["only"] == ["hand"]
-    task = make_task(cfg, "cpu")
+    task = make_task(Config.of(cfg), "cpu")
     assert task.mjm.nu == 6 and task.mjm.nq == 6
     assert derive_flips(task)["action"].signs == (-1, 1, 1, -1, 1, -1)
     assert task.sensors == ("drehen_torque", "drillen_torque")
     wrong = cfg | {"task": cfg["task"] | {"largest_speed": [2.0] * 7}}
     with pytest.raises(ValueError, match="largest_speed has 7 numbers, and the arm 6 joints"):
-        make_task(wrong, "cpu")
+        make_task(Config.of(wrong), "cpu")
 
 
 @pytest.mark.matrix
@@ -180,7 +181,7 @@ def test_exported(tmp_path):
     """The exported controller does what Env did."""
     file = robot_files.write(tmp_path, mjcf())
     cfg = compose_plain("config", ["task=reach_pose", f"robot.mjcf={file}"])
-    task = make_task(robot_size.fit_to_robot(cfg, ["task"]), "cpu")
+    task = make_task(Config.of(robot_size.fit_to_robot(cfg, ["task"])), "cpu")
     exported = export_task("reach_pose", tmp_path / "policy.onnx", task=task)
     assert exported.error < 1e-4 and exported.recorded.given["joint_pos"].shape[-1] == 6
 
@@ -261,4 +262,4 @@ def test_a_task_with_a_robot_of_its_own():
     """Tasks without robots of others say which tasks take them."""
     cfg = build("config", ["task=cartpole", "robot.mjcf=x.xml"])
     with pytest.raises(ValueError, match="and arms that reach, take another"):
-        make_task(cfg, "cpu")
+        make_task(Config.of(cfg), "cpu")

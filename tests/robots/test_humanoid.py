@@ -10,7 +10,6 @@ import pytest
 
 from gpusim_rl.build import make_task
 from gpusim_rl.config import robot_size
-from gpusim_rl.config.compose import build
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.robots.description import reasons
@@ -19,7 +18,7 @@ from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
 from tests.humanoid_files import mjcf
-from tests.worlds import robot_keys
+from tests.worlds import make_config, robot_keys
 
 FILE = str(ASSETS / "humanoid.xml")
 
@@ -80,7 +79,7 @@ def test_soles(mensch):
 def test_the_task_takes_it(tmp_path):
     """The task has its sensors, its joints in order, and a mirror image."""
     file = robot_files.write(tmp_path, mjcf())
-    task = make_task(build("config", ["task=humanoid", f"robot.mjcf={file}"]), "cpu")
+    task = make_task(make_config("task=humanoid", f"robot.mjcf={file}"), "cpu")
     assert task.mjm.nu == 8 and task.mjm.nq == 15
     flips = derive_flips(task)
     assert flips["joints"].order == (4, 5, 6, 7, 0, 1, 2, 3)

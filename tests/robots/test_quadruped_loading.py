@@ -34,6 +34,7 @@ from tests.robot_files import NAMES, PLACE, mjcf, write
 from tests.worlds import (
     ROOT,
     make_actuator,
+    make_config,
     make_env,
     make_ppo,
     make_robot,
@@ -68,7 +69,7 @@ def settings(**robot) -> dict:
 def test_the_own_robot_stays_as_it_is():
     """Without robot.mjcf, the model is that of the file, bit for bit, and the task's columns are
     slices."""
-    task = make_task(build("config", ["task=quadruped"]), "cpu")
+    task = make_task(make_config("task=quadruped"), "cpu")
     assert same_model(task.mjm, mujoco.MjModel.from_xml_path(FILE))
     assert task.mjcf_text() == Path(FILE).read_text()
     assert task.joint_columns[:2] == (slice(7, 19), slice(6, 18))

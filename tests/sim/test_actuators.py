@@ -356,7 +356,7 @@ def test_an_incident_is_stepped_again(kind, file, tmp_path):
 @pytest.mark.parametrize(
     "words, says",
     [
-        (["kind=servo"], "robot.actuator.kind='servo': choose one of position, pd, dc, net"),
+        (["kind=servo"], "robot.actuator.kind=servo: choose one of position, pd, dc, net"),
         (["kind=dc"], "robot.actuator.kind=dc needs robot.actuator.no_load"),
         (["kind=net"], "robot.actuator.kind=net needs robot.actuator.file"),
         (["kind=pd", "no_load=3"], "belongs to robot.actuator.kind=dc, not pd"),

@@ -10,10 +10,9 @@ import warp as wp
 
 from gpusim_rl import build as building
 from gpusim_rl.algorithms.ppo import ppo
-from gpusim_rl.config import compose
 from gpusim_rl.training.memory import PARTS, held_bytes, measure_parts, measure_plan
 from tests.command_lines import command, refused, succeed
-from tests.worlds import make_env, make_ppo
+from tests.worlds import make_config, make_env, make_ppo
 
 CPU = torch.device("cpu")
 
@@ -63,7 +62,7 @@ def test_the_plan_is_what_is_there():
 def test_what_is_refused_at_once(monkeypatch, words):
     """What many worlds are said to take before they are built is at least half of what they take,
     and no more than it."""
-    cfg, sizes = compose.compose_plain("config", [*words, "sim=native", "device=cpu"]), []
+    cfg, sizes = make_config(*words, "sim=native", "device=cpu"), []
     for place in (building, ppo):
         monkeypatch.setattr(place, "check_free", lambda what, size, device: sizes.append(size))
     measured = sum(measure_parts(partial(building.make_iteration, cfg), 1024, CPU).values())

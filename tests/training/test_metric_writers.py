@@ -13,7 +13,7 @@ import imageio
 import pytest
 
 from gpusim_rl.algorithms.iteration import SHARES
-from gpusim_rl.config.validate import check_log
+from gpusim_rl.config.sections import LogSection
 from gpusim_rl.core import waiting
 from gpusim_rl.core.metrics import public_name
 from gpusim_rl.runs.run import Run
@@ -325,6 +325,6 @@ def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
 )
 def test_names_that_wandb_does_not_take(log, says):
     """Each is refused before a training begins, with what is expected."""
-    check_log(LOG)
+    LogSection(name="wandb", **LOG)
     with pytest.raises(ValueError, match=re.escape(says)):
-        check_log(LOG | log)
+        LogSection(name="wandb", **LOG | log)
