@@ -32,6 +32,7 @@ MULTIRUN = ("-m", "--multirun")
 OPTIONS = {"--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 OPTIONS |= dict.fromkeys((*MULTIRUN, *HELP), ())
 LAUNCHERS = {"submitit_slurm": "SlurmExecutor", "submitit_local": "LocalExecutor"}
+LAUNCHER = ("hydra/launcher", "hydra.launcher.")  # beginnings of keys
 
 
 @dataclass(frozen=True)
@@ -108,63 +109,59 @@ def check_multirun(argv: list[str]) -> Sweep:
 
     words, _ = split(argv)
     overrides = parse(words)
-    launcher = {o.key_or_group: o.value() for o in overrides if is_launcher(o)}
-    overrides = [o for o in overrides if not is_launcher(o)]
-    values = [values_of(o) for o in overrides]
-    check_lists(overrides, values)
-    longest = max(map(len, values), default=1)
+    launcher = {o.key_or_group: o.value() for o in overrides if o.key_or_group.startswith(LAUNCHER)}
+    others = [o for o in overrides if o.key_or_group not in launcher]
+    values = {o.get_key_element(): values_of(o) for o in others}
+    lists = {key: x for key, x in values.items() if len(x) > 1}
+    check_lists(values, [*lists])
     # as many lines as the longest list has values, so that each value is in one
-    lines = [[x[min(i, len(x) - 1)] for x in values] for i in range(longest)]
+    longest = max(map(len, values.values()), default=1)
+    lines = [[x[min(i, len(x) - 1)] for x in values.values()] for i in range(longest)]
     configs = [check_training(compose_plain("config", line), line) for line in lines]
+    values.pop("jobs", None)  # a training is one job
     chosen = str(launcher.pop("hydra/launcher", ""))
     if (chosen or launcher) and chosen not in LAUNCHERS:
         raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
     if chosen and not find_spec("submitit"):
         raise ValueError(f"hydra/launcher={chosen} needs submitit: pip install 'gpusim_rl[slurm]'")
-    pairs = [*zip(overrides, values, strict=True)]
-    lists = {o.key_or_group: x for o, x in pairs if o.is_sweep_override()}
-    each = [x for o, x in pairs if o.key_or_group != "jobs"]  # a training is one job
     return Sweep(
         words=words,
         lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},
-        lines=[list(line) for line in product(*each)],
+        lines=[list(line) for line in product(*values.values())],
         cfg=configs[0],
         launcher=chosen,
-        resources={key.removeprefix("hydra.launcher."): x for key, x in launcher.items()},
+        resources={key.removeprefix(LAUNCHER[1]): x for key, x in launcher.items()},
     )
 
 
-def is_launcher(override: Override) -> bool:
-    """Whether a word chooses a launcher, or is one of its resources."""
-    return override.key_or_group.startswith(("hydra/launcher", "hydra.launcher."))
-
-
-def check_lists(overrides: list[Override], values: list[list[str]]) -> None:
-    """Exit in one line if two runs would share a directory, or if there are too many.
+def check_lists(values: dict[str, list[str]], keys: list[str]) -> None:
+    """ValueError if two runs would share a directory, or if there are too many.
 
     Args:
-        overrides: of the command line.
-        values: from `values_of`, of each.
+        values: key → its words, of a whole command line.
+        keys: of those that have several.
     """
-    sweeps = [o.key_or_group for o in overrides if o.is_sweep_override()]
-    for o, x in zip(overrides, values, strict=True):
-        if o.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
-            exit_with_error(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
-        if o.key_or_group in ("run_dir", "resume") and (
-            sweeps != [o.key_or_group] or len({*x}) < len(x)
-        ):
-            exit_with_error(f"{o.input_line}: each run of a multirun needs one of its own")
-        if o.key_or_group == "jobs" and o.is_sweep_override():
-            exit_with_error(f"{o.input_line}: expected one number")
-        shared = "run_dir" not in sweeps and not set(sweeps) <= {"seed", "task"}
-        if o.key_or_group == "auto_resume" and shared:
-            exit_with_error(
-                f"{o.input_line}: the runs of this multirun would share a directory: "
-                "sweep over seed and task alone"
-            )
-    if prod(map(len, values)) > MAX_RUNS:
-        lists = " ".join(str(o.input_line) for o in overrides if o.is_sweep_override())
-        exit_with_error(f"{lists}: a multirun has at most {MAX_RUNS} runs")
+    for key in {"run_dir", "resume"} & values.keys():
+        if keys != [key] or len({*values[key]}) < len(values[key]):
+            raise ValueError(f"{values[key][0]}: each run of a multirun needs one of its own")
+    if "auto_resume" in values and "run_dir" not in keys and not {*keys} <= {"seed", "task"}:
+        shared = "the runs of this multirun would share a directory"
+        raise ValueError(f"auto_resume: {shared}: sweep over seed and task alone")
+    if "jobs" in keys:
+        raise ValueError("jobs: expected one number")
+    if prod(map(len, values.values())) > MAX_RUNS:
+        raise ValueError(f"{' '.join(keys)}: a multirun has at most {MAX_RUNS} runs")
+
+
+def values_of(override: Override) -> list[str]:
+    """KEY=VALUE for each value of a word, up to one more than a multirun may have."""
+    key, word = override.key_or_group, str(override.input_line)
+    if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+        raise ValueError(f"{word}: list the values, as in {key}=a,b")
+    if not override.is_sweep_override():
+        return [word]
+    values = islice(override.sweep_string_iterator(), MAX_RUNS + 1)
+    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -187,14 +184,6 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
     if sum(word.startswith("-") for word in options) > 1:
         exit_with_error(f"one option at a time, not {' '.join(options)}")
     return words, options
-
-
-def values_of(override: Override) -> list[str]:
-    """KEY=VALUE for each value of a word, up to one more than a multirun may have."""
-    if not override.is_sweep_override():
-        return [override.input_line or ""]
-    values = islice(override.sweep_string_iterator(), MAX_RUNS + 1)
-    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 # Why: docs/decisions/0073-a-directory-for-a-multirun.md
