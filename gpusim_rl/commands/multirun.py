@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import yaml
 
-from gpusim_rl.config.command_line import LAUNCHERS, MAX_RUNS, Sweep, run_name
+from gpusim_rl.config.command_line import MAX_RUNS, Sweep, run_name
 from gpusim_rl.config.compose import compose_plain, named
 from gpusim_rl.config.resume import find_earlier_run
 from gpusim_rl.core import errors
@@ -32,6 +32,10 @@ from gpusim_rl.training.signals import Signals
 PROGRAM = (sys.executable, "-P", "-m", "gpusim_rl.commands.train")
 PERIOD = 0.1  # s between two looks at the processes
 DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
+COMMON = (  # resources that submitit has on every cluster; the others are Slurm's
+    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
+    *("tasks_per_node", "stderr_to_stdout"),
+)
 
 
 @dataclass
@@ -143,6 +147,7 @@ def run(sweep: Sweep) -> None:
         errors.exit_with_error(f"{says}: {', '.join(failures)}", 128 + caught if caught else 1)
 
 
+# Why: docs/decisions/0073-a-directory-for-a-multirun.md
 def make_home(sweep: Sweep) -> Path:
     """The directory of a new multirun, with multirun.yaml, which says what is swept."""
     home = new_directory(Path(f"runs/multirun/{datetime.now():%Y-%m-%d_%H-%M-%S}"))
@@ -248,8 +253,11 @@ def on_cluster(sweep: Sweep, home: Path) -> Start:
     import submitit  # pyright: ignore
 
     try:
-        executor = getattr(submitit, LAUNCHERS[sweep.launcher])(folder=home / "cluster")
-        executor.update_parameters(**sweep.resources)
+        cluster = sweep.launcher.removeprefix("submitit_")
+        executor = submitit.AutoExecutor(folder=home / "cluster", cluster=cluster)
+        executor.update_parameters(
+            **{key if key in COMMON else f"slurm_{key}": x for key, x in sweep.resources.items()}
+        )
     except Exception as error:
         shutil.rmtree(home)
         raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None

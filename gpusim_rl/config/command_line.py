@@ -31,7 +31,7 @@ CFG = ("job", "hydra", "all")
 MULTIRUN = ("-m", "--multirun")
 OPTIONS = {"--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 OPTIONS |= dict.fromkeys((*MULTIRUN, *HELP), ())
-LAUNCHERS = {"submitit_slurm": "SlurmExecutor", "submitit_local": "LocalExecutor"}
+LAUNCHERS = ("submitit_slurm", "submitit_local")
 LAUNCHER = ("hydra/launcher", "hydra.launcher.")  # beginnings of keys
 
 

@@ -196,6 +196,28 @@ def test_a_cluster(here, capfd):
     assert [*Path("runs/multirun").iterdir()] == [home]
 
 
+def test_resources_of_slurm(here, monkeypatch, capfd):
+    """Words of hydra.launcher. become the lines of a job for sbatch, for which a script stands in.
+    submitit's own names and those of Slurm are understood. A failed job is one line."""
+    pytest.importorskip("submitit")
+    for name, script in {
+        "srun": "",
+        "sbatch": f"cp $1 {here}/$$.sh; echo Submitted batch job $$",
+        "sacct": "exit 1",
+        "scancel": "",
+    }.items():
+        (here / name).write_text(f"#!/bin/sh\n{script}\n")
+        (here / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
+    monkeypatch.setattr(multirun.ClusterJob, "poll", lambda self: 7)
+    words = [f"hydra.launcher.{x}" for x in ("timeout_min=9", "partition=gpu", "mem_gb=4")]
+    assert start("seed=1,2", "hydra/launcher=submitit_slurm", *words) == 1
+    assert "2 of 2 runs failed: seed_1 (exit code 7)" in capfd.readouterr().err
+    first, second = (file.read_text() for file in here.glob("*.sh"))
+    for line in ("--time=9", "--partition=gpu", "--mem=4GB"):
+        assert f"#SBATCH {line}\n" in first and f"#SBATCH {line}\n" in second
+
+
 def test_without_submitit(monkeypatch, capsys):
     """A launcher whose package is missing, or that is none, is refused in one line."""
     monkeypatch.setattr(command_line, "find_spec", lambda name: None)
