@@ -5,6 +5,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from gpusim_rl.config.renamed_keys import current_key
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
@@ -34,6 +35,11 @@ READINGS = {
 def check_moved(key: str) -> None:
     """ValueError that says what took the place of a key of earlier versions, if it is one."""
     section, _, name = key.rpartition(".")
+    if key == "host":
+        raise ValueError(
+            "host is gone: the page is for this machine alone; "
+            "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
+        )
     if key == "task.delay":
         raise ValueError(
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
@@ -62,6 +68,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         )
     if key in flat:
         return
+    if (new := current_key(key, flat)) != key:
+        raise ValueError(f"{key} has another name now: say {new}")
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
         check_moved(part)
     choices = [k for k in flat if k != "algo.name"]  # algo= chooses that

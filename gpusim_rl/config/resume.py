@@ -8,6 +8,7 @@ from typing import Any
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, parse
 from gpusim_rl.config.recipe import open_recipe
+from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
 from gpusim_rl.config.sections import Config
@@ -183,6 +184,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     base = build("config", groups, ours, but)
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
+        rename_keys(saved, base)
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}}
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
@@ -224,7 +226,9 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
     ValueError if its note is damaged.
     """
     try:
-        trained = flatten(json.loads(note.get("config", "{}")))
+        trained = json.loads(note.get("config", "{}"))
+        rename_keys(trained, config)
+        trained = flatten(trained)
     except (ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
     now, lines = flatten(config), {}

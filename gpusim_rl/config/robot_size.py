@@ -36,10 +36,10 @@ SHORTEST = 0.005  # s, the timestep that robots/prepare.py gives each robot
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
     "task.fastest": (0.5, 0.5, 0.0),
-    "task.lift": (1.0,),
+    "task.swing_height": (1.0,),
     "task.sigma_feet": (1.0,),
     "task.gait": (-0.5,),
-    "task.randomise.centre": (1.0,),
+    "task.randomise.center": (1.0,),
     "task.randomise.push": (0.5,),
     "task.training.timestep": (0.5,),
 }

@@ -72,4 +72,4 @@ class Walker:
     def arguments(self, robot: Robot) -> dict[str, Any]:
         """The task's arguments that follow from the robot, beside its model."""
         lifts = self.legs.lift_direction(np.array(robot.stance))
-        return dict(lift_direction=lifts, height=robot.height, scale=tuple(robot.scale or ()))
+        return dict(lift_direction=lifts, base_height=robot.height, scale=tuple(robot.scale or ()))

@@ -66,9 +66,9 @@ def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     if group.rank > 0:
         return Run(path), {}, cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    kept = keep_models(cfg, run.path)
-    run.configure(kept.plain)
-    return run, {}, kept
+    cfg = keep_models(cfg, run.path)
+    run.configure(cfg.plain)
+    return run, {}, cfg
 
 
 def continue_run(cfg: Config, iteration: Iteration) -> Opened:

@@ -46,7 +46,7 @@ STOP_EPISODES = 128  # of an evaluation during training
 
 @dataclass(frozen=True)
 class Result:
-    """What a training left behind.
+    """The end of a training: its directory, its scores, and what went wrong.
 
     Args:
         path: the run directory.
@@ -99,7 +99,7 @@ class Trainer:
         self.table = Dashboard(
             title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
         )
-        every = self.cfg.film_every if first else None
+        every = (self.cfg.film_every or 0) if first else None
         self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
@@ -203,7 +203,7 @@ class Trainer:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 
     def result(self, **values: Any) -> Result:
-        """What is known of the training now."""
+        """The result of the training as it is now."""
         failure = self.loop.checkpoint_writer.failed
         return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
 

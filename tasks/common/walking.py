@@ -38,34 +38,37 @@ class Walking(Task):
     """
 
     feet_names: ClassVar[tuple[str, ...]]  # in the order of the legs' joints in ctrl
-    knee: ClassVar[int]  # which number of `step` bends the knee
+    knee: ClassVar[int]  # which number of `gait_pose` bends the knee
     offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
     spread: ClassVar[Spread] = Spread()
     ranges: ClassVar = dict(
         fastest=AT_LEAST_0,
         redraw=POSITIVE,
-        still=CHANCE,
+        share_standing=CHANCE,
         sigma=POSITIVE,
         sigma_feet=POSITIVE,
-        height=POSITIVE,
-        lift=AT_LEAST_0,
+        base_height=POSITIVE,
+        swing_height=AT_LEAST_0,
         gait=POSITIVE,
-        step=Range(-3.1416, 3.1416),
-        reach=POSITIVE,
+        gait_pose=Range(-3.1416, 3.1416),
+        action_scale=POSITIVE,
     )
-    reach: float  # how far a unit of action moves a joint's target; each task says in which unit
+    action_scale: (
+        float  # how far a unit of action moves a joint's target; each task says in which unit
+    )
     fastest: Scheduled[tuple[float, float, float]]  # m/s, m/s, rad/s: commands are uniform within ±
     redraw: float  # s: time between two commands
-    still: Scheduled[float]  # share of episodes whose command stays zero
+    share_standing: Scheduled[float]  # share of episodes whose command stays zero
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of the tracking terms
     sigma_feet: Scheduled[float]  # m: tolerance of the height of the feet
-    height: Scheduled[float]  # m: height of the base
-    lift: Scheduled[float]  # m: highest point of a swinging foot
+    base_height: Scheduled[float]  # m: height of the base
+    swing_height: Scheduled[float]  # m: highest point of a swinging foot
     gait: Scheduled[float]  # Hz: frequency of the clock
-    step: tuple[float, ...]  # rad: how far the clock bends each joint of a swinging leg
-    # rad of each joint's target per unit of action; from `reach` unless given
+    gait_pose: tuple[float, ...]  # rad: how far the clock bends each joint of a swinging leg
+    # rad of each joint's target per unit of action; from `action_scale` unless given
     scale: tuple[float, ...] = ()
-    # (nu,) direction of the joints that lifts each foot, times the knee's step; `step` unless given
+    # (nu,) direction of the joints that lifts each foot, times the knee's number of `gait_pose`;
+    # from `gait_pose` unless given
     lift_direction: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -80,11 +83,11 @@ class Walking(Task):
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         self.lateness = self.tensor(self.offsets)
         legs, nu = len(self.feet_names), self.mjm.nu
-        if not self.lift_direction and len(self.step) * legs != nu:
+        if not self.lift_direction and len(self.gait_pose) * legs != nu:
             expected = f"expected {nu // legs} numbers, one for each joint of a leg"
-            raise ValueError(f"task.step={list(self.step)}: {expected}")
-        lifts = self.tensor(self.lift_direction or self.step * legs).view(legs, -1)
-        bent = abs(self.step[self.knee])
+            raise ValueError(f"task.gait_pose={list(self.gait_pose)}: {expected}")
+        lifts = self.tensor(self.lift_direction or self.gait_pose * legs).view(legs, -1)
+        bent = abs(self.gait_pose[self.knee])
         self.bend = bent * lifts if self.lift_direction else lifts
         # bounds of the numbers that `start` draws
         self.unit = self.tensor([-1.0] * (nu + 8)), self.tensor([1.0] * (nu + 8))
@@ -101,7 +104,7 @@ class Walking(Task):
 
     def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
         unit, joints, most = rng.uniform("start", *self.unit), slice(6, -2), self.spread
-        still = (unit[:, -2] < 2 * self.still - 1).float()
+        still = (unit[:, -2] < 2 * self.share_standing - 1).float()
         tilt = most.tilt
         turned = from_euler(tilt * unit[:, 3], tilt * unit[:, 4], math.pi * unit[:, 5])
         height = self.rest[2] + most.height * (1 + unit[:, 2:3])
@@ -139,7 +142,9 @@ class Walking(Task):
         )
 
     def privileged(self, s: State) -> dict[str, Tensor]:
-        return dict(velocity=s.velocity, height=self.tall(s)[:, None], feet=self.feet(s))
+        return dict(
+            velocity=s.velocity, height=self.height_above_ground(s)[:, None], feet=self.feet(s)
+        )
 
     def places(self, s: State) -> Tensor:
         """(B, F, 3) where the feet are [m]."""
@@ -150,7 +155,7 @@ class Walking(Task):
         """(B, F) height of each foot's lowest point above the ground [m]."""
         raise NotImplementedError  # contract
 
-    def tall(self, s: State) -> Tensor:
+    def height_above_ground(self, s: State) -> Tensor:
         """(B,) height of the base above the ground [m]."""
         return s.qpos[:, 2]
 
@@ -178,11 +183,11 @@ class Walking(Task):
         return dict(
             velocity=gauss(s.velocity[:, :2] - s.command[:, :2], self.sigma),
             yaw=gauss(s.gyro[:, 2:] - s.command[:, 2:], self.sigma),
-            feet=gauss(self.feet(s) - self.lift * self.swing(s), self.sigma_feet),
+            feet=gauss(self.feet(s) - self.swing_height * self.swing(s), self.sigma_feet),
             vertical=-(s.velocity[:, 2] ** 2),
             tumble=-squared(s.gyro[:, :2]),
             tilt=-squared(s.up[:, :2]),
-            height=-((self.tall(s) - self.height) ** 2),
+            height=-((self.height_above_ground(s) - self.base_height) ** 2),
             jerk=-squared(s.action - s.previous),
             power=-self.power(s),
         )

@@ -58,11 +58,11 @@ class Getup(Task):
     """
 
     ranges: ClassVar = dict(
-        reach=POSITIVE,
+        action_scale=POSITIVE,
         ahead=POSITIVE,
         drop=AT_LEAST_0,
         easy=CHANCE,
-        height=POSITIVE,
+        base_height=POSITIVE,
         sigma=POSITIVE,
         sigma_pose=POSITIVE,
         sigma_velocity=POSITIVE,
@@ -71,11 +71,11 @@ class Getup(Task):
         fastest=AT_LEAST_0,
         margin=AT_LEAST_0,
     )
-    reach: float  # rad that a joint's target moves in a control step, per unit of action
+    action_scale: float  # rad that a joint's target moves in a control step, per unit of action
     ahead: float  # rad: largest distance of a target from the measured angle
     drop: Scheduled[float]  # m: height of the robot's lowest point at the start
     easy: float  # share of the episodes, while learning, that start level and near the stance
-    height: float  # m: height of a trunk that stands
+    base_height: float  # m: height of a trunk that stands
     sigma_velocity: Scheduled[float]  # m/s: of the trunk's velocity where it stands still
     sigma: Scheduled[float]  # rad/s: of all angular velocities there
     sigma_pose: Scheduled[float]  # rad: tolerance of the stance, of all joints together
@@ -163,7 +163,7 @@ class Getup(Task):
 
     def control(self, s):
         held = torch.where(s.begun > 0, s.target, s.joint_pos)
-        return integrated(held, self.reach * s.action, self.limits, s.joint_pos, self.ahead)
+        return integrated(held, self.action_scale * s.action, self.limits, s.joint_pos, self.ahead)
 
     def update(self, s, rng):
         return dict(target=self.control(s), begun=torch.ones_like(s.begun))
@@ -197,7 +197,7 @@ class Getup(Task):
     def reward(self, s):
         off, (low, high) = s.joint_pos - self.stance, self.limits
         upright = s.up[:, 2].clamp(min=0) ** 2
-        tall = (s.qpos[:, 2] / self.height).clamp(max=1)
+        tall = (s.qpos[:, 2] / self.base_height).clamp(max=1)
         away = torch.log1p((off / self.near) ** 2) / math.log1p((math.pi / self.near) ** 2)
         calm = gauss(s.qvel[:, :3], self.sigma_velocity) * gauss(s.qvel[:, 3:], self.sigma)
         calm = calm * gauss(s.action, self.sigma_action)
@@ -228,4 +228,4 @@ class Getup(Task):
         )
 
     def score(self, record):
-        return standing_scores(record, self.dt, self.height)
+        return standing_scores(record, self.dt, self.base_height)

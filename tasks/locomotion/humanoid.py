@@ -68,7 +68,7 @@ class Humanoid(Walking):
         super().__post_init__()
         m = self.mjm
         full = m.actuator_forcerange[:, 1] / m.actuator_gainprm[:, 0]  # rad, to the largest torque
-        self.reaches = self.tensor(self.scale or self.reach * full)
+        self.joint_scales = self.tensor(self.scale or self.action_scale * full)
         self.most = self.nominal("actuator_forcerange")[:, 1]  # N m
         joints = m.actuator_trnid[:, 0]
         self.low, self.high = self.joint_limits
@@ -83,7 +83,7 @@ class Humanoid(Walking):
         return Reflection(axis=1, images=lambda s: dict(phase=s.phase + 0.5))
 
     def control(self, s):
-        return self.stance + self.reaches * s.action + self.bends(s)
+        return self.stance + self.joint_scales * s.action + self.bends(s)
 
     def feet(self, s):
         return self.places(s)[..., 2]
@@ -101,7 +101,7 @@ class Humanoid(Walking):
         )
 
     def terminated(self, s):
-        return (s.up[:, 2] < UPRIGHT) | (self.tall(s) < LOW * self.height)
+        return (s.up[:, 2] < UPRIGHT) | (self.height_above_ground(s) < LOW * self.base_height)
 
     def measure(self, s):
         """Beside those of walking, what wears a robot down, each a mean over its joints."""

@@ -59,7 +59,7 @@ class Quadruped(Walking):
         # m, height of the center of a foot that stands: its radius
         self.ground = float(self.mjm.geom(self.foot_geoms[0]).size[0])
         # `reach` is in rad of joint target per unit of action
-        self.reaches = self.tensor(self.scale) if self.scale else self.reach
+        self.joint_scales = self.tensor(self.scale) if self.scale else self.action_scale
 
     @property
     def mirror(self):
@@ -68,7 +68,7 @@ class Quadruped(Walking):
         return Reflection(axis=1, joints=joints, images=lambda s: dict(phase=s.phase + 0.5))
 
     def control(self, s):
-        return self.stance + self.reaches * s.action + self.bends(s)
+        return self.stance + self.joint_scales * s.action + self.bends(s)
 
     def feet(self, s):
         return self.places(s)[..., 2] - self.ground
@@ -80,7 +80,7 @@ class Quadruped(Walking):
         )
 
     def terminated(self, s):
-        return (s.up[:, 2] < 0.3) | (self.tall(s) < self.height / 2)
+        return (s.up[:, 2] < 0.3) | (self.height_above_ground(s) < self.base_height / 2)
 
     def score(self, record):
         return walking_scores(record, self.dt, self.gait)

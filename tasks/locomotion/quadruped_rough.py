@@ -72,11 +72,11 @@ class RoughQuadruped(OnTerrain, Quadruped):
     def feet(self, s):
         return super().feet(s) - s.below
 
-    def tall(self, s):
-        return super().tall(s) - s.below.mean(1)
+    def height_above_ground(self, s):
+        return super().height_above_ground(s) - s.below.mean(1)
 
     def observe(self, s):
-        return super().observe(s) | dict(scan=(s.scan - self.height).clamp(-1, 1))
+        return super().observe(s) | dict(scan=(s.scan - self.base_height).clamp(-1, 1))
 
     def reward(self, s):
         lowest = super().feet(s) - s.beside  # of each foot, above what is beside it
@@ -90,7 +90,7 @@ class RoughQuadruped(OnTerrain, Quadruped):
         )
 
     def terminated(self, s):
-        return super().terminated(s) | (s.scan[:, self.inner].amin(1) < BELLY * self.height)
+        return super().terminated(s) | (s.scan[:, self.inner].amin(1) < BELLY * self.base_height)
 
     def score(self, record):
         """`success` is the share of episodes without a fall that made 0.75 of their distance.

@@ -67,7 +67,7 @@ def episodes(env: Env, path: Path) -> None:
     }
     timing = [round(task.redraw / task.dt), round(1.0 / task.dt), task.substeps]  # pyright: ignore
     given["timing"] = torch.tensor(timing)
-    given["fallen"] = torch.tensor(task.height / 2)
+    given["fallen"] = torch.tensor(task.base_height / 2)
     np.savez(path, **{name: value.numpy() for name, value in given.items()})
 
 

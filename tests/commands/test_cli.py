@@ -123,7 +123,7 @@ BUILD = {  # answered by what the value is for, when it is built
     "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
     "learning_rate cannot be scheduled: choose of algo.gamma",
     "task.clip=-1": "task.clip=-1: expected a number above 0",
-    "task.still=1.5": "task.still=1.5: expected a number from 0 to below 1",
+    "task.share_standing=1.5": "task.share_standing=1.5: expected a number from 0 to below 1",
     "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no "
     "free base",
     "task.randomise.mass.only=[wheel]": "task.randomise.mass.only: no body 'wheel', choose of "
@@ -141,10 +141,10 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.lr_factor=0.0": "algo.lr_factor=0.0: expected a number of at least 1",
     "algo.lr_min=1.0 algo.lr_max=1e-5": "algo.lr_min=1.0: expected at most lr_max=1e-05",
     "algo.ent_coef=-1e-3": "algo.ent_coef=-0.001: expected a number of at least 0",
-    "task.height=-1": "task.height=-1: expected a number above 0",
-    "task.reach=0": "task.reach=0: expected a number above 0",
+    "task.base_height=-1": "task.base_height=-1: expected a number above 0",
+    "task.action_scale=0": "task.action_scale=0: expected a number above 0",
     "task.fastest=[-1,0.5,1]": "task.fastest=[-1, 0.5, 1]: expected numbers of at least 0",
-    "task.step=[100,100,100]": "task.step=[100, 100, 100]: expected numbers from -3.1416",
+    "task.gait_pose=[100,100,100]": "task.gait_pose=[100, 100, 100]: expected numbers from -3.1416",
     "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
     "graph=some": "graph='some': choose one of parts, whole, off",
@@ -153,16 +153,17 @@ BUILD = {  # answered by what the value is for, when it is built
     "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
     "timestep",
     "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 1000000 control steps",
-    "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
+    "num_envs=2000000000": "num_envs=2000000000 takes more than",
     "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
-    "num_steps=2000000000": "num_steps=2000000000 takes more than",
+    "num_steps=2000000000": "num_steps=2000000000, with algo.update_epochs=",
     "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
-    "mode=web host=example.com": "host='example.com': expected an address of this machine",
+    "mode=web host=example.com": "host is gone: the page is for this machine alone; "
+    "on another, ssh -L 8080:localhost:8080 MACHINE forwards it",
     "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
     "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
     "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",

@@ -17,9 +17,9 @@ from tests.command_lines import TINY, command, refused
 from tests.strangers.robots import Shape, mjcf
 from tests.worlds import numbers
 
-ASKED = ("fastest", "lift", "sigma_feet", "gait")
-SHORT = dict(fastest=[0.5, 0.25, 1.0], lift=0.02, sigma_feet=0.025, gait=4.0)
-SHORT |= dict(centre=[-0.0075, 0.0075], push=[-0.25, 0.25], timestep=0.005)
+ASKED = ("fastest", "swing_height", "sigma_feet", "gait")
+SHORT = dict(fastest=[0.5, 0.25, 1.0], swing_height=0.02, sigma_feet=0.025, gait=4.0)
+SHORT |= dict(center=[-0.0075, 0.0075], push=[-0.25, 0.25], timestep=0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def asked(words: list[str]) -> dict:
 def part(cfg: dict) -> dict:
     """What a configuration asks of its robot, and the ranges that follow its size."""
     task, drawn = cfg["task"], cfg["task"]["randomise"]
-    ranges = {key: [drawn[key]["low"], drawn[key]["high"]] for key in ("centre", "push")}
+    ranges = {key: [drawn[key]["low"], drawn[key]["high"]] for key in ("center", "push")}
     return {key: task[key] for key in ASKED} | ranges | {"timestep": task["training"]["timestep"]}
 
 
@@ -79,12 +79,12 @@ def test_timesteps_follow_the_size(monkeypatch, size, wanted):
 
 def test_what_a_user_says_is_asked(short, capsys):
     """Numbers of the command line and of a curriculum stay."""
-    plan = "curriculum={task.lift:{from:0,to:0.07,by:iteration,start:0,stop:9}}"
-    wanted = SHORT | dict(fastest=[1.0, 0.5, 1.0], lift=0.07, push=[-0.5, 0.1])
+    plan = "curriculum={task.swing_height:{from:0,to:0.07,by:iteration,start:0,stop:9}}"
+    wanted = SHORT | dict(fastest=[1.0, 0.5, 1.0], swing_height=0.07, push=[-0.5, 0.1])
     words = ["task.fastest=[1,0.5,1]", "task.randomise.push={kind:uniform,low:-0.5,high:0.1}"]
     assert asked([*words, short, plan]) == wanted
     said = capsys.readouterr().err
-    assert "task.fastest" not in said and "task.lift" not in said and "task.gait=4" in said
+    assert "task.fastest" not in said and "task.swing_height" not in said and "task.gait=4" in said
 
 
 @pytest.mark.parametrize("key", ["low=0.02", "high=-0.02"])
@@ -92,7 +92,7 @@ def test_a_range_stays_whole(short, key):
     """With one end given, the other one stays: scaled alone it may lie on the wrong side."""
     end, value = key.split("=")
     wanted = {"low": -0.03, "high": 0.03} | {end: float(value)}
-    assert asked([short, f"task.randomise.centre.{key}"])["centre"] == [*wanted.values()]
+    assert asked([short, f"task.randomise.center.{key}"])["center"] == [*wanted.values()]
     entry = f"{{from:{value},to:{value},by:iteration,start:0,stop:9}}"
     plan = f"curriculum={{task.randomise.push.{end}:{entry}}}"
     wanted = {"low": -0.5, "high": 0.5} | {end: float(value)}
@@ -104,19 +104,23 @@ def test_what_has_no_effect_is_not_said(short, capsys):
     words = ["task.randomise.push.kind=off", "robot.actuator.kind=pd"]
     assert asked([short, *words]) == SHORT | dict(push=[-0.5, 0.5], timestep=0.01)
     said = capsys.readouterr().err
-    assert "task.lift" in said and "push" not in said and "timestep" not in said
+    assert "task.swing_height" in said and "push" not in said and "timestep" not in said
 
 
 def test_a_users_own_file_is_asked(short, tmp_path, monkeypatch, capsys):
     """Its numbers stay, those too that are ours."""
-    text = (CONF / "task" / "quadruped.yaml").read_text().replace("lift: 0.08", "lift: 0.05")
+    text = (
+        (CONF / "task" / "quadruped.yaml")
+        .read_text()
+        .replace("swing_height: 0.08", "swing_height: 0.05")
+    )
     (tmp_path / "conf" / "task").mkdir(parents=True)
     (tmp_path / "conf" / "task" / "quadruped.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     for words in (["task=quadruped"], []):
         file = f"robot.mjcf={TASKS / 'assets' / 'quadruped.xml'}"
         wanted = part(compose_plain("config", []))
-        assert wanted["lift"] == 0.05 and asked([*words, file]) == wanted
+        assert wanted["swing_height"] == 0.05 and asked([*words, file]) == wanted
         assert not capsys.readouterr().err
 
 
@@ -149,8 +153,8 @@ def test_a_small_robot_trains(tmp_path):
     words = (*TINY, "iterations=1", f"robot.mjcf={file}", f"run_dir={run}")
     assert "its task's numbers are scaled" in command("train.py", *words, cwd=tmp_path).stderr
     kept = yaml.safe_load((run / "config.yaml").read_text())
-    assert kept["task"]["lift"] == pytest.approx(
-        numbers("quadruped")["lift"] * leg / robot_size.LEG, rel=0.02
+    assert kept["task"]["swing_height"] == pytest.approx(
+        numbers("quadruped")["swing_height"] * leg / robot_size.LEG, rel=0.02
     )
     saved = resume.check_training(compose_plain("config", [f"resume={run}"]), [f"resume={run}"])
     assert part(saved.plain) == part(kept)
@@ -166,7 +170,7 @@ def test_a_file_that_changes_is_measured_again(tmp_path):
         shape = Shape(random.Random(seed))
         file.write_text(mjcf(shape))
         os.utime(file, ns=(time, time))
-        lengths.append(asked([f"robot.mjcf={file}"])["lift"])
+        lengths.append(asked([f"robot.mjcf={file}"])["swing_height"])
     assert lengths[0] != lengths[1]
 
 
@@ -178,7 +182,7 @@ def test_a_wrong_robot_is_one_line(tmp_path):
         said = refused("train.py", f"robot.mjcf={file}", *words, cwd=tmp_path)
         assert f"robot.mjcf={file}: " in said and "could be the base" in said
     shown = command("train.py", f"robot.mjcf={tmp_path}/none.xml", "--cfg", "job", cwd=tmp_path)
-    assert "lift: 0.08" in shown.stdout
+    assert "swing_height: 0.08" in shown.stdout
 
 
 def test_missing_packages(monkeypatch):

@@ -108,7 +108,7 @@ def test_a_planted_number_is_found():
 
         def method(self, *, clip_coef: float = 0.2) -> None: ...
 
-    def function(step: tuple[float, ...] = (0.0, 0.3, -0.6), fused: bool = True) -> None: ...
+    def function(gait_pose: tuple[float, ...] = (0.0, 0.3, -0.6), fused: bool = True) -> None: ...
 
     module = type(importlib)("planted")
     for thing in (Planted, function):
@@ -118,7 +118,7 @@ def test_a_planted_number_is_found():
     assert [line.rpartition(": ")[2] for line in lines] == [
         "gait=2.0",
         "clip_coef=0.2",
-        "step=(0.0, 0.3, -0.6)",
+        "gait_pose=(0.0, 0.3, -0.6)",
         "fused=True",
     ]
 

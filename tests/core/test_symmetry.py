@@ -546,7 +546,7 @@ def test_wrong_signs_are_refused(hund):
 @pytest.mark.parametrize(
     "settings, says",
     [
-        ({"step": (0.2, 0.3, -0.6)}, "control is not even: 'FL_abduction'"),
+        ({"gait_pose": (0.2, 0.3, -0.6)}, "control is not even: 'FL_abduction'"),
         ({"scale": tuple(0.2 + 0.01 * i for i in range(12))}, "control is not even"),
         ({"actuator": make_actuator(friction=[0.1] * 6 + [0.2] * 6)}, None),
         (

@@ -27,7 +27,7 @@ from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402 the simulation is set
 from tests import graphs  # noqa: E402 the simulation is set up first
 from tests.worlds import TASKS, everything  # noqa: E402
 
-ONE_BY_ONE = ("bias", "mass", "inertia", "payload", "centre")  # fields with a case of their own
+ONE_BY_ONE = ("bias", "mass", "inertia", "payload", "center")  # fields with a case of their own
 RAMP = "by:iteration,start:0,stop:9"
 SCHEDULE = (
     f"task.fastest:{{from:[0.2,0.1,0.2],to:[1,0.5,1],{RAMP}}},"
@@ -68,7 +68,7 @@ CASES = {name: (name, []) for name in TASKS} | {
         [
             "task.randomise.mass.kind=uniform",
             "task.randomise.payload.kind=normal",
-            "task.randomise.centre.kind=uniform",
+            "task.randomise.center.kind=uniform",
         ],
     ),
 }

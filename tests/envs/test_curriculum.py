@@ -80,9 +80,9 @@ def test_numbers_follow_the_plan():
 
 ENDS = {  # key → where it begins, where it ends
     "task.fastest": ([0.25, 0.125, 0.25], [0.5, 0.25, 1.0]),
-    "task.still": (0.5, 0.25),
+    "task.share_standing": (0.5, 0.25),
     "task.sigma": (1.0, 0.5),
-    "task.lift": (0.0, 0.125),
+    "task.swing_height": (0.0, 0.125),
     "task.gait": (1.0, 2.0),
     "algo.gamma": (0.5, 0.75),
     "algo.gae_lambda": (0.5, 1.0),
@@ -151,7 +151,9 @@ def test_each_number_is_heeded(task, key):
     last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
     finals = []
-    for share in {"task.still": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}.get(key, (0.5, 0.75)):
+    for share in {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}.get(
+        key, (0.5, 0.75)
+    ):
         first = [share * x for x in last] if isinstance(last, list) else share * (last or 1.0)
         ppo = build(*words, f"curriculum={written({key: schedule(first, last, stop=10**6)})}")
         for _ in range(4):
@@ -299,8 +301,8 @@ def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
 def test_a_dropped_schedule_is_said():
     """A schedule, or one of two, that a continuation leaves out is a change."""
     cfg = compose.compose_plain("config", [])
-    two = {"task.lift": schedule(0, 0.08), JERK: schedule(0, 0.01)}
-    one = {"task.lift": schedule(0, 0.08)}
+    two = {"task.swing_height": schedule(0, 0.08), JERK: schedule(0, 0.01)}
+    one = {"task.swing_height": schedule(0, 0.08)}
     for before, after in ((two, one), (one, {}), (one, None), (None, one)):
         assert list(resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})) == [
             "curriculum"
@@ -416,15 +418,20 @@ def test_the_task_now_needs_no_file(tmp_path, monkeypatch):
     """With a robot's file, too, the task that is evaluated has the number of the moment."""
     robot = tmp_path / "robot.xml"
     robot.write_text((ROOT / "tasks" / "assets" / "quadruped.xml").read_text())
-    height = build(f"robot.mjcf={robot}").env.task.height
-    plan = {"task.height": schedule(0.2, height, 0, 1, "success")}
-    words = [*TINY, f"robot.mjcf={robot}", f"task.height={height}", f"curriculum={written(plan)}"]
+    height = build(f"robot.mjcf={robot}").env.task.base_height
+    plan = {"task.base_height": schedule(0.2, height, 0, 1, "success")}
+    words = [
+        *TINY,
+        f"robot.mjcf={robot}",
+        f"task.base_height={height}",
+        f"curriculum={written(plan)}",
+    ]
     cfg = resume.check_training(compose.compose_plain("config", words), words)
     ppo = make_iteration(cfg)
     robot.unlink()
     task, section = ppo.schedule.task_now(ppo.env.task, cfg.plain, 0.25)
-    assert task.height == section["height"] == pytest.approx(0.75 * 0.2 + 0.25 * height)
-    assert ppo.env.task.height == height and task.evaluation().height == task.height
+    assert task.base_height == section["base_height"] == pytest.approx(0.75 * 0.2 + 0.25 * height)
+    assert ppo.env.task.base_height == height and task.evaluation().base_height == task.base_height
 
 
 def test_scheduled_numbers_are_columns():
@@ -474,14 +481,14 @@ JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"
             "task.fastest: from=0: expected as many numbers as task.fastest=[",
         ),
         (
-            "task.lift",
+            "task.swing_height",
             ([0], 1, "iteration", 0, 4),
-            "curriculum: task.lift: from=[0]: expected a number",
+            "curriculum: task.swing_height: from=[0]: expected a number",
         ),
         (
-            "task.lift",
+            "task.swing_height",
             ("x", 1, "iteration", 0, 4),
-            "curriculum: task.lift: from='x': expected a number",
+            "curriculum: task.swing_height: from='x': expected a number",
         ),
     ],
 )
@@ -507,9 +514,9 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
         ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma: from=2: expected a number from 0"),
         ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
         (
-            {"task.lift": schedule(0, 0.2)},
-            "task.lift=0.1",
-            "task.lift=0.1, but its curriculum ends at 0.2",
+            {"task.swing_height": schedule(0, 0.2)},
+            "task.swing_height=0.1",
+            "task.swing_height=0.1, but its curriculum ends at 0.2",
         ),
         (
             {JERK: schedule(0, 0.4)},
@@ -517,7 +524,7 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
             "task.weights.jerk=5, but its curriculum ends at 0.4",
         ),
         (
-            {"task.lift": schedule(0, 0.2, stop=1e-9)},
+            {"task.swing_height": schedule(0, 0.2, stop=1e-9)},
             None,
             "start=0 is not before stop=1e-09, by 1e-06 at least",
         ),
@@ -532,9 +539,9 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
             "algo.mirror_coef is used only with algo.symmetry=loss",
         ),
         (
-            {"task.height": schedule(0.2, 0.25)},
+            {"task.base_height": schedule(0.2, 0.25)},
             "robot.mjcf=tasks/assets/quadruped.xml",
-            "task.height ends at 0.25, but this robot has",
+            "task.base_height ends at 0.25, but this robot has",
         ),
         (
             {LOW: schedule(0.5, 1), HIGH: schedule(0.8, 1.5, 2, 3)},

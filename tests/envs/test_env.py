@@ -419,7 +419,7 @@ def test_masses_and_what_follows_from_them():
     task, mjm = env.task, env.task.mjm
     share, centre = (
         whole_entries(task.randomise)["mass"]["high"] - 1,
-        whole_entries(task.randomise)["centre"]["high"],
+        whole_entries(task.randomise)["center"]["high"],
     )
     mass = env.sim.model("body_mass")
     scale = mass[:, 1:] / torch.from_numpy(mjm.body_mass[1:])

@@ -88,7 +88,7 @@ def drawn(env: Env, name: str) -> Tensor:
         "friction": lambda: sim.model("geom_friction")[:, :, 0],
         "mass": lambda: share("body_mass", slice(1, 2)),
         "inertia": lambda: share("body_inertia", slice(mjm.body("FL_hip").id, None, 12), slice(1)),
-        "centre": lambda: more("body_ipos", "trunk"),
+        "center": lambda: more("body_ipos", "trunk"),
         "payload": lambda: more("body_mass", "FR_hip"),
         "armature": lambda: share("dof_armature", slice(6, None)),
         "damping": lambda: share("dof_damping", slice(6, None)),

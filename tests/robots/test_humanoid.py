@@ -127,5 +127,5 @@ def test_smaller_humanoids_are_asked_for_less(tmp_path, capsys):
     words = ["task=humanoid", f"robot.mjcf={file}"]
     cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "robot.mjcf"])
     leg = load_any(**robot_keys(mjcf=file)).shape.size / robot_size.OWN["humanoid"][1]
-    assert cfg["task"]["lift"] == pytest.approx(0.1 * leg, rel=1e-2)
+    assert cfg["task"]["swing_height"] == pytest.approx(0.1 * leg, rel=1e-2)
     assert "has legs of" in capsys.readouterr().err

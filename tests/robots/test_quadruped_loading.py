@@ -74,7 +74,11 @@ def test_the_own_robot_stays_as_it_is():
     assert task.mjcf_text() == Path(FILE).read_text()
     assert task.joint_columns[:2] == (slice(7, 19), slice(6, 18))
     torch.testing.assert_close(task.bend, torch.tensor([[0.0, 0.3, -0.6]] * 4), rtol=0, atol=0)
-    assert (task.foot_geoms, task.height, task.reaches) == (("FL", "FR", "RL", "RR"), 0.28, 0.3)
+    assert (task.foot_geoms, task.base_height, task.joint_scales) == (
+        ("FL", "FR", "RL", "RR"),
+        0.28,
+        0.3,
+    )
 
 
 def test_the_own_robot_from_its_file():
@@ -162,13 +166,13 @@ def test_given_values_win(file):
         stance=[0, 0.7, 1.4, 0, 0.7, -1.4, 0, 0.7, 1.4, 0, 0.7, 1.4],
         scale=[0.1, 0.2, 0.3],
     )
-    task = worlds.make_task(**settings(mjcf=file, height=0.25, **values))
+    task = worlds.make_task(**settings(mjcf=file, base_height=0.25, **values))
     m = task.mjm
     assert m.actuator_gainprm[:, 0].tolist() == [20, 21, 40] * 4
     assert (m.actuator_biasprm[:, 2] == -1.5).all()
     assert (m.actuator_forcerange[:, 1] == 30).all() and (m.dof_armature[6:] == 0.01).all()
     assert task.stance.tolist() == pytest.approx(values["stance"])
-    assert task.scale == (0.1, 0.2, 0.3) * 4 and task.height == 0.25
+    assert task.scale == (0.1, 0.2, 0.3) * 4 and task.base_height == 0.25
 
 
 def test_order_of_joints(file):

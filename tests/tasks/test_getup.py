@@ -98,11 +98,11 @@ def test_scores():
     steps = task.horizon
     names = (*("up", "height", "furthest", "velocity", "spin", "joints"), "power", "fastest")
     record = {name: torch.zeros(steps, 6) for name in (*names, "torque", "jerk", "terminated")}
-    record["up"][:], record["height"][:] = 1.0, task.height
+    record["up"][:], record["height"][:] = 1.0, task.base_height
     record["up"][:100] = -1.0  # falls on its back, and stands after 2 s
     record["up"][:50, 1] = 1.0  # this one fell on its feet
     record["up"][-10, 2] = 0.9  # leans by 26 degrees for a moment
-    record["height"][-10, 3] = 0.5 * task.height
+    record["height"][-10, 3] = 0.5 * task.base_height
     record["furthest"][-10, 4] = 0.6
     record["joints"][-50:, 5] = 0.5  # (0.71 rad/s)²
     record["power"][:] = 3.0

@@ -61,7 +61,7 @@ FIELDS: dict[str, Field] = {
         means="inertia of bodies alone", unit="1", when="world",
         of="body", targets=("body_inertia",), hows=("scale",), each_or_all=True, positive=True,
     ),
-    "centre": Field(
+    "center": Field(
         means="center of mass of the base, x, y and z each", unit="m", when="world",
         of="body", targets=("body_ipos",), base=True, columns=3, signed=True,
     ),

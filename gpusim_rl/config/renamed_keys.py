@@ -1,0 +1,37 @@
+"""Keys of the configuration that had other names in earlier versions."""
+
+from collections.abc import Container
+from typing import Any
+
+from gpusim_rl.config.trees import flatten, is_below, set_key
+
+RENAMED = {
+    "algo.floor": "algo.min_std",
+    "task.height": "task.base_height",
+    "task.lift": "task.swing_height",
+    "task.randomise.centre": "task.randomise.center",
+    "task.reach": "task.action_scale",
+    "task.step": "task.gait_pose",
+    "task.still": "task.share_standing",
+}
+
+
+def current_key(key: str, keys: Container[str]) -> str:
+    """Today's name of a key that `keys` lack; a key that has no other name is returned as it is."""
+    for old, new in RENAMED.items():
+        if is_below(key, (old,)) and old not in keys and new in keys:
+            return new + key.removeprefix(old)
+    return key
+
+
+def rename_keys(saved: dict[str, Any], base: dict[str, Any]) -> None:
+    """Give the keys of a run's configuration the names that they have in `base`, in place."""
+    keys = flatten(base)
+    for old, value in flatten(saved).items():
+        if (new := current_key(old, keys)) != old and old in RENAMED:
+            section, _, name = old.rpartition(".")
+            del flatten(saved)[section][name]
+            set_key(saved, new, value)
+    plan = saved.get("curriculum")
+    if isinstance(plan, dict):
+        saved["curriculum"] = {current_key(key, keys): entry for key, entry in plan.items()}

@@ -1,0 +1,62 @@
+"""Keys with other names in earlier versions: old runs are read, old words are answered."""
+
+import json
+
+import pytest
+
+from gpusim_rl.config import compose
+from gpusim_rl.config.renamed_keys import RENAMED, current_key, rename_keys
+from gpusim_rl.config.resume import edits
+from gpusim_rl.config.trees import flatten
+
+BASE = compose.build("config", ["task=quadruped"])
+OLD = {new: old for old, new in RENAMED.items() if new in flatten(BASE)}
+
+
+def old_config():
+    """The configuration of a quadruped's run of before, whose curriculum moves two old keys."""
+    saved = compose.build("config", ["task=quadruped"])
+    task = saved["task"]
+    for new, old in OLD.items():
+        if "randomise" not in new and new.startswith("task."):
+            task[old.removeprefix("task.")] = task.pop(new.removeprefix("task."))
+    task["randomise"]["centre"] = task["randomise"].pop("center") | {"low": -0.5}
+    entry = {"from": 0.0, "to": 1.0, "by": "iteration", "start": 0, "stop": 9}
+    return saved | {"curriculum": {"task.lift": entry, "task.randomise.centre.high": entry}}
+
+
+def test_a_run_of_before():
+    """Its keys and the keys of its curriculum get today's names; its values stay."""
+    saved = old_config()
+    rename_keys(saved, BASE)
+    assert flatten(saved["task"]).keys() == flatten(BASE["task"]).keys()
+    assert saved["task"]["swing_height"] == 0.08
+    assert saved["task"]["randomise"]["center"]["low"] == -0.5
+    assert list(saved["curriculum"]) == ["task.swing_height", "task.randomise.center.high"]
+
+
+def test_a_checkpoint_of_before(tmp_path):
+    """What it was trained with does not differ from the run's configuration by names."""
+    saved = old_config()
+    note = {"config": json.dumps(saved)}
+    rename_keys(saved, BASE)
+    assert edits(note, saved, tmp_path) == {}
+    saved["task"]["swing_height"] = 0.09
+    assert edits(note, saved, tmp_path) == {"task.swing_height": "task.swing_height 0.08 → 0.09"}
+
+
+def test_a_name_that_another_task_has():
+    """A key that a task has itself is not taken for an old name."""
+    drone = flatten(compose.build("config", ["task=drone"]))
+    assert current_key("task.height", drone) == "task.height"
+    assert current_key("task.lift", drone) == "task.lift"
+
+
+@pytest.mark.parametrize("old", OLD.values())
+def test_an_old_word(old):
+    """The command line answers it in one line with today's name."""
+    word = f"{old}.low=0" if old.endswith("centre") else f"{old}=1"
+    key = word.partition("=")[0]
+    with pytest.raises(ValueError) as error:
+        compose.compose_plain("config", ["task=quadruped", word])
+    assert str(error.value) == f"{key} has another name now: say {current_key(key, flatten(BASE))}"
