@@ -120,7 +120,7 @@ TRAIN |= {
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
 }
 BUILD = {  # answered by what the value is for, when it is built
-    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
+    "curriculum={algo.learning_rate:{from:0.1,to:1,by:iteration,start:0,stop:9}}": "algo."
     "learning_rate cannot be scheduled: choose of algo.gamma",
     "task.clip=-1": "task.clip=-1: expected a number above 0",
     "task.share_standing=1.5": "task.share_standing=1.5: expected a number from 0 to below 1",
@@ -147,7 +147,7 @@ BUILD = {  # answered by what the value is for, when it is built
     "task.gait_pose=[100,100,100]": "task.gait_pose=[100, 100, 100]: expected numbers from -3.1416",
     "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
-    "graph=some": "graph='some': choose one of parts, whole, off",
+    "graph=some": "graph=some: choose one of parts, whole, off",
     "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
     "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers from 1 to 8192",
     "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
