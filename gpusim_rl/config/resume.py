@@ -39,7 +39,7 @@ MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),
-    *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
+    *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
 )
 

@@ -114,7 +114,7 @@ class ActorCritic(nn.Module):
         hidden: widths of the hidden layers of both networks.
         memory: puts an encoder of `ENCODERS` before the layers of each network; "none" does not.
             memory_size: how many numbers each remembers.
-        std: standard deviation of the actions, at first; floor: the smallest that it may become.
+        std: standard deviation of the actions, at first; min_std: the smallest that it becomes.
         amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
         symmetry: with "net" both networks commute with the mirror, and `hidden` counts both units
             of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
@@ -123,7 +123,7 @@ class ActorCritic(nn.Module):
     """
 
     family: ClassVar[Any] = Gaussian  # of distribution: another one takes no fused kernels
-    floor: Tensor
+    min_std: Tensor
     critic: Any  # as actor.net: layers, with an encoder before them or not
 
     def __init__(
@@ -135,7 +135,7 @@ class ActorCritic(nn.Module):
         hidden: tuple[int, ...],
         activation: str,
         std: float,
-        floor: float,
+        min_std: float,
         amp: str | None,
         symmetry: str,
         memory: str,
@@ -146,8 +146,8 @@ class ActorCritic(nn.Module):
         super().__init__()
         if amp not in (None, "bf16"):
             raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
-        if not 0 < floor < std:
-            raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
+        if not 0 < min_std < std:
+            raise ValueError(f"algo.min_std={min_std} must lie between 0 and algo.std={std}")
         if memory != "none" and symmetry != "none":
             raise ValueError(f"algo.memory={memory} needs algo.symmetry=none, not {symmetry}")
         self._set_mirrors(symmetry, mirrors, [no, nc, nu])
@@ -173,8 +173,8 @@ class ActorCritic(nn.Module):
         normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
         # gain 0.01: first mean actions are near zero, and std explores (arXiv:2006.05990)
         self.actor = Actor(normalizer, net(obs, action, 0.01))
-        self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
-        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
+        self.register_buffer("min_std", torch.tensor(min_std))  # goes with the weights
+        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - min_std)))
         self.amp = amp
         self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
         self.critic = net(critic, value, 1.0)
@@ -195,8 +195,8 @@ class ActorCritic(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """(nu,) The floor is added, not clamped to, so that the gradient never vanishes."""
-        return self.floor + self.log_std.exp()
+        """(nu,) `min_std` is added, not clamped to, so that the gradient never vanishes."""
+        return self.min_std + self.log_std.exp()
 
     @property
     def stored(self) -> Columns:

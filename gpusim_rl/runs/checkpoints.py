@@ -34,6 +34,7 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "memory/critic_gru": "memory/critic",
     "ppo/iteration": "iteration",
     "ppo/skips": "ppo/skip_sums",
+    "policy/floor": "policy/min_std",
     "schedule/algo.floor": "schedule/algo.min_std",
     "schedule/task.height": "schedule/task.base_height",
     "schedule/task.lift": "schedule/task.swing_height",

@@ -308,7 +308,7 @@ def test_an_iteration_learns():
     before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
     ppo.iteration()
     for name, value in ppo.policy.state_dict().items():
-        assert name == "floor" or not torch.equal(value, before[name]), name
+        assert name == "min_std" or not torch.equal(value, before[name]), name
         assert torch.isfinite(value).all(), name
     assert ppo.spec.iteration == 1
     assert ppo.policy.critic_normalizer.count == ppo.policy.actor.normalizer.count == 16 * 8
@@ -346,7 +346,7 @@ def test_same_seed_same_weights():
         assert set(a) - set(differ) <= {
             "actor.normalizer.count",
             "critic_normalizer.count",
-            "floor",
+            "min_std",
         }
 
 

@@ -201,7 +201,7 @@ def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
         hidden=cfg.hidden,
         activation=cfg.activation,
         std=cfg.std,
-        floor=cfg.floor,
+        min_std=cfg.min_std,
         amp=cfg.amp,
         symmetry=symmetry,
         memory=cfg.memory,

@@ -105,7 +105,7 @@ class Minibatches:
     def __init__(
         self, shape: tuple[int, int], policy: ActorCritic, cfg: Settings, first: dict[str, Tensor]
     ):
-        columns, device = sample_columns(policy), policy.floor.device
+        columns, device = sample_columns(policy), policy.min_std.device
         self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
@@ -145,7 +145,6 @@ class Minibatches:
             self._images.copy_(self.mirror(self._originals))
         self._next += 1
 
-    # Why: docs/decisions/0010-samples-of-every-world.md
     # Why: docs/decisions/0010-samples-of-every-world.md
     def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
         """(count, n) int64: a random order of the samples for each epoch.

@@ -25,7 +25,7 @@ class Settings:
             in torch operations with autograd.
         symmetry: auto, none, augment or net.
         tf32: multiply float32 matrices in TF32 on CUDA.
-        hidden, activation, memory, memory_size, std, floor, amp: as `Policy` has them.
+        hidden, activation, memory, memory_size, std, min_std, amp: as `Policy` has them.
     """
 
     gamma: float = number(SHARE)
@@ -49,7 +49,7 @@ class Settings:
     memory: str = word("none", "gru")
     memory_size: int = number(WIDTH)
     std: float = number(POSITIVE)
-    floor: float = number(POSITIVE)
+    min_std: float = number(POSITIVE)
     amp: str | None
 
     def __post_init__(self) -> None:
