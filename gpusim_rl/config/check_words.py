@@ -47,14 +47,14 @@ def check_moved(key: str) -> None:
         raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")
 
 
-def check_choice(override: Override, known: list[str]) -> None:
+def check_choice(override: Override, names: list[str]) -> None:
     """ValueError if the value of a group is not one of the known names."""
     group = override.key_or_group
     swept = override.is_sweep_override()
     values = override.sweep_string_iterator() if swept else [str(override.value())]
     for value in values:
-        if value not in known:
-            raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(known)}")
+        if value not in names:
+            raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
 
 
 def check_known(override: Override, base: dict[str, Any]) -> None:

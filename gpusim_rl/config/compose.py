@@ -167,8 +167,8 @@ def is_group(key: str) -> bool:
 def choices(group: str, ours: bool = False) -> list[str]:
     """The names that a group may be given; `ours` leaves out those of the working directory."""
     user = None if ours else user_folder("conf")
-    own = {file.stem for file in user.glob(f"{group}/*.yaml")} if user else set()
-    return sorted(own | user_files.our_names(group))
+    users = {file.stem for file in user.glob(f"{group}/*.yaml")} if user else set()
+    return sorted(users | user_files.our_names(group))
 
 
 def named(words: list[str]) -> dict[str, str]:

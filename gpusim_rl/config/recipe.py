@@ -15,12 +15,12 @@ from gpusim_rl.config.trees import flatten, is_below
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
 
 
-def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
+def open_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
     """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
 
     Args:
         cfg: composed by `compose_plain`.
-        given: keys of the command line.
+        override_keys: keys of the command line.
 
     Raises:
         ValueError: the section holds a key that it may not change, or a wrong value.
@@ -31,7 +31,7 @@ def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
     for key in flatten(cfg["gpu"]):
         if not is_below(key, KEYS) or key == "algo.name":
             raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
-    left = without(cfg["gpu"], tuple(given))
+    left = without(cfg["gpu"], tuple(override_keys))
     try:
         Config.of(merge(cfg, left))
     except ValueError as error:
@@ -39,14 +39,14 @@ def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
     return cfg | {"gpu": left}
 
 
-def without(tree: dict[str, Any], given: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
-    """A tree of values without the keys that are given, or lie below one that is."""
+def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    """A tree of values without some keys, and without those below them."""
     left = {}
     for key, value in tree.items():
-        if is_below(f"{prefix}{key}", given):
+        if is_below(f"{prefix}{key}", keys):
             continue
         inner = isinstance(value, dict)
-        value = without(value, given, f"{prefix}{key}.") if inner else value
+        value = without(value, keys, f"{prefix}{key}.") if inner else value
         left |= {} if inner and not value else {key: value}
     return left
 
@@ -60,5 +60,5 @@ def choose_recipe(cfg: Config) -> tuple[Config, dict[str, Any]]:
 
     _, device = choose(cfg.sim.name, cfg.device)
     values = cfg.gpu if device.startswith("cuda") else {}
-    given = {key: value for key, value in flatten(values).items() if not isinstance(value, dict)}
-    return cfg.replace(given | {"gpu": {}}), given
+    overrides = {key: value for key, value in flatten(values).items() if not isinstance(value, dict)}
+    return cfg.replace(overrides | {"gpu": {}}), overrides

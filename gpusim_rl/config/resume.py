@@ -84,8 +84,8 @@ def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, 
     cfg = cfg | {"algo_code": allowed}
     if not cfg["auto_resume"] or cfg["resume"] is not None:
         return cfg
-    own = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
-    cfg = cfg | {"run_dir": cfg["run_dir"] or own}
+    default = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
+    cfg = cfg | {"run_dir": cfg["run_dir"] or default}
     if Run(Path(str(cfg["run_dir"]))).checkpoints.saved():
         codes = find_codes(cfg, by_name)
         cfg |= {"resume": cfg["run_dir"]} | {key: x or allowed for key, x in codes.items()}

@@ -118,8 +118,8 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
             try:
                 fn()
             finally:
-                kept = wp.capture_end(stream=ours)  # it keeps the modules of Warp's kernels loaded
-        return lambda kept=kept: graph.replay()
+                warp_graph = wp.capture_end(stream=ours)  # it holds the kernels' modules
+        return lambda warp_graph=warp_graph: graph.replay()
     finally:
         _recording = False
         if collects:

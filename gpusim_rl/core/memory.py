@@ -51,8 +51,8 @@ def out_of_memory_named(worlds: int):
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and "alloc" not in str(error):
+        is_memory_error = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not is_memory_error and "alloc" not in str(error):
             raise
         raise OutOfMemory(
             f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"

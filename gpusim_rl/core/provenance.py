@@ -23,13 +23,13 @@ def versions() -> dict[str, str]:
     """What this program runs on: packages, Python, machine, and the commit of a checkout."""
     import torch
 
-    known = {
+    rows = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
     }
-    known |= {name: metadata.version(name) for name in PACKAGES}
-    known["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return known | {"commit": commit()}
+    rows |= {name: metadata.version(name) for name in PACKAGES}
+    rows["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return rows | {"commit": commit()}
 
 
 def record() -> dict[str, str]:

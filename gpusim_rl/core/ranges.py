@@ -44,9 +44,9 @@ class Range(NamedTuple):
     def _number(self, x: Any) -> bool:
         if isinstance(x, bool) or not isinstance(x, int if self.whole else int | float):
             return False
-        least = self.low is None or (x > self.low if self.above else x >= self.low)
-        most = self.high is None or (x < self.high if self.below else x <= self.high)
-        return least and most and abs(x) <= LARGEST
+        above_low = self.low is None or (x > self.low if self.above else x >= self.low)
+        below_high = self.high is None or (x < self.high if self.below else x <= self.high)
+        return above_low and below_high and abs(x) <= LARGEST
 
     def words(self, many: bool = False) -> str:
         """What is allowed, as in "a number from 0 to 1"; many: of each number of a list."""
