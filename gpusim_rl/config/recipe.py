@@ -60,5 +60,7 @@ def choose_recipe(cfg: Config) -> tuple[Config, dict[str, Any]]:
 
     _, device = choose(cfg.sim.name, cfg.device)
     values = cfg.gpu if device.startswith("cuda") else {}
-    overrides = {key: value for key, value in flatten(values).items() if not isinstance(value, dict)}
+    overrides = {
+        key: value for key, value in flatten(values).items() if not isinstance(value, dict)
+    }
     return cfg.replace(overrides | {"gpu": {}}), overrides

@@ -205,8 +205,8 @@ class Env(Worlds):
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         sums = {"success": self.success} | self.statistics.sums_by_name()
-        own = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
-        return self.world_tensors() | own | shared("env/", sums)
+        ours = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
+        return self.world_tensors() | ours | shared("env/", sums)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, by name, with the worlds of all ranks."""
@@ -217,8 +217,8 @@ class Env(Worlds):
         rows, live = self.group.rows, self.tensors()
         # The Sim derives other values from its tensors.
         self.sim.load({name[4:]: rows(x) for name, x in state.items() if name.startswith("sim/")})
-        own = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
-        load_state(own, state, self.group)
+        ours = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
+        load_state(ours, state, self.group)
         # the observations below are made with this step's numbers
         self.rng.draw(self.step_count)
         self.update_observations()

@@ -62,8 +62,8 @@ class Observer:
         for key, terms in (("hide", task.hide), ("history", task.history)):
             unknown = sorted(set(terms) - set(self.term_widths))
             if unknown:
-                known = ", ".join(self.term_widths)
-                raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {known})")
+                names = ", ".join(self.term_widths)
+                raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {names})")
         if set(task.hide) == set(self.term_widths):
             raise ValueError("task.hide names every term: the actor would observe nothing")
 

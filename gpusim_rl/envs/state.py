@@ -167,8 +167,8 @@ class State:
     def _sensor(self, name: str) -> slice:
         """The columns of a sensor."""
         if name not in self._columns:
-            known = ", ".join(sorted({*self._tensors, *self._columns, "joint_pos", "joint_vel"}))
+            names = ", ".join(sorted({*self._tensors, *self._columns, "joint_pos", "joint_vel"}))
             raise ValueError(
-                f"the task reads {name!r}, which no sensor or memory of this model has: {known}"
+                f"the task reads {name!r}, which no sensor or memory of this model has: {names}"
             )
         return self._columns[name]

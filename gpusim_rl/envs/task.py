@@ -123,8 +123,8 @@ class Task:
     @property
     def fields(self) -> tuple[str, ...]:
         """Model fields with a value per world."""
-        own = self.patches.fields if self.patches else ()
-        return tuple(dict.fromkeys((*self.randomization.fields, *own)))
+        ground = self.patches.fields if self.patches else ()
+        return tuple(dict.fromkeys((*self.randomization.fields, *ground)))
 
     @property
     def measured(self) -> dict[str, int]:

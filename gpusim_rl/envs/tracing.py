@@ -102,7 +102,7 @@ def trace_needs(task: Task) -> Needs:
     """
     where, inputs = type(task).__name__, sample_inputs(task)
     drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), {RNG: inputs[RNG]})
-    updated, known, used = reads(task, "update", inputs), task.measured, set[str]()
+    updated, measured, used = reads(task, "update", inputs), task.measured, set[str]()
     terms = reads(task, "observe", inputs)
     # a term with a history of 0 is the critic's alone
     readers = [(f"the term {x!r}", terms[x]) for x in terms if task.history.get(x, 1)]
@@ -112,23 +112,23 @@ def trace_needs(task: Task) -> Needs:
     for reader, names in readers:  # which grows by the memory that is read
         for name in sorted(names - used):
             used.add(name)
-            own, wrong = NOTHING, ""
+            sources, wrong = NOTHING, ""
             if name == "previous":
-                own = frozenset({"action"})
+                sources = frozenset({"action"})
             elif name in drawn and name != "command":
-                own = updated.get(name, NOTHING)
-                wrong = SECRET if RNG in own or (name not in updated and drawn[name]) else ""
-            elif name not in (*known, *ACTIONS, "command"):
+                sources = updated.get(name, NOTHING)
+                wrong = SECRET if RNG in sources or (name not in updated and drawn[name]) else ""
+            elif name not in (*measured, *ACTIONS, "command"):
                 wrong = HIDDEN
             if wrong:
                 raise ValueError(f"{where}: {reader} reads {name!r}, {wrong}")
-            readers.append((f"the memory {name!r}", own))
+            readers.append((f"the memory {name!r}", sources))
     memory = tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command")
     return Needs(
-        readings=tuple(name for name in known if name in used),
+        readings=tuple(name for name in measured if name in used),
         memory=memory,
         command="command" in used,
-        filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*known, "command"}),
+        filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*measured, "command"}),
     )
 
 

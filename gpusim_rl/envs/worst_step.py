@@ -92,10 +92,10 @@ class WorstStep:
             return
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
-        kept = self.live | self._before
+        values = self.live | self._before
         # Concatenation turns whole numbers and float32 into the row's float64.
         head = [score.index_select(0, world).double(), who, step[None]]
-        of_world = [x.index_select(0, world).flatten() for x in (why, terms, *kept.values())]
+        of_world = [x.index_select(0, world).flatten() for x in (why, terms, *values.values())]
         row = torch.cat([*head, *of_world])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
 

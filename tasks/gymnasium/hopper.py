@@ -64,8 +64,8 @@ class Hopper(Task):
 
     @property
     def derived(self):
-        own = dict(base=lambda s: s.qpos[:, 1:3], base_velocity=lambda s: s.qvel[:, :3])
-        return super().derived | own
+        readings = dict(base=lambda s: s.qpos[:, 1:3], base_velocity=lambda s: s.qvel[:, :3])
+        return super().derived | readings
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)  # (n, 12), each in ±1

@@ -69,7 +69,7 @@ class Humanoid(Walking):
         m = self.mjm
         full = m.actuator_forcerange[:, 1] / m.actuator_gainprm[:, 0]  # rad, to the largest torque
         self.joint_scales = self.tensor(self.scale or self.action_scale * full)
-        self.most = self.nominal("actuator_forcerange")[:, 1]  # N m
+        self.torque_limit = self.nominal("actuator_forcerange")[:, 1]  # N m
         joints = m.actuator_trnid[:, 0]
         self.low, self.high = self.joint_limits
         d = mujoco.MjData(m)
@@ -109,7 +109,7 @@ class Humanoid(Walking):
         beyond = torch.relu(self.low - s.joint_pos) + torch.relu(s.joint_pos - self.high)
         return super().measure(s) | dict(
             jerk=squared(change) / change.shape[1],
-            saturated=(torque > FULL * self.most).float().mean(1),
+            saturated=(torque > FULL * self.torque_limit).float().mean(1),
             beyond=(beyond > 0).float().mean(1),
         )
 

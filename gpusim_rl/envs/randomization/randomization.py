@@ -63,17 +63,17 @@ class Randomization:
         }
         base = free_base(mjm)
         self.qpos, self.qvel = (base.qpos.start, base.qvel.start) if base else (0, 0)
-        self.own = {
-            target: self._own(target) for name in self.entries for target in self.targets(name)
+        self.nominal = {
+            target: self._nominal(target) for name in self.entries for target in self.targets(name)
         }
         for name in self.entries:
             self.check_low(name, self.entries[name]["low"])
         self.fields = tuple(
-            dict.fromkeys(t if t in OPTIONS else t.partition(".")[0] for t in self.own)
+            dict.fromkeys(t if t in OPTIONS else t.partition(".")[0] for t in self.nominal)
         )
         self.world_block, self.episode_block = self._block("world"), self._block("episode")
         self.push = Pushes(self.entries, dt, self.qvel, mjm.nv, device)
-        self.gravity = Gravity(self.own[GRAVITY]) if GRAVITY in self.own else None
+        self.gravity = Gravity(self.nominal[GRAVITY]) if GRAVITY in self.nominal else None
         self.lower, self.upper = (end.to(device) for end in joint_ranges(mjm))
         self.acts_on, self.gear = (x.to(device) for x in servo_joints(mjm))
         biased = [name[5:] for name in self.entries if name.startswith("bias.")]
@@ -88,7 +88,7 @@ class Randomization:
     def _tensor(self, values: object) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
-    def _own(self, target: str) -> Tensor:
+    def _nominal(self, target: str) -> Tensor:
         """The model's own value of a target; "geom_friction.0" is component 0 of the last axis."""
         if target in GAINS:
             return self._tensor(self.actuator.gains(self.mjm)[target])
@@ -102,24 +102,24 @@ class Randomization:
         Raises:
             ValueError: it scales only zeros, or a mass or the like could become negative.
         """
-        how, known = self._how(name), field(name)
+        how, properties = self._how(name), field(name)
         if name == "wind" and not self.mjm.opt.density:
             raise ValueError('task.randomise.wind: this model has no air, such as density="1.2"')
-        if name == "gravity" and how == "set" and not self.own[GRAVITY].any():
+        if name == "gravity" and how == "set" and not self.nominal[GRAVITY].any():
             raise ValueError("task.randomise.gravity: this model has none, so it has no direction")
-        own = {
-            target: self.own[target][self.spreads[name].mask]
+        nominal = {
+            target: self.nominal[target][self.spreads[name].mask]
             for target in self.targets(name)
             if target not in OPTIONS
         }
-        if how == "scale" and any(not value.any() for value in own.values()):
-            other = ", say how=set" if "set" in known.hows else ""
+        if how == "scale" and any(not value.any() for value in nominal.values()):
+            other = ", say how=set" if "set" in properties.hows else ""
             raise ValueError(f"task.randomise.{name}: this model has none to scale{other}")
-        if how != "add" or known.signed:
+        if how != "add" or properties.signed:
             return
-        for target, value in own.items():
+        for target, value in nominal.items():
             least = float(value.min()) + low
-            if least < 0 or (known.positive and least == 0):
+            if least < 0 or (properties.positive and least == 0):
                 raise ValueError(
                     f"task.randomise.{name}.low={low}: {target} could become {least:.4g}"
                 )
@@ -206,12 +206,12 @@ class Randomization:
         values: Values = {}
         for name in (name for name in self.entries if name in block.place):
             for target in (t for t in self.targets(name) if t not in OPTIONS):
-                value = values.get(target, self.own[target])
+                value = values.get(target, self.nominal[target])
                 values[target] = self._changed(name, target, value, draw(name))
         if self.gravity and block is self.episode_block:
             strength = draw("gravity") if "gravity" in self.entries else None
             if strength is not None and self._how("gravity") == "scale":
-                strength = strength * self.own[GRAVITY].norm()
+                strength = strength * self.nominal[GRAVITY].norm()
             angles = (draw("tilt"), draw("azimuth")) if "tilt" in self.entries else None
             values[GRAVITY] = self.gravity.vector(strength, angles)
         if "wind" in block.place:
@@ -224,7 +224,7 @@ class Randomization:
         columns, how, size = self.spreads[name], self._how(name), field(name).columns
         x = columns(x) if size == 1 else x.unflatten(1, (-1, size)).index_select(1, columns.index)
         mask = columns.mask
-        if self.own[target].ndim == 2:  # each element is x, y and z, or two limits
+        if self.nominal[target].ndim == 2:  # each element is x, y and z, or two limits
             x, mask = x[:, :, None] if size == 1 else x, mask[:, None]
         if how == "scale":
             new = value * x

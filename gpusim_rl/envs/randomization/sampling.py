@@ -96,17 +96,17 @@ def spread(
     Raises:
         ValueError: the model lacks what the entry names.
     """
-    known = field(name)
-    if not known.of:
+    properties = field(name)
+    if not properties.of:
         nothing = torch.zeros(1, dtype=torch.int64, device=device)
         return Spread(nothing, nothing == 0, width(m, name, readings), True, True)
     chosen = chosen_of(m, name, entry)
     check_actuators(m, name, chosen)
-    one, size, place = entry.get("each") is False, *elements(m, name, known.of)
+    one, size, place = entry.get("each") is False, *elements(m, name, properties.of)
     index, mask = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
     for column, thing in enumerate(chosen):
         index[place[thing]], mask[place[thing]] = 0 if one else column, True
-    columns = (1 if one else len(chosen)) * known.columns
+    columns = (1 if one else len(chosen)) * properties.columns
     return Spread(index.to(device), mask.to(device), columns, bool(mask.all()), one)
 
 
