@@ -195,7 +195,7 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
 
 
 # Why: docs/decisions/0004-no-work-for-no-world.md
-def known_rows(mask: Tensor) -> Tensor | None:
+def rows_on_host(mask: Tensor) -> Tensor | None:
     """(n,) int64, the rows where a mask (B,) is true, if the host knows them without waiting.
 
     On the CPU only these rows need to be written. A GPU writes all of them, under the mask.
@@ -203,7 +203,7 @@ def known_rows(mask: Tensor) -> Tensor | None:
     return mask.nonzero()[:, 0] if SKIPS and mask.device.type == "cpu" else None
 
 
-def known_empty(mask: Tensor) -> bool:
+def is_empty_on_host(mask: Tensor) -> bool:
     """Whether a mask is false everywhere, as far as the host knows without waiting for a device.
 
     On the CPU work on no world can be left out. A GPU does it, because the host does not ask.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import known_empty
+from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.states import Live, copy_state, load_state, per_world, shared
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.state import State
@@ -139,7 +139,7 @@ class Env(Worlds):
         self.statistics.add(terms, *ended[1:-1], self.sim.overflow)
         restarted = ended.terminated | ended.truncated | fault
         # where nothing began, the critic's view of the end is that of now
-        if known_empty(restarted):
+        if is_empty_on_host(restarted):
             self.observer.write(s, self.rng, restarted, critic=end)
         else:
             self._restart(restarted, s)

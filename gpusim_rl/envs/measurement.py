@@ -55,8 +55,8 @@ class Measurement:
         check_readings(task, "task.dropout", task.dropout, widths)
         lost = {name: task.dropout.get(name, 0.0) for name in widths}
         self.dropout = Dropout(lost, widths, device) if any(lost.values()) else None
-        self._delivered = torch.zeros(worlds, n, device=device)
-        self.readings = self.split(self._delivered)
+        self._latest = torch.zeros(worlds, n, device=device)
+        self.readings = self.split(self._latest)
         # what nobody uses need not be computed: it is the reading of a hidden term alone
         self.unused = {
             name: torch.zeros(worlds, every[name], device=device)
@@ -103,13 +103,7 @@ class Measurement:
         began (B,) bool: the worlds whose episode begins now; None: measure the same moment again.
         """
         delay, dropout = self.delay, self.dropout
-        now = (
-            delay.now
-            if delay
-            else torch.empty_like(self._delivered)
-            if dropout
-            else self._delivered
-        )
+        now = delay.now if delay else torch.empty_like(self._latest) if dropout else self._latest
         torch.add(self._measured(s), self.noise(rng), out=now)
         if delay:
             # a restart fills all frames, so that any age that is drawn next is valid
@@ -118,9 +112,7 @@ class Measurement:
                 delay.draw(began, rng)
             now = delay.view(delay.frames)
         if delay or dropout:
-            self._delivered.copy_(
-                dropout.hold(now, self._delivered, rng, began) if dropout else now
-            )
+            self._latest.copy_(dropout.hold(now, self._latest, rng, began) if dropout else now)
         return s.with_(**self.unused, **self.readings)
 
     def updated(self, update: Update, s: State, rng: Rng) -> dict[str, Tensor]:
@@ -149,12 +141,12 @@ class Measurement:
         if self.delay:
             now = self.delay.view(self.delay.after(now))
         if self.dropout and rng is not None:
-            now = self.dropout.hold(now, self._delivered, rng, None)
+            now = self.dropout.hold(now, self._latest, rng, None)
         return s.with_(**self.unused, **self.split(now))
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor that later readings depend on, by name; B rows each."""
-        held = {"dropout/given": self._delivered} if self.dropout else {}
+        held = {"dropout/given": self._latest} if self.dropout else {}
         return (self.delay.state() if self.delay else {}) | held
 
 

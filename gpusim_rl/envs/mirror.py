@@ -201,10 +201,8 @@ class Reflector:
             elif kind in QUATERNIONS:
                 signs = self.parts(4, "quaternion")
             elif any(kind in axis for axis in AXES):
-                is_axial = (
-                    kind in AXES[self.axis]
-                )  # the image of a frame has this axis turned round
-                signs = self.parts(3, "axial" if is_axial else "polar")
+                # the image of a frame has the mirror's axis turned round
+                signs = self.parts(3, "axial" if kind in AXES[self.axis] else "polar")
             elif kind in SCALARS:
                 signs = [1.0] * width
             columns += [(at + c, sign, 0.0) for c, sign in enumerate(signs)]

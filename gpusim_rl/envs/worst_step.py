@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import known_empty
+from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.sim.actuated import ActuatedSim
 from gpusim_rl.sim.base import Sim
 
@@ -88,7 +88,7 @@ class WorstStep:
         terms (B, R) are weighted [1/s], why (B, 4) bool is in the order of REASONS.
         """
         score = torch.where(why.any(1), torch.inf, terms.abs().amax(1))
-        if known_empty(score > self.row[0]):
+        if is_empty_on_host(score > self.row[0]):
             return
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
