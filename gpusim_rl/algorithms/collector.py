@@ -77,7 +77,7 @@ class Collector:
         env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
-        parts = {"act": self.act, "physics": env.advance, "settle": self.settle}
+        parts = {"act": self.act, "physics": env.step_physics, "settle": self.finish_step}
         self.parts = {name: on(part) for name, part in parts.items()}
 
     def collect(self, steps: int) -> None:
@@ -100,12 +100,12 @@ class Collector:
         self.record.put(self._t, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
         self.timer.mark("control")  # in a graph it is a part of `act`
-        env.act(sampled["action"])
+        env.apply_action(sampled["action"])
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def finish_step(self) -> None:
         """The part after the physics. In place."""
-        end = self.env.settle()
+        end = self.env.finish_step()
         self.record.put(self._t, end._asdict())
         if self.memory:
             write(self.memory, restarted(self.memory, ended(end)))

@@ -55,7 +55,7 @@ class Env(Worlds):
     ):
         ids = {"first": first, "life": life}
         super().__init__(task, sim, seed=seed, **ids, stagger=stagger, group=group)
-        self.shows_end = False  # whether `settle` gives the actor's view of the end, too
+        self.shows_end = False  # whether `finish_step` gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._compile(lambda fn: fn)
@@ -92,12 +92,12 @@ class Env(Worlds):
         The action is clamped to ± `task.clip`. `on_step` is called with the state before the
         restarts. No later step changes the result.
         """
-        self.act(action)
-        self.advance()
-        end = self.settle(on_step)
+        self.apply_action(action)
+        self.step_physics()
+        end = self.finish_step(on_step)
         return Step(Observation(*(view.clone() for view in self.observation)), *end[:-1])
 
-    def act(self, action: Tensor) -> None:
+    def apply_action(self, action: Tensor) -> None:
         """The first part of a step: the controls for action (B, nu)."""
         self.step_count += 1
         self.rng.draw(self.step_count)
@@ -106,7 +106,7 @@ class Env(Worlds):
         valid = is_valid(self.observation.actor) & is_valid(self.observation.critic)
         self._invalid.copy_(~(valid & is_valid(action)))
         now, clip = self._refreshed(), self.task.clip
-        # a zero keeps NaN out of the engine; `settle` counts the fault
+        # a zero keeps NaN out of the engine; `finish_step` counts the fault
         action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
         ctrl = self._control(now.with_(**self.readings, action=action, previous=now.action))
         self.previous.copy_(self.action)
@@ -115,11 +115,11 @@ class Env(Worlds):
             ctrl = self.task.randomization.servo(ctrl, self.memory["encoder"])
         self.sim.ctrl.copy_(ctrl)
 
-    def advance(self) -> None:
+    def step_physics(self) -> None:
         """The second part of a step: the physics of one control period."""
         self.sim.step(self.task.substeps)
 
-    def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
+    def finish_step(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
         # Why: docs/decisions/0007-two-writes-in-a-step.md

@@ -103,8 +103,8 @@ def record(training: Iteration, rollouts: int) -> Recording:
         for _ in range(len(collector.record.rows)):
             collector.act()
             controls.append(env.sim.ctrl.clone())
-            env.advance()
-            collector.settle()
+            env.step_physics()
+            collector.finish_step()
         actions.append(collector.record.action.clone())
     controls = torch.stack(controls).unflatten(0, (rollouts, -1))
     return Recording(starts, torch.stack(actions), controls)
@@ -201,9 +201,9 @@ class Levels:
         self.act, self.advance, self.settle = (
             capture(step, env.device, on=on)
             for step in (
-                lambda: env.act(self.action),
-                env.advance,
-                lambda: discard(env.settle()),
+                lambda: env.apply_action(self.action),
+                env.step_physics,
+                lambda: discard(env.finish_step()),
             )
         )
 
