@@ -23,7 +23,7 @@ from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core import ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
-from gpusim_rl.core.graphs import Phases
+from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free, out_of_memory_named
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.ranges import Range
@@ -374,7 +374,7 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
         group=env.group,
         captured=graph != "off" and not whole,
         threads=threads,
-        timer=Phases(env.device),
+        timer=PartTimer(env.device),
     )
 
 

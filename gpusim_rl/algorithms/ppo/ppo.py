@@ -86,14 +86,14 @@ class PPO:
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
-        mark = self.spec.timer.mark
+        start = self.spec.timer.start
         with torch_threads(self.spec.threads):
-            mark("returns")
+            start("returns")
             self._pack_samples(record)
-            mark("minibatches")
+            start("minibatches")
             for _ in range(self.minibatches.count):
                 self._minibatch()
-            mark("normalizers")
+            start("normalizers")
             # last: all epochs see the normalizers with which the policy acted
             self._update_normalizers(record)
 
