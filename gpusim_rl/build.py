@@ -30,7 +30,7 @@ from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.core.symmetry import Mirrors, mirrors
+from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
@@ -424,11 +424,11 @@ def live_settings(
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 
-def find_mirrors(env: Env) -> Mirrors | None:
+def find_mirrors(env: Env) -> ViewMirrors | None:
     """The mirrors of an Env's observations and action; None for a task without a mirror image."""
     task = env.task
     flips = derive_flips(task) if task.mirror else None
-    return mirrors(flips, env.term_widths, task.history) if flips else None
+    return view_mirrors(flips, env.term_widths, task.history) if flips else None
 
 
 def world_multiple(cfg: Config) -> int:

@@ -17,7 +17,7 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live
-from gpusim_rl.core.symmetry import Mirrors
+from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.policy import Policy
 
 
@@ -47,7 +47,7 @@ class Spec:
     worlds: Tensor
     iteration: Tensor
     seed: int
-    mirrors: Callable[[], Mirrors | None] = lambda: None
+    mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE
     captured: bool = False
     threads: int

@@ -32,9 +32,9 @@ _warming_up = False  # what is called now belongs to a function that will be cap
 class Graph:
     """A function that runs as it is at first, and is then captured once and replayed.
 
-    `capture` returns it. Within another function that is captured, fn is simply a part of that one. `reason`
-    says why fn is not captured, or is empty. A graph holds addresses. So with other tensors or
-    numbers as arguments, or a tensor of another shape, fn is captured anew.
+    `capture` returns it. Within another function that is or will be captured, fn is simply a part
+    of that one. `reason` says why fn is not captured, or is empty. A graph holds addresses. So with
+    other tensors or numbers as arguments, or a tensor of another shape, fn is captured anew.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.symmetry import Flip, Mirror, join, keep
+from gpusim_rl.core.symmetry import Flip, MirrorModule, concatenated, unmoved
 
 
 class Column(NamedTuple):
@@ -133,11 +133,11 @@ class Record:
                 end = storage, place.stop
         return runs
 
-    def mirror(self, flips: dict[str, Flip]) -> Mirror:
+    def mirror(self, flips: dict[str, Flip]) -> MirrorModule:
         """The mirror of a row of numbers, of the flips of its columns; the others stay."""
         numbers = {name: x for name, x in self.columns.items() if x.storage == torch.float32}
-        same = {name: keep(*[1.0] * prod(x.shape)) for name, x in numbers.items()}
-        return Mirror(join((same | flips).values()))
+        same = {name: unmoved(*[1.0] * prod(x.shape)) for name, x in numbers.items()}
+        return MirrorModule(concatenated((same | flips).values()))
 
 
 def widths(columns: Columns) -> dict[torch.dtype, int]:

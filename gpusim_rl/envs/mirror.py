@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip, Mirror
+from gpusim_rl.core.symmetry import Flip, MirrorModule
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -293,7 +293,7 @@ def images(
         )
     act = reflector.driven_joints(targets=False)
     if reflection.action:
-        act = Mirror(reflection.action).to(task.device)
+        act = MirrorModule(reflection.action).to(task.device)
     other = {
         name: torch.full_like(x, torch.nan) for name, x in values.items() if x.is_floating_point()
     }

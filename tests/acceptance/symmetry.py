@@ -27,7 +27,7 @@ import onnxruntime
 import torch
 
 from gpusim_rl.build import find_mirrors
-from gpusim_rl.core.symmetry import Mirror
+from gpusim_rl.core.symmetry import MirrorModule
 from gpusim_rl.deploy.export_policy import export_bare_network
 from gpusim_rl.evaluation.evaluate import observe
 from gpusim_rl.play.player import load_run
@@ -83,7 +83,7 @@ def asymmetry(folder: Path) -> float:
     ppo, cfg = load_run(Run.open(folder), play)
     images = find_mirrors(ppo.env)
     assert images
-    view, out = Mirror(images.obs), Mirror(images.action)
+    view, out = MirrorModule(images.obs), MirrorModule(images.action)
     export_bare_network(ppo, cfg, folder, folder / "network.onnx")
     session = onnxruntime.InferenceSession(
         (folder / "network.onnx").read_bytes(), providers=["CPUExecutionProvider"]

@@ -18,7 +18,7 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.core.symmetry import Mirrors
+from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.distributions import Gaussian
 from gpusim_rl.networks.policy import ActorCritic
 
@@ -198,7 +198,7 @@ def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
     ).to(spec.device)
 
 
-def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, Mirrors | None]:
+def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, ViewMirrors | None]:
     """What `symmetry` is for a task, and the mirrors of its observations and action.
 
     `auto` is net where the task has a mirror image and the networks can commute with it, else none.
