@@ -55,16 +55,16 @@ def dependencies(
     """
     # names hang on storages, and two inputs may share one
     copies = {name: x.clone() for name, x in inputs.items()}
-    follow = Follow(where, refused)
+    follow = DependencyMode(where, refused)
     for name, x in copies.items():
         follow.add([x], frozenset([name]))
-    with torch.no_grad(), Methods(follow), follow:
+    with torch.no_grad(), HostReadGuard(follow), follow:
         result = function(copies)
     outputs = {"": result} if isinstance(result, Tensor) else result
     return {name: follow.of([x]) for name, x in outputs.items()}
 
 
-class Follow(TorchDispatchMode):
+class DependencyMode(TorchDispatchMode):
     """Notes what every tensor depends on: storage → names. Views share a storage."""
 
     def __init__(self, where: str, refused: str):
@@ -118,10 +118,10 @@ class Follow(TorchDispatchMode):
         )
 
 
-class Methods(TorchFunctionMode):
+class HostReadGuard(TorchFunctionMode):
     """Refuses the reads of a tensor that reach no operator."""
 
-    def __init__(self, follow: Follow):
+    def __init__(self, follow: DependencyMode):
         super().__init__()
         self.follow = follow
 

@@ -13,7 +13,7 @@ from gpusim_rl.sim.base import Sim
 REASONS = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
 
 
-class Incident(NamedTuple):
+class Failure(NamedTuple):
     """The worst control step of a world, as Python numbers and tensors on the CPU."""
 
     score: float  # largest |weighted reward term| of the step; infinite for a fault
@@ -108,8 +108,8 @@ class WorstStep:
         rows = self.group.all_gather(self.row[None])
         return rows.index_select(0, rows[:, 0].argmax(0, keepdim=True))[0]
 
-    def read(self, row: Tensor) -> Incident:
-        """The incident in a row of `worst` that was copied to the CPU."""
+    def read(self, row: Tensor) -> Failure:
+        """The failure in a row of `worst` that was copied to the CPU."""
         head, why, terms, rest = row.split(
             [3, len(REASONS), self.num_terms, len(row) - 3 - len(REASONS) - self.num_terms]
         )
@@ -120,4 +120,4 @@ class WorstStep:
         }
         score, world, step = head.tolist()
         reasons = [name for name, flag in zip(REASONS, why.tolist(), strict=True) if flag]
-        return Incident(score, int(world), int(step), reasons, terms.tolist(), tensors)
+        return Failure(score, int(world), int(step), reasons, terms.tolist(), tensors)

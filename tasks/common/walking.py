@@ -18,7 +18,7 @@ from gpusim_rl.envs.task import Task
 GATE = 0.1  # a command of a smaller norm asks to stand
 
 
-class Spread(NamedTuple):
+class StartSpread(NamedTuple):
     """How far first states are from the stance: half-widths of uniform draws."""
 
     height: float = 0.02  # m, all of it upwards
@@ -40,7 +40,7 @@ class Walking(Task):
     feet_names: ClassVar[tuple[str, ...]]  # in the order of the legs' joints in ctrl
     knee: ClassVar[int]  # which number of `gait_pose` bends the knee
     offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
-    spread: ClassVar[Spread] = Spread()
+    spread: ClassVar[StartSpread] = StartSpread()
     ranges: ClassVar = dict(
         fastest=AT_LEAST_0,
         redraw=POSITIVE,

@@ -12,7 +12,7 @@ import torch
 from gpusim_rl.core.maths import squared
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.tasks.common.scores import walking_scores
-from gpusim_rl.tasks.common.walking import Spread, Walking
+from gpusim_rl.tasks.common.walking import StartSpread, Walking
 
 LEGS = ("left", "right")
 TOLERANCE = 0.3  # m/s, rad/s: largest errors of velocity and yaw rate of a success
@@ -62,7 +62,7 @@ class Humanoid(Walking):
     feet_names: ClassVar = LEGS
     knee: ClassVar = 3
     offsets: ClassVar = (0.0, 0.5)
-    spread: ClassVar = Spread(height=0.01, tilt=0.05, speed=0.2)
+    spread: ClassVar = StartSpread(height=0.01, tilt=0.05, speed=0.2)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from gpusim_rl.envs.randomization.fields import field
 from gpusim_rl.envs.randomization.gravity import Gravity
 from gpusim_rl.envs.randomization.joints import joint_ranges, servo_joints
 from gpusim_rl.envs.randomization.pushes import Pushes
-from gpusim_rl.envs.randomization.sampling import Block, spread, zero_padded
+from gpusim_rl.envs.randomization.sampling import Block, element_columns, zero_padded
 from gpusim_rl.sim.actuator_spec import GAINS, Actuator
 from gpusim_rl.sim.base import GRAVITY, OPTIONS, WIND
 
@@ -58,8 +58,9 @@ class Randomization:
         self.entries = {
             name: entry for name, entry in active_entries(randomise).items() if name not in learned
         }
-        self.spreads = {
-            name: spread(mjm, name, entry, readings, device) for name, entry in self.entries.items()
+        self.columns = {
+            name: element_columns(mjm, name, entry, readings, device)
+            for name, entry in self.entries.items()
         }
         base = free_base(mjm)
         self.qpos, self.qvel = (base.qpos.start, base.qvel.start) if base else (0, 0)
@@ -108,7 +109,7 @@ class Randomization:
         if name == "gravity" and how == "set" and not self.nominal[GRAVITY].any():
             raise ValueError("task.randomise.gravity: this model has none, so it has no direction")
         nominal = {
-            target: self.nominal[target][self.spreads[name].mask]
+            target: self.nominal[target][self.columns[name].mask]
             for target in self.targets(name)
             if target not in OPTIONS
         }
@@ -131,7 +132,7 @@ class Randomization:
         """The block of the entries that are drawn per "world" or "episode"; None without any."""
         named = [(name, e) for name, e in self.entries.items() if field(name).when == when]
         parts = [
-            (name, e["kind"], e["low"], e["high"], self.spreads[name].width) for name, e in named
+            (name, e["kind"], e["low"], e["high"], self.columns[name].width) for name, e in named
         ]
         around = {"tilt": "azimuth", "wind": "wind_azimuth"}  # directions that go with a number
         directions = [around[name] for name, _ in named if name in around]
@@ -181,17 +182,17 @@ class Randomization:
         if self.biases:
             start["sensor_bias"] = torch.cat([draw(f"bias.{name}") for name in self.biases], dim=1)
         if "encoder" in self.entries:
-            start["encoder"] = self.spreads["encoder"].only(draw("encoder"))
+            start["encoder"] = self.columns["encoder"].only(draw("encoder"))
         return self._first_states(start, draw) | self._model_fields(draw, block)
 
     def _first_states(self, start: Values, draw: Draw) -> Values:
         """`start` with other joint angles and speeds, and another height and velocity."""
         m, on = self.mjm, self.entries
         if "start_angle" in on:
-            qpos = start["qpos"] + self.spreads["start_angle"].only(draw("start_angle"))
+            qpos = start["qpos"] + self.columns["start_angle"].only(draw("start_angle"))
             start["qpos"] = torch.minimum(torch.maximum(qpos, self.lower), self.upper)
         if "start_speed" in on:
-            start["qvel"] = start["qvel"] + self.spreads["start_speed"].only(draw("start_speed"))
+            start["qvel"] = start["qvel"] + self.columns["start_speed"].only(draw("start_speed"))
         for name, key, first, size in (
             ("start_height", "qpos", self.qpos + 2, m.nq),
             ("start_velocity", "qvel", self.qvel, m.nv),
@@ -221,7 +222,7 @@ class Randomization:
 
     def _changed(self, name: str, target: str, value: Tensor, x: Tensor) -> Tensor:
         """A target's value ((B,) E, …) scaled by, increased by or set to numbers x (B, width)."""
-        columns, how, size = self.spreads[name], self._how(name), field(name).columns
+        columns, how, size = self.columns[name], self._how(name), field(name).columns
         x = columns(x) if size == 1 else x.unflatten(1, (-1, size)).index_select(1, columns.index)
         mask = columns.mask
         if self.nominal[target].ndim == 2:  # each element is x, y and z, or two limits
