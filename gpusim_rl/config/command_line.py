@@ -33,7 +33,7 @@ def check(name: str, argv: list[str]) -> tuple[list[str], Any]:
     which composes the line itself.
     Exits in one line if the line does not compose with conf/<name>.yaml.
     """
-    words, options = split(argv)
+    overrides, options = split(argv)
     if any(option in HELP for option in options):
         from gpusim_rl.config.sections import table
 
@@ -49,14 +49,14 @@ def check(name: str, argv: list[str]) -> tuple[list[str], Any]:
     if sweep and name != "config":
         exit_with_error("-m runs trainings: one at a time is played")
     if sweep:
-        check_sweep(parse(words))
-    cfg = compose_plain(name, words, sweep=sweep)
+        check_sweep(parse(overrides))
+    cfg = compose_plain(name, overrides, sweep=sweep)
     if name == "config" and not sweep:
-        cfg = check_training(cfg, words, robot=not options)  # --cfg and --info need no file
+        cfg = check_training(cfg, overrides, robot=not options)  # --cfg and --info need no file
     elif name == "config":
-        for line in single_lines(words):
+        for line in single_lines(overrides):
             check_training(compose_plain(name, line), line)
-    return words + options, None if options else cfg
+    return overrides + options, None if options else cfg
 
 
 def check_sweep(overrides: list[Override]) -> None:
@@ -82,7 +82,7 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 
     Exits in one line at an unknown option.
     """
-    words, options, values = [], [], ()
+    overrides, options, values = [], [], ()
     for word in argv:
         option, equals, value = word.partition("=") if word.startswith("-") else ("", "", "")
         if option and (option not in OPTIONS or (equals and value not in OPTIONS[option])):
@@ -90,21 +90,21 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
                 f"unknown option {word}: choose one of --help, --multirun (-m), "
                 f"--cfg {'|'.join(CFG)}, --info"
             )
-        (options if option or word in values else words).append(word)
+        (options if option or word in values else overrides).append(word)
         values = OPTIONS[option] if option and not equals else ()
     if options and options[-1] in ("--cfg", "-c"):
         exit_with_error(f"{options[-1]}: choose one of {', '.join(CFG)}")
     if sum(word.startswith("-") for word in options) > 1:
         exit_with_error(f"one option at a time, not {' '.join(options)}")
-    return words, options
+    return overrides, options
 
 
-def single_lines(words: list[str]) -> list[list[str]]:
+def single_lines(overrides: list[str]) -> list[list[str]]:
     """Command lines of single runs, in which every value of a multirun comes up.
 
     The other keys have their first value. ValueError if the multirun has too many runs.
     """
-    parsed = parse(words)
+    parsed = parse(overrides)
     firsts = [first(o) for o in parsed]
     lines, runs = [firsts], 1
     for i, o in enumerate(parsed):
@@ -125,22 +125,22 @@ def distinct(sweep: Override) -> bool:
     return len(values) == len(set(values))
 
 
-def swept(words: list[str]) -> dict[str, list[str]]:
+def swept(overrides: list[str]) -> dict[str, list[str]]:
     """Key → its values, of all that a multirun sweeps over."""
-    sweeps = [o for o in parse(words) if o.is_sweep_override()]
+    sweeps = [o for o in parse(overrides) if o.is_sweep_override()]
     return {o.key_or_group: list(islice(o.sweep_string_iterator(), MAX_RUNS)) for o in sweeps}
 
 
 # Why: docs/decisions/0073-a-directory-for-a-multirun.md
-def run_name(words: list[str], sweep: dict[str, list[str]]) -> str:
+def run_name(overrides: list[str], sweep: dict[str, list[str]]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 
     It is `run` if nothing is swept, and has no character that would need quotes in `run=`.
 
     Args:
-        words: of this run, KEY=VALUE.
+        overrides: of this run, KEY=VALUE.
         sweep: from `swept`.
     """
-    values = dict(word.split("=", 1) for word in words)
+    values = dict(word.split("=", 1) for word in overrides)
     short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in sweep}
     return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST] or "run"

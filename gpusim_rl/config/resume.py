@@ -44,17 +44,17 @@ FIXED = (
 )
 
 
-def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) -> Config:
-    """The configuration of a training, checked; with resume=, that of the run and `words`.
+def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True) -> Config:
+    """The configuration of a training, checked; with resume=, that of the run and `overrides`.
 
     Args:
         cfg: composed by `compose_plain`.
-        words: of the command line.
+        overrides: KEY=VALUE of the command line.
         robot: whether to fit a new training's numbers to its robot.
     ValueError or OSError in one line if something is wrong.
     """
-    keys = [override.key_or_group for override in parse(words)]
-    by_name = named(words)
+    keys = [override.key_or_group for override in parse(overrides)]
+    by_name = named(overrides)
     if cfg["start"] is not None and cfg["resume"] is not None:
         raise ValueError("start= begins a new training: leave it out, or resume=")
     cfg = find_earlier_run(cfg, by_name)
@@ -216,17 +216,17 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     return lines
 
 
-def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
+def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
     Args:
-        note: of the checkpoint; one of an earlier version vouches for nothing.
+        metadata: of the checkpoint; that of an earlier version vouches for nothing.
         config: what `load_config` gives. What config.yaml lacks has its default there.
         file: the checkpoint.
-    ValueError if its note is damaged.
+    ValueError if its metadata are damaged.
     """
     try:
-        trained = json.loads(note.get("config", "{}"))
+        trained = json.loads(metadata.get("config", "{}"))
         rename_keys(trained, config)
         trained = flatten(trained)
     except (ValueError, RecursionError, AttributeError):
@@ -243,9 +243,9 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
     return lines
 
 
-def check_edits(note: dict[str, str], run: Run, file: Path) -> dict[str, str]:
+def check_edits(metadata: dict[str, str], run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
-    lines = edits(note, load_config(run, "here").plain, file)
+    lines = edits(metadata, load_config(run, "here").plain, file)
     fixed = [line for key, line in lines.items() if is_below(key, FIXED) and not may_change(key)]
     if fixed:
         said = ", ".join(sorted(fixed))
