@@ -7,7 +7,7 @@ from typing import Any
 
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, parse
-from gpusim_rl.config.recipe import open_recipe
+from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
@@ -61,7 +61,7 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     if cfg["resume"] is not None:
         cfg = continue_config(cfg, keys)
     config = Config.of(cfg)
-    cfg = open_recipe(cfg, keys)
+    cfg = read_device_overrides(cfg, keys)
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])

@@ -1,4 +1,4 @@
-"""What a training does otherwise on a GPU: the section `gpu` of a task's file.
+"""Overrides of a training on a GPU: the section `gpu` of a task's file.
 
 A GPU steps thousands of worlds in the time of a few, so other numbers of worlds, steps and updates
 pay there. The command line wins over the section, and a run keeps what it began with.
@@ -15,7 +15,7 @@ from gpusim_rl.config.trees import flatten, is_below
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
 
 
-def open_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
+def read_device_overrides(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
     """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
 
     Args:
@@ -51,8 +51,8 @@ def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> di
     return left
 
 
-def choose_recipe(cfg: Config) -> tuple[Config, dict[str, Any]]:
-    """The configuration of a training on its device, and what the section `gpu` gave to it.
+def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
+    """The configuration of a training on its device, and what the section `gpu` gave it.
 
     The first is what config.yaml keeps: its section is empty. The second is dotted key → value.
     """
