@@ -360,7 +360,7 @@ def check_learner(learner: Any) -> None:
 
 
 def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
-    """What a learner is made from, of an Env."""
+    """The specification of a learner for an Env."""
     whole = graph == "whole" and env.sim.capturable
     return Spec(
         dims=env.dims,
@@ -432,6 +432,6 @@ def find_mirrors(env: Env) -> ViewMirrors | None:
 
 
 def world_multiple(cfg: Config) -> int:
-    """What the number of worlds of a process must be a multiple of, for the learner's sake."""
+    """The number of which a process's worlds must be a multiple, for the learner's sake."""
     rule = getattr(load_learner(cfg)[0], "world_multiple", None)
     return rule(cfg.algo.settings) if rule else 1

@@ -82,7 +82,7 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
 
 
 def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, dict[str, Any]]:
-    """What a robot with short legs is asked for.
+    """Numbers of a task for a robot with short legs.
 
     Args:
         now: key → value, of all keys.
@@ -103,7 +103,7 @@ def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, 
 def of_arm(
     now: dict[str, Any], cfg: dict[str, Any], mtime: int, fixed: tuple[str, ...]
 ) -> tuple[str, dict[str, Any]]:
-    """What an arm is asked for, as `of_legs`. `fixed` are the keys that stay as they are."""
+    """Numbers of a task for an arm, as `of_legs`. `fixed` are the keys that stay as they are."""
     boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
     request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
     size, about, numbers = arm_numbers(json.dumps(cfg["robot"]), mtime, request)
@@ -111,7 +111,7 @@ def of_arm(
 
 
 def scale(key: str, now: dict[str, Any], size: float) -> Any:
-    """What a key is for another robot; None where it has no effect.
+    """The value of a key for another robot; None where it has no effect.
 
     Args:
         now: key → value, of all keys.
@@ -150,7 +150,7 @@ def describe(key: str, value: Any) -> str:
 
 @cache
 def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, dict[str, Any]]:
-    """What an arm can be asked for, kept for the other runs of a multirun.
+    """Numbers that an arm can reach, kept for the other runs of a multirun.
 
     Args:
         robot: a configuration's section as JSON.

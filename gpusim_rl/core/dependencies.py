@@ -1,4 +1,4 @@
-"""Which inputs the outputs of a function depend on, followed through every operation.
+"""Dependencies of a function's outputs on its inputs, followed through every operation.
 
 The function runs once. Each tensor that an operation makes depends on all that the operation's
 arguments depend on, also through comparisons and `where`. It costs milliseconds.
@@ -36,7 +36,7 @@ def dependencies(
     inputs: dict[str, Tensor],
     refused: str = "",
 ) -> dict[str, frozenset[str]]:
-    """Which inputs each output of a function depends on.
+    """Inputs that each output of a function depends on.
 
     Args:
         where: what the function is, for messages: `Quadruped.observe`.

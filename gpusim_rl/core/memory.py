@@ -9,7 +9,7 @@ import torch
 
 
 class OutOfMemory(ValueError):
-    """What a configuration needs does not fit into memory."""
+    """A configuration needs more memory than there is."""
 
 
 def check_free(what: str, size: float, device: torch.device) -> None:
@@ -28,7 +28,7 @@ def check_free(what: str, size: float, device: torch.device) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What is left on a CUDA device, or on the machine within its control group's limit."""
+    """Free memory of a CUDA device, or of the machine within its control group's limit."""
     # an Env refers to itself: only the collector frees it
     gc.collect()
     if device.type == "cuda":

@@ -11,7 +11,7 @@ from gpusim_rl.core.symmetry import Flip, MirrorModule, concatenated, unmoved
 
 
 class Column(NamedTuple):
-    """What a record holds under a name: for each row a value of this shape and type."""
+    """An entry of a record: for each row a value of this shape and type."""
 
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
@@ -121,7 +121,7 @@ class Record:
             span.index_copy_(0, t, rows.to(span.dtype)[None])
 
     def _adjacent(self, names: tuple[str, ...]) -> list[list[str]]:
-        """Those of the names that are columns, in runs of adjacent ones of a type."""
+        """Runs of adjacent columns of one type, of the names that are columns."""
         runs: list[list[str]] = []
         end: tuple[torch.dtype, int] | None = None
         for name in self._place:

@@ -280,7 +280,7 @@ class Curriculum:
         )
 
     def columns(self, numbers: "dict[str, Tensor]") -> "dict[str, Tensor]":
-        """What is scheduled as it is now: `schedule/KEY` → (), or `schedule/KEY.i` for a list."""
+        """Scheduled numbers now: `schedule/KEY` → (), or `schedule/KEY.i` for a list."""
         columns = {}
         for key, entry in self.plan.items():
             place = numbers[key].flatten()

@@ -1,4 +1,4 @@
-"""What a task declares: its command, its mirror, and the numbers that a curriculum may change."""
+"""Declarations of a task: its command, its mirror, and the numbers that a curriculum may change."""
 
 import math
 from collections.abc import Callable
@@ -113,7 +113,7 @@ Part = Vector | Rotation
 
 
 class Command:
-    """What a user may ask of the robot: the memory entry `command` (B, n), part after part.
+    """A command that a user gives the robot: the memory entry `command` (B, n), part after part.
 
     Args:
         parts: a `Vector` or a `Rotation` each.

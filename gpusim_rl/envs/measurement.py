@@ -1,4 +1,4 @@
-"""What the robots of B worlds measure: readings with offsets, biases, noise, delay, drop-out."""
+"""Measurements of the robots of B worlds: readings with offsets, biases, noise, delay, drop-out."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -132,7 +132,7 @@ class Measurement:
         return values
 
     def preview(self, s: State, rng: Rng | None) -> State:
-        """What `write` will return in worlds that do not restart.
+        """The state that `write` will return in worlds that do not restart.
 
         If rng is None, it is without noise and drop-out.
         """

@@ -150,7 +150,7 @@ class Reflector:
         return {"polar": polar, "axial": axial, "quaternion": [1.0, *axial]}[kind][:width]
 
     def affine(self, columns: list[tuple[int, float, float]]) -> Affine:
-        """Of (column, sign, offset) for each column of the image."""
+        """The affine map of (column, sign, offset) for each column of the image."""
         order, signs, offsets = zip(*columns, strict=True) if columns else ((), (), ())
         return Affine(
             torch.tensor(order, dtype=torch.int64, device=self.device),

@@ -1,4 +1,4 @@
-"""What actor and critic observe of B worlds.
+"""Observations of actor and critic in B worlds.
 
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
@@ -18,7 +18,7 @@ from gpusim_rl.envs.task import Task
 
 
 class Observation(NamedTuple):
-    """What the networks observe at one moment."""
+    """Observations of the networks at one moment."""
 
     actor: Tensor  # (B, no)  the actor: terms of what a robot measures, with their history
     critic: Tensor  # (B, nc)  the critic: the true terms, and what only the simulator knows

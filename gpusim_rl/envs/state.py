@@ -133,7 +133,7 @@ class State:
         return self._tensors["sensordata"][:, columns]
 
     def with_(self, **tensors: Tensor) -> Self:
-        """The same state, with other tensors of these names."""
+        """A copy of the state, with other tensors of these names."""
         return type(self)(self._tensors | tensors, self._columns, self._joints, self._derived)
 
     def clone(self) -> Self:

@@ -112,7 +112,7 @@ class Worlds:
     # -- episodes ----------------------------------------------------------------------------------
 
     def first_states(self, ended: State | None) -> dict[str, Tensor]:
-        """What a new episode of each world begins with, by name; pure.
+        """First values of a new episode of each world, by name; pure.
 
         ended: the last state of the episodes; None if there was none before.
         """

@@ -97,7 +97,7 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
 
 
 def return_measures(s: State, gear: Tensor, limits: Tensor) -> dict[str, Tensor]:
-    """What `return_scores` needs of a state of B worlds with the memory `speed`. All are (B,).
+    """Measures (B,) for `return_scores`, of a state of B worlds with the memory `speed`.
 
     Args:
         s: the state.
@@ -114,7 +114,7 @@ def return_measures(s: State, gear: Tensor, limits: Tensor) -> dict[str, Tensor]
 
 
 def return_scores(record: dict[str, Tensor], dt: float, solved: float) -> Scores:
-    """What B episodes of a task of Gymnasium earned, and what they would cost a robot.
+    """Returns of B episodes of a task of Gymnasium, and what they would cost a robot.
 
     Only the first episode of each world counts, with its last step.
 

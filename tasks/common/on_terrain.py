@@ -25,7 +25,7 @@ Values = dict[str, Tensor]
 
 @dataclass(kw_only=True)
 class OnTerrain(Task):
-    """What a legged task on rough ground has in addition to one on flat ground.
+    """Rough ground for a legged task, in addition to what one on flat ground has.
 
     It stands before that task among the base classes: `class Rough(OnTerrain, Quadruped)`. The task
     has a command in m/s, forward and to the left, and its state a sensor `velocity` (B, 3).

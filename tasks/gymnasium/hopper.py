@@ -72,7 +72,7 @@ class Hopper(Task):
         return self.begin_at(self.rest + self.spread * unit[:, :6], self.spread * unit[:, 6:])
 
     def begin_at(self, qpos, qvel):
-        """What an episode begins with at qpos (n, 6) and qvel (n, 6)."""
+        """First values of an episode at qpos (n, 6) and qvel (n, 6)."""
         return dict(qpos=qpos, qvel=qvel, x=qpos[:, 0].float(), speed=0 * qvel[:, 0].float())
 
     def update(self, s, rng):

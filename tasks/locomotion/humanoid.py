@@ -104,7 +104,7 @@ class Humanoid(Walking):
         return (s.up[:, 2] < UPRIGHT) | (self.height_above_ground(s) < LOW * self.base_height)
 
     def measure(self, s):
-        """Beside those of walking, what wears a robot down, each a mean over its joints."""
+        """Measures of walking, and of what wears a robot down, each a mean over its joints."""
         torque, change = s.span(*self.torques).abs(), s.action - s.previous
         beyond = torch.relu(self.low - s.joint_pos) + torch.relu(s.joint_pos - self.high)
         return super().measure(s) | dict(
@@ -114,6 +114,6 @@ class Humanoid(Walking):
         )
 
     def score(self, record):
-        """Those of walking, and the means of jerk and of joints at full torque or beyond limits."""
+        """Scores of walking; means of jerk, and of joints at full torque or beyond limits."""
         wear = {name: record[name].mean().item() for name in ("jerk", "saturated", "beyond")}
         return walking_scores(record, self.dt, self.gait, TOLERANCE) | wear

@@ -1,4 +1,4 @@
-"""What `task.randomise` changes in B worlds: once per world, and at each restart."""
+"""Randomization of B worlds by `task.randomise`: once per world, and at each restart."""
 
 import math
 from collections.abc import Callable
@@ -167,7 +167,7 @@ class Randomization:
         return self._model_fields(lambda name: drawn[:, block.place[name]], block)
 
     def restart(self, start: Values, rng: Rng) -> Values:
-        """What a task's `start` returned, with all that is drawn anew for each episode."""
+        """Values of a task's `start`, with all that is drawn anew for each episode."""
         if "force" in self.entries:
             start = start | {
                 "force_left": torch.zeros(len(start["qpos"]), dtype=torch.int64, device=self.device)
