@@ -148,19 +148,17 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
 def check_worlds(task: Task, cfg: Config, worlds: int, device: torch.device) -> None:
     """Check, before anything is built, that the worlds and the record of an evaluation fit.
 
-    About what `measure` finds.
+    It is a lower bound, so that the system ends no hopeless training by force: `plan=true` measures
+    what a training takes. A record of samples is checked when its columns are there.
 
     Raises:
         OutOfMemory: they do not.
     """
-    m, episodes, steps = task.mjm, cfg.episodes, cfg.num_steps
+    m, episodes = task.mjm, cfg.episodes
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
     fields = sum(m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields)
-    # Delayed targets: the live ones, those of the worst step, and a copy while they move.
-    delayed = m.nu * (task.actuator.delay * task.substeps + task.actuator.lag)
-    world = 1000 + 16 * (state + m.nsensordata + fields) + 24 * delayed  # bytes
-    sample = 40 * (m.nq + m.nv + task.action_width)  # bytes of a sample of a rollout, at least
-    check_free(f"num_envs={worlds} × num_steps={steps}", worlds * (world + steps * sample), device)
+    world = 1000 + 16 * (state + m.nsensordata + fields)  # bytes
+    check_free(f"num_envs={worlds}", worlds * world, device)
     # Five measures, twice while they are stacked.
     evaluation = episodes * (world + 40 * task.horizon)
     what = f"episodes={episodes} of task.episode={task.episode} s"

@@ -1,7 +1,7 @@
 """Film a checkpoint while its training goes on: `python -m gpusim_rl.commands.film`.
 
-A training starts it, in a process of its own. Its words are the arguments of `attend`, then those
-of play.py.
+A training starts it, in another process. Its words are the arguments of `attend`, then those of
+play.py.
 """
 
 import ctypes

@@ -1,7 +1,6 @@
-"""What `play.py` is asked to do, and whether its keys fit together."""
+"""The mode of `play.py`, and checks that its keys fit together."""
 
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ ONLY = {  # modes that a key is for
     "kind": ("video", "viewer", "web"),
     "level": ("video", "viewer", "web"),
     "compare": ("web",),
-    "host": ("web",),
     "port": ("web",),
     "out": ("evaluate", "grid", "export", "gate", "robot"),
     "video": ("video",),
@@ -131,13 +129,7 @@ def check_web(cfg: dict[str, Any]) -> None:
     for key in ("repro", "video"):
         if cfg[key]:
             raise ValueError(f"{key}= is not shown by mode=web")
-    host, compare = cfg["host"], cfg["compare"]
-    if host is not None and host != "localhost":
-        try:
-            ip_address(host)
-        except ValueError:
-            expected = "expected an address of this machine, such as 127.0.0.1 or 0.0.0.0"
-            raise ValueError(f"host={host!r}: {expected}") from None
+    compare = cfg["compare"]
     if compare is None:
         return
     if not (isinstance(compare, list) and len(compare) == 2 and all(map(is_path, compare))):
@@ -166,12 +158,7 @@ def check_values(cfg: dict[str, Any]) -> None:
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):
         raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    words = {
-        "kind": "a kind of rough ground",
-        "camera": "the name of a camera",
-        "host": "an address",
-    }
-    for key, what in words.items():
+    for key, what in (("kind", "a kind of rough ground"), ("camera", "the name of a camera")):
         if cfg[key] == "" or not isinstance(cfg[key], str | None):
             raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
     size = cfg["size"]

@@ -35,10 +35,20 @@ READINGS = {
 def check_moved(key: str) -> None:
     """ValueError that says what took the place of a key of earlier versions, if it is one."""
     section, _, name = key.rpartition(".")
+    if key == "host":
+        raise ValueError(
+            "host is gone: the page is for this machine alone; "
+            "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
+        )
     if key == "task.delay":
         raise ValueError(
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
             "and robot.actuator.delay delays the motors"
+        )
+    if key == "algo.mirror_coef":
+        raise ValueError(
+            "algo.mirror_coef is gone, and algo.symmetry=loss with it: "
+            "algo.symmetry is one of auto, none, augment, net"
         )
     if key == "compare":
         raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
@@ -48,13 +58,10 @@ def check_moved(key: str) -> None:
 
 
 def check_choice(override: Override, names: list[str]) -> None:
-    """ValueError if the value of a group is not one of the known names."""
-    group = override.key_or_group
-    swept = override.is_sweep_override()
-    values = override.sweep_string_iterator() if swept else [str(override.value())]
-    for value in values:
-        if value not in names:
-            raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
+    """ValueError if the value of a group is none of its names."""
+    group, value = override.key_or_group, str(override.value())
+    if value not in names:
+        raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
 
 
 def check_known(override: Override, base: dict[str, Any]) -> None:

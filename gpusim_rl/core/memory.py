@@ -9,7 +9,7 @@ import torch
 
 
 class OutOfMemory(ValueError):
-    """A configuration needs more memory than there is."""
+    """A configuration that needs more memory than there is."""
 
 
 def check_free(what: str, size: float, device: torch.device) -> None:
@@ -28,7 +28,7 @@ def check_free(what: str, size: float, device: torch.device) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of a CUDA device, or of the machine within its control group's limit."""
+    """Free bytes of a CUDA device, or of the machine within its control group's limit."""
     # an Env refers to itself: only the collector frees it
     gc.collect()
     if device.type == "cuda":
@@ -51,8 +51,8 @@ def out_of_memory_named(worlds: int):
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        is_memory_error = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not is_memory_error and "alloc" not in str(error):
+        of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not of_memory and "alloc" not in str(error):
             raise
         raise OutOfMemory(
             f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"

@@ -91,7 +91,7 @@ class Checkpoints:
             entries = self.manifest()
             manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
         manifest[path.name] = entry
-        keep = {path.name, *kept(manifest)}
+        keep = {path.name, *names_to_keep(manifest)}
         superfluous = manifest.keys() - keep
         # by length first: seven digits come after six
         order = partial(sorted, key=lambda name: (len(name), name))
@@ -212,7 +212,7 @@ def check_size(path: Path) -> None:
         raise ValueError(f"{path} is not a whole checkpoint: it is larger than the memory")
 
 
-def kept(manifest: dict[str, dict[str, Any]]) -> list[str]:
+def names_to_keep(manifest: dict[str, dict[str, Any]]) -> list[str]:
     """Names of the checkpoints that stay: the last three, and the most successful if one is."""
     last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
     evaluated = [name for name in manifest if manifest[name].get("success") is not None]

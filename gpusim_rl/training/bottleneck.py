@@ -1,4 +1,4 @@
-"""What bounds the speed of a training, in one line: simulation, learning, the host or memory."""
+"""The bound of a training's speed, in one line: simulation, learning, the host or memory."""
 
 import resource
 from typing import NamedTuple
@@ -26,7 +26,7 @@ LAUNCHING = 0.9  # share of the time: the GPU waits for the host that launches i
 
 
 class Verdict(NamedTuple):
-    """What bounds the speed, and the line that says so."""
+    """The bound of the speed, and the line that says so."""
 
     bound: str  # simulation, learning, the host or memory
     line: str
@@ -41,7 +41,7 @@ def verdict(
     full: float = 0.0,
     launching: float | None = None,
 ) -> Verdict:
-    """What bounds a training.
+    """Find the bound of a training's speed.
 
     Args:
         shares: of the time: physics, environment, policy, update, and perhaps other.

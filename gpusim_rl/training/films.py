@@ -6,12 +6,12 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from typing import IO, Any
 
 from gpusim_rl.core.paths import PACKAGE, quoted
 from gpusim_rl.core.waiting import waiting
@@ -22,11 +22,13 @@ PATIENCE = 120.0  # s that the end of a training waits for the last film
 
 # Why: docs/decisions/0053-films-never-wait.md
 class Films:
-    """Makes films of checkpoints, one at a time. During training only the newest waits for one.
+    """Makes films of checkpoints: one at a time, and one more checkpoint may wait for its turn.
+
+    An error of the disk or of a film's process costs this film and a line, never the training.
 
     Args:
         path: the run directory; films go to its folder `films`.
-        every: iterations between two; None: no films.
+        every: iterations between two; 0: no films; None: not in this process of several.
         task_code: as in the configuration.
         say: takes a line about a film that fails or is left out.
     """
@@ -38,75 +40,102 @@ class Films:
         self.words = [quoted("run", path), f"seconds={SECONDS}"]
         self.words += [f"task_code={task_code}"] if task_code else []
         self.due: int | None = None  # an iteration whose checkpoint is not written yet
-        self.queue: list[int] = []  # those whose checkpoints are copied
+        self.pending: int | None = None  # one whose checkpoint is copied
         self.made = 0  # the one whose film is being made
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Popen[bytes] | None = None
         self.errors: IO[bytes] | None = None  # what the process writes
-        for copy in self.folder.glob("*.safetensors"):  # of a training that was killed
-            copy.unlink(missing_ok=True)
+        if every is not None:
+            self.attempt(self.take_over)
+
+    def take_over(self) -> None:
+        """Find the films that were due when an earlier training of this run was killed."""
+        copies = iterations(self.folder)
+        self.pending = copies.pop() if copies and self.every else None
+        for i in copies:
+            self.lose(i, "its training was killed")
+        last = max(iterations(self.folder.parent / "checkpoints"), default=0)
+        if self.every and last and not last % self.every:
+            made = (self.pending, *iterations(self.folder, "mp4"))
+            self.due = None if last in made else last
+
+    def attempt(self, step: Callable[..., None], *values: Any) -> None:
+        """Do a step. If it fails, say so in a line, and go on."""
+        try:
+            step(*values)
+        except OSError as error:
+            self.say(f"a film is not made: {error}")
 
     def __call__(self, row: dict[str, float]) -> None:
         """To be called with each row of metrics: it starts what can be started, and never waits."""
+        for step in (self.go_on, self.copy_if_due, self.go_on):
+            self.attempt(step)
         i = int(row["iteration"])
-        self.go_on()
-        if self.copy_if_due() and len(self.queue) > 1:
-            late = self.queue.pop(0)
-            self.say(f"no film of iteration {late}: that of {self.made} takes too long")
-            self.copied(late).unlink(missing_ok=True)
         if self.every and i % self.every == 0:
             if self.due not in (None, i):
                 self.say(f"no film of iteration {self.due}: its checkpoint is not written in time")
             self.due = i  # this checkpoint is written after its row
-        self.go_on()
 
     def go_on(self) -> None:
-        """Take the film that has ended, and start the next one."""
+        """Take the film that has ended, and start the one that waits."""
         if self.process and self.process.poll() is not None:
             self.end()
-        if self.queue and not self.process:
-            self.start(self.queue.pop(0))
+        if self.pending and not self.process:
+            self.start(self.take_pending())
+
+    def take_pending(self) -> int:
+        """The iteration whose checkpoint waits, 0 if none does; then none waits any more."""
+        i, self.pending = self.pending or 0, None
+        return i
 
     def copied(self, i: int) -> Path:
         """The copy of a checkpoint, which is there until its film is made."""
         return self.folder / f"{i:06d}.safetensors"
 
-    def copy_if_due(self) -> bool:
-        """Copy a checkpoint that is due, since training removes its own. Returns whether it did."""
-        if (i := self.due) is None:
-            return False
-        checkpoint = self.folder.parent / "checkpoints" / f"{i:06d}.safetensors"
-        if not checkpoint.exists():  # it is still being written
-            return False
-        self.due = None
+    def copy_if_due(self) -> None:
+        """Copy a checkpoint that is due, since training removes its own."""
+        checkpoint = self.folder.parent / "checkpoints" / f"{self.due or 0:06d}.safetensors"
+        if not self.due or not checkpoint.exists():  # it is still being written
+            return
+        i, self.due = self.due, None
+        self.folder.mkdir(exist_ok=True)
         try:
-            self.folder.mkdir(exist_ok=True)
             shutil.copyfile(checkpoint, self.copied(i))
-        except OSError as error:
-            self.say(f"no film of iteration {i}: {self.folder} cannot be written: {error}")
-            self.copied(i).unlink(missing_ok=True)
-            return False
-        self.queue.append(i)
-        return True
+        except OSError:
+            remove(self.copied(i))
+            raise
+        # the newest wins: a film is to show what is learned by now, and the last one the end
+        if self.pending:
+            self.lose(self.pending, f"that of {self.made} takes too long, and {i} is newer")
+        self.pending = i
+
+    def lose(self, i: int, why: str) -> None:
+        """Say why a film is not made, and remove the copy of its checkpoint."""
+        self.say(f"no film of iteration {i}: {why}")
+        self.clear(i)
+
+    def clear(self, i: int) -> None:
+        """Remove the copy of a checkpoint, and what a process that was killed left of its film."""
+        for file in (self.copied(i), *self.folder.glob(f".{i:06d}.mp4.*")):
+            remove(file)
 
     def start(self, i: int, lowest: bool = True) -> None:
         """Start the film of a copied checkpoint, with the lowest priority."""
-        self.made, self.errors = i, tempfile.TemporaryFile()
+        self.made = i
         copy = self.copied(i)
         film = quoted("video", copy.with_suffix(".mp4"))
-        words = [*self.words, quoted("checkpoint", copy), film]
-        before = os.environ.get("PYTHONPATH")
-        paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [before])])
-        own = {"PYTHONPATH": paths, "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
+        env = {"PYTHONPATH": os.pathsep.join(paths), "LP_NUM_THREADS": "1"}
+        env = os.environ | env | {"CUDA_VISIBLE_DEVICES": ""}
         # -P: no module comes from the working directory
-        line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film"]
-        line += [str(os.getpid()), str(lowest)]
-        self.process = subprocess.Popen(
-            [*line, *words],
-            env=os.environ | own,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-        )
+        line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film", str(os.getpid())]
+        line += [str(lowest), *self.words, quoted("checkpoint", copy), film]
+        self.errors = tempfile.TemporaryFile()
+        try:
+            self.process = Popen(line, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=self.errors)
+        except OSError:  # there is no memory for a process
+            self.errors.close()
+            remove(copy)
+            raise
 
     def end(self) -> None:
         """Clear up after a process that has ended, and say why if it failed."""
@@ -115,14 +144,24 @@ class Films:
         self.process = self.errors = None
         with errors:
             errors.seek(0)
-            lines = errors.read().decode(errors="replace").strip().splitlines()
-        self.copied(self.made).unlink(missing_ok=True)
-        for part in self.folder.glob(f".{self.made:06d}.mp4.*"):  # of a process that was killed
-            part.unlink(missing_ok=True)
-        if process.returncode:
-            why = lines[-1] if lines else f"its process ended with {process.returncode}"
-            why = "it takes too long" if process.returncode == -signal.SIGKILL else why
-            self.say(f"no film of iteration {self.made}: {why.removeprefix('error: ')}")
+            text = errors.read().decode(errors="replace").strip()
+        if code := process.returncode:
+            why = text.rpartition("\n")[2].removeprefix("error: ")
+            why = "it takes too long" if code == -signal.SIGKILL else why
+            self.say(f"no film of iteration {self.made}: {why or f'its process ended with {code}'}")
+        self.clear(self.made)
+
+    def interrupt(self) -> int:
+        """End a film that is being made. Returns its iteration; 0 if there is none."""
+        if self.process and self.process.poll() is not None:
+            self.attempt(self.end)
+        if not (self.process and self.errors):
+            return 0
+        self.process.kill()
+        self.process.wait()
+        self.errors.close()
+        self.process = None
+        return self.made
 
     def finish(self) -> None:
         """Make the films that are still to be made, and end one that takes too long.
@@ -130,32 +169,39 @@ class Films:
         The training is over: so their priority is not lowered any more, and one that is being made
         begins again.
         """
-        self.copy_if_due()
-        if self.process and self.process.poll() is not None:
-            self.end()
-        if self.process and self.errors:
-            self.process.kill()
-            self.process.wait()
-            self.errors.close()
-            self.queue.insert(0, self.made)
-        for i in self.queue:
-            self.start(i, lowest=False)
-            assert self.process
-            with waiting(f"filming iteration {self.made}", self.say):
-                try:
-                    self.process.wait(PATIENCE)
-                except subprocess.TimeoutExpired:
-                    self.process.kill()
-                    self.process.wait()
-            self.end()
-        self.queue.clear()
+        self.attempt(self.make, self.interrupt())
+        self.attempt(self.make, self.take_pending())
+        self.attempt(self.copy_if_due)
+        self.attempt(self.make, self.take_pending())
+
+    def make(self, i: int) -> None:
+        """Make the film of a copied checkpoint, if it is not 0, and wait for it."""
+        if not i:
+            return
+        self.start(i, lowest=False)
+        assert self.process
+        with waiting(f"filming iteration {i}", self.say):
+            try:
+                self.process.wait(PATIENCE)
+            except TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.end()
 
     def stop(self) -> None:
-        """End a film that is being made, and make no other."""
-        while self.queue:
-            self.copied(self.queue.pop()).unlink(missing_ok=True)
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-            self.process.returncode = 0  # it did not fail
-            self.end()
+        """End a film that is being made, and make no other; a line names each that is lost."""
+        lost = filter(None, (self.interrupt(), self.pending, self.due))
+        self.due = self.pending = None
+        for i in lost:
+            self.attempt(self.lose, i, "the training has ended before")
+
+
+def iterations(folder: Path, suffix: str = "safetensors") -> list[int]:
+    """The iterations of a folder's files that are named after one, the newest last."""
+    return sorted(int(x.stem) for x in folder.glob(f"*.{suffix}") if x.stem.isdecimal())
+
+
+def remove(file: Path) -> None:
+    """Remove a file, if it is there."""
+    if file.is_file():
+        file.unlink()

@@ -150,7 +150,7 @@ class Training:
         return last
 
     def success_if_due(self, i: int) -> tuple[Row, float | None]:
-        """What i's row says of success; and success, if all numbers by success are at their end."""
+        """The success in i's row, and again if all numbers by success are at their end."""
         schedule, mean = self.iteration.schedule, self.iteration.env.success
         needed = schedule.needs_evaluation
         due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
@@ -160,8 +160,8 @@ class Training:
             torch.cuda.synchronize(self.iteration.env.device)  # what was launched is training
         with self.stopwatch.paused():
             # one process evaluates, since all must decide by the same number
-            own = self.evaluate(self.iteration) if self.group.rank == 0 else 0.0
-            success = self.group.broadcast(own)
+            success = self.evaluate(self.iteration) if self.group.rank == 0 else 0.0
+            success = self.group.broadcast(success)
         over = schedule.is_over(mean.item())  # at an evaluation, outside the iteration
         schedule.follow(success, mean)
         self.progress.judged = self.progress.mean_return
@@ -202,7 +202,7 @@ class Training:
             if self.bad >= BAD:
                 self.roll_back(i, worst)
             elif self.bad == i == self.cfg.iterations:  # too short to be rolled back
-                raise TrainingFailed(f"every iteration was bad: {self.report(i, worst)}")
+                raise TrainingFailed(f"every iteration was bad: {self.failure_report(i, worst)}")
 
     def log(self, row: Row) -> None:
         """Append a row. If the disk is full, the training goes on and the row waits."""
@@ -221,7 +221,7 @@ class Training:
         Raises:
             TrainingFailed: that was done often enough, or no checkpoint can be read.
         """
-        reason = self.report(i, worst)
+        reason = self.failure_report(i, worst)
         bad = f"{BAD} bad iterations in a row"
         if self.rollbacks >= self.cfg.rollbacks:
             raise TrainingFailed(f"{bad}, after {self.rollbacks} roll-backs: {reason}")
@@ -261,12 +261,12 @@ class Training:
         except OSError as error:
             self.table.say(f"{self.run.path} cannot be written ({error.strerror})")
 
-    def report(self, i: int, worst: torch.Tensor) -> str:
+    def failure_report(self, i: int, worst: torch.Tensor) -> str:
         """Write the report about the worst step. Returns what it says, in a few words."""
-        line, report, tensors = describe(self.iteration.env, worst, i)
+        line, report, tensors = describe_failure(self.iteration.env, worst, i)
         if self.group.rank > 0:
             return line
-        return f"{line}; {write_report(self.run, self.cfg.plain, report, tensors)}"
+        return f"{line}; {write_failure_report(self.run, self.cfg.plain, report, tensors)}"
 
     def enlarge(self, row: Row) -> None:
         """Say which capacity was exceeded. With sim.grow, double it and go on exactly."""
@@ -292,7 +292,7 @@ class Training:
         self.attempt(lambda: self.run.configure(self.cfg.plain | {"resume": None}))
 
 
-def describe(
+def describe_failure(
     env: Env, row: Tensor, iteration: int
 ) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
     """(one line, the entries of report.json, tensors) of the worst step.
@@ -314,7 +314,7 @@ def describe(
     return line, report | {"term": term, "terms": terms}, worst.tensors
 
 
-def write_report(
+def write_failure_report(
     run: Run, cfg: dict[str, Any], report: dict[str, Any], tensors: dict[str, Tensor]
 ) -> str:
     """Write report.json and repro.safetensors. Returns what to tell the user about them."""

@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     free: int  # bytes of the device (of the machine, on the CPU) before anything is built
 
     def bytes(self, worlds: int) -> dict[str, float]:
-        """Of each part."""
+        """Bytes of each part, with so many worlds."""
         return {part: self.constant[part] + self.slope[part] * worlds for part in PARTS}
 
     @property
@@ -79,8 +79,8 @@ def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config,
     cfg, chosen = choose_device_overrides(cfg)
     iteration, cfg = make_fitting(cfg, group, chosen)
     values = flatten(cfg.plain)
-    shown = " ".join(f"{key}={values[key]}" for key in chosen)
-    return iteration, cfg, shown and f"on a GPU: {shown}"
+    line = " ".join(f"{key}={values[key]}" for key in chosen)
+    return iteration, cfg, line and f"on a GPU: {line}"
 
 
 def make_fitting(
@@ -101,13 +101,13 @@ def make_fitting(
     except OutOfMemory as error:
         if "num_envs" not in chosen or group.size > 1:
             raise
-        wanted = str(error)
+        failure = str(error)
     step = group.size * world_multiple(cfg)
     worlds = measure(cfg, group).largest // step * step
     if not 0 < worlds < cfg.num_envs:
-        raise OutOfMemory(wanted)
+        raise OutOfMemory(failure)
     gc.collect()  # what was measured: an Env refers to itself
-    errors.warn(f"warning: {wanted}; so num_envs={worlds}, the most that fit")
+    errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
     cfg = cfg.replace({"num_envs": worlds})
     return make_iteration(cfg, group=group), cfg
 
@@ -176,7 +176,7 @@ def measure_parts(
 def update_bytes(iteration: Iteration, seen: set[int]) -> int:
     """Bytes that an update needs for a while: activations, and two copies of the samples."""
     saved: dict[int, int] = {}
-    most, used = 0, False
+    largest, used = 0, False
 
     def pack(x: Tensor) -> Tensor:
         nonlocal used
@@ -187,13 +187,14 @@ def update_bytes(iteration: Iteration, seen: set[int]) -> int:
         return x
 
     def unpack(x: Tensor) -> Tensor:
-        nonlocal most, used
-        most, used = max(most, sum(n for place, n in saved.items() if place not in seen)), True
+        nonlocal largest, used
+        size = sum(n for place, n in saved.items() if place not in seen)
+        largest, used = max(largest, size), True
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         iteration.update()
-    return most + 2 * held_bytes(iteration.source.record.parts, set())
+    return largest + 2 * held_bytes(iteration.source.record.parts, set())
 
 
 def show(plan: Plan, worlds: int) -> None:

@@ -51,7 +51,7 @@ class Progress:
         return self.changes or not i % (4 * self.every) or self.mean_return > self.judged
 
     def note(self) -> dict[str, str]:
-        """What a checkpoint keeps."""
+        """Entries of a checkpoint's note."""
         return {"return": str(self.mean_return), "judged": str(self.judged)}
 
 
@@ -68,7 +68,7 @@ class Stopwatch:
 
     @contextmanager
     def paused(self):
-        """What is done meanwhile does not count."""
+        """A context whose time does not count."""
         begun = time.perf_counter()
         try:
             yield
@@ -80,9 +80,9 @@ class Stopwatch:
         self.last = time.perf_counter()
 
     def skip(self, *_: object) -> None:
-        """What passed since the last `tick` does not count: the process was stopped meanwhile.
+        """Do not count the time since the last `tick`: the process was stopped meanwhile.
 
-        What was done in that time is lost, too: an iteration at most.
+        Work of that time, an iteration at most, does not count either.
         """
         now = time.perf_counter()
         self.start, self.last = self.start + now - self.last, now

@@ -31,7 +31,7 @@ from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
-from gpusim_rl.deploy.record import Seen
+from gpusim_rl.deploy.record import ReadingSamples
 from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.training import metric_writers
@@ -46,7 +46,7 @@ STOP_EPISODES = 128  # of an evaluation during training
 
 @dataclass(frozen=True)
 class Result:
-    """What a training left behind.
+    """The end of a training: its directory, its scores, and what went wrong.
 
     Args:
         path: the run directory.
@@ -99,7 +99,7 @@ class Trainer:
         self.table = Dashboard(
             title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
         )
-        every = self.cfg.film_every if first else None
+        every = (self.cfg.film_every or 0) if first else None
         self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
@@ -166,7 +166,7 @@ class Trainer:
         if self.group.rank > 0:
             return {}
         seconds, episodes = self.loop.stopwatch.seconds, self.cfg.episodes
-        task, self.seen = self.cfg.task, Seen()
+        task, self.seen = self.cfg.task, ReadingSamples()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
             scores = evaluate(task, self.loop.iteration, evaluation.SEED, episodes, self.seen)
@@ -203,7 +203,7 @@ class Trainer:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 
     def result(self, **values: Any) -> Result:
-        """What is known of the training now."""
+        """The result of the training as it is now."""
         failure = self.loop.checkpoint_writer.failed
         return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
 
@@ -213,7 +213,7 @@ def evaluate(
     iteration: Iteration,
     seed: int,
     episodes: int,
-    watch: Seen | None = None,
+    watch: ReadingSamples | None = None,
     *,
     task: Task | None = None,
 ) -> Scores:

@@ -1,4 +1,4 @@
-"""What stands in the pictures of a film: the command, and how fast the robot is."""
+"""The text in the pictures of a film: the command, and how fast the robot is."""
 
 import functools
 import textwrap
@@ -40,7 +40,7 @@ class Caption:
         travels = first is not None and mujoco.mjtJoint(int(model.jnt_type[first])) in kinds
         self.body = int(model.jnt_bodyid[first]) if travels else None
         self.command, self.names = command, self.named(about or {"names": ()})
-        self.shown = plain_columns(about or {"names": ()})
+        self.columns = plain_columns(about or {"names": ()})
         self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
 
     @staticmethod
@@ -55,7 +55,7 @@ class Caption:
         parts = []
         if self.command:
             values = self.command(t)
-            pairs = zip(self.names, values[self.shown], strict=False)
+            pairs = zip(self.names, values[self.columns], strict=False)
             parts.append("   ".join(f"{name} {x:.2f} {unit}" for (name, unit), x in pairs))
         if position is not None and self.body is not None:
             parts.append(f"speed {self.speed(t, position):.2f} m/s")

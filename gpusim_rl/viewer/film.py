@@ -52,17 +52,17 @@ def film(
     first = next(frames)
     worlds = len(first[1]) if first[1].ndim > 1 else 1
     small = 2 if path.suffix.lower() == ".gif" else 1
-    own = (WALL, WALL) if worlds > 1 else (WIDTH, HEIGHT)
+    usual = (WALL, WALL) if worlds > 1 else (WIDTH, HEIGHT)
     side, rate = math.ceil(math.sqrt(worlds)), FPS / small
-    width, height = (x // side // 2 * 2 for x in size or [x // small for x in own])
+    width, height = (x // side // 2 * 2 for x in size or [x // small for x in usual])
     view = view or ("above" if worlds > 1 else None)
     with (
         contextlib.closing(Camera(model, height, width, view)) as camera,
         open_video(path, rate) as video,
     ):
-        shown = pictures(camera, sampled(chain([first], frames), rate), show_world, caption)
+        images = pictures(camera, sampled(chain([first], frames), rate), show_world, caption)
         for _ in counted(round(seconds * rate), f"filming {path}"):
-            video.append_data(next(shown))
+            video.append_data(next(images))
 
 
 def sampled(frames: Frames, rate: float) -> Frames:

@@ -1,4 +1,4 @@
-"""The body of a model that shows a command, and what a stranger's file says of it."""
+"""The body of a model that shows a command, and checks of a stranger's file that describes one."""
 
 import math
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ def check_command(about: Mapping[str, Any] | None, model: Any, path: Path) -> No
 
 
 def fault_of(about: Mapping[str, Any], model: Any) -> str:
-    """What is wrong with a command; empty if nothing is."""
+    """The fault of a command's description in one line; empty if it has none."""
     count, trained = len(about["names"]), about["trained"]
     for key in ("names", "units"):
         words = about.get(key, [])
@@ -143,18 +143,22 @@ def command_arrow(
     Returns:
         None if the command is no velocity of a free base, or a small one.
     """
+    import mujoco
+
     base = free_base(data.model)
     if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not base:
         return None
-    ends = np.abs([about["trained"][end][:2] for end in ("low", "high")])
-    asked = np.asarray(command[:2], float)
-    if np.linalg.norm(asked) < 0.02 * (most := float(ends.max())):
+    largest = float(np.abs([about["trained"][end][:2] for end in ("low", "high")]).max())
+    velocity = np.array([*command[:2], 0.0], float)
+    # `<=`: both are 0 of a policy that only turns
+    if np.linalg.norm(velocity) <= 0.02 * largest:
         return None
-    x, y = data.xmat[base.body].reshape(3, 3)[:2, 0]
-    ahead = np.array([x, y]) / max(float(np.hypot(x, y)), 1e-9)
-    level = asked[0] * ahead + asked[1] * np.array([-ahead[1], ahead[0]])
+    turn, level = np.zeros(4), np.zeros(3)
+    x, y = data.xmat[base.body][[0, 3]]  # the base's x axis, seen from above
+    mujoco.mju_axisAngle2Quat(turn, np.array([0.0, 0.0, 1.0]), np.arctan2(y, x))
+    mujoco.mju_rotVecQuat(level, velocity, turn)
     start = data.xpos[base.body] + [0, 0, 0.9 * reach]
-    return start, start + 1.5 * reach / most * np.array([*level, 0.0])
+    return start, start + 1.5 * reach / largest * level
 
 
 def leaning(rotation: np.ndarray, spin: float, lean: float, towards: float) -> np.ndarray:
@@ -168,9 +172,7 @@ def leaning(rotation: np.ndarray, spin: float, lean: float, towards: float) -> n
     """
     import mujoco
 
-    turn, tilt, both, result = np.zeros((4, 4))
-    mujoco.mju_axisAngle2Quat(turn, np.array([0.0, 0.0, 1.0]), spin)
-    mujoco.mju_axisAngle2Quat(tilt, np.array([np.cos(towards), np.sin(towards), 0.0]), lean)
-    mujoco.mju_mulQuat(both, tilt, turn)
-    mujoco.mju_mulQuat(result, rotation, both)
+    turn, result = np.zeros((2, 4))
+    mujoco.mju_euler2Quat(turn, np.array([towards, lean, spin - towards]), "zxz")
+    mujoco.mju_mulQuat(result, rotation, turn)
     return result

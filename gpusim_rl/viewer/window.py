@@ -44,7 +44,7 @@ class Keys:
 
     @property
     def help(self) -> str:
-        """What the keys do."""
+        """A line that says which key does what."""
         keys = ("arrows up and down", "comma and full stop", "arrows left and right")
         moved = [f"{pair}: {name}" for pair, name in zip(keys, self.names, strict=False)]
         moved += ["space: back"] if moved else []
@@ -157,10 +157,10 @@ def tour(about: Mapping[str, Any], seconds: float) -> Command:
         for i in plain_columns(about)
         for end in (high, low)
     ] or [center.copy(), center.copy()]
-    for place, lean, most in rotations(about):
+    for place, lean, largest_spin in rotations(about):
+        spin = min(1.0, 0.8 * largest_spin)
         for i, end in enumerate(ends):
             # Both directions differ from one stop to the next.
-            spin = min(1.0, 0.8 * most)
             end[place] = leaning(center[place], (-1) ** i * spin, 0.8 * lean, 2.0 * i)
     stops = [center, *ends]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]

@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.target import fixed_command
-from gpusim_rl.web.controls import SPEEDS, Controls, Request, Sliders
+from gpusim_rl.web.controls import SPEEDS, Controls, Requests, Sliders
 from gpusim_rl.web.pace import Every, Pace
-from gpusim_rl.web.policy_panel import Shown, known_runs
+from gpusim_rl.web.policy_panel import PolicyPanel, run_choices
 from gpusim_rl.web.requirements import check_versions
-from gpusim_rl.web.server import LOOPBACK, PORT, is_loopback, open_server, quiet
+from gpusim_rl.web.server import PORT, open_server, quiet
 
 PICTURE, READ, LOOK = 1 / 30, 0.25, 2.0  # s between pictures, numbers, and looks for checkpoints
 SELDOM = 0.2  # s between pictures of a simulation that is behind real time
@@ -30,16 +30,13 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
         words: run directories or .onnx files, one or two.
         parent: id of the parent process when this one began.
     """
-    host = cfg["host"] or LOOPBACK
     with errors.one_line_errors(), check_versions():
-        server, address = open_server(host, PORT if cfg["port"] is None else cfg["port"])
+        server, address = open_server(PORT if cfg["port"] is None else cfg["port"])
     try:
         with errors.one_line_errors():
             web = Web(cfg, words, server)
-        if not is_loopback(host):
-            errors.warn(f"warning: whoever reaches {host} can open this page and steer")
-        shown = errors.printable(" and ".join(words))
-        print(f"open {address} (Ctrl-C ends it): {shown}", flush=True)
+        policies = errors.printable(" and ".join(words))
+        print(f"open {address} (Ctrl-C ends it): {policies}", flush=True)
         web.loop(parent)
         print("ended with the process that started it")
     except KeyboardInterrupt:
@@ -54,93 +51,89 @@ class Web:
     """The page, and the loop that steps what it shows. The arguments are those of `serve`."""
 
     def __init__(self, cfg: dict[str, Any], words: list[str], server: Any):
-        self.requests: SimpleQueue[Request] = SimpleQueue()
+        self.requests = Requests()
         self.server, self.pace = server, Pace()
         self.policies = [
-            Shown(word, cfg, server, name) for name, word in zip("ab", words, strict=False)
+            PolicyPanel(word, cfg, server, name) for name, word in zip("ab", words, strict=False)
         ]
         command = cfg["command"] or []
-        for shown in self.policies:
-            fixed_command(shown.rollout.about, command)
+        for panel in self.policies:
+            fixed_command(panel.rollout.about, command)
         self.sliders = Sliders(server, self.requests, command, cfg["seconds"])
-        worlds = max(shown.rollout.worlds for shown in self.policies)
+        worlds = max(panel.rollout.worlds for panel in self.policies)
         self.controls = Controls(server, self.requests, worlds, self.restart, self.push)
-        choices, compares = known_runs(words), len(words) > 1
-        for shown in self.policies:
-            shown.add_controls(f"Policy {shown.name}" if compares else "Policy", choices)
-            self.on_choice(shown)
+        choices, put = run_choices(words), self.requests.put
+        for panel in self.policies:
+            panel.add_controls(f"Policy {panel.name}" if len(words) > 1 else "Policy", choices)
+            panel.pick.on_update(lambda _, panel=panel: put(lambda: self.change_run(panel)))
+            panel.iteration.on_update(
+                lambda _, panel=panel: put(lambda: self.change_checkpoint(panel))
+            )
         self.arrange()
-        # wakes the loop
-        server.on_client_connect(lambda _: self.requests.put(lambda: None))
-
-    def on_choice(self, shown: Shown) -> None:
-        """Let the choice of a run and of a checkpoint be requests."""
-        put = self.requests.put
-        shown.pick.on_update(lambda _: put(lambda: self.change_run(shown)))
-        shown.iteration.on_update(lambda _: put(lambda: self.change_checkpoint(shown)))
+        server.on_client_connect(lambda _: put(lambda: None))  # wakes the loop
 
     def arrange(self) -> None:
         """Put robots side by side, have their sliders, and set the camera of a new page."""
-        if len(self.policies) > 1:
-            first, second = (shown.scene.reach for shown in self.policies)
-            self.policies[1].move(np.array([0.0, 1.6 * (first + second)]))
-        self.sliders.rebuild([shown.rollout.about for shown in self.policies])
-        scenes = [shown.scene for shown in self.policies]
+        scenes = [panel.scene for panel in self.policies]
+        if len(scenes) > 1:
+            self.policies[1].move(np.array([0.0, 1.6 * sum(scene.reach for scene in scenes)]))
+            scenes = [panel.scene for panel in self.policies]
+        self.sliders.rebuild([panel.rollout.about for panel in self.policies])
         places = np.concatenate([scene.places for scene in scenes])
-        wide = float(np.ptp(places, axis=0).max()) + 3.0 * max(scene.reach for scene in scenes)
-        middle = places.mean(0) - places[self.controls.followed or 0]
+        width = float(np.ptp(places, axis=0).max()) + 3.0 * max(scene.reach for scene in scenes)
+        center = places.mean(0) - places[self.controls.followed or 0]
         camera = self.server.initial_camera
-        camera.look_at, camera.position = middle, middle + wide * np.array([0.75, -0.75, 0.5])
+        camera.look_at, camera.position = center, center + width * np.array([0.75, -0.75, 0.5])
 
     # -- what pages ask for ------------------------------------------------------------------------
 
     def restart(self) -> None:
         """Begin new episodes."""
-        for shown in self.policies:
-            shown.rollout.restart()
-            shown.begin()
-
-    def push(self, velocity: np.ndarray) -> None:
-        """Push all robots."""
-        for shown in self.policies:
-            shown.rollout.push(velocity)
-
-    def change_run(self, shown: Shown) -> None:
-        """Show the run that was chosen; if that fails, say why, and go on with the old one."""
-        word = shown.words[shown.pick.value]
-        if word == shown.word:
-            return
-        shown.note.value = "loading"
-        try:
-            shown.open(word)
-        except (ValueError, OSError) as error:
-            shown.say(str(error))
-            shown.pick.value = shown.label
-            return
-        finally:
-            gc.collect()  # an environment refers to itself, and keeps memory and threads
-        shown.iteration.options = shown.checkpoints()
-        shown.show_checkpoint()
-        shown.note.value = ""
+        for panel in self.policies:
+            panel.rollout.restart()
         self.restart_time()
-        self.arrange()
 
     def restart_time(self) -> None:
         """Let all policies go on from the same time."""
-        for shown in self.policies:
-            shown.begin()
+        for panel in self.policies:
+            panel.begin()
 
-    def change_checkpoint(self, shown: Shown) -> None:
+    def push(self, velocity: np.ndarray) -> None:
+        """Push all robots."""
+        for panel in self.policies:
+            panel.rollout.push(velocity)
+
+    def change_run(self, panel: PolicyPanel) -> None:
+        """Show the run that was chosen; if that fails, say why, and go on with the old one."""
+        word = panel.words[panel.pick.value]
+        if word == panel.word:
+            return
+        panel.note.value = "loading"
+        try:
+            panel.open(word)
+        except (ValueError, OSError) as error:
+            panel.say(str(error))
+            panel.pick.value = panel.label
+            return
+        finally:
+            gc.collect()  # an environment refers to itself, and keeps memory and threads
+        panel.iteration.options = panel.checkpoints()
+        panel.show_checkpoint()
+        panel.note.value = ""
+        self.restart_time()
+        self.arrange()
+
+    def change_checkpoint(self, panel: PolicyPanel) -> None:
         """Let the policy of the chosen checkpoint act; if that fails, say why, and go on."""
-        if shown.iteration.value == shown.acting:
+        if panel.iteration.value == panel.acting:
             return
         try:
-            shown.load_checkpoint(shown.iteration.value)
-            if shown.ppo:
-                shown.note.value = f"after {shown.ppo.iterations} iterations"
+            panel.load_checkpoint(panel.iteration.value)
+            if panel.ppo:
+                panel.note.value = f"after {panel.ppo.iterations} iterations"
         except (ValueError, OSError) as error:
-            shown.say(str(error))
-            shown.show_checkpoint()
+            panel.say(str(error))
+            panel.show_checkpoint()
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -150,22 +143,21 @@ class Web:
         picture, seldom, read, look = map(Every, (PICTURE, SELDOM, READ, LOOK))
         while os.getppid() == parent:
             if look.passed():
-                for shown in self.policies:
-                    shown.look_for_checkpoints()
+                for panel in self.policies:
+                    panel.look_for_checkpoints()
             wait = 0.0 if self.controls.steps else self.pace.wait() if self.going() else IDLE
-            asked = self.answer(wait)
+            answered = self.answer(wait)
             stepped = self.controls.steps > 0 or (self.going() and self.pace.wait() <= 0)
             if stepped:
                 self.step()
             elif not self.going():
                 self.pace = Pace()
-            if not (asked or stepped):
+            if not (answered or stepped):
                 continue
-            drawn = seldom if self.pace.late() else picture
-            now = not self.going()  # nothing is drawn after this
-            if drawn.passed() or now:
+            last = not self.going()  # nothing is drawn after this
+            if (seldom if self.pace.late() else picture).passed() or last:
                 self.draw()
-            if read.passed() or now:
+            if read.passed() or last:
                 self.show_numbers()
 
     def going(self) -> bool:
@@ -182,38 +174,41 @@ class Web:
             self.requests.get()()
         return True
 
+    @property
+    def time(self) -> float:
+        """Simulated time [s] of the policy that is behind."""
+        return min(panel.time for panel in self.policies)
+
     def step(self) -> None:
         """One control step of the policies whose time it is."""
-        before = min(shown.time for shown in self.policies)
-        for shown in self.policies:
-            if shown.time > before + 1e-9:
+        before = self.time
+        for panel in self.policies:
+            if panel.time > before + 1e-9:
                 continue
             try:
-                shown.step(self.sliders.command(shown.rollout.about, shown.time))
+                panel.step(self.sliders.command(panel.rollout.about, panel.time))
             except ValueError as error:  # of a stranger's file
-                shown.say(str(error))
-                shown.rollout.restart()
+                panel.say(str(error))
+                panel.rollout.restart()
                 if not self.controls.paused:
                     self.controls.toggle()
                 break
         self.controls.steps = max(0, self.controls.steps - 1)
-        after = min(shown.time for shown in self.policies)
-        self.pace.stepped(after - before, SPEEDS[self.controls.speed.value])
+        self.pace.stepped(self.time - before, SPEEDS[self.controls.speed.value])
 
     def draw(self) -> None:
         """Draw all robots."""
         followed, first = self.controls.followed, self.policies[0].scene
-        for shown in self.policies:
-            command = self.sliders.command(shown.rollout.about, shown.time)
-            shown.scene.draw(min(followed or 0, shown.rollout.worlds - 1), command)
+        for panel in self.policies:
+            command = self.sliders.command(panel.rollout.about, panel.time)
+            panel.scene.draw(min(followed or 0, panel.rollout.worlds - 1), command)
         first.follow(None if followed is None else min(followed, len(first.places) - 1))
-        for shown in self.policies[1:]:
-            shown.scene.move(first.offset)
+        for panel in self.policies[1:]:
+            panel.scene.move(first.offset)
 
     def show_numbers(self) -> None:
         """Write times and poses, and draw the plots."""
-        paused, speed = self.controls.paused, f"{self.pace.rate():.2f} × real time"
-        at = min(shown.time for shown in self.policies)
-        self.controls.state.value = f"{at:.2f} s, {'paused' if paused else speed}"
-        for shown in self.policies:
-            shown.show_numbers(self.controls.followed or 0)
+        state = "paused" if self.controls.paused else f"{self.pace.rate():.2f} × real time"
+        self.controls.state.value = f"{self.time:.2f} s, {state}"
+        for panel in self.policies:
+            panel.show_numbers(self.controls.followed or 0)

@@ -1,4 +1,4 @@
-"""The controls of the web page: what is asked for, and plots of how it goes.
+"""The controls of the web page: requests of its users, and plots of how it goes.
 
 All open pages share them. A control's callback only puts a request into a queue; whoever steps
 the robots takes it out. No text of a stranger's file is shown as Markdown or HTML.
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,16 +22,17 @@ DIRECTIONS = {"+x": (1, 0), "-x": (-1, 0), "+y": (0, 1), "-y": (0, -1)}
 TURNS = ("turn", "lean", "lean towards")  # [rad], instead of the four numbers of a rotation
 PLOTTED = 150  # points of a plot
 LONGEST = 48  # characters of a name
-MOST = 40  # sliders
+SLIDERS = 40  # at most
 COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()
 
 Request = Callable[[], None]
+Requests = SimpleQueue[Request]
 
 
-def short(text: str, longest: int = LONGEST) -> str:
-    """A text of a stranger's file as the page shows it: one line, of so many characters."""
+def short(text: str, length: int = LONGEST) -> str:
+    """A text of a stranger's file as the page shows it: a line of at most `length` characters."""
     text = printable(" ".join(text[:10000].split()))
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 class Controls:
@@ -40,14 +41,14 @@ class Controls:
     Args:
         server: a viser.ViserServer.
         requests: takes what is to be done between two steps.
-        worlds: the most robots of a policy.
+        worlds: the largest number of robots of a policy.
         restart, push: what the buttons do; a push takes a velocity (2,) [m/s].
     """
 
     def __init__(
         self,
         server: Any,
-        requests: "SimpleQueue[Request]",
+        requests: Requests,
         worlds: int,
         restart: Request,
         push: Callable[[np.ndarray], None],
@@ -63,15 +64,8 @@ class Controls:
             direction = gui.add_button_group("direction", tuple(DIRECTIONS))
         with gui.add_folder("Camera"):
             self.follow = gui.add_checkbox("follow", True)
-            self.robot = gui.add_slider(
-                "robot",
-                0,
-                max(1, worlds - 1),
-                1,
-                middle(worlds),
-                visible=worlds > 1,
-                hint="that is followed",
-            )
+            first, how = central_world(worlds), {"visible": worlds > 1, "hint": "that is followed"}
+            self.robot = gui.add_slider("robot", 0, max(1, worlds - 1), 1, first, **how)
         self.pause.on_click(lambda _: requests.put(self.toggle))
         others.on_click(
             lambda event: requests.put(restart if event.target.value == "reset" else self.step_once)
@@ -101,14 +95,24 @@ class Controls:
         return int(self.robot.value) if self.follow.value else None
 
 
-def middle(worlds: int) -> int:
-    """The world in the middle of a square of them."""
+def central_world(worlds: int) -> int:
+    """The number of the world at the center of a square of them."""
     side = math.ceil(math.sqrt(worlds))
     return min(worlds // 2 + side // 2, worlds - 1) if worlds > 2 else 0
 
 
+class Number(NamedTuple):
+    """A number of a command that has a slider."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    first: float  # before the slider is moved
+
+
 class Sliders:
-    """The command that policies are given: a tour of it until a slider is moved.
+    """The command that policies get: a tour of it until a slider is moved.
 
     Args:
         server: a viser.ViserServer.
@@ -117,13 +121,7 @@ class Sliders:
         seconds: length of a tour [s].
     """
 
-    def __init__(
-        self,
-        server: Any,
-        requests: "SimpleQueue[Request]",
-        fixed: Sequence[float],
-        seconds: float,
-    ):
+    def __init__(self, server: Any, requests: Requests, fixed: Sequence[float], seconds: float):
         self.gui, self.requests, self.seconds = server.gui, requests, seconds
         self.fixed = np.array(fixed, float)
         self.folder = server.gui.add_folder("Command")
@@ -136,21 +134,24 @@ class Sliders:
         for slider in self.sliders.values():
             slider.remove()
         self.sliders = {}
-        ranges: dict[str, tuple[str, float, float, float]] = {}
+        union: dict[str, Number] = {}
         for about in abouts:
-            for i, (name, unit, low, high, first) in enumerate(numbers(about)):
+            for i, x in enumerate(numbers(about)):
                 if len(self.fixed) > i and not rotations(about):
-                    first = float(np.clip(self.fixed[i], low, high))
-                _, least, most, begun = ranges.get(name, (unit, low, high, first))
-                ranges[name] = (unit, min(low, least), max(high, most), begun)
-        self.folder.visible = bool(ranges)
-        for name, (unit, low, high, first) in [*ranges.items()][:MOST]:
-            label = f"{short(name)} [{short(unit)}]"
-            low, high, step = (float(f"{x:.4g}") for x in (low, high, max(high - low, 1e-7) / 100))
-            high, first = max(high, low + step), min(max(first, low), max(high, low + step))
+                    x = x._replace(first=float(np.clip(self.fixed[i], x.low, x.high)))
+                before = union.get(x.name, x)
+                low, high = min(x.low, before.low), max(x.high, before.high)
+                union[x.name] = x._replace(low=low, high=high, first=before.first)
+        self.folder.visible = bool(union)
+        for x in [*union.values()][:SLIDERS]:
+            label = f"{short(x.name)} [{short(x.unit)}]"
+            ends = (x.low, x.high, max(x.high - x.low, 1e-7) / 100)
+            low, high, step = (float(f"{y:.4g}") for y in ends)
+            high = max(high, low + step)
+            first = min(max(x.first, low), high)
             with self.folder:
-                self.sliders[name] = self.gui.add_slider(label, low, high, step, first)
-            self.sliders[name].on_update(lambda _: self.requests.put(self.take_over))
+                self.sliders[x.name] = self.gui.add_slider(label, low, high, step, first)
+            self.sliders[x.name].on_update(lambda _: self.requests.put(self.take_over))
 
     def take_over(self) -> None:
         """Let the sliders say the command."""
@@ -166,41 +167,41 @@ class Sliders:
             return tour(about, self.seconds)(t % self.seconds)
         if len(self.fixed) == len(about["names"]):
             return self.fixed
-        rows = numbers(about)
-        low, high, first = (np.array([row[i] for row in rows]) for i in (2, 3, 4))
-        values = [self.sliders[row[0]].value if row[0] in self.sliders else None for row in rows]
-        asked = np.where([v is None for v in values], first, [v or 0.0 for v in values])
-        asked, values = asked.clip(low, high), np.zeros(len(about["names"]))
-        places, left = {x.columns.start: x.columns for x in rotations(about)}, iter(asked)
-        for i in sorted([*plain_columns(about), *places]):
-            if i in places:
-                center = np.array(about["center"][places[i]], float)
-                values[places[i]] = leaning(center, *(next(left) for _ in TURNS))
-            else:
-                values[i] = next(left)
-        return values
+        command = np.zeros(len(about["names"]))
+        for columns, parts in by_columns(about):
+            values = [self.value(x) for x in parts]
+            if len(parts) > 1:
+                center = np.array(about["center"][columns], float)
+                values = leaning(center, *values).tolist()
+            command[columns] = values
+        return command
+
+    def value(self, x: Number) -> float:
+        """A number in its range: that of its slider, if it has one."""
+        slider = self.sliders.get(x.name)
+        return float(np.clip(slider.value if slider else x.first, x.low, x.high))
 
 
-def numbers(about: Mapping[str, Any]) -> list[tuple[str, str, float, float, float]]:
-    """Name, unit, least, largest and first value of each number that a command has a slider for."""
-    if not about:
-        return []
+def numbers(about: Mapping[str, Any]) -> list[Number]:
+    """The numbers of a command that have a slider, in the order of its columns."""
+    return [x for _, parts in by_columns(about) for x in parts] if about else []
+
+
+def by_columns(about: Mapping[str, Any]) -> list[tuple[slice, list[Number]]]:
+    """Columns of a command with their numbers: one of a column, or the TURNS of a rotation."""
     low, high = about["trained"]["low"], about["trained"]["high"]
     center = about.get("center") or [0.0] * len(low)
-    units = [*about.get("units", ()), *[""] * len(low)][: len(low)]
-    rows = [
-        (str(name), str(unit), float(a), float(b), float(np.clip(c, min(a, b), max(a, b))))
-        for name, unit, a, b, c in zip(about["names"], units, low, high, center, strict=True)
-    ]
-    columns = {i: [rows[i]] for i in plain_columns(about)}
-    for count, (place, lean, spin) in enumerate(rotations(about), 1):
+    units = [*about.get("units", ()), *[""] * len(low)]
+    parts: list[tuple[slice, list[Number]]] = []
+    for i in plain_columns(about):
+        first = float(np.clip(center[i], low[i], high[i]))
+        name, unit = str(about["names"][i]), str(units[i])
+        parts.append((slice(i, i + 1), [Number(name, unit, float(low[i]), float(high[i]), first)]))
+    for count, (columns, lean, spin) in enumerate(rotations(about), 1):
+        lows, highs = (-spin, 0.0, -math.pi), (spin, lean, math.pi)
         names = [f"{name} {count}" if count > 1 else name for name in TURNS]
-        spans = ((-spin, spin), (0.0, lean), (-math.pi, math.pi))
-        columns[place.start] = [
-            (name, "rad", float(low), float(high), 0.0)
-            for name, (low, high) in zip(names, spans, strict=True)
-        ]
-    return [row for i in sorted(columns) for row in columns[i]]
+        parts.append((columns, [*map(Number, names, ["rad"] * 3, lows, highs, [0.0] * 3)]))
+    return sorted(parts, key=lambda part: part[0].start)
 
 
 class Plot:

@@ -20,8 +20,8 @@ PERIOD = 0.1  # s between two points of a plot
 TRACKED = ("error", "distance", "angle")  # in names of measures that tell how a command is followed
 
 
-class Shown:
-    """A policy of a run or a file, with the scene and the controls of its own.
+class PolicyPanel:
+    """A policy of a run or a file, with its scene and its controls.
 
     Args:
         word: a run directory or an .onnx file.
@@ -90,11 +90,11 @@ class Shown:
         self.acting = name
 
     def first_checkpoint(self, path: str | None) -> str:
-        """What the page calls checkpoint= of the command line: its name, if the run has it."""
+        """The page's name of checkpoint= of the command line, short if it is of the run."""
         if not path or not self.run:
             return LAST
-        own = Path(path).resolve().parent == self.run.checkpoints.path.resolve()
-        return Path(path).stem if own else tail(path)
+        inside = Path(path).resolve().parent == self.run.checkpoints.path.resolve()
+        return Path(path).stem if inside else tail(path)
 
     def checkpoints(self) -> tuple[str, ...]:
         """Names of the run's checkpoints, the newest first."""
@@ -102,7 +102,7 @@ class Shown:
         return (LAST, *(path.stem for path in reversed(saved)))
 
     def add_controls(self, title: str, choices: list[str]) -> None:
-        """Add the choice of a run and a checkpoint, what is known of the robot, and plots."""
+        """Add the choice of a run and a checkpoint, the pose of the robot, and plots."""
         gui, self.words = self.server.gui, labelled(choices)
         with gui.add_folder(title) as self.folder:
             self.pick = gui.add_dropdown("run", tuple(self.words), initial_value=self.label)
@@ -115,7 +115,7 @@ class Shown:
 
     @property
     def label(self) -> str:
-        """What the page calls this run or file."""
+        """The page's name of this run or file."""
         return next(label for label, word in self.words.items() if word == self.word)
 
     def offers(self, *chosen: str) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def tracked(measures: dict[str, float]) -> dict[str, float]:
     return {name: measures[name] for name in names or [*measures][:6]}
 
 
-def known_runs(words: list[str]) -> list[str]:
+def run_choices(words: list[str]) -> list[str]:
     """These runs and files, then the newest runs beside them and under runs/."""
     roots = {Path("runs"), *(Path(word).parent for word in words if not player.is_file(word))}
     runs = {

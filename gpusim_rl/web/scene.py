@@ -1,4 +1,4 @@
-"""What the web page shows of a rollout: its robots, their targets and their ground."""
+"""A rollout on the web page: its robots, their targets and their ground."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from gpusim_rl.viewer.offscreen import whole
 from gpusim_rl.viewer.target import command_arrow
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
-SHOWN_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
+VISIBLE_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
 SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture
 ORANGE = (255, 178, 0)
 
@@ -48,8 +48,8 @@ class Scene:
         view = whole(model, self.data)
         self.reach, self.center = view.distance / 2.5, view.lookat.copy()  # [m]
         self.frame = self.scene.add_frame(root, show_axes=False)
-        shown = (model.geom_group < SHOWN_GROUPS) & (colors(model)[:, 3] > 0)
-        drawn: list[int] = np.flatnonzero(shown).tolist()
+        visible = (model.geom_group < VISIBLE_GROUPS) & (colors(model)[:, 3] > 0)
+        drawn: list[int] = np.flatnonzero(visible).tolist()
         fixed = [g for g in drawn if model.geom_bodyid[g] == 0]
         self.boxes = [g for g in fixed if model.geom_type[g] == BOX]
         self.places = grid(n, self.spacing(), place)
@@ -80,6 +80,8 @@ class Scene:
         """Add the geoms of a body. ValueError if one has a shape that cannot be drawn."""
         model, n = self.model, self.rollout.worlds
         for g in (g for g in geoms if self.ground and model.geom_type[g] == PLANE):
+            turn = np.zeros(4)
+            mujoco.mju_mat2Quat(turn, self.data.geom_xmat[g])
             self.scene.add_grid(
                 f"{self.root}/plane{g}",
                 infinite_grid=True,
@@ -89,7 +91,7 @@ class Scene:
                 plane_opacity=1.0,
                 shadow_opacity=0.25,
                 position=self.data.geom_xpos[g],
-                wxyz=quaternion(self.data.geom_xmat[g]),
+                wxyz=turn,
             )
         solid = [g for g in geoms if model.geom_type[g] != PLANE]
         for i, group in enumerate(group_geoms_by_visual_compat(model, solid)):
@@ -122,32 +124,39 @@ class Scene:
         """(3,) the point that a camera follows in a world, of `self.data` [m]."""
         return self.data.xpos[self.tracked] + self.places[world]
 
-    def draw(self, shown: int, command: np.ndarray | None) -> None:
-        """Draw all worlds as they are now, and a command (n,) as an arrow over one's robot."""
-        n, model, qpos = self.rollout.worlds, self.model, self.rollout.qpos()
-        pos, quat, boxes = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4)), {}
-        for world in sorted(range(n), key=lambda world: world == shown):  # that one comes last
+    def draw(self, last: int, command: np.ndarray | None) -> None:
+        """Draw all worlds as they are now, and a command (n,) as an arrow over the robot of `last`.
+
+        `self.data` has that world's state afterwards.
+        """
+        n, model, data, boxes = self.rollout.worlds, self.model, self.data, self.boxes
+        pos, quat = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4))
+        places, turns, sizes = (np.zeros((n, len(boxes), k)) for k in (3, 4, 3))
+        qpos = self.rollout.qpos()
+        for world in sorted(range(n), key=lambda world: world == last):
             self.rollout.show_world(world)
-            self.data.qpos[:] = qpos[world]
-            mujoco.mj_kinematics(model, self.data)
-            pos[world], quat[world] = self.data.xpos + self.places[world], self.data.xquat
-            boxes[world] = self.posed_boxes(world)
+            data.qpos[:] = qpos[world]
+            mujoco.mj_kinematics(model, data)
+            pos[world], quat[world] = data.xpos + self.places[world], data.xquat
+            places[world] = data.geom_xpos[boxes] + self.places[world]
+            for turn, g in zip(turns[world], boxes, strict=True):
+                mujoco.mju_mat2Quat(turn, data.geom_xmat[g])
+            sizes[world] = 2 * model.geom_size[boxes]
         for body, handle in self.meshes:
             send(handle, "batched_positions", pos[:, body])
             send(handle, "batched_wxyzs", quat[:, body])
         if self.box_handle:
-            names = ("batched_positions", "batched_wxyzs", "batched_scales")
-            columns = zip(*(boxes[world] for world in range(n)), strict=True)
-            for name, values in zip(names, columns, strict=True):
-                send(self.box_handle, name, np.concatenate(values))
-        self.point(shown, command)
+            send(self.box_handle, "batched_positions", places.reshape(-1, 3))
+            send(self.box_handle, "batched_wxyzs", turns.reshape(-1, 4))
+            send(self.box_handle, "batched_scales", sizes.reshape(-1, 3))
+        self.point(last, command)
 
     def follow(self, world: int | None) -> None:
-        """Move the scene so that a world's robot, which was drawn last, stays in the middle.
+        """Move the scene so that a world's robot, which was drawn last, stays in the center.
 
         None: so that the scene stands still.
         """
-        goal = -self.middle() if world is None else -self.seen(world)
+        goal = -self.mean_place() if world is None else -self.seen(world)
         far = np.linalg.norm(goal - self.offset) > 4 * self.reach  # it began anew elsewhere
         self.move(goal if far else self.offset + SMOOTH * (goal - self.offset))
 
@@ -156,16 +165,10 @@ class Scene:
         self.offset = offset
         send(self.frame, "position", offset)
 
-    def middle(self) -> np.ndarray:
-        """(3,) the middle of all places, at the robot's first height [m]."""
+    def mean_place(self) -> np.ndarray:
+        """(3,) the center of all places, at the robot's first height [m]."""
         x, y, _ = self.places.mean(0)
         return np.array([x, y, self.center[2]])
-
-    def posed_boxes(self, world: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positions, rotations and sizes of the boxes of a world."""
-        data, ids = self.data, self.boxes
-        turns = np.array([quaternion(x) for x in data.geom_xmat[ids]]).reshape(-1, 4)
-        return data.geom_xpos[ids] + self.places[world], turns, 2 * self.model.geom_size[ids]
 
     def point(self, world: int, command: np.ndarray | None) -> None:
         """Draw the command as an arrow over the robot of a world, if it is a velocity."""
@@ -200,10 +203,3 @@ def colors(model: Any) -> np.ndarray:
     rgba, has = model.geom_rgba.copy(), model.geom_matid >= 0
     rgba[has] = model.mat_rgba[model.geom_matid[has]]
     return rgba.clip(0, 1)
-
-
-def quaternion(matrix: np.ndarray) -> np.ndarray:
-    """(4,) the rotation of a matrix (9,)."""
-    turn = np.zeros(4)
-    mujoco.mju_mat2Quat(turn, matrix)
-    return turn

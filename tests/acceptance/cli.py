@@ -33,11 +33,12 @@ from unittest import mock
 
 from gpusim_rl import build
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.commands import multirun
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.deploy import export_policy as exporter
 from gpusim_rl.report import command as report
-from tests.command_lines import command
+from tests.command_lines import command, train_here
 from tests.worlds import ROOT
 
 LIMIT = 60  # s a line may take
@@ -572,6 +573,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     )
     exported = mock.patch.object(exporter, "export_policy", leave_empty)
     drawn = mock.patch.object(report, "write_or_warn", leave_empty_report)
+    together = mock.patch.object(multirun, "on_this_machine", train_here)
     handler = signal.signal(signal.SIGALRM, late)
     os.chdir(here)
     signal.alarm(LIMIT)
@@ -583,6 +585,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
             made,
             exported,
             drawn,
+            together,
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             warnings.catch_warnings(),

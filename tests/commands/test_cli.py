@@ -77,6 +77,8 @@ TRAIN = {
     "task.name=cartpole": "task.name=cartpole: choose with task=, one of ant, cartpole, drone",
     "-m seed=1,2 run_dir=x": "run_dir=x: each run of a multirun needs one of its own",
     "-m task=glob(*)": "task=glob(*): list the values, as in task=a,b",
+    "-m seed=glob(*)": "seed=glob(*): list the values, as in seed=a,b",
+    "-m seed=1,2 ~seed": "'~seed': only KEY=VALUE is understood",
     "fast": "'fast' is not KEY=VALUE",
     "++seed=1": "'++seed=1': only KEY=VALUE is understood",
     "=1": "unknown key ''",
@@ -89,6 +91,9 @@ TRAIN = {
     f"algo.lr_min={10**30}": f"algo.lr_min={10**30}: expected a number below 2**63",
     "sim.threads=-1": "sim.threads=-1: expected a whole number from 0",
     "-m seed=range(0,1000000000)": "a multirun has at most 200 runs",
+    "-m jobs=1,2": "jobs: expected one number",
+    "-m seed=1,2 jobs=0": "jobs=0: expected a whole number from 1",
+    "jobs=2": "jobs=2: add -m and a list of values",
     "-m run_dir=a,b seed=1,2": "each run of a multirun needs one of its own",
     "--cfg": "--cfg: choose one of job, hydra, all",
     "--cfg job --info": "one option at a time",
@@ -115,7 +120,7 @@ TRAIN |= {
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
 }
 BUILD = {  # answered by what the value is for, when it is built
-    "curriculum={algo.learning_rate:{from:0,to:1,by:iteration,start:0,stop:9}}": "algo."
+    "curriculum={algo.learning_rate:{from:0.1,to:1,by:iteration,start:0,stop:9}}": "algo."
     "learning_rate cannot be scheduled: choose of algo.gamma",
     "task.clip=-1": "task.clip=-1: expected a number above 0",
     "task.share_standing=1.5": "task.share_standing=1.5: expected a number from 0 to below 1",
@@ -142,22 +147,23 @@ BUILD = {  # answered by what the value is for, when it is built
     "task.gait_pose=[100,100,100]": "task.gait_pose=[100, 100, 100]: expected numbers from -3.1416",
     "algo.hidden=[-3]": "algo.hidden=[-3]: expected whole numbers",
     "sim=warp device=foo": "unknown device 'foo': choose one of auto, cpu, cuda",
-    "graph=some": "graph='some': choose one of parts, whole, off",
+    "graph=some": "graph=some: choose one of parts, whole, off",
     "algo.amp=fp8": "algo.amp=fp8: choose one of bf16, null",
     "algo.hidden=[100000]": "algo.hidden=[100000]: expected whole numbers from 1 to 8192",
     "task.dt=1e30": "task.dt=1e+30 s is not a whole number, from 1 to 1000, of the model's "
     "timestep",
     "task.episode=1e30": "task.episode=1e+30 s: expected 1 to 1000000 control steps",
-    "num_envs=2000000000": "num_envs=2000000000 × num_steps=12 takes more than",
+    "num_envs=2000000000": "num_envs=2000000000 takes more than",
     "episodes=2000000000": "episodes=2000000000 of task.episode=20.0 s takes more than",
-    "num_steps=2000000000": "num_steps=2000000000 takes more than",
+    "num_steps=2000000000": "num_steps=2000000000, with algo.update_epochs=",
     "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
-    "mode=web host=example.com": "host='example.com': expected an address of this machine",
+    "mode=web host=example.com": "host is gone: the page is for this machine alone; "
+    "on another, ssh -L 8080:localhost:8080 MACHINE forwards it",
     "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
     "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
     "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",
@@ -519,15 +525,15 @@ def test_multirun(here):
     The configuration of each is that of a single run. Values that look alike share no directory."""
     words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
     sweep = ("seed=1,2", "algo.hidden=[8],[8,8]")
-    said = succeed("train.py", "-m", *sweep, *words, cwd=here)
+    said = succeed("train.py", "-m", *sweep, *words, "jobs=2", cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
     (home,) = (here / "runs" / "multirun").iterdir()
     names = [f"seed_{seed}-algo.hidden_{hidden}" for seed in "12" for hidden in ("8", "8_8")]
     assert sorted(p.name for p in home.iterdir()) == ["multirun.yaml", *names]
     about = yaml.safe_load((home / "multirun.yaml").read_text())
     assert about["swept"] == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[8,8]"]}
-    assert about["words"] == [*sweep, *words]
-    assert all(f"run: runs/multirun/{home.name}/{name}\n" in said for name in names)
+    assert about["words"] == [*sweep, *words, "jobs=2"]
+    assert all(f"{name}: run: runs/multirun/{home.name}/{name}\n" in said for name in names)
     runs = [home / name for name in names]
     assert all({p.name for p in run.iterdir()} == FILES - {"policy.onnx"} for run in runs)
     one, _, two, _ = (
@@ -542,13 +548,12 @@ def test_multirun(here):
 
 def test_names_of_swept_runs():
     """They need no quotes in run=, and are not too long for a file system."""
-    sweep = command_line.swept(["seed=1,2", "task=drone", "robot.mjcf='a b/ü.xml',c"])
-    assert sweep == {"seed": ["1", "2"], "robot.mjcf": ["'a b/ü.xml'", "c"]}
-    name = command_line.run_name(["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"], sweep)
+    line = ["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"]
+    name = command_line.run_name(line, ["seed", "robot.mjcf"])
     assert name == "seed_1-robot.mjcf_a_b_.xml"
     assert compose.parse([f"run={name}"])[0].value() == name
-    assert len(command_line.run_name([f"a={'x' * 999}"], {"a": []})) <= 150
-    assert command_line.run_name(["seed=1"], {}) == "run"  # below the directory of all
+    assert len(command_line.run_name([f"a={'x' * 999}"], ["a"])) <= 150
+    assert command_line.run_name(["seed=1"], []) == "run"  # below the directory of all
 
 
 def test_no_login_needs_no_wandb(trained):

@@ -90,7 +90,6 @@ ENDS = {  # key → where it begins, where it ends
     "algo.clip_value": (1.0, 0.25),
     "algo.ent_coef": (0.5, 0.25),
     "algo.target_kl": (1.0, 0.0625),
-    "algo.mirror_coef": (0.0, 0.5),
 }
 
 
@@ -102,9 +101,9 @@ def test_a_number_that_arrived_is_that_number(fused):
         key: {"from": first, "to": last, "by": "iteration", "start": 0, "stop": 2}
         for key, (first, last) in ENDS.items()
     }
-    own = [f"algo.fused={fused}", "algo.symmetry=loss"]
-    one = build(*own, f"curriculum={written(plan)}")
-    other = build(*own, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
+    fused = f"algo.fused={fused}"
+    one = build(fused, f"curriculum={written(plan)}")
+    other = build(fused, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
     places = {key: one.numbers[key] for key in ENDS}
     address = [place.data_ptr() for place in places.values()]
     for i in range(3):
@@ -125,7 +124,7 @@ def test_an_iteration_with_schedules_reads_nothing():
         key: {"from": first, "to": last, "by": "success", "start": 0, "stop": 1}
         for key, (first, last) in ENDS.items()
     }
-    ppo = build("algo.symmetry=loss", f"curriculum={written(plan)}")
+    ppo = build(f"curriculum={written(plan)}")
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
@@ -142,7 +141,6 @@ def test_each_number_is_heeded(task, key):
     """Two runs with one configuration, whose schedules of one number begin apart, differ after some
     iterations."""
     words = [
-        "algo.symmetry=loss",
         "task.episode=0.04",
         "algo.num_minibatches=2",
         "algo.learning_rate=0.01",
@@ -536,7 +534,7 @@ LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
         (
             {"algo.mirror_coef": schedule(0, 1)},
             None,
-            "algo.mirror_coef is used only with algo.symmetry=loss",
+            "algo.mirror_coef cannot be scheduled",
         ),
         (
             {"task.base_height": schedule(0.2, 0.25)},

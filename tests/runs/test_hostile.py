@@ -454,6 +454,8 @@ def test_hostile_policies(tmp_path, trained):
         location="weights",
         size_threshold=0,
     )
+    far = onnx.load(tmp_path / "far.onnx", load_external_data=False)
+    (tmp_path / "far.onnx").write_bytes(sealed(far))
     with pytest.raises(ValueError, match="is not an ONNX file that onnxruntime can load"):
         runtime.Policy(tmp_path / "far.onnx")
     assert command("play.py", "onnx=far.onnx", "video=x.mp4", cwd=tmp_path).returncode == 2

@@ -1,4 +1,4 @@
-"""What bounds a training: the line that says so."""
+"""The line that says what bounds a training."""
 
 import pytest
 
@@ -18,9 +18,9 @@ EVEN = {"physics": 0.3, "environment": 0.2, "policy": 0.1, "update": 0.4}
 )
 def test_the_largest_group_bounds(shares, bound):
     """On the CPU: physics, or policy and update, or the environment and what has no name."""
-    given = verdict(EVEN | shares, cores=1.9, available=2)
-    assert given.bound == bound and (f"bound by {bound}: " in given.line or not bound)
-    assert not bound or given.line.endswith("% of the time, 1.9 of 2 cores busy")
+    said = verdict(EVEN | shares, cores=1.9, available=2)
+    assert said.bound == bound and (f"bound by {bound}: " in said.line or not bound)
+    assert not bound or said.line.endswith("% of the time, 1.9 of 2 cores busy")
 
 
 def test_one_core_is_said():

@@ -54,11 +54,11 @@ def test_films_are_begun_while_it_trains(tmp_path, monkeypatch):
 @pytest.fixture
 def films(tmp_path):
     """Films each two iterations of a run that cannot be filmed, and what they say."""
+    lines: list[str] = []
+    films = Films(tmp_path, 2, None, lines.append)
     (tmp_path / "checkpoints").mkdir()
     for i in (2, 4, 6):
         (tmp_path / "checkpoints" / f"{i:06d}.safetensors").write_bytes(b"broken")
-    lines: list[str] = []
-    films = Films(tmp_path, 2, None, lines.append)
     yield films, lines, tmp_path / "films"
     films.stop()
 
@@ -78,8 +78,7 @@ def test_a_film_that_fails_is_one_line(films):
 
 
 def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
-    """Ctrl-C while the last film is made loses no result, and leaves nothing of the film. What a
-    killed training left of one is removed."""
+    """Ctrl-C while the last film is made loses no result, and leaves nothing of the film."""
     monkeypatch.chdir(tmp_path)
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "run_dir=run", "iterations=1")
     trainer = Trainer(configure(*words, "film_every=1"))
@@ -87,7 +86,7 @@ def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
 
     def interrupted(films: Films) -> None:
         films.copy_if_due()
-        assert films.queue
+        assert films.pending == 1
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Films, "finish", interrupted)
@@ -99,30 +98,105 @@ def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
     names = {file.name for file in Path("run").iterdir()}
     assert {"eval.json", "readings.json", "policy.onnx"} <= names
     assert not [*Path("run/films").iterdir()]
-    Path("run/films/000001.safetensors").touch()
-    Films(Path("run"), 1, None, print)
-    assert not [*Path("run/films").iterdir()]
 
 
 def test_only_the_newest_waits(films):
     """While a film is made, a newer checkpoint takes the place of one that waits. A checkpoint that
     is not written yet is filmed later, or one line says that it is not. After `stop` nothing is
-    left."""
+    left, and each film that is lost has a line."""
     films, lines, folder = films
     films({"iteration": 2.0})
     films({"iteration": 4.0})
     films.process.poll = lambda: None  # it takes long
     films({"iteration": 6.0})
     films({"iteration": 8.0})
-    assert lines == ["no film of iteration 4: that of 2 takes too long"] and films.queue == [6]
+    lost = "no film of iteration 4: that of 2 takes too long, and 6 is newer"
+    assert lines == [lost] and films.pending == 6
     films({"iteration": 9.0})
-    assert (films.due, films.queue, len(lines)) == (8, [6], 1)
+    assert (films.due, films.pending, len(lines)) == (8, 6, 1)
     films({"iteration": 10.0})
     assert lines[1:] == ["no film of iteration 8: its checkpoint is not written in time"]
-    assert (films.due, films.queue) == (10, [6])
-    del films.process.poll
+    assert (films.due, films.pending) == (10, 6)
     films.stop()
-    assert films.process is None and not films.queue and not [*folder.iterdir()]
+    lost = [f"no film of iteration {i}: the training has ended before" for i in (2, 6, 10)]
+    assert lines[2:] == lost and not [*folder.iterdir()]
+    films.stop()
+    assert films.process is None and len(lines) == 5
+
+
+def test_the_end_makes_each_film_that_is_left(films):
+    """That which is being made begins again; the one that waits and the one that is due follow."""
+    films, lines, folder = films
+    films({"iteration": 2.0})
+    films({"iteration": 4.0})
+    films.process.poll = lambda: None  # it takes long
+    films({"iteration": 6.0})
+    assert (films.made, films.pending, films.due) == (2, 4, 6)
+    films.finish()
+    assert [line.split(":")[0] for line in lines] == [
+        f"no film of iteration {i}" for i in (2, 4, 6)
+    ]
+    assert not [*folder.iterdir()]
+
+
+def test_films_of_a_training_that_was_killed(films):
+    """The one that goes on films the newest copy that is left, and the last checkpoint, whose film
+    was due. A film that is there is not made again. A copy that is not filmed has a line, and
+    leaves nothing: without film_every= none is filmed."""
+    films, lines, folder = films
+    folder.mkdir()
+    half = folder / ".000002.mp4.0123.part.mp4"
+    for file in (half, *map(films.copied, (2, 4))):
+        file.write_bytes(b"broken")
+    again = Films(folder.parent, 2, None, lines.append)
+    assert (again.pending, again.due) == (4, 6)
+    assert [*folder.iterdir()] == [films.copied(4)]
+    assert lines == ["no film of iteration 2: its training was killed"]
+    again.finish()
+    assert [line.split(":")[0] for line in lines[1:]] == [
+        f"no film of iteration {i}" for i in (4, 6)
+    ]
+    (folder / "000006.mp4").touch()
+    again = Films(folder.parent, 2, None, lines.append)
+    assert again.pending is again.due is None
+    films.copied(8).touch()
+    Films(folder.parent, None, None, lines.append)  # of another process of several
+    assert films.copied(8).exists()
+    Films(folder.parent, 0, None, lines.append)
+    assert lines[3:] == ["no film of iteration 8: its training was killed"]
+    assert [file.name for file in folder.iterdir()] == ["000006.mp4"]
+
+
+def test_a_process_that_cannot_start(films, monkeypatch):
+    """It costs a film and a line, and leaves nothing."""
+    films, lines, folder = films
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    films({"iteration": 2.0})
+    films({"iteration": 3.0})
+    assert len(lines) == 1 and lines[0].startswith("a film is not made: [Errno 2]")
+    assert films.process is None and not [*folder.iterdir()]
+
+
+def test_no_film_ends_a_training(films):
+    """A stranger's run may have a file named films, or directories in the place of films' files."""
+    films, lines, folder = films
+    folder.touch()
+    for i in range(2, 6):
+        films({"iteration": float(i)})
+    assert [line.split(":")[0] for line in lines] == ["a film is not made"] * 2
+    folder.unlink()
+    (folder / ".000006.mp4.x").mkdir(parents=True)
+    (folder / "000008.safetensors").mkdir()
+    shutil.copy(
+        folder.parent / "checkpoints" / "000006.safetensors",
+        folder.parent / "checkpoints" / "000008.safetensors",
+    )
+    for i in (6, 8, 9):
+        films({"iteration": float(i)})
+    films.finish()
+    broken, failed = lines[2:]
+    assert broken.startswith("a film is not made: ") and str(films.copied(8)) in broken
+    assert failed.startswith("no film of iteration 6: ") and (folder / ".000006.mp4.x").is_dir()
 
 
 def test_a_film_that_has_ended_is_not_made_again(films):

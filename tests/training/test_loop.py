@@ -1,5 +1,5 @@
-"""What a training survives: full, read-only and vanished directories, signals, restarts, NaN,
-capacities."""
+"""Training survives full, read-only and vanished directories, signals, restarts, NaN and too
+small capacities."""
 
 import json
 import os
@@ -110,10 +110,10 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
     assert said.count("can be written again") == warnings
     assert room or said.count("metrics.jsonl cannot be written") == 1
     assert [row["iteration"] for row in Run(path).rows()] == list(range(1, 9))
-    kept = Run(path).checkpoints
-    assert kept.restore(print)[1]["iteration"] == "8"
-    for checkpoint in kept.saved():
-        kept.check(checkpoint, kept.manifest())
+    checkpoints = Run(path).checkpoints
+    assert checkpoints.restore(print)[1]["iteration"] == "8"
+    for checkpoint in checkpoints.saved():
+        checkpoints.check(checkpoint, checkpoints.manifest())
     assert not list(path.glob("**/.*.part*"))
 
 
@@ -197,8 +197,8 @@ def test_two_processes(here):
 
 
 def test_a_checkpoint_vouches_for_its_configuration(here):
-    """What config.yaml says otherwise than when its checkpoint was trained is refused by resume=,
-    as on the command line, or said; play.py says it. So are the checkpoints of another run."""
+    """An entry of config.yaml that was another when its checkpoint was trained is refused by
+    resume=, as on the command line, or said; play.py says it. So are checkpoints of other runs."""
     for seed in (1, 2):
         succeed("train.py", *WORDS, f"seed={seed}", "iterations=1", f"run_dir=s{seed}", cwd=here)
     file = here / "s1" / "config.yaml"
@@ -306,8 +306,8 @@ def test_auto_resume_begins_and_goes_on(here):
     )
 
 
-def test_auto_resume_of_a_model_of_ones_own(here):
-    """The same line goes on where the run has kept the model, also when the file is gone; another
+def test_auto_resume_of_a_users_model(here):
+    """One line goes on where the run has kept the model, also when the file is gone; another
     model is refused."""
     text = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(text)
@@ -390,10 +390,10 @@ def test_a_run_that_goes_on_has_not_ended(here):
     endings = [path / "eval.json", path / "report.json"]
     for file in endings:
         file.write_text("{}")
-    for more, kept in ((1, True), (2, False)):
+    for more, stays in ((1, True), (2, False)):
         words = ["resume=run", f"iterations={more}"]
         Trainer(resume.check_training(configured(*words).plain, words)).train()
-        assert [file.exists() for file in endings] == [kept, kept]
+        assert [file.exists() for file in endings] == [stays, stays]
 
 
 def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
@@ -428,7 +428,7 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
     assert len(evaluated) == 6 and rows[-1]["time_s"] < 5e3  # of 6e4 s in evaluations
 
 
-def test_the_best_is_kept(here, monkeypatch):
+def test_the_best_checkpoint_stays(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
     monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
@@ -438,9 +438,9 @@ def test_the_best_is_kept(here, monkeypatch):
     train.train_or_exit(
         configured("iterations=6", "stop_at=0.95", "eval_every=1", "save_every=100", "run_dir=run")
     )
-    kept = Run(Path("run")).checkpoints
-    assert {path.stem for path in kept.saved()} == {"000002", "000004", "000005", "000006"}
-    assert kept.manifest()["000002.safetensors"]["success"] == 0.9
+    checkpoints = Run(Path("run")).checkpoints
+    assert {path.stem for path in checkpoints.saved()} == {"000002", "000004", "000005", "000006"}
+    assert checkpoints.manifest()["000002.safetensors"]["success"] == 0.9
 
 
 @pytest.mark.parametrize("what", ["physics", "observation", "reward", "gradient"])

@@ -60,8 +60,8 @@ def test_the_plan_is_what_is_there():
     ],
 )
 def test_what_is_refused_at_once(monkeypatch, words):
-    """What many worlds are said to take before they are built is at least half of what they take,
-    and no more than it."""
+    """The checks before many worlds are built expect half of the bytes that these take or more, and
+    not more than all of them."""
     cfg, sizes = make_config(*words, "sim=native", "device=cpu"), []
     for place in (building, ppo):
         monkeypatch.setattr(place, "check_free", lambda what, size, device: sizes.append(size))

@@ -153,18 +153,18 @@ def test_shadows_only_where_a_gpu_draws(monkeypatch, software):
     assert model.vis.quality.offsamples == (0 if software else before)
 
 
-def test_software_is_known():
+def test_software_is_recognized():
     """The context of this machine says whether it draws on the processor."""
     offscreen.check_context.cache_clear()
     context = offscreen.load_backend()
-    known = offscreen.check_context(context)
+    software = offscreen.check_context(context)
     probe = context(8, 8)
     probe.make_current()
     from OpenGL import GL
 
     name = GL.glGetString(GL.GL_RENDERER).decode()
     probe.free()
-    assert known == ("llvmpipe" in name or "softpipe" in name or "swrast" in name), name
+    assert software == ("llvmpipe" in name or "softpipe" in name or "swrast" in name), name
 
 
 def test_a_view_of_what_does_not_move():

@@ -103,4 +103,6 @@ def test_the_arrow_of_a_command():
     np.testing.assert_allclose(start, [0, 0, 1.45])
     np.testing.assert_allclose(end - start, [0, 0.375, 0], atol=1e-6)  # it looks along y
     assert command_arrow(about, np.array([0.01, 0.0]), data, 0.5) is None
+    turns = about | {"trained": {"low": [0.0, 0.0, -1.0], "high": [0.0, 0.0, 1.0]}}
+    assert command_arrow(turns, np.array([0.0, 0.0, 1.0]), data, 0.5) is None  # it has no velocity
     assert command_arrow(about | {"units": ["m", "m"]}, np.ones(2), data, 0.5) is None

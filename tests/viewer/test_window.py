@@ -1,4 +1,4 @@
-"""What the keyboard and the tour command in the viewer window."""
+"""The commands of the keyboard and of the tour in the viewer window."""
 
 import math
 
@@ -13,8 +13,8 @@ def test_commands_stay_in_their_range():
     """Tour and keyboard ask for what the policy was trained for, whatever the number of its
     commands."""
     low, high = (-2.0, 0.0), (1.0, 0.5)
-    asked = tour({"names": ["a", "b"], "trained": {"low": low, "high": high}}, 10.0)
-    assert {tuple(asked(t).tolist()) for t in np.linspace(0, 10, 50)} == {
+    command = tour({"names": ["a", "b"], "trained": {"low": low, "high": high}}, 10.0)
+    assert {tuple(command(t).tolist()) for t in np.linspace(0, 10, 50)} == {
         (0, 0),
         (0.8, 0),
         (-1.6, 0),
@@ -48,8 +48,9 @@ def test_commands_about_a_center():
     another way at each stop."""
     center = [0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
     ranges = {"low": [0.0, 0.5, -1, -1, -1, -1], "high": [1.0, 1.5, 1, 1, 1, 1]}
-    asked = tour({"names": list("xyabcd"), "trained": ranges, "center": center, "lean": 0.3}, 10.0)
-    places = [asked(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
+    about = {"names": list("xyabcd"), "trained": ranges, "center": center, "lean": 0.3}
+    command = tour(about, 10.0)
+    places = [command(t).tolist() for t in (0, 2.1, 4.1, 6.1, 8.1)]
     assert places[0][2:] == center[2:]
     z, axes = np.zeros(3), set()
     for row in places[1:]:  # the center turns z downwards

@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,25 +28,18 @@ import pytest
 import viser
 from viser import _messages
 from viser.infra import ClientId
-from websockets.exceptions import InvalidStatus
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
 from gpusim_rl.commands import play_mode
 from gpusim_rl.config import compose
 from gpusim_rl.play import player
 from gpusim_rl.web import requirements
-from gpusim_rl.web import server as web_server
 from gpusim_rl.web.app import Web, serve
 from gpusim_rl.web.controls import LONGEST, Sliders, numbers, short
-from gpusim_rl.web.policy_panel import known_runs, labelled
-from gpusim_rl.web.server import (
-    check_messages,
-    free_port,
-    is_own,
-    open_server,
-    quiet,
-    refusal,
-)
+from gpusim_rl.web.policy_panel import labelled, run_choices
+from gpusim_rl.web.server import LARGEST, Guard, free_port, open_server, quiet, refusal
 from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
 from tests.command_lines import environment
 from tests.worlds import ROOT
@@ -64,7 +58,7 @@ SENT = {  # to the server, by what is no browser
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[viser.ViserServer, str]]:
     """A server without anything to show, and its address."""
-    server, address = open_server("127.0.0.1", 0)
+    server, address = open_server(0)
     yield server, address
     with quiet():
         server.stop()
@@ -75,20 +69,33 @@ def settings(*words: str) -> dict[str, Any]:
     return compose.compose_plain("play", ["mode=web", *words])
 
 
-def send(server: viser.ViserServer, control: Any, **updates: Any) -> None:
-    """Let a page of a browser ask for new properties of a control."""
-    take(server, _messages.GuiUpdateMessage(control._impl.uuid, updates))
+def send(server: viser.ViserServer, kind: str, **fields: Any) -> None:
+    """Send a message of a page through the guard to viser, if it lets it pass."""
+    guard = Guard()
+    guard.controls = server.gui._gui_input_handle_from_uuid
+    checked = guard.checked(msgspec.msgpack.encode({"type": kind, **fields}))
+    if checked:
+        message = _messages.Message.deserialize(checked)
+        asyncio.run(server.gui._websock_interface._handle_incoming_message(ClientId(0), message))
 
 
-def take(server: viser.ViserServer, message: _messages.Message) -> None:
-    """Let a server take a message of a page."""
-    asyncio.run(server.gui._websock_interface._handle_incoming_message(ClientId(0), message))
+def update(server: viser.ViserServer, control: Any, **updates: Any) -> None:
+    """Let a page ask for new properties of a control."""
+    send(server, "GuiUpdateMessage", uuid=control._impl.uuid, updates=updates)
+
+
+@contextlib.contextmanager
+def opened(address: str, protocol: str = PROTOCOL) -> Iterator[Any]:
+    """A WebSocket of the server's own page."""
+    at, headers = address.replace("http", "ws"), {"Origin": address}
+    with connect(at, subprotocols=[protocol], additional_headers=headers) as page:  # type: ignore
+        yield page
 
 
 @pytest.fixture
 def web(trained) -> Iterator[Web]:
     """The page of the trained run, at a fixed command, as a process would serve it."""
-    server, _ = open_server("127.0.0.1", 0)
+    server, _ = open_server(0)
     yield Web(settings(f"run={trained}", f"command={COMMAND}", "worlds=2"), [str(trained)], server)
     with quiet():
         server.stop()
@@ -130,44 +137,36 @@ def test_the_page_is_served_under_its_own_name_alone(served):
     error.value.close()
 
 
-@pytest.mark.parametrize(
-    "host, bound, answered",
-    [
-        ("localhost:9", "127.0.0.1", True),
-        ("[::1]:9", "127.0.0.1", True),
-        ("192.168.0.7:9", "127.0.0.1", False),
-        ("192.168.0.7:9", "0.0.0.0", True),
-        ("example.com:9", "0.0.0.0", False),
-        ("localhost:9", "0.0.0.0", True),
-    ],
-)
-def test_names_of_this_machine(host, bound, answered):
-    """Addresses are answered where host= is given, names of other sites never."""
-    from websockets.datastructures import Headers
-
-    assert (refusal(Headers(Host=host), bound) == "") == answered
+@pytest.mark.parametrize("host", ["localhost:9", "[::1]:9", "127.0.0.1", "LOCALHOST:80"])
+@pytest.mark.parametrize("other", ["192.168.0.7:9", "example.com:9", "localhost.example.com", ""])
+def test_names_of_this_machine(host, other):
+    """Requests for this machine's loopback address are answered, under no other name, and not two
+    at once."""
+    assert refusal(Headers(Host=host)) == ""
+    assert refusal(Headers(Host=other)) == refusal(Headers()) == "this host is not served"
+    assert refusal(Headers([("Host", host), ("Host", host)])) == "this host is not served"
 
 
 def test_a_message_of_a_page_sets_what_its_control_offers(web):
     """viser takes any value of any property from a page; here it has to be one that is offered."""
-    controls, (shown,) = web.controls, web.policies
+    controls, (panel,) = web.controls, web.policies
     says = (
         (controls.speed, ["99", "1/10"]),
-        (shown.pick, ["../evil", 5]),
-        (shown.iteration, ["../../../../../etc/passwd", None, ["last"], "000000"]),
+        (panel.pick, ["../evil", 5]),
+        (panel.iteration, ["../../../../../etc/passwd", None, ["last"], "000000"]),
         (controls.robot, [float("nan"), "1", -5, 99]),
         (controls.follow, ["", 3, False]),
         (controls.state, ["evil"]),
     )
     for control, values in says:
         for value in values:
-            send(web.server, control, value=value)
-    send(web.server, shown.iteration, _impl=0, value="last")
-    send(web.server, shown.iteration, removed=True)
-    assert (controls.speed.value, shown.iteration.value) == ("1/10", "000000")
-    assert shown.words[shown.pick.value] == shown.word
+            update(web.server, control, value=value)
+    update(web.server, panel.iteration, _impl=0, value="last")
+    update(web.server, panel.iteration, removed=True)
+    assert (controls.speed.value, panel.iteration.value) == ("1/10", "000000")
+    assert panel.words[panel.pick.value] == panel.word
     assert (controls.robot.value, controls.follow.value, controls.state.value) == (1, False, "")
-    send(web.server, controls.robot, value=-5)
+    update(web.server, controls.robot, value=-5)
     assert controls.robot.value == 0
     web.step()
     web.draw()
@@ -175,28 +174,69 @@ def test_a_message_of_a_page_sets_what_its_control_offers(web):
 
 def test_files_and_tunnels_are_refused(web, monkeypatch):
     """A page cannot upload a file into a control, nor let viser open a tunnel to the internet."""
-    asked, server, control = [], web.server, web.controls.speed
-    monkeypatch.setattr(server, "request_share_url", lambda: asked.append(1))
+    opened, server, control = [], web.server, web.controls.speed
+    monkeypatch.setattr(server, "request_share_url", lambda: opened.append(1))
+    names = ("source_component_uuid", "transfer_uuid", "filename", "mime_type")
     for parts in (0, 1):
-        file = ("f", "text/plain", parts, 0)
-        uuid = control._impl.uuid
-        take(server, _messages.FileTransferStartUpload(uuid, f"transfer {parts}", *file))
-    take(server, _messages.ShareUrlRequest())
-    assert (control.value, server.gui._current_file_upload_states, asked) == ("1", {}, [])
+        file = dict.fromkeys(names, control._impl.uuid) | {"part_count": parts, "size_bytes": 0}
+        send(server, "FileTransferStartUpload", **file)
+    send(server, "ShareUrlRequest")
+    assert (control.value, server.gui._current_file_upload_states, opened) == ("1", {}, [])
     web.step()
 
 
-def test_a_connection_takes_its_camera_alone(served, caplog):
-    """It drops viser's other kinds of messages, and one that is broken leaves no traceback."""
+CAMERA = {
+    "type": "ViewerCameraMessage",
+    "wxyz": [1, 0, 0, 0],
+    **dict.fromkeys(("position", "look_at", "up_direction"), (0, 0, 1.5)),
+    **dict.fromkeys(("fov", "near", "far", "image_height", "image_width"), 1),
+}
+ESCAPE = "\x1b]0;PWNED\x07\x1b[31m"  # sets the terminal's title, and its color
+
+
+def test_no_text_of_a_page_reaches_the_terminal(served, caplog, capfd):
+    """A camera's fields are numbers: viser would print others as they are. Broken messages leave
+    no line either, and the page goes on."""
     server, address = served
-    opened: list[Any] = []
-    server._websock_server.on_client_connect(opened.append)
-    at, headers = address.replace("http", "ws"), {"Origin": address}
-    with connect(at, subprotocols=[PROTOCOL], additional_headers=headers) as page:  # type: ignore
-        page.send(msgspec.msgpack.encode({"type": "GuiUpdateMessage", "uuid": [], "updates": 5}))
+    before, encode = len(server.get_clients()), msgspec.msgpack.encode
+    with warnings.catch_warnings(record=True) as warned, opened(address) as page:
+        warnings.simplefilter("always")
+        for name in ("wxyz", "position", "fov"):
+            for value in (ESCAPE, [ESCAPE] * 4, None, float("nan")):
+                page.send(encode(CAMERA | {name: value}))
+        page.send(encode(CAMERA | {ESCAPE: 1}))
+        page.send(encode({"type": ESCAPE}))
+        page.send(encode({"type": "GuiUpdateMessage", "uuid": [], "updates": 5}))
+        page.send(b"\x91" * 10000)
+        page.send(ESCAPE)
+        page.send(encode(CAMERA))
+        until = time.monotonic() + 10
+        while len(server.get_clients()) == before and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(server.get_clients()) == before + 1
+    said = capfd.readouterr()
+    assert (warned, caplog.text, said.out, said.err) == ([], "", "", "")
+
+
+def test_a_page_of_another_version_is_closed_without_a_line(served, capfd):
+    """It is told so by the code that it understands; viser would print two lines for each."""
+    with opened(served[1], "viser-v0.0.0") as page, pytest.raises(ConnectionClosedError) as error:
+        page.recv(timeout=10)
+    assert error.value.rcvd.code == 1002
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+
+
+def test_large_messages_are_refused(served):
+    """More than 64 kB ends the connection: viser would keep 50 MB of each page in memory."""
+    with opened(served[1]) as page:
+        page.send(bytes(LARGEST))
         assert page.ping().wait(10)
-        assert {*opened[0]._incoming_handlers} == {_messages.ViewerCameraMessage}
-    assert caplog.text == ""
+        page.send(bytes(LARGEST + 1))
+        with pytest.raises(ConnectionClosedError) as error:
+            while True:
+                page.recv(timeout=10)
+    assert error.value.rcvd.code == 1009
 
 
 @pytest.mark.parametrize("sent", SENT.values(), ids=[*SENT])
@@ -214,24 +254,13 @@ def test_what_is_no_request_of_a_page(served, caplog, monkeypatch, sent):
     assert caplog.text == ""
 
 
-def test_an_address_of_another_machine():
-    """host= that is no address of this machine, and a port that is taken, get one line."""
-    with pytest.raises(OSError, match=r"host=192\.0\.2\.1 port=0: "):
-        open_server("192.0.2.1", 0)
+def test_a_port_that_is_taken():
+    """If the last port is taken, there is one line, which says so."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # of another program, which has it
             stack.enter_context(socket.create_server(("127.0.0.1", 65535)))
-        with pytest.raises(OSError, match=r"host=127\.0\.0\.1 port=65535: "):
-            free_port("127.0.0.1", 65535)
-
-
-def test_the_address_of_a_server_for_other_machines():
-    """A server at all addresses prints this machine's name, which it answers."""
-    server, address = open_server("0.0.0.0", 0)
-    with quiet():
-        server.stop()
-    name = address.removeprefix("http://").rpartition(":")[0]
-    assert name == socket.gethostname() and is_own(name.lower(), "0.0.0.0")
+        with pytest.raises(OSError, match="port=65535: "):
+            free_port(65535)
 
 
 # -- what it shows ---------------------------------------------------------------------------------
@@ -256,28 +285,28 @@ def test_page_and_film_agree(trained, served, source):
     for i in range(120):
         web.step()
         t, qpos = next(frames)
-        shown = web.policies[0]
-        np.testing.assert_array_equal(shown.rollout.qpos()[0], qpos, err_msg=f"step {i}")
-        assert shown.time == pytest.approx(t)
+        panel = web.policies[0]
+        np.testing.assert_array_equal(panel.rollout.qpos()[0], qpos, err_msg=f"step {i}")
+        assert panel.time == pytest.approx(t)
     web.draw()
     web.show_numbers()
-    assert [float(x) for x in shown.base.value.split()] == pytest.approx(qpos[:7], abs=1e-7)
-    shown.scene.remove()
+    assert [float(x) for x in panel.base.value.split()] == pytest.approx(qpos[:7], abs=1e-7)
+    panel.scene.remove()
 
 
 def test_time_and_pushes(web):
     """A push adds its velocity, a step is one control step, and a reset begins at time zero."""
-    (shown,) = web.policies
-    dt, before = shown.rollout.dt, shown.rollout.env.sim.qvel.clone()
+    (panel,) = web.policies
+    dt, before = panel.rollout.dt, panel.rollout.env.sim.qvel.clone()
     web.push(np.array([0.0, 1.5]))
-    added = shown.rollout.env.sim.qvel - before
+    added = panel.rollout.env.sim.qvel - before
     assert added[:, 1].tolist() == [1.5, 1.5] and added.abs().sum() == 3
     web.controls.step_once()
     assert (web.controls.paused, web.controls.steps, web.controls.pause.label) == (True, 1, "go on")
     web.step()
-    assert (web.controls.steps, shown.time) == (0, dt)
+    assert (web.controls.steps, panel.time) == (0, dt)
     web.restart()
-    assert shown.time == 0 and shown.rollout.env.time.tolist() == [0, 0]
+    assert panel.time == 0 and panel.rollout.env.time.tolist() == [0, 0]
 
 
 def test_a_slider_that_is_dragged_does_not_stop_the_time(web):
@@ -291,60 +320,60 @@ def test_a_slider_that_is_dragged_does_not_stop_the_time(web):
 
 def test_checkpoints(web, capsys):
     """The chosen checkpoint acts, where the robots are; one that is not whole is a note."""
-    (shown,) = web.policies
-    assert shown.checkpoints() == ("last", "000002", "000000")
-    weights, before = shown.ppo.policy.actor, shown.rollout.qpos()
+    (panel,) = web.policies
+    assert panel.checkpoints() == ("last", "000002", "000000")
+    weights, before = panel.ppo.policy.actor, panel.rollout.qpos()
     last = next(weights.parameters()).clone()
-    shown.iteration.value = "000000"
-    web.change_checkpoint(shown)
-    assert shown.note.value == "after 0 iterations"
+    panel.iteration.value = "000000"
+    web.change_checkpoint(panel)
+    assert panel.note.value == "after 0 iterations"
     assert not np.array_equal(next(weights.parameters()).detach(), last.detach())
-    assert np.array_equal(shown.rollout.qpos(), before)
-    options = shown.iteration.options
-    shown.iteration.options = (*options, "000001")
-    shown.iteration.value = "000001"
-    web.change_checkpoint(shown)
-    assert "000001.safetensors is not a whole checkpoint" in shown.note.value
-    assert shown.note.value in capsys.readouterr().err
-    assert (shown.iteration.value, shown.iteration.options[: len(options)]) == ("000000", options)
+    assert np.array_equal(panel.rollout.qpos(), before)
+    options = panel.iteration.options
+    panel.iteration.options = (*options, "000001")
+    panel.iteration.value = "000001"
+    web.change_checkpoint(panel)
+    assert "000001.safetensors is not a whole checkpoint" in panel.note.value
+    assert panel.note.value in capsys.readouterr().err
+    assert (panel.iteration.value, panel.iteration.options[: len(options)]) == ("000000", options)
 
 
 def test_the_page_names_the_checkpoint_that_acts(web, trained, tmp_path):
     """Another run begins with its last one; one of the command line is named, or its path."""
-    (shown,) = web.policies
-    shown.iteration.value = "000000"
-    web.change_checkpoint(shown)
+    (panel,) = web.policies
+    panel.iteration.value = "000000"
+    web.change_checkpoint(panel)
     other = shutil.copytree(trained, tmp_path / "other")
-    shown.words["other"], shown.pick.options = str(other), (*shown.pick.options, "other")
-    shown.pick.value = "other"
-    web.change_run(shown)
-    assert (shown.word, shown.iteration.value) == (str(other), "last")
-    assert shown.first_checkpoint(f"{other}/checkpoints/000000.safetensors") == "000000"
-    assert shown.first_checkpoint(f"{trained}/checkpoints/000000.safetensors") != "000000"
-    shown.acting = "000007"  # training has removed it
-    shown.look_for_checkpoints()
-    before = shown.iteration.options
-    shown.look_for_checkpoints()
-    assert "000007" in before and shown.iteration.options is before
+    panel.words["other"], panel.pick.options = str(other), (*panel.pick.options, "other")
+    panel.pick.value = "other"
+    web.change_run(panel)
+    assert (panel.word, panel.iteration.value) == (str(other), "last")
+    assert panel.first_checkpoint(f"{other}/checkpoints/000000.safetensors") == "000000"
+    assert panel.first_checkpoint(f"{trained}/checkpoints/000000.safetensors") != "000000"
+    panel.acting = "000007"  # training has removed it
+    panel.look_for_checkpoints()
+    before = panel.iteration.options
+    panel.look_for_checkpoints()
+    assert "000007" in before and panel.iteration.options is before
 
 
 def test_another_policy_leaves_nothing_of_the_first(web, trained):
     """The environment of a run is freed when a file is chosen, and so are its curves."""
-    (shown,) = web.policies
+    (panel,) = web.policies
     for _ in range(20):
         web.step()
     web.show_numbers()
-    first = weakref.ref(shown.rollout.env)
-    assert first() and all(plot.chart for plot in shown.plots)
-    shown.words["file"] = str(trained / "policy.onnx")
-    shown.pick.options = (*shown.pick.options, "file")
-    shown.pick.value = "file"
-    web.change_run(shown)
-    assert first() is None and not any(plot.chart for plot in shown.plots)
+    first = weakref.ref(panel.rollout.env)
+    assert first() and all(plot.chart for plot in panel.plots)
+    panel.words["file"] = str(trained / "policy.onnx")
+    panel.pick.options = (*panel.pick.options, "file")
+    panel.pick.value = "file"
+    web.change_run(panel)
+    assert first() is None and not any(plot.chart for plot in panel.plots)
     for _ in range(20):
         web.step()
     web.show_numbers()
-    assert [bool(plot.chart) for plot in shown.plots] == [False, True]
+    assert [bool(plot.chart) for plot in panel.plots] == [False, True]
 
 
 def test_runs_to_choose_from(tmp_path, monkeypatch):
@@ -354,9 +383,9 @@ def test_runs_to_choose_from(tmp_path, monkeypatch):
     for run in ("runs/ant/a", "runs/b", *swept):
         Path(run, "checkpoints").mkdir(parents=True)
         Path(run, "config.yaml").touch()
-    assert {*known_runs(["runs/ant/a"])} == {"runs/ant/a", "runs/b", *swept}
+    assert {*run_choices(["runs/ant/a"])} == {"runs/ant/a", "runs/b", *swept}
     words = [f"{tmp_path}/runs/ant/a", "runs/b/"]
-    assert sorted(known_runs(words)) == sorted([*words, *swept])
+    assert sorted(run_choices(words)) == sorted([*words, *swept])
 
 
 def test_labels_of_runs():
@@ -417,22 +446,18 @@ def test_sliders_of_a_rotation(served):
     sliders.rebuild([about])
     sliders.sliders["lean"].value = 0.4
     sliders.take_over()
-    asked = sliders.command(about, 0.0)
-    assert asked[0] == 0.5 and np.linalg.norm(asked[1:]) == pytest.approx(1)
-    assert 2 * np.arccos(asked[1]) == pytest.approx(0.4)
+    command = sliders.command(about, 0.0)
+    assert command[0] == 0.5 and np.linalg.norm(command[1:]) == pytest.approx(1)
+    assert 2 * np.arccos(command[1]) == pytest.approx(0.4)
 
 
 def test_names_of_strangers():
     """A stranger's name is one line without control characters, and not longer than the page."""
-    assert short("a\nb\x1b[2J") == "a b\\x1b[2J"
+    assert short("a\nb\x1b[2J\x9b2J") == "a b\\x1b[2J\\x9b2J"
     assert len(short("x" * 10**6)) == LONGEST
 
 
 WRONG = {
-    "host=": "host='': expected an address",
-    "host=5": "host=5: expected an address",
-    "host=[1]": "host=[1]: expected an address",
-    "host=127.0.0.256": "expected an address of this machine",
     "port=-1": "port=-1: expected a whole number from 0 to 65535",
     "port=http": "port='http': expected a whole number",
     "port=1.5": "port=1.5: expected a whole number",
@@ -452,7 +477,6 @@ WRONG = {
     "command=fast": "command=fast: expected numbers",
     "seconds=0": "seconds=0: expected a whole number",
     "mode=video port=80": "port=80 needs mode=web",
-    "mode=video host=0.0.0.0": "host=0.0.0.0 needs mode=web",
 }
 
 
@@ -474,17 +498,13 @@ def test_without_viser(monkeypatch):
 
 def test_a_viser_that_is_another(monkeypatch, capsys):
     """One that lacks what the page uses is one line with both versions, and no server is left."""
-    monkeypatch.setattr(
-        web_server,
-        "check_messages",
-        lambda _: check_messages(SimpleNamespace(gui=SimpleNamespace())),
-    )
+    monkeypatch.setattr(Guard, "installed", lambda _: contextlib.nullcontext())
     left = threading.active_count()
     with pytest.raises(SystemExit):
         serve(settings("port=0"), ["run"], os.getppid())
     said = capsys.readouterr().err
     assert said.startswith(f"error: mode=web cannot use viser {viser.__version__} and mjviser ")
-    assert ", it needs viser>=1.1,<1.2 and mjviser>=" in said and "_websock_interface" in said
+    assert ", it needs viser>=1.1,<1.2 and mjviser>=" in said and "cannot be checked" in said
     assert said.count("\n") == 1 and threading.active_count() <= left
 
 

@@ -36,7 +36,7 @@ SUM_POLICY, SUM_VALUE, SUM_KL, SUM_CLIPPED, SUM_VALID, SUMS = range(6)
 
 @wp.struct
 class Samples:
-    """What the kernels read of a minibatch, by the names of its columns."""
+    """The columns of a minibatch that the kernels read, by their names."""
 
     action: wp.array2d[float]
     mean: wp.array2d[float]
@@ -55,7 +55,7 @@ def prepare(
     scale: wp.array2d[float],
     offset: wp.array[float],
 ):
-    """What all samples share: the rows of `scale` are 1/σ and σ, `offset` is Σ log σ + ½ log 2π."""
+    """Numbers of all samples: rows 1/σ and σ of `scale`, `offset` = Σ (log σ + ½ log 2π)."""
     norm = float(0.0)
     for j in range(log_std.shape[0]):
         std = floor + wp.exp(log_std[j])
@@ -216,8 +216,8 @@ class FusedLoss:
         self._sample = self._record(sample, n, [*inputs, n // copies], outputs)
         inputs = [self.ours, self.all, log_std, floor, scale, offset, ent_coef]
         self._conclude = self._record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
-        # A launch holds addresses alone, so the tensors are kept here.
-        self._kept = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef
+        # A launch holds addresses alone: these references keep the tensors alive.
+        self._tensors = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef
 
     def __call__(self) -> None:
         """From `mean`, `value` and the minibatch to gradients and statistics. In place."""
@@ -231,14 +231,12 @@ class FusedLoss:
 
     def _record(self, kernel: Any, dim: int, inputs: list[Any], outputs: list[Tensor]) -> Any:
         """A launch to repeat on the same addresses."""
-        given, written = (
-            [wp.from_torch(x) if isinstance(x, Tensor) else x for x in xs]
-            for xs in (inputs, outputs)
-        )
+        arrays = {
+            key: [wp.from_torch(x) if isinstance(x, Tensor) else x for x in xs]
+            for key, xs in (("inputs", inputs), ("outputs", outputs))
+        }
         device = wp.device_from_torch(self.device)
-        return wp.launch(
-            kernel, dim=dim, inputs=given, outputs=written, device=device, record_cmd=True
-        )
+        return wp.launch(kernel, dim=dim, **arrays, device=device, record_cmd=True)
 
 
 def samples(batch: Record) -> Any:

@@ -36,9 +36,6 @@ class Guess(NamedTuple):
 
 
 # Why: docs/decisions/0009-own-gains-first.md
-# Why: docs/decisions/0009-own-gains-first.md
-# Why: docs/decisions/0009-own-gains-first.md
-# Why: docs/decisions/0009-own-gains-first.md
 # In turn, until it stands: small robots tremble without armature, tall ones need stiff servos.
 GUESSES = (Guess(1.0, 0.2), Guess(1.0, 1.0), Guess(2.0, 0.2), Guess(2.0, 1.0))
 REASONS = {
