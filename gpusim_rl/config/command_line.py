@@ -125,7 +125,7 @@ def check_multirun(argv: list[str]) -> Sweep:
     if chosen and not find_spec("submitit"):
         raise ValueError(f"hydra/launcher={chosen} needs submitit: pip install 'gpusim_rl[slurm]'")
     return Sweep(
-        overrides=overrides,
+        words=overrides,
         lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},
         lines=[list(line) for line in product(*values.values())],
         cfg=configs[0],
