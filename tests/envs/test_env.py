@@ -417,7 +417,7 @@ def test_masses_and_what_follows_from_them():
     mj_setConst's."""
     env = make_env(num_envs=8, fields=DERIVED)
     task, mjm = env.task, env.task.mjm
-    share, centre = (
+    share, center = (
         whole_entries(task.randomise)["mass"]["high"] - 1,
         whole_entries(task.randomise)["center"]["high"],
     )
@@ -429,7 +429,7 @@ def test_masses_and_what_follows_from_them():
     torch.testing.assert_close(inertia, scale[:, :, None].expand_as(inertia), rtol=1e-6, atol=0)
     moved = env.sim.model("body_ipos") - torch.from_numpy(mjm.body_ipos)
     trunk = mjm.body("trunk").id
-    assert 0.5 * centre < moved[:, trunk].abs().max() <= centre + 1e-6
+    assert 0.5 * center < moved[:, trunk].abs().max() <= center + 1e-6
     moved[:, trunk] = 0
     assert moved.abs().max() < 1e-7
     for i in range(8):

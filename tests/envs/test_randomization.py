@@ -309,10 +309,10 @@ def test_encoders_and_biases():
         )
         s = env.current_state()
         want = env.task.control(s.with_(action=action, previous=env.action)) - before[:, 7:]
-        env.act(action)
+        env.apply_action(action)
         torch.testing.assert_close(env.sim.ctrl.float(), want)
-        env.advance()
-        env.settle()
+        env.step_physics()
+        env.finish_step()
         obs, critic = (
             env.observation.actor,
             env.observation.critic[:, : env.observation.actor.shape[1]],
