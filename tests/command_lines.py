@@ -52,6 +52,27 @@ def environment(home: Path, block: str = "", hide: str = "", **settings: str) ->
     return kept | {"GPUSIM_BLOCK": block, "GPUSIM_HIDE": hide, "PYTHONWARNINGS": ""} | settings
 
 
+def run_process(
+    *line: str, cwd: Path = ROOT, timeout: float = 240, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A process that has ended, with what it printed. It has no terminal."""
+    return subprocess.run(
+        line,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def run_python(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A program in a Python of its own, in the repository; settings are its environment's."""
+    return run_process(sys.executable, "-c", program, env=os.environ | settings)
+
+
 def command(
     script: str, *words: str, cwd: Path, timeout: float = 240, fresh: bool = False, **settings: str
 ) -> subprocess.CompletedProcess[str]:
@@ -67,16 +88,7 @@ def command(
     light = [*settings] == ["block"] and "torch" in blocked and {*blocked} <= {*fork_server.HEAVY}
     if light or not (fresh or settings or GPU.exists()):
         return fork_server.run(line, cwd=cwd, env=env, timeout=timeout, light=light)
-    return subprocess.run(
-        [sys.executable, *line],
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return run_process(sys.executable, *line, cwd=cwd, env=env, timeout=timeout)
 
 
 def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:

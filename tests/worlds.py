@@ -16,7 +16,7 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import OPTIONS, join, terrain_arguments
-from gpusim_rl.config import compose
+from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.envs.curriculum import Curriculum
@@ -75,6 +75,11 @@ def composed(*words: str) -> dict[str, Any]:
 def make_config(*words: str) -> Config:
     """The checked configuration of a command line, which starts no run."""
     return Config.of(composed(*words))
+
+
+def check_words(*words: str) -> Config:
+    """The configuration of a command line, of which train.py starts or resumes a run."""
+    return resume.check_training(compose.compose_plain("config", [*words]), [*words])
 
 
 def numbers(name: str) -> dict[str, Any]:

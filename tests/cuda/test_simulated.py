@@ -16,6 +16,7 @@ import torch
 
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
+from tests.command_lines import run_process
 from tests.test_gpu import PLAN
 from tests.worlds import ROOT, TASKS
 
@@ -39,15 +40,8 @@ ON_ANY = "auto or noise or hundred or test_graphs or no_memory or broken"
 
 def simulated(script: str, *words: str, status: int = 0, **settings: str) -> str:
     """What a script printed on the simulated runtime, after it ended with a status."""
-    done = subprocess.run(
-        ["bash", str(HERE / "run"), script, *words],
-        cwd=ROOT,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
+    line = ["bash", str(HERE / "run"), script, *words]
+    done = run_process(*line, env=os.environ | settings, timeout=1200)
     said = done.stdout + done.stderr
     assert done.returncode == status, said
     return said

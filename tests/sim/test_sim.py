@@ -3,8 +3,6 @@ poisoned worlds."""
 
 import copy
 import functools
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +18,7 @@ from gpusim_rl.sim.factory import choose
 from gpusim_rl.sim.native import ISLAND, WARMSTART, Native, fast
 from gpusim_rl.sim.warp import Warp
 from gpusim_rl.sim.warp_model import STATE
+from tests.command_lines import run_python
 from tests.guard import guard
 from tests.worlds import ROOT, copies, make_sim
 
@@ -539,15 +538,7 @@ states = t.unsaturated(t.standing(130), 100)
 (q, v), (other_q, other_v) = (t.control_step(b, states, **t.CONVERGED) for b in ("native", "mjx"))
 print((q - other_q).abs().max().item(), (v - other_v).abs().max().item())
 """
-    env = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=env,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(program, JAX_ENABLE_X64="1", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     dq, dv = map(float, done.stdout.split())
     print(f"mjx in float64 against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")

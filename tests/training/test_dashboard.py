@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gpusim_rl.core.waiting import clock
 from gpusim_rl.training.dashboard import Dashboard
+from tests.command_lines import run_python
 from tests.worlds import ROOT
 
 ROW = {
@@ -46,16 +47,10 @@ with Dashboard("quadruped · 16 worlds · [/red]/a[0]", 4) as table:
 
 def test_lines_without_a_terminal():
     """Through a pipe each row is one line of plain text, with nothing that moves a cursor."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python(PROGRAM)
     lines = done.stdout.splitlines()
-    assert (
-        "\x1b" not in done.stdout
-        and done.stderr == ""
-        and lines[0] == "run: [bold]/a[0]/b"
-        and len(lines) == 4
-    )
+    assert (done.returncode, done.stderr, len(lines)) == (0, "", 4)
+    assert "\x1b" not in done.stdout and lines[0] == "run: [bold]/a[0]/b"
     assert lines[3].startswith("bound by simulation") and ": physics takes 60% of" in lines[3]
     assert (
         lines[1]
