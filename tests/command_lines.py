@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests import fork_server
@@ -111,3 +112,15 @@ def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     ), done.stderr
     assert sorted(cwd.rglob("*")) == before
     return done.stderr
+
+
+def train_here(_: Any) -> Any:
+    """Stands in for `multirun.on_this_machine`: each training is done in this process."""
+    from gpusim_rl.commands.train import train_or_exit
+    from gpusim_rl.config import command_line
+
+    def start(job: Any, place: int) -> Any:
+        train_or_exit(command_line.check("config", job.words))
+        return SimpleNamespace(poll=lambda: 0)
+
+    return start

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export
-from gpusim_rl.deploy.record import Recorded, percentiles, record
+from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import evaluation_env
@@ -24,7 +24,7 @@ class Exported(NamedTuple):
 
     path: Path
     controller: Controller
-    recorded: Recorded
+    recorded: Trace
     error: float  # that export reports
 
     @property
@@ -90,7 +90,7 @@ def export_task(
     env = fresh_env(task, name)
     controller = Controller(env.task, actor)
     recorded = record(env, lambda obs, _: actor(obs), controller, steps)
-    ranges = percentiles(recorded.given)
+    ranges = percentiles(recorded.readings)
     about: Any = dict(name=name, recorded=recorded, ranges=ranges, lineage={}, rest=rest)
     error = export(controller, path, **about)
     return Exported(path, controller, recorded, error)

@@ -10,7 +10,7 @@ from gpusim_rl.core.record import FLAG, NUMBER, vector
 from gpusim_rl.core.states import shared
 from gpusim_rl.networks.policy import ActorCritic
 
-NETWORK = dict(activation="tanh", floor=0.05, amp=None, symmetry="none", memory="none")
+NETWORK = dict(activation="tanh", min_std=0.05, amp=None, symmetry="none", memory="none")
 
 
 class Reinforce:
@@ -78,7 +78,7 @@ from gpusim_rl.core.states import shared
 from gpusim_rl.networks.policy import ActorCritic
 from safetensors.torch import load_file
 
-NETWORK = dict(activation="tanh", floor=0.05, amp=None, symmetry="none", memory="none")
+NETWORK = dict(activation="tanh", min_std=0.05, amp=None, symmetry="none", memory="none")
 
 
 class Demonstrations:

@@ -40,7 +40,7 @@ MATRIX = [
     for task in TASKS
 ]
 # of conf/algo/ppo.yaml, for the networks
-NETWORK = ("hidden", "activation", "std", "floor", "amp", "symmetry", "memory", "memory_size")
+NETWORK = ("hidden", "activation", "std", "min_std", "amp", "symmetry", "memory", "memory_size")
 ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 
 

@@ -28,20 +28,20 @@ def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
     return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends | dict(end_obs=vector(no))
 
 
-def choose_columns(wanted: Columns, available: Columns) -> Columns:
-    """The columns that are wanted, in the order in which a step gives them.
+def choose_columns(requested: Columns, available: Columns) -> Columns:
+    """The requested columns, in the order in which a step gives them.
 
     Raises:
         ValueError: one is not available, or of another shape or type.
     """
-    for name, column in wanted.items():
+    for name, column in requested.items():
         if available.get(name) != column:
             choices = ", ".join(f"{key} {x.shape}" for key, x in available.items())
             raise ValueError(
                 f"the learner wants the column {name!r} {column.shape} of {column.dtype}, "
                 f"which a control step does not give: choose of {choices}"
             )
-    return {name: column for name, column in available.items() if name in wanted}
+    return {name: column for name, column in available.items() if name in requested}
 
 
 class Collector:

@@ -12,7 +12,7 @@ def lines(n: int) -> int:
 
 
 def length(params: list[nn.Parameter]) -> int:
-    """Of a vector that holds the parameters, each from a multiple of LINE numbers on."""
+    """Length of a vector that holds the parameters, each from a multiple of LINE numbers on."""
     return sum(lines(p.numel()) for p in params)
 
 

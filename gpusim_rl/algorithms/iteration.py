@@ -119,19 +119,19 @@ class Iteration:
         """
         names, sums = self.env.report()
         scheduled = self.schedule.columns(self.numbers)
-        own = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
-        values = fetch(torch.cat([*own, *(x[None] for x in scheduled.values())]))
+        parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
+        values = fetch(torch.cat([*parts, *(x[None] for x in scheduled.values())]))
         steps = self.group.size * (self.iterations - self.logged) * self.size
         spent, statistics = self.timer.take(), self.env.statistics
         keys = [*self._made, *scheduled]
-        if sum(map(len, own)) != len(names) + len(self._made):
+        if sum(map(len, parts)) != len(names) + len(self._made):
             raise ValueError("`measures` gives another number of values than `metrics` names")
         self.logged = self.iterations
 
         def read() -> dict[str, float]:
             row = values()
-            own = dict(zip(keys, row[len(names) :], strict=True))
-            return statistics.means(names, row) | own | timing(spent(), steps)
+            numbers = dict(zip(keys, row[len(names) :], strict=True))
+            return statistics.means(names, row) | numbers | timing(spent(), steps)
 
         return read
 

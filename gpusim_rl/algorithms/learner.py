@@ -23,7 +23,7 @@ from gpusim_rl.networks.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a learner is made from.
+    """Shapes, processes and random numbers that a learner is made from.
 
     Args:
         dims: widths of the actor's observation, of the critic's and of the action: no, nc, nu.
@@ -86,7 +86,7 @@ class Source(Protocol):
 
 
 class Learner(Protocol):
-    """What improves a policy from a record.
+    """A policy and its update from a record.
 
     It is made as `Kind(spec, settings)` if it has a dataclass `Kind.Settings`, and else as
     `Kind(spec, **settings)`, by the keyword-only arguments of its constructor.

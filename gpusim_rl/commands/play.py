@@ -15,14 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import hydra
-from omegaconf import DictConfig
-
 from gpusim_rl.commands import new_task
 from gpusim_rl.commands.play_mode import choose_mode, demo
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
-from gpusim_rl.core.paths import CONF, program
+from gpusim_rl.core.paths import program
 from gpusim_rl.gate import command as gate
 from gpusim_rl.play import player
 from gpusim_rl.viewer.caption import Caption
@@ -152,11 +149,11 @@ def show(cfg: dict[str, Any], mode: str) -> None:
             validate.writable("video", str(out))
             load_backend()
     keys: list[Keys] = []
-    source, asked = command_source(cfg, keys if mode == "viewer" else None), []
+    source, caption = command_source(cfg, keys if mode == "viewer" else None), []
 
     def choose(about: Mapping[str, Any]) -> Command:
-        asked[:] = [about, source(about)]
-        return asked[1]
+        caption[:] = [about, source(about)]
+        return caption[1]
 
     with errors.one_line_errors():
         if run:
@@ -168,17 +165,17 @@ def show(cfg: dict[str, Any], mode: str) -> None:
         fixed_command(rollout.about, cfg["command"])
         if mode == "viewer":
             controls = keys[0] if keys else Keys((), ())
-            shown = f"{run.path if run else cfg['onnx']}: {controls.help}"
-            print(errors.printable(shown), flush=True)
+            line = f"{run.path if run else cfg['onnx']}: {controls.help}"
+            print(errors.printable(line), flush=True)
             view(rollout.model, frames, controls, rollout)
         else:
-            caption = Caption(rollout.model, *asked)
-            how = dict(size=cfg["size"], view=cfg["camera"], caption=caption)
+            how = dict(size=cfg["size"], view=cfg["camera"])
+            how["caption"] = Caption(rollout.model, *caption)
             film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **how)
             print(f"wrote {out}")
             if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
-                shown = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
-                print(f"in a browser: {program('play')} {errors.printable(shown)} mode=web")
+                policy = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
+                print(f"in a browser: {program('play')} {errors.printable(policy)} mode=web")
 
 
 def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
@@ -213,10 +210,10 @@ def show_page(cfg: dict[str, Any]) -> None:
     app.serve(cfg, words, PARENT)
 
 
-def play(cfg: dict[str, Any], asks_demo: bool = False) -> None:
-    """What a configuration asks for, of the policy that comes with the package if `asks_demo`."""
+def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
+    """Do what a configuration asks for, with the package's own policy if `show_demo`."""
     with errors.one_line_errors():
-        cfg = demo(cfg) if asks_demo else cfg
+        cfg = demo(cfg) if show_demo else cfg
         mode = choose_mode(cfg)
     if cfg["repro"]:
         replay(cfg, mode)
@@ -238,16 +235,11 @@ def play(cfg: dict[str, Any], asks_demo: bool = False) -> None:
         show(cfg, mode)
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="play")
-def run(cfg: DictConfig) -> None:
-    """`--help`, `--cfg` and `--info`, which Hydra answers before it would call this."""
-
-
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
-    asked, words = sys.argv[1:], [word for word in sys.argv[1:] if word != "demo"]
-    sys.argv[1:], cfg = command_line.check("play", words)
+    words = [word for word in sys.argv[1:] if word != "demo"]
+    cfg = command_line.check("play", words)
     try:
-        play(cfg, "demo" in asked) if cfg else run()
+        play(cfg, show_demo=len(words) < len(sys.argv[1:]))
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -1,4 +1,4 @@
-"""What `play.py` is asked to do, and whether its keys fit together."""
+"""The mode of `play.py`, and checks that its keys fit together."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -10,26 +10,16 @@ command line are answered before.
 """
 
 import sys
-from itertools import chain, count
-from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from typing import TYPE_CHECKING, NoReturn
 
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
-from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.paths import CONF, program
+from gpusim_rl.core.paths import program
 
 if TYPE_CHECKING:
     from gpusim_rl.config.sections import Config
     from gpusim_rl.envs.task import Scores
     from gpusim_rl.training.trainer import Result, Trainer
-
-REFUSED: list[str] = []  # policies of a multirun that fail gate=true
 
 
 def configure(*words: str) -> "Config":
@@ -115,129 +105,72 @@ def write_report(trainer: "Trainer") -> None:
         report.write_or_warn([trainer.run.path], trainer.run.path / "report.html")
 
 
-def train_or_exit(cfg: "Config", refused: list[str] | None = None) -> None:
+def train_or_exit(cfg: "Config") -> None:
     """Train, evaluate and export as a configuration says, or only print the memory it needs.
 
     Returns when done. Exits with 1 if training gave up, if the connection to other processes
-    failed, if its results cannot be written, or if the policy fails gate=true; `refused`, if given,
-    gets that policy instead. Exits with 2 for a mistake of the user, and with 128 + n if signal n
-    ended it.
+    failed, if its results cannot be written, or if the policy fails gate=true. Exits with 2 for a
+    mistake of the user, and with 128 + n if signal n ended it.
     """
     # torch is loaded here, after mistakes in the command line are answered; a robot.mjcf loads it
     from gpusim_rl.core.distributed import PeerLost
-
-    try:
-        train_and_evaluate(cfg, refused)
-    except PeerLost as error:
-        errors.exit_with_error(str(error), 1)
-
-
-def train_and_evaluate(cfg: "Config", refused: list[str] | None) -> None:
-    """What `train_or_exit` does; PeerLost if the connection to other processes failed."""
     from gpusim_rl.training.loop import TrainingFailed
     from gpusim_rl.training.memory import show_plan
 
-    with errors.one_line_errors():
-        if cfg.plan:
-            return show_plan(cfg)
-        trainer = make_trainer(cfg)
     try:
+        with errors.one_line_errors():
+            if cfg.plan:
+                return show_plan(cfg)
+            trainer = make_trainer(cfg)
         result = iterate(trainer)
-    except TrainingFailed as error:
+        if result.signal:
+            exit_stopped(trainer, result)
+        scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
+        with errors.one_line_errors(1):
+            result = write_results(trainer, scores)
+    except (PeerLost, TrainingFailed) as error:
         errors.exit_with_error(str(error), 1)
-    if result.signal:
-        failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
-        trainer.table.say(
-            f"stopped after iteration {result.iterations}; "
-            f"{program('train')} resume={result.path} continues{failure}"
-        )
-        raise SystemExit(128 + result.signal)
-    scores = trainer.evaluate()  # an error in a task's own code keeps its traceback
-    with errors.one_line_errors(1):
-        result = write_results(trainer, scores)
     trainer.table.say(f"wrote {files_of(trainer)}; see it: {program('play')} run={result.path}")
-    if not result.refused:
-        return
-    if refused is None:
+    if result.refused:
         errors.exit_with_error(result.refused, 1)
-    errors.warn(f"error: {result.refused}")
-    refused.append(f"{result.path}/policy.onnx")
+
+
+def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
+    """Say how a training continues that a signal has ended, and exit."""
+    failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
+    trainer.table.say(
+        f"stopped after iteration {result.iterations}; "
+        f"{program('train')} resume={result.path} continues{failure}"
+    )
+    raise SystemExit(128 + result.signal)
 
 
 def files_of(trainer: "Trainer") -> str:
     """The files that the end of a training has written, as a list in words."""
     cfg, path = trainer.cfg, trainer.run.path
-    asked = {"policy.onnx": cfg.export != "none", "report.html": cfg.report}
-    files = [name for name, wanted in asked.items() if wanted and (path / name).exists()]
+    optional = {"policy.onnx": cfg.export != "none", "report.html": cfg.report}
+    files = [name for name, due in optional.items() if due and (path / name).exists()]
     *others, last = [f"{path}/{name}" for name in ("eval.json", *files)]
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def in_multirun(values: dict[str, Any], job: Any) -> dict[str, Any]:
-    """The configuration of a run of a multirun, with its directory, which says what is swept.
-
-    multirun.yaml in the directory of all says what they are. Runs that are continued, or have a
-    run_dir, stay where they are.
-
-    Args:
-        values: of this run.
-        job: what Hydra says of it.
-    """
-    words, _ = command_line.split(sys.argv[1:])
-    home = Path(job.sweep.dir)
-    about = {"words": words, "swept": command_line.swept(words)}
-    write_whole(home / "multirun.yaml", OmegaConf.to_yaml(about).encode())
-    log = values["log"] | {"group": values["log"]["group"] or home.name}
-    values = values | {"log": log}
-    if values["run_dir"] or values["resume"] or values["auto_resume"]:
-        return values
-    own = home / command_line.run_name(list(job.overrides.task), about["swept"])
-    names = chain([own], (own.with_name(f"{own.name}-{i}") for i in count(2)))
-    return values | {"run_dir": str(next(path for path in names if not path.exists()))}
-
-
-def compare_runs(job: Any) -> None:
-    """After the last run of a multirun, write the report of all that lie in its directory.
-
-    job: what Hydra says of the run.
-    """
-    from gpusim_rl.core.distributed import ProcessGroup
-    from gpusim_rl.report import command as report
-
-    home, (words, _) = Path(job.sweep.dir), command_line.split(sys.argv[1:])
-    asked = prod(map(len, command_line.swept(words).values()))
-    runs = [file.parent for file in sorted(home.glob("*/config.yaml"))]
-    if job.job.num + 1 < asked or len(runs) < 2 or ProcessGroup.from_environment().rank > 0:
-        return
-    if report.write_or_warn(runs, home / "report.html"):
-        print(f"wrote {home}/report.html, which compares {len(runs)} runs")
-
-
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-def run(cfg: DictConfig) -> None:
-    """One training of a multirun, as Hydra composed it."""
-    from gpusim_rl.config import compose, resume  # not for --help
-
-    words = list(HydraConfig.get().overrides.task)
-    with errors.one_line_errors():
-        values = in_multirun(compose.build("config", words), HydraConfig.get())
-        config = resume.check_training(values, words)
-    train_or_exit(config, REFUSED)
-    if config.report:
-        compare_runs(HydraConfig.get())
-
-
 def main() -> None:
     """Check the command line and train, once or for each value of a multirun."""
-    sys.argv[1:], cfg = command_line.check("config", sys.argv[1:])
-    REFUSED.clear()
+    words = sys.argv[1:]
     try:
-        train_or_exit(cfg) if cfg else run()
-        if REFUSED:
-            errors.exit_with_error(f"refused by the gate: {', '.join(REFUSED)}", 1)
+        if command_line.is_multirun(words):
+            from gpusim_rl.commands import multirun  # a single training starts without it
+
+            multirun.run(command_line.check_multirun(words))
+        else:
+            train_or_exit(command_line.check("config", words))
     except KeyboardInterrupt:
         print(
             "interrupted: resume=<run directory> continues from the last checkpoint",
             file=sys.stderr,
         )
         raise SystemExit(130) from None
+
+
+if __name__ == "__main__":  # so a multirun starts each of its trainings
+    main()

@@ -45,6 +45,11 @@ def check_moved(key: str) -> None:
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
             "and robot.actuator.delay delays the motors"
         )
+    if key == "algo.mirror_coef":
+        raise ValueError(
+            "algo.mirror_coef is gone, and algo.symmetry=loss with it: "
+            "algo.symmetry is one of auto, none, augment, net"
+        )
     if key == "compare":
         raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     if section in ("task.noise", "task.randomise.bias") and name in READINGS:
@@ -52,14 +57,11 @@ def check_moved(key: str) -> None:
         raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")
 
 
-def check_choice(override: Override, known: list[str]) -> None:
-    """ValueError if the value of a group is not one of the known names."""
-    group = override.key_or_group
-    swept = override.is_sweep_override()
-    values = override.sweep_string_iterator() if swept else [str(override.value())]
-    for value in values:
-        if value not in known:
-            raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(known)}")
+def check_choice(override: Override, names: list[str]) -> None:
+    """ValueError if the value of a group is none of its names."""
+    group, value = override.key_or_group, str(override.value())
+    if value not in names:
+        raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
 
 
 def check_known(override: Override, base: dict[str, Any]) -> None:

@@ -1,17 +1,26 @@
-"""The command line, checked before Hydra and torch see it, with every line of a multirun."""
+"""The command line, checked before torch sees it, with every line of a multirun."""
 
 import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any
+from importlib.util import find_spec
+from itertools import islice, product
+from math import prod
+from typing import TYPE_CHECKING, Any
 
+import hydra
 from hydra.core.override_parser.types import Override, ValueType
 from omegaconf import OmegaConf
 
-from gpusim_rl.config.compose import compose_plain, first, parse
+from gpusim_rl.config.compose import compose_plain, parse
 from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
-from gpusim_rl.core.paths import program
+from gpusim_rl.core.paths import CONF, program
+
+if TYPE_CHECKING:
+    from gpusim_rl.config.sections import Config
 
 LONGEST = 150  # characters of a directory's name
 MAX_RUNS = 200  # of a multirun: all are checked before the first run
@@ -19,19 +28,40 @@ PROGRAMS = {"config": "train", "play": "play"}  # file in conf/ → command
 HELP = ("--help", "-h", "--hydra-help", "--version")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 CFG = ("job", "hydra", "all")
-OPTIONS = {"-m": (), "--multirun": (), "--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
-OPTIONS |= dict.fromkeys(HELP, ())
+MULTIRUN = ("-m", "--multirun")
+OPTIONS = {"--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
+OPTIONS |= dict.fromkeys((*MULTIRUN, *HELP), ())
+LAUNCHERS = ("submitit_slurm", "submitit_local")
+LAUNCHER = ("hydra/launcher", "hydra.launcher.")  # beginnings of keys
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A multirun, as its command line says.
+
+    Args:
+        words: all of the command line.
+        lists: key → its values, of all that have several.
+        lines: the words of each training.
+        cfg: of one of them. `jobs`, `report` and `device` are for all.
+        launcher: what starts them: one of LAUNCHERS; empty for processes of this machine.
+        resources: what each training asks of a cluster, such as timeout_min.
+    """
+
+    words: list[str]
+    lists: dict[str, list[str]]
+    lines: list[list[str]]
+    cfg: "Config"
+    launcher: str
+    resources: dict[str, Any]
 
 
 @one_line_errors()
-def check(name: str, argv: list[str]) -> tuple[list[str], Any]:
-    """The command line as Hydra takes it, options last, and its configuration.
+def check(name: str, argv: list[str]) -> Any:
+    """The configuration that a command line makes of conf/<name>.yaml.
 
-    That of train.py is a `Config`, that of play.py plain data.
-
-    With options the configuration is None: `--help`, `--cfg`, `--info` and multirun are Hydra's,
-    which composes the line itself.
-    Exits in one line if the line does not compose with conf/<name>.yaml.
+    That of train.py is a `Config`, that of play.py plain data. `--help`, `--cfg` and `--info` are
+    answered, and end the program. A mistake ends it in one line.
     """
     words, options = split(argv)
     if any(option in HELP for option in options):
@@ -40,41 +70,98 @@ def check(name: str, argv: list[str]) -> tuple[list[str], Any]:
         listing = partial(ranges.listing, table())
         OmegaConf.register_new_resolver("ranges", listing, replace=True)
         start = program(PROGRAMS[name])
-        if start == f"python {PROGRAMS[name]}.py":  # what conf/<name>.yaml says
-            return options, None
-        return [*options, f"hydra.help.app_name='{start}'"], None  # to parse it takes 50 ms
+        # conf/<name>.yaml says python <name>.py; to parse another name takes 50 ms
+        other = [] if start == f"python {PROGRAMS[name]}.py" else [start]
+        answer(name, [*options, *(f"hydra.help.app_name='{x}'" for x in other)])
     from gpusim_rl.config.resume import check_training  # not for --help: it loads 120 modules
 
-    sweep = "-m" in options or "--multirun" in options
-    if sweep and name != "config":
+    if is_multirun(options):
         exit_with_error("-m runs trainings: one at a time is played")
-    if sweep:
-        check_sweep(parse(words))
-    cfg = compose_plain(name, words, sweep=sweep)
-    if name == "config" and not sweep:
+    cfg = compose_plain(name, words)
+    if name == "config":
+        if cfg["jobs"] != 1:
+            raise ValueError(f"jobs={cfg['jobs']}: add -m and a list of values for several runs")
         cfg = check_training(cfg, words, robot=not options)  # --cfg and --info need no file
-    elif name == "config":
-        for line in single_lines(words):
-            check_training(compose_plain(name, line), line)
-    return words + options, None if options else cfg
+    if options:
+        answer(name, words + options)
+    return cfg
 
 
-def check_sweep(overrides: list[Override]) -> None:
-    """Exit in one line if two runs would share a directory, or if values are no list."""
-    sweeps = [o.key_or_group for o in overrides if o.is_sweep_override()]
-    for o in overrides:
-        if o.key_or_group in ("run_dir", "resume") and (
-            sweeps != [o.key_or_group] or not distinct(o)
-        ):
-            exit_with_error(f"{o.input_line}: each run of a multirun needs one of its own")
-        if o.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
-            exit_with_error(f"{o.input_line}: list the values, as in {o.key_or_group}=a,b")
-        shared = "run_dir" not in sweeps and not set(sweeps) <= {"seed", "task"}
-        if o.key_or_group == "auto_resume" and shared:
-            exit_with_error(
-                f"{o.input_line}: the runs of this multirun would share a directory: "
-                "sweep over seed and task alone"
-            )
+def answer(name: str, argv: list[str]) -> None:
+    """Let Hydra print what `--help`, `--cfg` or `--info` asks for, and end the program."""
+    sys.argv[1:] = argv
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(lambda cfg: None)()
+    raise SystemExit
+
+
+def is_multirun(argv: list[str]) -> bool:
+    """Whether a command line has the option of a multirun."""
+    return not {*MULTIRUN}.isdisjoint(argv)
+
+
+@one_line_errors()
+def check_multirun(argv: list[str]) -> Sweep:
+    """The multirun of a command line of train.py, whose every value is checked.
+
+    Exits in one line at a mistake, also if two runs would share a directory.
+    """
+    from gpusim_rl.config.resume import check_training
+
+    words, _ = split(argv)
+    overrides = parse(words)
+    launcher = {o.key_or_group: o.value() for o in overrides if o.key_or_group.startswith(LAUNCHER)}
+    others = [o for o in overrides if o.key_or_group not in launcher]
+    values = {o.get_key_element(): values_of(o) for o in others}
+    lists = {key: x for key, x in values.items() if len(x) > 1}
+    check_lists(values, [*lists])
+    # as many lines as the longest list has values, so that each value is in one
+    longest = max(map(len, values.values()), default=1)
+    lines = [[x[min(i, len(x) - 1)] for x in values.values()] for i in range(longest)]
+    configs = [check_training(compose_plain("config", line), line) for line in lines]
+    values.pop("jobs", None)  # a training is one job
+    chosen = str(launcher.pop("hydra/launcher", ""))
+    if (chosen or launcher) and chosen not in LAUNCHERS:
+        raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
+    if chosen and not find_spec("submitit"):
+        raise ValueError(f"hydra/launcher={chosen} needs submitit: pip install 'gpusim_rl[slurm]'")
+    return Sweep(
+        words=words,
+        lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},
+        lines=[list(line) for line in product(*values.values())],
+        cfg=configs[0],
+        launcher=chosen,
+        resources={key.removeprefix(LAUNCHER[1]): x for key, x in launcher.items()},
+    )
+
+
+def check_lists(values: dict[str, list[str]], keys: list[str]) -> None:
+    """ValueError if two runs would share a directory, or if there are too many.
+
+    Args:
+        values: key → its words, of a whole command line.
+        keys: of those that have several.
+    """
+    for key in {"run_dir", "resume"} & values.keys():
+        if keys != [key] or len({*values[key]}) < len(values[key]):
+            raise ValueError(f"{values[key][0]}: each run of a multirun needs one of its own")
+    if "auto_resume" in values and "run_dir" not in keys and not {*keys} <= {"seed", "task"}:
+        shared = "the runs of this multirun would share a directory"
+        raise ValueError(f"auto_resume: {shared}: sweep over seed and task alone")
+    if "jobs" in keys:
+        raise ValueError("jobs: expected one number")
+    if prod(map(len, values.values())) > MAX_RUNS:
+        raise ValueError(f"{' '.join(keys)}: a multirun has at most {MAX_RUNS} runs")
+
+
+def values_of(override: Override) -> list[str]:
+    """KEY=VALUE for each value of a word, up to one more than a multirun may have."""
+    key, word = override.key_or_group, str(override.input_line)
+    if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+        raise ValueError(f"{word}: list the values, as in {key}=a,b")
+    if not override.is_sweep_override():
+        return [word]
+    values = islice(override.sweep_string_iterator(), MAX_RUNS + 1)
+    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -99,48 +186,16 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
     return words, options
 
 
-def single_lines(words: list[str]) -> list[list[str]]:
-    """Command lines of single runs, in which every value of a multirun comes up.
-
-    The other keys have their first value. ValueError if the multirun has too many runs.
-    """
-    parsed = parse(words)
-    firsts = [first(o) for o in parsed]
-    lines, runs = [firsts], 1
-    for i, o in enumerate(parsed):
-        if not o.is_sweep_override():
-            continue
-        values = list(islice(o.sweep_string_iterator(), MAX_RUNS + 1))
-        for value in values[1:]:
-            lines.append([*firsts[:i], f"{o.get_key_element()}={value}", *firsts[i + 1 :]])
-        runs *= len(values)
-        if runs > MAX_RUNS:
-            raise ValueError(f"{o.input_line}: a multirun has at most {MAX_RUNS} runs")
-    return lines
-
-
-def distinct(sweep: Override) -> bool:
-    """Whether no value of a sweep comes twice."""
-    values = list(islice(sweep.sweep_string_iterator(), MAX_RUNS))
-    return len(values) == len(set(values))
-
-
-def swept(words: list[str]) -> dict[str, list[str]]:
-    """Key → its values, of all that a multirun sweeps over."""
-    sweeps = [o for o in parse(words) if o.is_sweep_override()]
-    return {o.key_or_group: list(islice(o.sweep_string_iterator(), MAX_RUNS)) for o in sweeps}
-
-
 # Why: docs/decisions/0073-a-directory-for-a-multirun.md
-def run_name(words: list[str], sweep: dict[str, list[str]]) -> str:
+def run_name(words: list[str], keys: Iterable[str]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 
-    It is `run` if nothing is swept, and has no character that would need quotes in `run=`.
+    It is `run` if there are no lists, and has no character that would need quotes in `run=`.
 
     Args:
         words: of this run, KEY=VALUE.
-        sweep: from `swept`.
+        keys: of all lists.
     """
     values = dict(word.split("=", 1) for word in words)
-    short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in sweep}
+    short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in keys}
     return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST] or "run"

@@ -40,25 +40,25 @@ def parse(words: list[str]) -> list[Override]:
 
 
 # Why: docs/decisions/0062-composition-is-plain-data.md
-def compose_plain(name: str, words: list[str], sweep: bool = False) -> dict[str, Any]:
+def compose_plain(name: str, words: list[str]) -> dict[str, Any]:
     """conf/<name>.yaml with the words of a command line.
 
-    `sweep` accepts lists of values, as of a multirun, and takes the first of each.
     ValueError in one line if the words do not fit.
     """
     parsed = parse(words)
     try:
-        if any(o.is_sweep_override() for o in parsed) and not sweep:
-            swept = next(o.input_line for o in parsed if o.is_sweep_override())
-            raise ValueError(f"{swept!r} is a list of values: add -m to run each")
-        groups = [o for o in parsed if is_group(o.key_or_group)]
-        for override in groups:
-            check_words.check_choice(override, choices(override.key_or_group))
-        base = build_base(name, tuple(first(o) for o in groups))
-        user_files.check_complete(base, user_choices(name, tuple(first(o) for o in groups)))
+        for override in parsed:
+            if override.is_sweep_override():
+                list_of = f"{override.input_line!r} is a list of values"
+                raise ValueError(f"{list_of}: add -m to run each")
+            if is_group(override.key_or_group):
+                check_words.check_choice(override, choices(override.key_or_group))
+        groups = tuple(str(o.input_line) for o in parsed if is_group(o.key_or_group))
+        base = build_base(name, groups)
+        user_files.check_complete(base, user_choices(name, groups))
         for override in parsed:
             check_key(override, base)
-        cfg = build(name, [first(o) for o in parsed])
+        cfg = build(name, words)
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
         word = says.removeprefix("Error merging override ")
@@ -149,14 +149,6 @@ def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:
 def build_cached(name: str, groups: tuple[str, ...], user: Path | None) -> dict[str, Any]:
     """`build` with choices of groups alone; `user` is the folder that is searched first."""
     return build(name, list(groups))
-
-
-def first(override: Override) -> str:
-    """The override with one value: a sweep's first."""
-    if override.is_sweep_override():
-        value = next(iter(override.sweep_string_iterator()))
-        return f"{override.get_key_element()}={value}"
-    return override.input_line or ""
 
 
 def is_group(key: str) -> bool:

@@ -1,10 +1,11 @@
-"""Keys of the configuration that had other names in earlier versions."""
+"""Keys of the configuration that had other names in earlier versions, or that are gone."""
 
 from collections.abc import Container
 from typing import Any
 
 from gpusim_rl.config.trees import flatten, is_below, set_key
 
+PENALTY = "algo.mirror_coef"  # of algo.symmetry=loss
 RENAMED = {
     "algo.floor": "algo.min_std",
     "task.height": "task.base_height",
@@ -25,13 +26,20 @@ def current_key(key: str, keys: Container[str]) -> str:
 
 
 def rename_keys(saved: dict[str, Any], base: dict[str, Any]) -> None:
-    """Give the keys of a run's configuration the names that they have in `base`, in place."""
+    """Give the keys of a run's configuration the names that they have in `base`, in place.
+
+    A penalty of PPO is left out: its networks were those of `symmetry=augment`.
+    """
     keys = flatten(base)
+    algo, plan = saved.get("algo"), saved.get("curriculum")
+    if isinstance(algo, dict) and PENALTY not in keys and algo.pop("mirror_coef", None) is not None:
+        if algo.get("symmetry") == "loss":
+            algo["symmetry"] = "augment"
     for old, value in flatten(saved).items():
         if (new := current_key(old, keys)) != old and old in RENAMED:
             section, _, name = old.rpartition(".")
             del flatten(saved)[section][name]
             set_key(saved, new, value)
-    plan = saved.get("curriculum")
     if isinstance(plan, dict):
-        saved["curriculum"] = {current_key(key, keys): entry for key, entry in plan.items()}
+        named = {current_key(key, keys): entry for key, entry in plan.items()}
+        saved["curriculum"] = {key: x for key, x in named.items() if key in keys or key != PENALTY}

@@ -39,7 +39,7 @@ MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),
-    *("algo.hidden", "algo.activation", "algo.std", "algo.floor", "algo.symmetry"),
+    *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
 )
 
@@ -124,7 +124,9 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     ValueError lists the keys that may not change.
     """
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
-    before = load_config(Run.open(Path(str(cfg["resume"]))), allowed).plain
+    run = Run.open(Path(str(cfg["resume"])))
+    check_trainable(run)
+    before = load_config(run, allowed).plain
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
@@ -152,6 +154,16 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         )
     codes = {f"{group}_code": before[f"{group}_code"] for group in CODE}
     return after | {"resume": str(cfg["resume"])} | codes
+
+
+def check_trainable(run: Run) -> None:
+    """ValueError if this version cannot repeat or continue the training of a run of before."""
+    saved = flatten(run.config)
+    if saved.get("algo.symmetry") == "loss" and saved.get("algo.name", ALGO) == ALGO:
+        raise ValueError(
+            f"{run.path} was trained with algo.symmetry=loss, which is gone: "
+            f"train on from its weights with start={run.path} algo.symmetry=augment"
+        )
 
 
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:

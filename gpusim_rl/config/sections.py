@@ -154,6 +154,7 @@ class Config:
     episodes: int = number(COUNT)
     save_every: int = number(COUNT)
     log_every: int = number(COUNT)
+    jobs: int = number(COUNT)
     film_every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
     rollbacks: int = number(Range(0, 1024, whole=True))
     graph: str = word("parts", "whole", "off")

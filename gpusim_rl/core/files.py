@@ -37,6 +37,25 @@ def write_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+def new_directory(path: Path) -> Path:
+    """Make a directory of this name, or with -2, -3, … at its end if that exists.
+
+    No other process gets the same one, also if both begin in the same second. OSError in one line.
+    """
+    free, number = path, 1
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                free.mkdir()  # of two that try, one succeeds
+                return free
+            except FileExistsError:
+                number += 1
+                free = path.with_name(f"{path.name}-{number}")
+    except OSError as error:
+        raise OSError(f"{free} cannot be written: {error.strerror}") from None
+
+
 def read_whole(path: Path, largest: int) -> bytes:
     """The bytes of a regular file.
 

@@ -24,7 +24,7 @@ class Controller(nn.Module):
 
     The task's `update`, `observe` and `control` do what they do in `Env`, in its order. Where an
     episode goes on, `update` first advances the memory to this control step. Where one begins, the
-    memory is used as it is given, and the history of each term is filled with its first value.
+    memory is used as it is, and the history of each term is filled with its first value.
 
     `fault` is true for a robot with an input or a result that is not finite. Its targets are then
     those of its last step without a fault, at first `safe_controls`. Its memory does not change.
@@ -55,14 +55,14 @@ class Controller(nn.Module):
         self.safe = torch.tensor(safe_controls(task.mjm)[None], dtype=torch.float32)
         self.start |= {TARGETS: self.safe}
         command = (COMMAND,) if self.needs.command else ()
-        self.given = (*self.needs.readings, *command)
-        self.inputs = [*self.given, RESTART, *(MEMORY + name for name in self.start)]
+        self.readings = (*self.needs.readings, *command)
+        self.inputs = [*self.readings, RESTART, *(MEMORY + name for name in self.start)]
         self.outputs = [TARGETS, FAULT, *(NEXT + name for name in self.start)]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each input for one robot, without the batch."""
         return {
-            **{name: tuple(self.blank[name].shape[1:]) for name in self.given},
+            **{name: tuple(self.blank[name].shape[1:]) for name in self.readings},
             RESTART: (),
             **{MEMORY + name: tuple(x.shape[1:]) for name, x in self.start.items()},
         }
@@ -70,22 +70,22 @@ class Controller(nn.Module):
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The `outputs` for the `inputs`; all have B rows, `restart` and `fault` (B,) are bool."""
         values = dict(zip(self.inputs, args, strict=True))
-        restart, given = values[RESTART], {name: values[name] for name in self.given}
+        restart, readings = values[RESTART], {name: values[name] for name in self.readings}
         memory = {name: values[MEMORY + name] for name in self.start}
         # Why: docs/decisions/0042-faults-in-the-graph.md
-        fault = ~finite(given | memory)  # the task is shown blank values instead
-        seen = {name: where(fault, self.blank[name], x) for name, x in given.items()}
-        kept = {name: where(fault, self.start[name], x) for name, x in memory.items()}
-        after = self.step(seen, kept, restart)
+        fault = ~finite(readings | memory)  # the task gets blank values instead
+        sound = {name: where(fault, self.blank[name], x) for name, x in readings.items()}
+        before = {name: where(fault, self.start[name], x) for name, x in memory.items()}
+        after = self.step(sound, before, restart)
         fault = fault | ~finite(after)
         held = memory[TARGETS].where(memory[TARGETS].isfinite(), self.safe)
         after = {name: where(fault, memory[name], x) for name, x in after.items()}
         targets = where(fault, held, after[TARGETS])
         return (targets, fault, *(after[name] for name in self.start))
 
-    def step(self, given: Memory, memory: Memory, restart: Tensor) -> Memory:
+    def step(self, readings: Memory, memory: Memory, restart: Tensor) -> Memory:
         """The next memory, the targets (B, nu) among it."""
-        state = self.advanced(self.state(given, memory, restart.shape[0]), memory, restart)
+        state = self.advanced(self.state(readings, memory, restart.shape[0]), memory, restart)
         obs, past = self.observed(state, memory, restart)
         action, remembered = self.act(obs, memory)
         clamped = action.clamp(-self.task.clip, self.task.clip)
@@ -95,15 +95,15 @@ class Controller(nn.Module):
         after |= {"action": action, "previous": state.action, TARGETS: targets} | past | remembered
         return {name: after[name] for name in self.start}
 
-    def state(self, given: dict[str, Tensor], memory: Memory, rows: int) -> State:
-        """What the task is shown: what is known, and anything for what is not read."""
-        known = given | {name: x for name, x in memory.items() if name in self.blank}
+    def state(self, readings: dict[str, Tensor], memory: Memory, rows: int) -> State:
+        """The state of the task, with blank values for names that it does not read."""
+        values = readings | {name: x for name, x in memory.items() if name in self.blank}
         rest = {
             name: x.expand(rows, *x.shape[1:])
             for name, x in self.blank.items()
-            if name not in known
+            if name not in values
         }
-        return State(known | rest, self.task.sensor_columns)
+        return State(values | rest, self.task.sensor_columns)
 
     def advanced(self, s: State, memory: Memory, restart: Tensor) -> State:
         """The state with the memory of this control step, where no episode begins."""
@@ -168,18 +168,18 @@ def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 
 def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) -> Memory:
-    """The memory of a task at the start of an episode: each draw in its middle, no action yet.
+    """The memory of a task at the start of an episode: each draw at its midpoint, no action yet.
 
     Args:
-        names: of the memory that is kept.
+        names: of the memory.
         sample: an input of each name, with one row.
 
     Returns:
         name → (1, …), and the history of each term that has one, which a restart fills.
     """
-    own = first_memory(task, sample[RNG])
+    first = first_memory(task, sample[RNG])
     start = {name: torch.zeros_like(sample[name]) for name in names if name in ACTIONS}
-    start |= {name: own[name] for name in names if name in own}
+    start |= {name: first[name] for name in names if name in first}
     terms: dict[str, Any] = task.observe(State(sample, task.sensor_columns))
     for name, term in terms.items():
         steps = task.history.get(name, 1) - 1

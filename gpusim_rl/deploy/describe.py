@@ -43,7 +43,7 @@ AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
 def describe(
     controller: Controller, *, name: str, ranges: Ranges, lineage: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a robot's program needs to know of a controller. JSON keeps every bit of its floats.
+    """The description of a controller for a robot's program. JSON keeps every bit of its floats.
 
     Args:
         name: the task's name.
@@ -83,7 +83,7 @@ def describe_restart() -> dict[str, Any]:
 def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, Any]]:
     """The readings and the command: names, units, frames, joints, ranges."""
     task, shapes, entries = controller.task, controller.shapes(), []
-    for name in controller.given:
+    for name in controller.readings:
         entry: dict[str, Any] = {"name": name, "kind": "reading", "type": "float32"}
         entry |= {"shape": list(shapes[name])}
         if name == COMMAND:

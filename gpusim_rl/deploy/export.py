@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.controller import MEMORY, RESTART, Controller
 from gpusim_rl.deploy.describe import FORMAT, describe
-from gpusim_rl.deploy.record import Ranges, Recorded, greatest_changes
+from gpusim_rl.deploy.record import Ranges, Trace, greatest_changes
 from gpusim_rl.deploy.to_onnx import finished, to_onnx
 
 TOLERANCE = 1e-5  # largest allowed difference of an output
@@ -27,7 +27,7 @@ def export(
     path: Path,
     *,
     name: str,
-    recorded: Recorded,
+    recorded: Trace,
     ranges: Ranges,
     lineage: dict[str, Any],
     rest: dict[str, Any] | None = None,
@@ -45,7 +45,7 @@ def export(
         ValueError: there are too few world-steps, one is not finite, ONNX lacks an operator of the
             task, or file and Env differ by more than 1e-5.
     """
-    values = [*recorded.given.values(), recorded.targets]
+    values = [*recorded.readings.values(), recorded.targets]
     finite = np.stack([np.isfinite(x).all(2) for x in values])
     check_finite("world-steps", np.asarray(finite.all(axis=0)))
     description = describe(controller, name=name, ranges=ranges, lineage=lineage)
@@ -131,7 +131,7 @@ def session(data: bytes) -> Any:
 
 
 # Why: docs/decisions/0043-compared-step-by-step.md
-def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
+def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     """Largest |ONNX - Env| / max(1, |Env|) of a target or of memory, over all world-steps.
 
     Each step begins with what the Env remembers, since a policy that answers its own last action
@@ -152,19 +152,22 @@ def parity(data: bytes, controller: Controller, recorded: Recorded) -> float:
             name: np.where(restart.reshape(-1, *[1] * (x.ndim - 1)), begin[name], x)
             for name, x in memory.items()
         }
-        feed = {name: x[t] for name, x in recorded.given.items()} | {RESTART: restart}
+        feed = {name: x[t] for name, x in recorded.readings.items()} | {RESTART: restart}
         feed |= {MEMORY + name: x for name, x in memory.items()}
         targets, fault, *after = run(controller.outputs, feed)
         if fault.any():
             what = "an action, a target or memory is not finite"
             raise ValueError(f"export: in control step {t} of {steps} {what}")
-        own = {name: x[t] for name, x in recorded.after.items()}
+        expected = {name: x[t] for name, x in recorded.after.items()}
         memory = dict(zip(memory, after, strict=True))
-        pairs = [(targets, recorded.targets[t]), *((memory[name], x) for name, x in own.items())]
-        for got, expected in pairs:
-            got, expected = (x.astype(np.float64) for x in (got, expected))  # also of bool memory
-            error = np.abs(got - expected) / np.maximum(1, np.abs(expected))
+        pairs = [
+            (targets, recorded.targets[t]),
+            *((memory[name], x) for name, x in expected.items()),
+        ]
+        for pair in pairs:
+            ours, theirs = (x.astype(np.float64) for x in pair)  # also of bool memory
+            error = np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))
             # max() of Python would drop it
             worst = np.maximum(worst, error.max())  # keeps NaN
-        memory |= own
+        memory |= expected
     return float(worst)

@@ -15,7 +15,7 @@ from gpusim_rl.core.files import read_text
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export, export_network
-from gpusim_rl.deploy.record import Recorded, percentiles, record
+from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.deploy.rest_measurements import standing
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
@@ -29,7 +29,7 @@ READINGS = "readings.json"  # of a run: what its final evaluation showed the pol
 def evaluated(
     iteration: Iteration, success: float | None, ranges: dict[str, Any]
 ) -> dict[str, Any]:
-    """What readings.json of a run holds: ranges of the inputs in its final evaluation."""
+    """The content of a run's readings.json: ranges of the inputs in its final evaluation."""
     return {"iteration": iteration.iterations, "success": success, "ranges": ranges}
 
 
@@ -42,30 +42,30 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
     Args:
         cfg: its configuration.
         run: the run directory.
-        path: the file; policy.onnx in the run unless given.
+        path: the file; by default policy.onnx in the run.
     """
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(iteration.policy).cpu()
     controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
-    mean, known = MeanAction(policy, WORLDS), read_evaluated(run, iteration, controller)
+    mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, iteration, controller)
 
     def act(obs: Tensor, began: Tensor) -> Tensor:
         mean.restart(began)
         return mean(obs)
 
-    steps = STEPS if known else max(STEPS, env.task.horizon)
+    steps = STEPS if saved else max(STEPS, env.task.horizon)
     path = path or run / "policy.onnx"
     with waiting(f"exporting {path}"):
-        recorded: Recorded = record(env, act, controller, steps)
+        recorded: Trace = record(env, act, controller, steps)
         return export(
             controller,
             path,
             name=name,
             recorded=recorded,
-            ranges=known.get("ranges") or percentiles(recorded.given),
-            lineage=lineage(run, iteration) | {"success": known.get("success")},
+            ranges=saved.get("ranges") or percentiles(recorded.readings),
+            lineage=lineage(run, iteration) | {"success": saved.get("success")},
             rest=rest(env.task, controller),
         )
 
@@ -82,17 +82,17 @@ def lineage(run: Path, iteration: Iteration) -> dict[str, Any]:
 
 
 def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> dict[str, Any]:
-    """What `evaluated` returned, from a run's file; empty unless it is of this policy."""
+    """The content of a run's readings.json; empty unless it is of this policy."""
     try:
-        known = json.loads(read_text(run / READINGS))
-        shapes, ranges = controller.shapes(), known["ranges"]
-        widths = {name: [len(end) for end in ranges[name]] for name in controller.given}
-        numbers = [x for name in controller.given for end in ranges[name] for x in end]
-        numbers.append(known["success"] or 0.0)
+        saved = json.loads(read_text(run / READINGS))
+        shapes, ranges = controller.shapes(), saved["ranges"]
+        widths = {name: [len(end) for end in ranges[name]] for name in controller.readings}
+        numbers = [x for name in controller.readings for end in ranges[name] for x in end]
+        numbers.append(saved["success"] or 0.0)
         fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
         finite = all(math.isfinite(float(x)) for x in numbers)
-        if fits and finite and known["iteration"] == iteration.iterations:
-            return known
+        if fits and finite and saved["iteration"] == iteration.iterations:
+            return saved
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return {}

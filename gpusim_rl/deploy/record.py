@@ -1,7 +1,7 @@
-"""What an Env shows its controllers, and what they do: to check an exported file on."""
+"""Readings and targets of an Env, recorded to check an exported file on."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ Array = np.ndarray
 Ranges = dict[str, tuple[list[float], list[float], list[float], list[float]]]
 
 
-class Recorded(NamedTuple):
-    """What an Env showed and did in T control steps of B worlds."""
+class Trace(NamedTuple):
+    """Readings, memory and targets of B worlds in T control steps."""
 
-    given: dict[str, Array]  # (T, B, …) the readings and the command
+    readings: dict[str, Array]  # (T, B, …) the readings and the command
     restart: Array  # (T, B) bool: an episode begins
     memory: dict[str, Array]  # (T, B, …) the task's memory, which an episode begins with
     targets: Array  # (T, B, nu)
@@ -32,8 +32,8 @@ class Recorded(NamedTuple):
 @torch_threads(1)
 def record(
     env: Env, act: Callable[[Tensor, Tensor], Tensor], controller: Controller, steps: int
-) -> Recorded:
-    """Step an Env, and record what its controller would have been given and has to answer.
+) -> Trace:
+    """Step an Env, and record the inputs and the targets of its controller.
 
     Args:
         env: fresh: an episode begins in every world.
@@ -43,48 +43,48 @@ def record(
     restart = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []
     for _ in range(steps):
-        shown = env.memory | env.readings
-        given = {name: shown[name].numpy().copy() for name in controller.given}
+        values = env.memory | env.readings
+        readings = {name: values[name].numpy().copy() for name in controller.readings}
         memory = {n: x.numpy().copy() for n, x in env.memory.items() if n in controller.start}
         env.act(act(env.observation.actor, restart))
         ctrl = env.sim.ctrl.float()
         if "encoder" in env.memory:  # Env has moved the targets by the encoders' offsets
             ctrl = env.task.randomization.servo(ctrl, -env.memory["encoder"])
-        kept = {"action": env.action, "previous": env.previous, "time": env.time}
-        after = memory | {n: x.numpy().copy() for n, x in kept.items() if n in controller.start}
-        rows.append((given, restart.numpy(), memory, ctrl.numpy().copy(), after))
+        now = {"action": env.action, "previous": env.previous, "time": env.time}
+        after = memory | {n: x.numpy().copy() for n, x in now.items() if n in controller.start}
+        rows.append((readings, restart.numpy(), memory, ctrl.numpy().copy(), after))
         env.advance()
         end = env.settle()
         restart = end.terminated | end.truncated | end.fault
-    given, restarts, memory, targets, after = zip(*rows, strict=True)
-    told, kept = stacked(given), stacked(memory)
-    return Recorded(told, np.stack(restarts), kept, np.stack(targets), stacked(after))
+    return Trace(*(stacked(column) for column in zip(*rows, strict=True)))
 
 
-def stacked(rows: tuple[dict[str, Array], ...]) -> dict[str, Array]:
-    """Arrays of each row by name, as one array by name; nothing of no rows."""
-    return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+def stacked(rows: Sequence[Any]) -> Any:
+    """The arrays of some rows as one array; of dictionaries, those of each name."""
+    if not rows or isinstance(rows[0], dict):
+        return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    return np.stack(rows)
 
 
-def percentiles(given: dict[str, Array]) -> Ranges:
+def percentiles(readings: dict[str, Array]) -> Ranges:
     """The percentiles 0, 0.5, 99.5 and 100 of each column of each input (…, width)."""
     ranges = {}
-    for name, x in given.items():
+    for name, x in readings.items():
         finite = x[np.isfinite(x).all(-1)]  # the others are of a world that failed
         ends = np.percentile(finite if len(finite) else np.zeros((1, x.shape[-1])), ENDS, axis=0)
         ranges[name] = tuple(ends.tolist())
     return ranges
 
 
-def greatest_changes(recorded: Recorded) -> list[float]:
+def greatest_changes(recorded: Trace) -> list[float]:
     """(nu,) how much each target changed at most, from one control step to the next."""
     changes = np.abs(np.diff(recorded.targets, axis=0))
     goes_on = ~recorded.restart[1:]
     return changes[goes_on].max(0, initial=0.0).tolist()
 
 
-class Seen:
-    """The readings and commands that an Env showed, at a hundred moments of an episode."""
+class ReadingSamples:
+    """Readings and commands of an Env at a hundred moments of an episode."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Array]] = []
@@ -92,9 +92,9 @@ class Seen:
     def __call__(self, env: Env, step: int) -> None:
         """Note what the robots get at control step `step`, if it is one of these moments."""
         if step % max(1, env.task.horizon // MOMENTS) == 0:
-            shown = env.readings | {k: x for k, x in env.memory.items() if k == COMMAND}
-            self.rows.append({name: x.numpy().copy() for name, x in shown.items()})
+            values = env.readings | {k: x for k, x in env.memory.items() if k == COMMAND}
+            self.rows.append({name: x.numpy().copy() for name, x in values.items()})
 
     def ranges(self) -> Ranges:
-        """Of all that was noted."""
-        return percentiles(stacked(tuple(self.rows)))
+        """The percentiles of all samples."""
+        return percentiles(stacked(self.rows))

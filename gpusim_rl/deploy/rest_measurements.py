@@ -22,7 +22,7 @@ AXIS = [getattr(mujoco.mjtSensor, f"mjSENS_FRAME{x}AXIS").value for x in "XYZ"]
 
 
 def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, Any]:
-    """What a robot measures that stands in the safe pose, and as each joint is moved a little.
+    """Measurements of a robot in its safe pose, and as each joint is moved a little.
 
     The joints are moved as `onboard.preflight` does it on the robot, one after the other.
 
@@ -64,25 +64,25 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
 
 
 def changes(m: mujoco.MjModel, answers: list[Answer]) -> dict[str, Any]:
-    """What changed as each joint was moved, of joint_pos and axes; and after how many steps."""
-    shown = [
+    """Changes of joint_pos and axes as each joint was moved, and after how many steps."""
+    changing = [
         name
         for name in answers[0].values
         if name == JOINTS[0] or (name not in JOINTS and int(m.sensor(name).type[0]) in AXIS)
     ]
     return {
-        "changes": {name: [x.values[name].tolist() for x in answers] for name in shown},
+        "changes": {name: [x.values[name].tolist() for x in answers] for name in changing},
         "delay": [x.delay for x in answers],
     }
 
 
 def measured_servos(m: mujoco.MjModel, needs: Iterable[str]) -> list[str]:
-    """Those of the readings that the model has; none unless all actuators are position servos.
+    """The readings that the model has; none unless all actuators are position servos.
 
     The control of such a servo is its joint's position: it has no gear, and no offset.
     """
-    known = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
-    names = [name for name in needs if name in known]
+    measured = {*JOINTS, *(m.sensor(i).name for i in range(m.nsensor))}
+    names = [name for name in needs if name in measured]
     gain, bias = m.actuator_gainprm[:, 0], m.actuator_biasprm
     plain = (m.actuator_gear[:, 0] == 1) & (bias[:, 0] == 0) & (bias[:, 1] == -gain)
     servos = None not in actuators(m)["kp"] and -1 not in driven_joints(m) and plain.all()

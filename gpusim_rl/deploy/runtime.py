@@ -25,7 +25,8 @@ import onnxruntime
 
 FORMATS = (3, 4)  # 3 has no seal, and less to check readings by
 SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
-VERDICT = re.compile(rb"r([\x80-\xff]*[\0-\x7f])\n\x04gate\x12([\x80-\xff]*[\0-\x7f]).*", re.DOTALL)
+VERDICT = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f]{[^\0-\x1f]*}")
+CHANGED = "was changed after its export, so its SHA-256 differs"
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of one input, for one robot
 TYPES = ("float32", "float64", "int32", "int64", "bool")
@@ -57,16 +58,18 @@ class Policy:
     """
 
     def __init__(self, path: str | Path):
-        if not Path(path).is_file():
+        if not (path := Path(path)).is_file():
             raise FileNotFoundError(f"no ONNX file {path}")
-        self.session = load_session(Path(path))
+        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+        exported, is_sealed = unsealed(data, path)
+        self.session = load_session(exported, path)
         metadata = self.session.get_modelmeta().custom_metadata_map
         try:
             self.about: dict[str, Any] = json.loads(metadata["gpusim_rl"])
             self.mjcf: str = metadata["mjcf"]
         except (KeyError, ValueError, RecursionError):
             raise ValueError(f"{path} was not exported by gpusim_rl: no description") from None
-        check_format(self.about, Path(path))
+        check_format(self.about, path, is_sealed)
         try:
             self._configure()
             self._try()
@@ -149,7 +152,7 @@ class Policy:
         """
         feed = {name: self.reading(name, readings) for name in self.needs}
         if self.command:
-            feed["command"] = self.asked(command)
+            feed["command"] = self.command_rows(command)
         feed |= {"restart": self._begins, **{self._inputs[k]: x for k, x in self.memory.items()}}
         try:
             targets, fault, *after = map(np.asarray, self.session.run(self._results, feed))
@@ -179,7 +182,7 @@ class Policy:
             value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
 
-    def asked(self, command: Any) -> Array:
+    def command_rows(self, command: Any) -> Array:
         """(B, n) the command: one for all robots, or one for each."""
         about, width = self.command or {}, len((self.command or {})["names"])
         if command is None:
@@ -198,40 +201,43 @@ class Policy:
         return x
 
 
-def check_format(about: Any, path: Path) -> None:
-    """ValueError in one line unless a file is a controller, in a known format, and as exported.
+def unsealed(data: bytes, path: Path) -> tuple[bytes, bool]:
+    """The bytes that were exported, without the verdict after them, and whether a seal covers them.
 
-    Its SHA-256 finds mistakes. It is no signature. The gate's verdict alone may follow it.
+    Only these are run, so that nothing that follows can change the network. The seal is their
+    SHA-256. It finds mistakes, and is no signature.
+
+    Raises:
+        ValueError: the file has a seal, and other bytes than it says; in one line.
     """
+    if not (seal := SEAL.search(data)):
+        return data, False
+    size, digest = int(seal[1]), seal[2]
+    exported, end = data[:size], data[size:]
+    actual = hashlib.sha256(exported.replace(digest, b"0" * 64)).hexdigest()
+    if actual != digest.decode() or (end and not VERDICT.fullmatch(end)):
+        raise ValueError(f"{path} {CHANGED}")
+    return exported, True
+
+
+def check_format(about: Any, path: Path, is_sealed: bool) -> None:
+    """ValueError in one line unless a description is of a controller, in a format of `FORMATS`."""
     version = about.get("format") if isinstance(about, dict) else None
     if version not in FORMATS:
         reads = f"this program reads format {FORMATS[-1]}: export it again with play.py mode=export"
         raise ValueError(f"{path} has format {version!r}, {reads}")
     if about.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
-    data = path.read_bytes()
-    size, seal = (SEAL.findall(data) or [(b"0", b"")])[0]
-    digest = hashlib.sha256(data[: int(size)].replace(seal, b"0" * 64)).hexdigest() if seal else ""
-    whole = is_verdict(data[int(size) :]) if seal else version == FORMATS[0]
-    if digest != seal.decode() or not whole:
-        raise ValueError(f"{path} was changed after its export, so its SHA-256 differs")
+    if not is_sealed and version != FORMATS[0]:
+        raise ValueError(f"{path} {CHANGED}")
 
 
-def is_verdict(tail: bytes) -> bool:
-    """Whether bytes after the sealed ones are none, or one metadata entry with the key `gate`."""
-    if not (entry := VERDICT.fullmatch(tail)):
-        return not tail
-    sizes = [sum((byte & 127) << 7 * i for i, byte in enumerate(x)) for x in entry.groups()]
-    return sizes == [len(tail) - entry.end(1), len(tail) - entry.end(2)]
-
-
-def load_session(path: Path) -> onnxruntime.InferenceSession:
-    """The ONNX model of a file; ValueError in one line if onnxruntime cannot load it."""
+def load_session(data: bytes, path: Path) -> onnxruntime.InferenceSession:
+    """The ONNX model of a file's bytes; ValueError in one line if onnxruntime cannot load it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # a small network gains nothing from more
     options.log_severity_level = 4  # its errors are raised, and told in one line
     try:
-        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
         # loaded from bytes, a model that reads its weights from other files is refused
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no common base class
@@ -240,7 +246,7 @@ def load_session(path: Path) -> onnxruntime.InferenceSession:
 
 
 def readings(policy: Policy, data: Any) -> dict[str, Any]:
-    """What a robot would measure, from a `mujoco.MjData`: sensors, and joints by their names."""
+    """Readings of a robot from a `mujoco.MjData`: sensors, and joints by their names."""
     fields = {"joint_pos": "qpos", "joint_vel": "qvel"}
     return {
         name: {j: getattr(data.joint(j), fields[name])[0] for j in policy.reads[name]}

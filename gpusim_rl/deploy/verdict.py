@@ -9,21 +9,18 @@ compute another checksum.
 
 import hashlib
 import json
+import re
 from typing import Any
 
-KEY = "gate"  # of the metadata
-METADATA = 14  # number of the field `metadata_props` of an ONNX model
-BYTES = 2  # protobuf's wire type of strings and of messages
-FIXED = {1: 8, 5: 4}  # wire type → bytes of a number of fixed width
+SIZE = re.compile(rb"sha256 of the first (\d{9}) bytes: ")  # in the seal, which format 3 lacks
+# A field of ONNX's metadata with the key `gate`: r, its length, the key, the length of the text.
+HEAD = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f](?={)")
 Verdict = dict[str, Any]
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 of an ONNX file without its verdict: graph, weights, description and model.
-
-    ValueError if the bytes are no protobuf message.
-    """
-    return hashlib.sha256(split(data)[0]).hexdigest()
+    """SHA-256 of an ONNX file without its verdict: graph, weights, description and model."""
+    return hashlib.sha256(cut(data)[0]).hexdigest()
 
 
 # Why: docs/decisions/0045-verdict-in-the-file.md
@@ -32,11 +29,9 @@ def with_verdict(data: bytes, verdict: Verdict) -> bytes:
 
     `file`, the digest, and `sha256`, the checksum of file and verdict, are added to it.
     """
-    file, _ = split(data)
-    verdict = verdict | {"file": digest(file)}
+    verdict = verdict | {"file": digest(data)}
     text = json.dumps(verdict | {"sha256": checksum(verdict)}, ensure_ascii=False)
-    entry = field(1, KEY.encode()) + field(2, text.encode())
-    return file + field(METADATA, entry)
+    return cut(data)[0] + entry(text.encode())
 
 
 def read_verdict(data: bytes) -> Verdict | None:
@@ -44,18 +39,20 @@ def read_verdict(data: bytes) -> Verdict | None:
 
     ValueError if the file or its verdict was edited since it was judged.
     """
-    file, texts = split(data)
-    if not texts:
+    file, end = cut(data)
+    if not end:
         return None
+    text = HEAD.sub(b"", end, count=1)
     try:
-        (verdict,) = [json.loads(text) for text in texts]
-        told = verdict.pop("sha256")
-        same = verdict["file"] == digest(file) and told == checksum(verdict)
+        verdict = json.loads(text)
+        checked = {key: x for key, x in verdict.items() if key != "sha256"}
+        sums = verdict["file"] == digest(file), verdict["sha256"] == checksum(checked)
+        same = end == entry(text) and all(sums)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         same = False
     if not same:
         raise ValueError("the file was edited after the gate judged it: judge it again")
-    return verdict | {"sha256": told}
+    return verdict
 
 
 def checksum(verdict: Verdict) -> str:
@@ -64,66 +61,23 @@ def checksum(verdict: Verdict) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# -- protobuf --------------------------------------------------------------------------------------
+def cut(data: bytes) -> tuple[bytes, bytes]:
+    """The exported bytes of an ONNX file, and those that follow: its verdict, or none.
 
-
-def split(data: bytes) -> tuple[bytes, list[bytes]]:
-    """The bytes of an ONNX file without its verdicts, and the texts of these."""
-    rest, texts = [], []
-    for number, start, begin, end in fields(data):
-        if number == METADATA:
-            entry = {n: data[begin:end][a:b] for n, _, a, b in fields(data[begin:end])}
-            if entry.get(1) == KEY.encode():
-                texts.append(entry.get(2, b""))
-                continue
-        rest.append(data[start:end])
-    return b"".join(rest), texts
-
-
-def fields(data: bytes) -> list[tuple[int, int, int, int]]:
-    """(number, start, start of the value, end) of each field of a protobuf message.
-
-    https://protobuf.dev/programming-guides/encoding. ValueError if the bytes are none.
+    The seal says how many were exported. A file of format 3 has no seal: it ends where the verdict
+    begins.
     """
-    parts, at = [], 0
-    while at < len(data):
-        start = at
-        tag, at = varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            begin, at = at, varint(data, at)[1]
-        elif kind == BYTES:
-            length, begin = varint(data, at)
-            at = begin + length
-        elif kind in FIXED:
-            begin, at = at, at + FIXED[kind]
-        else:
-            raise ValueError("the file is damaged: it is no ONNX file")
-        if at > len(data):
-            raise ValueError("the file is damaged: it ends too early")
-        parts.append((number, start, begin, at))
-    return parts
+    head = HEAD.search(data)
+    size = int(seal[1]) if (seal := SIZE.search(data)) else head.start() if head else len(data)
+    return data[:size], data[size:]
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a byte, and where it ends."""
-    value = 0
-    for i, byte in enumerate(data[at : at + 10]):
-        value |= (byte & 127) << (7 * i)
-        if byte < 128:
-            return value, at + i + 1
-    raise ValueError("the file is damaged: it is no ONNX file")
+def entry(text: bytes) -> bytes:
+    """The metadata entry `gate` with a text, as a field of an ONNX model in protobuf."""
+    pair = b"\n\x04gate\x12" + length(len(text)) + text
+    return b"r" + length(len(pair)) + pair
 
 
-def field(number: int, value: bytes) -> bytes:
-    """A protobuf field that holds bytes."""
-    return encoded(number << 3 | BYTES) + encoded(len(value)) + value
-
-
-def encoded(value: int) -> bytes:
-    """A number as a varint."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
+def length(n: int) -> bytes:
+    """A length in protobuf's form: seven bits in each byte, the lowest first."""
+    return bytes([n & 127 | 128, *length(n >> 7)]) if n > 127 else bytes([n])

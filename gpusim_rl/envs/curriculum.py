@@ -95,8 +95,6 @@ def value_of(key: str, cfg: dict[str, Any]) -> Number:
     part, _, name = rest.partition(".")
     task = cfg["task"]
     if section == "algo" and type(cfg["algo"].get(rest)) in (int, float):
-        if rest == "mirror_coef" and cfg["algo"].get("symmetry", "loss") != "loss":
-            raise ValueError(f"curriculum: {key} is used only with algo.symmetry=loss")
         return cfg["algo"][rest]  # the learner itself says which of its numbers may change
     if section == "task" and part in ("weights", "noise"):
         if name not in task[part]:

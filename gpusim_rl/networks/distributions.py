@@ -12,7 +12,7 @@ from gpusim_rl.core.symmetry import Flip
 
 
 class Distribution(Protocol):
-    """Of actions (…, nu). A learner needs these; what else one has is between it and its policy.
+    """A distribution of actions (…, nu), as far as every learner needs it.
 
     Attributes:
         columns: its parameters by name, each with nu numbers, which may all be 1. A record stores
@@ -43,7 +43,7 @@ class Gaussian:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """That of a record's columns `mean` and `std`."""
+        """The Gaussian of a record's columns `mean` and `std`."""
         return cls(record.mean, record.std)
 
     @classmethod

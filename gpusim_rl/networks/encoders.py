@@ -2,7 +2,7 @@
 
 import math
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ LAYERS = {
 
 # Why: docs/decisions/0015-memory-of-a-policy.md
 class Encoder(Protocol):
-    """What a network remembers an episode with: it comes before the layers.
+    """The part of a network that remembers an episode, before its layers.
 
     Its memory h has a row for each of B worlds, of any shape (B, …). All zeros are a blank one, so
     that whoever restarts a world needs to know no more.
@@ -103,25 +103,14 @@ class MemoryMLP(nn.Module):
     """x (B, width) and h (B, …) → y (B, out) and h': an encoder, then a multi-layer perceptron.
 
     Args:
-        memory, size: the encoder, of `ENCODERS`, and how much it remembers; width: of x.
-        hidden: widths of the layers between the features and y; out: of y.
-        activation, gain, generator: as `mlp` has them.
+        encoder: one of `ENCODERS`; head: layers on its features.
     """
 
-    def __init__(
-        self,
-        memory: str,
-        size: int,
-        width: int,
-        hidden: tuple[int, ...],
-        out: int,
-        activation: str,
-        gain: float,
-        generator: torch.Generator,
-    ):
+    encoder: Any
+
+    def __init__(self, encoder: nn.Module, head: nn.Sequential):
         super().__init__()
-        self.encoder = ENCODERS[memory](width, size, generator)
-        self.head = mlp(self.encoder.size, hidden, out, activation, gain, generator)
+        self.encoder, self.head = encoder, head
 
     def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         y, h = self.encoder.step(x, h)
@@ -154,11 +143,18 @@ def mlp(
     sizes, layers = [width, *hidden, out], []
     for i, (a, b) in enumerate(pairwise(sizes)):
         last = i == len(hidden)
-        linear = nn.Linear(a, b)
-        nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2), generator=generator)
-        nn.init.zeros_(linear.bias)
-        layers += [linear] if last else [linear, LAYERS[activation]()]
+        layers.append(linear(a, b, gain if last else math.sqrt(2), generator))
+        layers += [] if last else [LAYERS[activation]()]
     return nn.Sequential(*layers)
+
+
+def linear(a: int, b: int, gain: float, generator: torch.Generator, bias: bool = True) -> nn.Linear:
+    """A linear layer with orthogonal weights, times a gain, and a zero bias."""
+    layer = nn.Linear(a, b, bias=bias)
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 def mlp_forward(net: nn.Sequential, x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -14,7 +13,7 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
 from gpusim_rl.networks.distributions import Distribution, Gaussian
-from gpusim_rl.networks.encoders import MemoryMLP, mlp, mlp_forward
+from gpusim_rl.networks.encoders import ENCODERS, MemoryMLP, mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
 from gpusim_rl.networks.symmetric import EvenOddSplit, SymmetricMLP
 
@@ -39,7 +38,7 @@ class Actor(nn.Module):
         self.normalizer, self.net = normalizer, net
 
     def blank_memory(self, worlds: int) -> Memory:
-        """What it remembers as an episode begins, name → (worlds, …): zeros; {} for most."""
+        """The memory as an episode begins, name → (worlds, …): zeros; {} for most."""
         return blank_memory(worlds, actor=self.net)
 
     def forward(self, obs: Tensor, memory: Memory | None = None) -> Any:
@@ -51,7 +50,7 @@ class Actor(nn.Module):
 
 
 class Policy(Protocol):
-    """What worlds are stepped with, in training, in an evaluation and when a run is played.
+    """A policy that steps worlds: in training, in an evaluation and when a run is played.
 
     Attributes:
         actor: the module that is exported.
@@ -65,7 +64,7 @@ class Policy(Protocol):
         ...
 
     def blank_memory(self, worlds: int) -> Memory:
-        """What the networks remember as an episode begins, name → (worlds, …): zeros."""
+        """The memory as an episode begins, name → (worlds, …): zeros."""
         ...
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
@@ -115,16 +114,16 @@ class ActorCritic(nn.Module):
         hidden: widths of the hidden layers of both networks.
         memory: puts an encoder of `ENCODERS` before the layers of each network; "none" does not.
             memory_size: how many numbers each remembers.
-        std: standard deviation of the actions, at first; floor: the smallest that it may become.
+        std: standard deviation of the actions, at first; min_std: the smallest that it becomes.
         amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
         symmetry: with "net" both networks commute with the mirror, and `hidden` counts both units
-            of each pair. "augment" and "loss" are applied by PPO. All but "none" need `mirrors`;
+            of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
             the normalizers then treat observations and images alike.
         seed: of the first weights.
     """
 
     family: ClassVar[Any] = Gaussian  # of distribution: another one takes no fused kernels
-    floor: Tensor
+    min_std: Tensor
     critic: Any  # as actor.net: layers, with an encoder before them or not
 
     def __init__(
@@ -136,7 +135,7 @@ class ActorCritic(nn.Module):
         hidden: tuple[int, ...],
         activation: str,
         std: float,
-        floor: float,
+        min_std: float,
         amp: str | None,
         symmetry: str,
         memory: str,
@@ -147,28 +146,38 @@ class ActorCritic(nn.Module):
         super().__init__()
         if amp not in (None, "bf16"):
             raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
-        if not 0 < floor < std:
-            raise ValueError(f"algo.floor={floor} must lie between 0 and algo.std={std}")
+        if not 0 < min_std < std:
+            raise ValueError(f"algo.min_std={min_std} must lie between 0 and algo.std={std}")
         if memory != "none" and symmetry != "none":
             raise ValueError(f"algo.memory={memory} needs algo.symmetry=none, not {symmetry}")
         self._set_mirrors(symmetry, mirrors, [no, nc, nu])
         self.views = dict(obs=vector(no), critic=vector(nc))
         generator = torch.Generator().manual_seed(seed)
-        net = mlp if memory == "none" else partial(MemoryMLP, memory, memory_size)
-        given: list[Any] = [no, nc, nu, 1]
+
+        def net(width: Any, out: Any, gain: float) -> nn.Module:
+            """The layers of actor or critic, after an encoder if it remembers."""
+            layers = hidden, out, activation, gain, generator
+            if symmetry == "net":
+                return SymmetricMLP(width, *layers)
+            if memory == "none":
+                return mlp(width, *layers)
+            encoder = ENCODERS[memory](width, memory_size, generator)
+            return MemoryMLP(encoder, mlp(encoder.size, *layers))
+
+        sides: list[Any] = [no, nc, nu, 1]
         parts: list[EvenOddSplit | None] = [None, None]
         if symmetry == "net" and mirrors:
-            net, given = SymmetricMLP, [EvenOddSplit(flip) for flip in (*mirrors, keep(1.0))]
-            parts = given[:2]
-        obs, critic, action, value = given
+            sides = [EvenOddSplit(flip) for flip in (*mirrors, keep(1.0))]
+            parts = sides[:2]
+        obs, critic, action, value = sides
         normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
         # gain 0.01: first mean actions are near zero, and std explores (arXiv:2006.05990)
-        self.actor = Actor(normalizer, net(obs, hidden, action, activation, 0.01, generator))
-        self.register_buffer("floor", torch.tensor(floor))  # goes with the weights
-        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - floor)))
+        self.actor = Actor(normalizer, net(obs, action, 0.01))
+        self.register_buffer("min_std", torch.tensor(min_std))  # goes with the weights
+        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - min_std)))
         self.amp = amp
         self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
-        self.critic = net(critic, hidden, value, activation, 1.0, generator)
+        self.critic = net(critic, value, 1.0)
 
     def _set_mirrors(self, symmetry: str, mirrors: Mirrors | None, widths: list[int]) -> None:
         """Make the modules that mirror observations and actions; None for each without symmetry."""
@@ -186,8 +195,8 @@ class ActorCritic(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """(nu,) The floor is added, not clamped to, so that the gradient never vanishes."""
-        return self.floor + self.log_std.exp()
+        """(nu,) `min_std` is added, not clamped to, so that the gradient never vanishes."""
+        return self.min_std + self.log_std.exp()
 
     @property
     def stored(self) -> Columns:
@@ -201,7 +210,7 @@ class ActorCritic(nn.Module):
         return {"actor": actor, "critic": list(self.critic.parameters())}
 
     def blank_memory(self, worlds: int) -> Memory:
-        """What the networks remember as an episode begins, name → (worlds, …): zeros."""
+        """The memory as an episode begins, name → (worlds, …): zeros."""
         return blank_memory(worlds, actor=self.actor.net, critic=self.critic)
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
@@ -226,14 +235,12 @@ class ActorCritic(nn.Module):
 
         It is what ONNX holds: always in float32.
         """
-        given = obs.to(self.log_std.device)
-        if not memory:
-            return self.actor(given).to(obs.device), memory
-        action, after = self.actor(given, memory)
+        out = self.actor(obs.to(self.log_std.device), memory)
+        action, after = out if memory else (out, {})
         return action.to(obs.device), memory | after
 
     def distribution(self, mean: Tensor) -> Distribution:
-        """Of actions, from mean actions (…, nu)."""
+        """The distribution of actions around mean actions (…, nu)."""
         return self.family(mean, self.std)
 
     def mean(self, obs: Tensor) -> Tensor:
@@ -251,8 +258,8 @@ class ActorCritic(nn.Module):
         """
         if not memory:
             return self.mean(batch.obs), self.value(batch.critic)
-        given, worlds = (batch.obs, batch.critic, batch.begins), len(memory["actor"])
-        obs, critic, begins = (x.unflatten(0, (-1, worlds)) for x in given)
+        views, worlds = (batch.obs, batch.critic, batch.begins), len(memory["actor"])
+        obs, critic, begins = (x.unflatten(0, (-1, worlds)) for x in views)
         mean, _ = self._run(self.actor.net.unroll, obs, memory["actor"], begins)
         value, _ = self._run(self.critic.unroll, critic, memory["critic"], begins)
         return mean.flatten(0, 1), value.flatten(0, 1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.networks.encoders import LAYERS, check_hidden
+from gpusim_rl.networks.encoders import LAYERS, check_hidden, linear
 
 
 class Pairs(nn.Module):
@@ -57,8 +57,8 @@ class EvenOddMerge(Pairs):
     def __init__(self, split: EvenOddSplit):
         # for each column of x, those of the parts that it is a sum of, and how much of each
         columns: list[list[tuple[int, float]]] = [[] for _ in split.first]
-        given = (x.tolist() for x in (split.first, split.second, *split.scales))
-        for column, (i, j, a, b) in enumerate(zip(*given, strict=True)):
+        entries = (x.tolist() for x in (split.first, split.second, *split.scales))
+        for column, (i, j, a, b) in enumerate(zip(*entries, strict=True)):
             columns[i].append((column, a))
             if i != j:
                 columns[j].append((column, b))
@@ -67,7 +67,7 @@ class EvenOddMerge(Pairs):
 
 
 class Constant(nn.Module):
-    """What a linear map of no columns gives: its bias (…, n), or nothing without one."""
+    """A linear map of no columns: its bias (…, n), or nothing without one."""
 
     def __init__(self, n: int, bias: bool):
         super().__init__()
@@ -75,19 +75,6 @@ class Constant(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor | float:
         return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
-
-
-def linear(
-    a: int, b: int, gain: float, generator: torch.Generator, *, bias: bool
-) -> nn.Linear | Constant:
-    """Orthogonal weights, scaled, and zero biases."""
-    if a == 0:
-        return Constant(b, bias)
-    layer = nn.Linear(a, b, bias=bias)
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    if bias:
-        nn.init.zeros_(layer.bias)
-    return layer
 
 
 # Why: docs/decisions/0013-hidden-units-in-pairs.md
@@ -103,16 +90,16 @@ class SymmetricMLP(nn.Module):
     products of one that does not. Exact in floating point, too: of an image, o is -o to the bit.
 
     Args:
-        given: the parts of x; wanted: those of f(x).
+        split: the parts of x; out: those of f(x).
         hidden: units of the hidden layers, each an even number.
         activation, gain, generator: as `mlp` has them.
     """
 
     def __init__(
         self,
-        given: EvenOddSplit,
+        split: EvenOddSplit,
         hidden: tuple[int, ...],
-        wanted: EvenOddSplit,
+        out: EvenOddSplit,
         activation: str,
         gain: float,
         generator: torch.Generator,
@@ -124,8 +111,8 @@ class SymmetricMLP(nn.Module):
                 f"algo.hidden={list(hidden)}: expected even numbers with algo.symmetry=net"
             )
         pairs = [n // 2 for n in hidden]
-        widths = [given.widths, *((n, n) for n in pairs), wanted.widths]
-        self.widths, self.depth = list(given.widths), len(hidden)
+        widths = [split.widths, *((n, n) for n in pairs), out.widths]
+        self.widths, self.depth = list(split.widths), len(hidden)
         self.even, self.odd = nn.ModuleList(), nn.ModuleList()
         for i, (a, b) in enumerate(pairwise(widths)):
             last = i == len(hidden)
@@ -133,9 +120,10 @@ class SymmetricMLP(nn.Module):
             # u + v is √2 times, and so is each of u and v of orthonormal parts
             scale *= math.sqrt(0.5) ** ((i > 0) + (not last))
             for part, layers in enumerate((self.even, self.odd)):
-                if b[part]:
-                    layers.append(linear(a[part], b[part], scale, generator, bias=part == 0))
-        self.activation, self.whole = LAYERS[activation](), EvenOddMerge(wanted)
+                n, m, bias = a[part], b[part], part == 0  # an odd part has no bias
+                if m:
+                    layers.append(linear(n, m, scale, generator, bias) if n else Constant(m, bias))
+        self.activation, self.whole = LAYERS[activation](), EvenOddMerge(out)
 
     def forward(self, x: Tensor) -> Tensor:
         """The parts of x (…, n) → f(x) (…, out)."""

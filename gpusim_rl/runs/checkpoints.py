@@ -34,6 +34,7 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "memory/critic_gru": "memory/critic",
     "ppo/iteration": "iteration",
     "ppo/skips": "ppo/skip_sums",
+    "policy/floor": "policy/min_std",
     "schedule/algo.floor": "schedule/algo.min_std",
     "schedule/task.height": "schedule/task.base_height",
     "schedule/task.lift": "schedule/task.swing_height",
@@ -91,7 +92,7 @@ class Checkpoints:
             entries = self.manifest()
             manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
         manifest[path.name] = entry
-        keep = {path.name, *kept(manifest)}
+        keep = {path.name, *names_to_keep(manifest)}
         superfluous = manifest.keys() - keep
         # by length first: seven digits come after six
         order = partial(sorted, key=lambda name: (len(name), name))
@@ -212,7 +213,7 @@ def check_size(path: Path) -> None:
         raise ValueError(f"{path} is not a whole checkpoint: it is larger than the memory")
 
 
-def kept(manifest: dict[str, dict[str, Any]]) -> list[str]:
+def names_to_keep(manifest: dict[str, dict[str, Any]]) -> list[str]:
     """Names of the checkpoints that stay: the last three, and the most successful if one is."""
     last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
     evaluated = [name for name in manifest if manifest[name].get("success") is not None]

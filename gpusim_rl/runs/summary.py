@@ -1,5 +1,6 @@
-"""What a run directory says of its training, as plain numbers and words. A stranger may have made
-it: what is not of the expected kind is left out.
+"""A training as its run directory tells it, in plain numbers and words.
+
+A stranger may have made the directory: what is not of the expected kind is left out.
 """
 
 import json
@@ -14,7 +15,7 @@ from gpusim_rl.core.files import read_text
 from gpusim_rl.core.metrics import labels
 from gpusim_rl.runs.run import Run
 
-MOST_NAMES = 200  # columns of metrics that are kept
+MAX_NAMES = 200  # columns of metrics that are kept
 LARGEST = 1 << 28  # bytes of metrics.jsonl
 LONGEST = 2000  # characters of a word
 
@@ -117,9 +118,9 @@ def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Name of a metric → (N,) its values in N rows, NaN where a row lacks it."""
     names: dict[str, None] = dict.fromkeys(("iteration", "env_steps"))
     for row in rows:
-        if len(names) < MOST_NAMES:
-            names |= dict.fromkeys(list(row)[:MOST_NAMES])
-    table = {name: np.full(len(rows), np.nan) for name in list(names)[:MOST_NAMES]}
+        if len(names) < MAX_NAMES:
+            names |= dict.fromkeys(list(row)[:MAX_NAMES])
+    table = {name: np.full(len(rows), np.nan) for name in list(names)[:MAX_NAMES]}
     for i, row in enumerate(rows):
         for name in table.keys() & row.keys():
             value = number(row[name])

@@ -1,7 +1,6 @@
 """The run directory of a training: a new one, or that of an earlier training that goes on."""
 
 from datetime import datetime
-from itertools import chain, count
 from pathlib import Path
 
 from safetensors.torch import save as to_bytes
@@ -13,7 +12,7 @@ from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
-from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.progress import is_over, number
@@ -59,11 +58,11 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
 
 def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     """A new run directory, with a copy of each model that is not ours."""
-    named = Path(f"runs/{cfg.task.name}/{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}")
-    # two runs of a multirun may begin in the same second
-    paths = chain([named], (named.with_name(f"{named.name}-{i}") for i in count(2)))
-    free = str(next(path for path in paths if not path.exists()))
-    path = Path(group.broadcast(cfg.run_dir or free))
+    path = cfg.run_dir
+    if not path and group.rank == 0:
+        name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}"
+        path = new_directory(Path("runs") / cfg.task.name / name)
+    path = Path(group.broadcast(path))
     if group.rank > 0:
         return Run(path), {}, cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)

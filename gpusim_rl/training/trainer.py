@@ -31,7 +31,7 @@ from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
-from gpusim_rl.deploy.record import Seen
+from gpusim_rl.deploy.record import ReadingSamples
 from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.training import metric_writers
@@ -166,7 +166,7 @@ class Trainer:
         if self.group.rank > 0:
             return {}
         seconds, episodes = self.loop.stopwatch.seconds, self.cfg.episodes
-        task, self.seen = self.cfg.task, Seen()
+        task, self.seen = self.cfg.task, ReadingSamples()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
             scores = evaluate(task, self.loop.iteration, evaluation.SEED, episodes, self.seen)
@@ -213,7 +213,7 @@ def evaluate(
     iteration: Iteration,
     seed: int,
     episodes: int,
-    watch: Seen | None = None,
+    watch: ReadingSamples | None = None,
     *,
     task: Task | None = None,
 ) -> Scores:

@@ -33,11 +33,12 @@ from unittest import mock
 
 from gpusim_rl import build
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.commands import multirun
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.deploy import export_policy as exporter
 from gpusim_rl.report import command as report
-from tests.command_lines import command
+from tests.command_lines import command, train_here
 from tests.worlds import ROOT
 
 LIMIT = 60  # s a line may take
@@ -482,6 +483,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
             stack.enter_context(mock.patch.object(exporter, "export_policy", leave_empty))
             page = mock.patch.object(report, "write_or_warn", lambda runs, out: out.touch() is None)
             stack.enter_context(page)
+            stack.enter_context(mock.patch.object(multirun, "on_this_machine", train_here))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(here))

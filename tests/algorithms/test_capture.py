@@ -95,7 +95,7 @@ def test_an_iteration_reads_nothing(name, sim):
     assert switch.seen > 1000
     assert ppo.source.record.truncated.any()
     assert all(
-        not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
+        not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "min_std"
     )
     assert ppo.report()()["fault"] == 0  # and reading works again
 
@@ -164,8 +164,8 @@ def test_a_read_in_backward_is_caught(ppo, monkeypatch):
 
 
 def test_constants_are_copied_once(ppo):
-    """What a task may ask for at every step, a field of the model or noise between two numbers,
-    copies nothing again."""
+    """A field of the model, or noise between two numbers, may be read at every step and copies
+    nothing again."""
     env = ppo.env
     nominal, drawn = env.task.nominal("body_mass"), env.rng.uniform("test/numbers", 0.5, 1.5)
     with guard():
@@ -187,8 +187,8 @@ def test_a_read_inside_warp_is_caught():
 def test_native_reads_in_step(ppo):
     """The exemption is needed and no wider than asked for: without it native's own step or reset is
     refused."""
-    for kept in (0, 1):
-        with pytest.raises(HostRead), guard(exempt(ppo)[kept]):
+    for part in (0, 1):
+        with pytest.raises(HostRead), guard(exempt(ppo)[part]):
             ppo.iteration()
 
 

@@ -23,7 +23,7 @@ HOW = {"num_steps": 4, "graph": "parts", "threads": 0}
 
 
 def settings() -> dict:
-    """Of a small PPO."""
+    """The settings of a small PPO."""
     return algo(hidden=(16,), num_minibatches=2, update_epochs=1)
 
 
@@ -194,7 +194,7 @@ def test_numbers_that_somebody_else_writes():
     ],
 )
 def test_a_learner_that_is_wrong(change, says):
-    """What a learner of one's own lacks or names wrongly is a ValueError when it is built."""
+    """A user's learner that lacks something or names it wrongly is refused when it is built."""
 
     class Wrong(PPO):
         def __init__(self, spec: Spec, settings: Any):

@@ -128,11 +128,11 @@ def test_gradient_by_finite_differences():
     numeric, eps = [], 3e-3
     for tensor in (ours.mean.view(-1), ours.value.view(-1), policy.log_std.data):
         for i in range(len(tensor)):
-            kept, ends = tensor[i].item(), []
+            center, ends = tensor[i].item(), []
             for sign in (1, -1):
-                tensor[i] = kept + sign * eps
+                tensor[i] = center + sign * eps
                 ends.append(objective())
-            tensor[i] = kept
+            tensor[i] = center
             numeric.append((ends[0] - ends[1]) / (2 * eps))
     difference = (torch.tensor(numeric) - analytic).abs()
     assert difference.quantile(0.9) < 1e-4 and analytic.abs().quantile(0.5) > 5e-3

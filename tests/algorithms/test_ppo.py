@@ -218,11 +218,11 @@ def test_end_values(steps, episode):
         )
         horizon = ppo.env.task.horizon
         ends = end_values(value, [r.end], r.truncated, policy.evaluate, horizon=horizon)
-    told = ~(r.terminated | r.fault)
-    torch.testing.assert_close(ends[told], want[told], rtol=0, atol=1e-6)
+    valued = ~(r.terminated | r.fault)
+    torch.testing.assert_close(ends[valued], want[valued], rtol=0, atol=1e-6)
     assert (
         r.truncated.sum() >= (steps * 16 // round(episode / 0.02)) * 0.8
-        and told.sum() > 0.9 * told.numel()
+        and valued.sum() > 0.9 * valued.numel()
     )
 
 
@@ -246,10 +246,10 @@ def test_pack_bootstraps_time_outs(collected):
     assert (end - value.roll(-1, 0))[r.truncated][
         :-1
     ].abs().min() > 1e-6  # not the value after the restart
-    kept = ~r.fault
-    torch.testing.assert_close(batch.valid.view(shape), kept.float())
-    scaled = (advantage - advantage[kept].mean()) / advantage[kept].std(correction=0)
-    torch.testing.assert_close(batch.advantage.view(shape)[kept], scaled[kept], rtol=0, atol=1e-4)
+    sound = ~r.fault
+    torch.testing.assert_close(batch.valid.view(shape), sound.float())
+    scaled = (advantage - advantage[sound].mean()) / advantage[sound].std(correction=0)
+    torch.testing.assert_close(batch.advantage.view(shape)[sound], scaled[sound], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -308,7 +308,7 @@ def test_an_iteration_learns():
     before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
     ppo.iteration()
     for name, value in ppo.policy.state_dict().items():
-        assert name == "floor" or not torch.equal(value, before[name]), name
+        assert name == "min_std" or not torch.equal(value, before[name]), name
         assert torch.isfinite(value).all(), name
     assert ppo.spec.iteration == 1
     assert ppo.policy.critic_normalizer.count == ppo.policy.actor.normalizer.count == 16 * 8
@@ -346,7 +346,7 @@ def test_same_seed_same_weights():
         assert set(a) - set(differ) <= {
             "actor.normalizer.count",
             "critic_normalizer.count",
-            "floor",
+            "min_std",
         }
 
 

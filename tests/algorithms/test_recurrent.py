@@ -130,7 +130,7 @@ def test_an_iteration_reads_nothing(fused):
         ppo.iteration()
     assert switch.seen > 1000 and ppo.source.record.truncated.any()
     assert all(
-        not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "floor"
+        not torch.equal(v, before[k]) for k, v in ppo.policy.state_dict().items() if k != "min_std"
     )
 
 
@@ -180,13 +180,13 @@ def test_an_evaluation_remembers():
     with torch.no_grad():
         for p in ppo.policy.actor.parameters():
             p.mul_(3.0)
-    given = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
-    given |= dict(episodes=4, seed=EVALUATION_SEEDS)
-    scores = [evaluate(ppo.policy, ppo.env.task, **given) for _ in range(2)]
+    options = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
+    options |= dict(episodes=4, seed=EVALUATION_SEEDS)
+    scores = [evaluate(ppo.policy, ppo.env.task, **options) for _ in range(2)]
     assert scores[0] == scores[1]
     act = ppo.policy.act
     ppo.policy.act = lambda obs, memory: (act(obs, memory)[0], memory)  # type: ignore
-    assert evaluate(ppo.policy, ppo.env.task, **given) != scores[0]
+    assert evaluate(ppo.policy, ppo.env.task, **options) != scores[0]
 
 
 def test_what_does_not_divide():
@@ -239,8 +239,8 @@ def test_an_encoder_of_another_shape(monkeypatch, fused):
         each.iteration()
     a, b = ppo.state(), other.state()
     assert all(torch.equal(a[k], b[k]) for k in a)
-    given = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
-    assert evaluate(ppo.policy, ppo.env.task, episodes=4, **given)["episodes"] == 4
+    options = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
+    assert evaluate(ppo.policy, ppo.env.task, episodes=4, **options)["episodes"] == 4
 
 
 def test_a_run_of_an_older_version_resumes(tmp_path):

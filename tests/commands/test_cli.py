@@ -77,6 +77,8 @@ TRAIN = {
     "task.name=cartpole": "task.name=cartpole: choose with task=, one of ant, cartpole, drone",
     "-m seed=1,2 run_dir=x": "run_dir=x: each run of a multirun needs one of its own",
     "-m task=glob(*)": "task=glob(*): list the values, as in task=a,b",
+    "-m seed=glob(*)": "seed=glob(*): list the values, as in seed=a,b",
+    "-m seed=1,2 ~seed": "'~seed': only KEY=VALUE is understood",
     "fast": "'fast' is not KEY=VALUE",
     "++seed=1": "'++seed=1': only KEY=VALUE is understood",
     "=1": "unknown key ''",
@@ -89,6 +91,9 @@ TRAIN = {
     f"algo.lr_min={10**30}": f"algo.lr_min={10**30}: expected a number below 2**63",
     "sim.threads=-1": "sim.threads=-1: expected a whole number from 0",
     "-m seed=range(0,1000000000)": "a multirun has at most 200 runs",
+    "-m jobs=1,2": "jobs: expected one number",
+    "-m seed=1,2 jobs=0": "jobs=0: expected a whole number from 1",
+    "jobs=2": "jobs=2: add -m and a list of values",
     "-m run_dir=a,b seed=1,2": "each run of a multirun needs one of its own",
     "--cfg": "--cfg: choose one of job, hydra, all",
     "--cfg job --info": "one option at a time",
@@ -520,15 +525,15 @@ def test_multirun(here):
     The configuration of each is that of a single run. Values that look alike share no directory."""
     words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
     sweep = ("seed=1,2", "algo.hidden=[8],[8,8]")
-    said = succeed("train.py", "-m", *sweep, *words, cwd=here)
+    said = succeed("train.py", "-m", *sweep, *words, "jobs=2", cwd=here)
     assert [p.name for p in here.iterdir()] == ["runs"]
     (home,) = (here / "runs" / "multirun").iterdir()
     names = [f"seed_{seed}-algo.hidden_{hidden}" for seed in "12" for hidden in ("8", "8_8")]
     assert sorted(p.name for p in home.iterdir()) == ["multirun.yaml", *names]
     about = yaml.safe_load((home / "multirun.yaml").read_text())
     assert about["swept"] == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[8,8]"]}
-    assert about["words"] == [*sweep, *words]
-    assert all(f"run: runs/multirun/{home.name}/{name}\n" in said for name in names)
+    assert about["words"] == [*sweep, *words, "jobs=2"]
+    assert all(f"{name}: run: runs/multirun/{home.name}/{name}\n" in said for name in names)
     runs = [home / name for name in names]
     assert all({p.name for p in run.iterdir()} == FILES - {"policy.onnx"} for run in runs)
     one, _, two, _ = (
@@ -543,13 +548,12 @@ def test_multirun(here):
 
 def test_names_of_swept_runs():
     """They need no quotes in run=, and are not too long for a file system."""
-    sweep = command_line.swept(["seed=1,2", "task=drone", "robot.mjcf='a b/ü.xml',c"])
-    assert sweep == {"seed": ["1", "2"], "robot.mjcf": ["'a b/ü.xml'", "c"]}
-    name = command_line.run_name(["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"], sweep)
+    line = ["task=drone", "seed=1", "robot.mjcf='a b/ü.xml'"]
+    name = command_line.run_name(line, ["seed", "robot.mjcf"])
     assert name == "seed_1-robot.mjcf_a_b_.xml"
     assert compose.parse([f"run={name}"])[0].value() == name
-    assert len(command_line.run_name([f"a={'x' * 999}"], {"a": []})) <= 150
-    assert command_line.run_name(["seed=1"], {}) == "run"  # below the directory of all
+    assert len(command_line.run_name([f"a={'x' * 999}"], ["a"])) <= 150
+    assert command_line.run_name(["seed=1"], []) == "run"  # below the directory of all
 
 
 def test_no_login_needs_no_wandb(trained):

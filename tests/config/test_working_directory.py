@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from gpusim_rl import build
 from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
-from gpusim_rl.commands import train
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
@@ -177,9 +176,9 @@ def test_the_command_runs_no_code(here, monkeypatch):
             command_line.check("config", words)
         assert error.value.code == 2
     with pytest.raises(ValueError, match=r"mine\.yaml: the key _target_"):
-        monkeypatch.setattr(sys, "argv", ["train", "task=mine", "--cfg", "hydra"])
+        monkeypatch.setattr(sys, "argv", ["train"])
         monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-        train.run()
+        command_line.answer("config", ["task=mine", "--cfg", "hydra"])
     GlobalHydra.instance().clear()
     assert not (here / "called").exists()
 

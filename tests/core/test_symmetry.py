@@ -1,6 +1,8 @@
 """Symmetry: mirrored physics, networks that commute, the update over images, and what a robot must
 be for it."""
 
+from dataclasses import replace
+
 import mujoco
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.ppo.loss import APPROX_KL, asymmetry, loss
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.build import make_spec, robot_arguments
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.sections import Config
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
 from gpusim_rl.deploy.export import export_network, session
@@ -36,10 +40,9 @@ from tests.worlds import (
     make_robot,
     make_settings,
     make_task,
-    robot_keys,
 )
 
-KINDS = ("augment", "loss", "net")
+KINDS = ("augment", "net")
 STILL = dict(randomise={}, redraw=100.0)  # no randomization
 MIRRORED = [name for name in TASKS if make_task(name).mirror]
 HISTORY = {"joints": 3, "action": 2}
@@ -52,7 +55,7 @@ def hund(tmp_path_factory) -> str:
 
 
 def settings(mjcf: str) -> dict:
-    return robot_arguments(Quadruped, robot_keys(mjcf=mjcf) | {"name": "own"})
+    return robot_arguments(Quadruped, make_config("task=quadruped", f"robot.mjcf={mjcf}").robot)
 
 
 def images_of(env: Env) -> Mirrors:
@@ -300,7 +303,9 @@ def test_net_commutes_exactly(name):
             x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
             normalizer.update(x, torch.ones(100, dtype=torch.bool))
     assert error(policy, images) == 0.0
-    plain = shaken(make_policy(*env.dims, hidden=(32, 32), symmetry="loss", mirrors=images, seed=1))
+    plain = shaken(
+        make_policy(*env.dims, hidden=(32, 32), symmetry="augment", mirrors=images, seed=1)
+    )
     assert error(plain, images) > 0.1
 
 
@@ -390,8 +395,8 @@ def test_symmetry_off_is_as_before():
 
 
 def gradients(ppo: PPO) -> Tensor:
-    """Of the next minibatch, before they are clipped."""
-    ppo.learner.cfg.max_grad_norm = 1e9
+    """The gradients of the next minibatch, before they are clipped."""
+    ppo.learner.cfg = replace(ppo.learner.cfg, max_grad_norm=1e9)
     ppo.learner.minibatch()
     return torch.cat([place.flatten() for place in ppo.learner.optimizer.gradients.values()])
 
@@ -402,7 +407,7 @@ def test_fused_is_plain(kind):
     autograd."""
     results = []
     for fused in (True, False):
-        ppo = make_ppo(kind, fused=fused, ent_coef=0.01, mirror_coef=3.0)
+        ppo = make_ppo(kind, fused=fused, ent_coef=0.01)
         ppo.iteration()
         ppo.collect()
         ppo.learner.pack_samples(ppo.source.record)
@@ -437,24 +442,6 @@ def test_augment_is_twice_the_samples():
             for batch, copies in ((taken.batch, 2), (a, 1))
         )
     torch.testing.assert_close(whole, alone)
-
-
-def test_the_mirror_loss_makes_even():
-    """Updates with a heavy mirror loss leave less than half of the asymmetry that they find;
-    without a weight they do not."""
-    left = []
-    for coef in (30.0, 0.0):
-        ppo = make_ppo("loss", mirror_coef=coef, lr_max=1e-3, lr_min=1e-3)
-        shaken(ppo.policy, 0.05)
-        ppo.collect()
-        sizes = []
-        for _ in range(4):
-            ppo.update()
-            batch = ppo.learner.minibatches.samples
-            with torch.no_grad():
-                sizes.append(asymmetry(ppo.policy, batch, ppo.policy.mean(batch.obs)).item())
-        left.append(sizes[-1] / sizes[0])
-    assert left[0] < 0.5 < left[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -590,13 +577,17 @@ def test_configuration():
     assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
-        with pytest.raises(ValueError, match=r"symmetry=loss: this task defines no mirror image"):
-            build_iteration(make_config(*words, "algo.symmetry=loss"))
+        says = "algo.symmetry=augment: this task defines no mirror image"
+        with pytest.raises(ValueError, match=says):
+            build_iteration(make_config(*words, "algo.symmetry=augment"))
         assert build_iteration(make_config(*words)).policy.symmetry == "none"
     assert build_iteration(make_config(*words)).policy.symmetry == "net"
     for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
         cfg = make_config(*words[:-1], word)
         assert build_iteration(cfg).policy.symmetry == "none"
-    says = "algo.symmetry=both: choose one of auto, none, augment, loss, net"
-    with pytest.raises(ValueError, match=says):
-        make_config(*words, "algo.symmetry=both")
+    for word, says in (
+        ("algo.symmetry=loss", "algo.symmetry=loss: choose one of auto, none, augment, net"),
+        ("algo.mirror_coef=2", "algo.mirror_coef is gone, .*: algo.symmetry is one of auto, none,"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Config.of(compose_plain("config", [*words, word]))

@@ -43,7 +43,6 @@ CASES = {name: (name, []) for name in TASKS} | {
     "history": ("quadruped", ["task.history.joints=3", "task.observation_delay=[0,2]"]),
     "dropout": ("quadruped", ["task.dropout.gyro=0.2"]),
     "augment": ("quadruped", ["algo.symmetry=augment"]),
-    "loss": ("quadruped", ["algo.symmetry=loss"]),
     "net": ("quadruped", ["algo.symmetry=net"]),
     "bf16": ("quadruped", ["algo.amp=bf16"]),
     "unfused": ("quadruped", ["algo.fused=false"]),

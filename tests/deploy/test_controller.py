@@ -27,10 +27,10 @@ from tests.schema import problems
 from tests.worlds import (
     ROOT,
     make_actuator,
+    make_config,
     make_policy,
     make_task,
     numbers,
-    robot_keys,
     with_ranges,
 )
 
@@ -122,7 +122,7 @@ def test_targets_are_those_of_env(case, tmp_path):
 
 
 def test_cartpole(tmp_path):
-    """The same for a task without command, memory or legs."""
+    """A task without command, memory or legs is exported, and its file gives the Env's targets."""
     check(export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0))
 
 
@@ -288,7 +288,7 @@ def test_actuators_without_a_joint(tmp_path):
     actor, path = make_actor(env), tmp_path / "p.onnx"
     controller = Controller(task, actor)
     recorded = record(envs[1], lambda obs, _: actor(obs), controller, STEPS)
-    ranges = percentiles(recorded.given)
+    ranges = percentiles(recorded.readings)
     error = export(controller, path, name="puller", recorded=recorded, ranges=ranges, lineage={})
     check(Exported(path, controller, recorded, error))
     out = describe_targets(task)
@@ -320,8 +320,8 @@ def test_symmetric_network(tmp_path):
 def test_order_of_joints(tmp_path):
     """A robot whose joints and actuators have other orders and signs is deployed by its names."""
     mjcf = robot_files.write(tmp_path, robot_files.mjcf())
-    robot = robot_arguments(Quadruped, robot_keys(mjcf=mjcf) | {"name": "own"})
-    task = task_of(Quadruped, **SHORT | robot)
+    robot = make_config("task=quadruped", f"robot.mjcf={mjcf}").robot
+    task = task_of(Quadruped, **SHORT | robot_arguments(Quadruped, robot))
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
     order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
     assert (np.diff(order) < 0).any()
@@ -342,7 +342,7 @@ def test_policy_that_remembers(tmp_path):
         return mean(obs)
 
     recorded = record(env, act, controller, 200)
-    ranges, path = percentiles(recorded.given), tmp_path / "p.onnx"
+    ranges, path = percentiles(recorded.readings), tmp_path / "p.onnx"
     error = export(controller, path, name="cartpole", recorded=recorded, ranges=ranges, lineage={})
     assert "actor" in controller.start
     check(Exported(path, controller, recorded, error))
@@ -354,14 +354,14 @@ def test_a_restart_uses_the_memory_that_is_given():
     task = make_task("quadruped", history={"gyro": 3})
     env = fresh_env(task, "quadruped", 2)
     controller = Controller(env.task, make_actor(env))
-    given = [torch.rand(2, *controller.shapes()[name]) for name in controller.given]
+    readings = [torch.rand(2, *controller.shapes()[name]) for name in controller.readings]
     memory = {name: torch.rand(2, *x.shape[1:]) for name, x in controller.start.items()}
     restart = torch.tensor([True, False])
-    outputs = controller(*given, restart, *memory.values())
+    outputs = controller(*readings, restart, *memory.values())
     after = dict(zip(controller.outputs, outputs, strict=True))
     phase = memory["phase"] + torch.tensor([0.0, env.task.dt * env.task.gait])  # pyright: ignore
     torch.testing.assert_close(after["next.phase"], phase % 1)
-    gyro = given[controller.given.index("gyro")]
+    gyro = readings[controller.readings.index("gyro")]
     history = after["next.history.gyro"]
     torch.testing.assert_close(history[0], gyro[0].expand(2, 3))
     torch.testing.assert_close(history[1, 0], memory["history.gyro"][1, 1])

@@ -47,7 +47,7 @@ def again(exported: Exported, path, **changes) -> float:
     """Export once more, with other arguments."""
     recorded = exported.recorded
     arguments = dict(controller=exported.controller, path=path, name="quadruped", lineage={})
-    arguments |= dict(recorded=recorded, ranges=percentiles(recorded.given))
+    arguments |= dict(recorded=recorded, ranges=percentiles(recorded.readings))
     return export(**arguments | changes)
 
 
@@ -160,16 +160,16 @@ def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
         recorded = recorded._replace(
             restart=recorded.restart[:31],
             targets=recorded.targets[:31],
-            given={name: x[:31] for name, x in recorded.given.items()},
+            readings={name: x[:31] for name, x in recorded.readings.items()},
         )
         assert recorded.restart.size < LEAST
     else:
-        recorded.given["gyro"][3, 7, 1] = np.inf
+        recorded.readings["gyro"][3, 7, 1] = np.inf
     refuses(says, quadruped, tmp_path, recorded=recorded)
 
 
 def refusal(**methods) -> str:
-    """What is said of a quadruped with other methods, in one line."""
+    """The line that refuses a quadruped with other methods."""
     task = task_of(type("Walker", (Quadruped,), methods))
     actor = torch.nn.Linear(task.mjm.nu, task.mjm.nu)
     with pytest.raises(ValueError) as error:
@@ -249,7 +249,7 @@ def test_the_description_is_complete(exported):
             continue
         width = entry["shape"][0]
         assert len(entry["units"]) == len(entry["seen"]["low"]) == width
-        values = exported.recorded.given[name]
+        values = exported.recorded.readings[name]
         assert (np.array(entry["seen"]["low"]) >= values.min((0, 1))).all()
         assert (np.array(entry["seen"]["high"]) <= values.max((0, 1))).all()
     targets, fault = notes["outputs"]
@@ -318,7 +318,7 @@ def test_a_third_is_exact():
     """A setting of 1/3 is read back as the same float64."""
     task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
     controller = Controller(task, torch.nn.Identity())
-    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.given}
+    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.readings}
     text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
     (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
     assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]

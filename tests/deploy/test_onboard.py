@@ -1,4 +1,4 @@
-"""What stands around a policy on a robot: checks, limits, ramp, stop and preflight, in MuJoCo C."""
+"""The guard around a policy on a robot: checks, limits, ramp, stop and preflight, in MuJoCo C."""
 
 import json
 import re
@@ -154,8 +154,8 @@ def test_readings_outside_of_their_range(sim, checks, runs):
     why = sim.drive(guard, 0.3, FORWARD, read=fast)
     line = next(x for x in said if x.startswith("gyro[0] is 500 rad/s, outside of "))
     assert (guard.phase == "run") == runs and why == ("" if runs else line)
-    most = guard.trained["gyro"][1][0]
-    assert {*taken} == ({most if checks == "clamp" else 500.0} if runs else set())
+    limit = guard.trained["gyro"][1][0]
+    assert {*taken} == ({limit if checks == "clamp" else 500.0} if runs else set())
 
 
 @pytest.mark.parametrize("stopped, checks", [(True, "refuse"), (False, "clamp"), (False, "warn")])

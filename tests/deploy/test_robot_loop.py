@@ -56,7 +56,7 @@ def wait_for(process: subprocess.Popen[str], words: str) -> str:
 
 
 def copy_programs(folder: Path) -> None:
-    """What docs/deploy.md says to copy to the robot."""
+    """Copy to a folder all that docs/deploy.md says to copy to the robot."""
     deploy, examples = ROOT / "gpusim_rl" / "deploy", ROOT / "docs" / "examples"
     for file in (deploy / "runtime.py", *examples.glob("*.py")):
         shutil.copy(file, folder)
@@ -137,9 +137,9 @@ def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
             time.sleep(4)
             second.send_signal(signal.SIGTERM)
             said, _ = second.communicate(timeout=START)
-        told = json.loads(wait_for(robot, "lowest_up"))
-    assert said.splitlines() == ["stops: asked to", "lies: the servos only damp"], told
-    assert told["lowest_up"] > 0.8 and told["height"] < 0.1 and told["gain"] == 0.0, told
+        end = json.loads(wait_for(robot, "lowest_up"))
+    assert said.splitlines() == ["stops: asked to", "lies: the servos only damp"], end
+    assert end["lowest_up"] > 0.8 and end["height"] < 0.1 and end["gain"] == 0.0, end
     # each program began within a step of the ramp from where the robot was
-    assert told["silences"] == 2 and max(told["jumps"]) < 0.05, told
-    assert told["packets"] > 500, told
+    assert end["silences"] == 2 and max(end["jumps"]) < 0.05, end
+    assert end["packets"] > 500, end

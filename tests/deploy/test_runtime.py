@@ -12,7 +12,7 @@ import torch
 
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import METADATA, field, with_verdict
+from gpusim_rl.deploy.verdict import with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
@@ -56,8 +56,8 @@ def test_act_is_the_torch_controller(exported):
     for t in range(6):
         readings = {name: rng.normal(size=width) for name, width in policy.needs.items()}
         command = sample_command(policy)
-        given = readings | {"command": command, "restart": t == 0}
-        args = [torch.tensor(given[name])[None] for name in controller.inputs if name in given]
+        values = readings | {"command": command, "restart": t == 0}
+        args = [torch.tensor(values[name])[None] for name in controller.inputs if name in values]
         args = [x.float() if x.dtype == torch.float64 else x for x in args]
         expected, _, *after = controller(*args, *memory.values())
         memory = dict(zip(memory, after, strict=True))
@@ -73,7 +73,7 @@ def test_act_is_the_torch_controller(exported):
 
 
 def test_action_is_clamped(tmp_path):
-    """What the policy remembers of an action is within ± clip."""
+    """The action that a policy remembers is within ± clip."""
     exported = export_task("quadruped", tmp_path / "policy.onnx", clip=0.05)
     policy = runtime.Policy(exported.path)
     policy.act(sample_readings(policy), np.zeros(3))
@@ -142,7 +142,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_fault_holds_the_last_targets(walker, case):
-    """What is not finite gives the last targets and a fault, and is forgotten afterwards."""
+    """A value that is not finite gives the last targets and a fault, and is then forgotten."""
     policy, other = runtime.Policy(walker.path), runtime.Policy(walker.path)
     good = sample_readings(policy) | {"command": np.array([0.5, 0.0, 0.0])}
     wrong = good | FAULTS[case]
@@ -214,10 +214,10 @@ def test_memory_that_is_not_finite(walker):
 def test_wrong_readings_are_named(walker, wrong, says):
     """A wrong reading is refused in one line that names it, and the policy does not change."""
     policy = runtime.Policy(walker.path)
-    given = sample_readings(policy) | {"command": np.zeros(3)} | wrong
-    given = {name: value for name, value in given.items() if value is not None}
+    values = sample_readings(policy) | {"command": np.zeros(3)} | wrong
+    values = {name: value for name, value in values.items() if value is not None}
     with pytest.raises(ValueError, match=says) as error:
-        policy.act(given, given.get("command"))
+        policy.act(values, values.get("command"))
     assert "\n" not in str(error.value) and not policy.memory["action"].any()
 
 
@@ -267,8 +267,9 @@ def test_wrong_files_are_named(walker, tmp_path):
     judged = with_verdict(whole, {"passed": True, "says": "x" * 300})
     (tmp_path / "judged.onnx").write_bytes(judged)
     assert runtime.Policy(tmp_path / "judged.onnx").joints
-    entry = field(1, b"gpusim_rl") + field(2, json.dumps(about | {"robot": "go1"}).encode())
-    for name, more in (("appended", field(METADATA, entry)), ("empty", b"\x72\x00")):
+    entry = onnx.ModelProto()  # of a message that is appended, protobuf adds the fields
+    onnx.helper.set_model_props(entry, {"gpusim_rl": json.dumps(about | {"robot": "go1"})})
+    for name, more in (("appended", entry.SerializeToString()), ("empty", b"\x72\x00")):
         files[name] = whole + more, "was changed after its export"
         files[f"judged {name}"] = judged + more, "was changed after its export"
     onnx.helper.set_model_props(model, {})

@@ -19,9 +19,10 @@ from unittest import mock
 import pytest
 import yaml
 
+from gpusim_rl.commands import multirun
 from gpusim_rl.config import compose
 from tests import arm_files, humanoid_files, robot_files
-from tests.command_lines import command
+from tests.command_lines import command, train_here
 from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
@@ -135,6 +136,7 @@ def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
     try:
         with (
             mock.patch.object(sys, "argv", [script, *words]),
+            mock.patch.object(multirun, "on_this_machine", train_here),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(out),
             warnings.catch_warnings(),

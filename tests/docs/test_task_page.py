@@ -41,7 +41,7 @@ def test_the_page_learns_and_is_exported(tmp_path, monkeypatch, no_own_tasks):
     numbers = {"weights": config.task.weights, "noise": config.task.noise}
     env = evaluation_env(ppo.env.task, 32, **numbers, seed=5)
     controller = Controller(env.task, ppo.policy.actor)
-    assert controller.given == ("joint_pos", "joint_vel", "command")
+    assert controller.readings == ("joint_pos", "joint_vel", "command")
     assert set(controller.start) == {"targets"}  # those of the last step, which a fault holds
     with torch.no_grad():
         recorded = record(env, lambda obs, _: ppo.policy.actor(obs), controller, STEPS)

@@ -100,7 +100,6 @@ ENDS = {  # key → where it begins, where it ends
     "algo.clip_value": (1.0, 0.25),
     "algo.ent_coef": (0.5, 0.25),
     "algo.target_kl": (1.0, 0.0625),
-    "algo.mirror_coef": (0.0, 0.5),
 }
 
 
@@ -109,9 +108,9 @@ def test_a_number_that_arrived_is_that_number(fused):
     """Where each schedule has ended, training is bit by bit what it is with those numbers from the
     start; before, it is not."""
     plan = {key: schedule(*ends, stop=2) for key, ends in ENDS.items()}
-    own = [f"algo.fused={fused}", "algo.symmetry=loss"]
-    one = build(*own, written(plan))
-    other = build(*own, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
+    fused = f"algo.fused={fused}"
+    one = build(fused, written(plan))
+    other = build(fused, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
     places = {key: one.numbers[key] for key in ENDS}
     address = [place.data_ptr() for place in places.values()]
     for i in range(3):
@@ -128,7 +127,7 @@ def test_a_number_that_arrived_is_that_number(fused):
 def test_an_iteration_with_schedules_reads_nothing():
     """Numbers that move are read on the device."""
     plan = {key: schedule(*ends, by="success") for key, ends in ENDS.items()}
-    ppo = build("algo.symmetry=loss", written(plan))
+    ppo = build(written(plan))
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
@@ -144,8 +143,8 @@ MOVING = [
 def test_each_number_is_heeded(task, key):
     """Two runs with one configuration, whose schedules of one number begin apart, differ after some
     iterations."""
-    words = ["algo.symmetry=loss", "algo.num_minibatches=2", "algo.learning_rate=0.01"]
-    words += ["task.episode=0.04", f"task={task}"]
+    words = ["algo.num_minibatches=2", "algo.learning_rate=0.01", "task.episode=0.04"]
+    words += [f"task={task}"]
     last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
     wide = {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}
@@ -440,7 +439,7 @@ def test_nonsense_gets_a_line(key, entry, says):
         (SWING, (0, 0.2, 0, 1e-9), ": start=0 is not before stop=1e-09, by 1e-06 at least"),
         ("algo.gamma", (2, 0.5), ": from=2: expected a number from 0"),
         ("algo.gamma", (0.5, 2), "=2: expected a number from 0 to 1"),
-        ("algo.mirror_coef", (0, 1), " is used only with algo.symmetry=loss"),
+        ("algo.mirror_coef", (0, 1), " cannot be scheduled"),
     ],
 )
 def test_what_the_task_refuses(key, ends, says):

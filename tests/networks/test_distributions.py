@@ -10,7 +10,7 @@ from gpusim_rl.networks.distributions import Gaussian
 
 
 def drawn(seed: int, *, shared: bool) -> Gaussian:
-    """Of 50 states and three actions, with one deviation for all states or one for each."""
+    """Gaussians of 50 states and three actions, with one deviation for all states or one each."""
     g = torch.Generator().manual_seed(seed)
     mean = torch.randn(50, 3, generator=g)
     return Gaussian(mean, 0.1 + torch.rand(*([3] if shared else [50, 3]), generator=g))

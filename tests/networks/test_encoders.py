@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpusim_rl.networks.encoders import GRU, MemoryMLP
+from gpusim_rl.networks.encoders import GRU, MemoryMLP, mlp
 from gpusim_rl.networks.policy import restarted
 from tests.worlds import make_policy
 
@@ -14,7 +14,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def small(seed: int = 0) -> MemoryMLP:
     """x (3,) and h (6,) → y (2,)."""
-    return MemoryMLP("gru", 6, 3, (8,), 2, "elu", 1.0, generator(seed))
+    g = generator(seed)
+    return MemoryMLP(GRU(3, 6, g), mlp(6, (8,), 2, "elu", 1.0, g))
 
 
 def test_the_unit_is_torchs():
@@ -27,8 +28,8 @@ def test_the_unit_is_torchs():
             getattr(theirs, f"weight_{name}").copy_(layer.weight)
             getattr(theirs, f"bias_{name}").copy_(layer.bias)
     x, h = torch.randn(7, 3, generator=generator(2)), torch.randn(7, 5, generator=generator(3))
-    for given in ours.step(x, h):
-        torch.testing.assert_close(given, theirs(x, h), rtol=0, atol=1e-6)
+    for output in ours.step(x, h):
+        torch.testing.assert_close(output, theirs(x, h), rtol=0, atol=1e-6)
 
 
 def test_first_weights():

@@ -25,12 +25,12 @@ def test_absorb_as_numpy(poison):
     """After many batches the statistics are numpy's of all valid rows, at offsets 10⁶ deviations
     from zero as well."""
     offset, scale = np.array([0.0, 3.0, -1e5, 1e6, 1e-3]), np.array([1.0, 0.1, 2.0, 1.0, 1e-4])
-    normalizer, kept = Normalizer(5), []
+    normalizer, valid_rows = Normalizer(5), []
     for x, valid in batches(offset, scale):
-        kept.append(x[valid].double().numpy())
+        valid_rows.append(x[valid].double().numpy())
         x[~valid] = poison
         normalizer.update(x, valid)
-    rows = np.concatenate(kept)
+    rows = np.concatenate(valid_rows)
     assert normalizer.count == len(rows) > 1000
     # float32 holds 10⁶ to 0.06: the mean is exact to a sixteenth of a deviation there, the variance
     # to a per cent

@@ -1,4 +1,4 @@
-"""The actor-critic: its deviation's floor, and first weights as a function of the seed."""
+"""The actor-critic: its smallest deviation, and first weights as a function of the seed."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from tests.worlds import copies, make_policy
 
 
 def test_floor_holds_with_a_gradient():
-    """However low log_std falls, the deviation stays at its floor and the gradient is not zero."""
-    policy = make_policy(3, 4, 2, std=1.0, floor=0.05)
+    """However low log_std falls, the deviation stays at `min_std` and the gradient is not zero."""
+    policy = make_policy(3, 4, 2, std=1.0, min_std=0.05)
     torch.testing.assert_close(policy.std, torch.ones(2))
     with torch.no_grad():
         policy.log_std.fill_(-40.0)
@@ -18,10 +18,10 @@ def test_floor_holds_with_a_gradient():
 
 
 def test_floor_must_lie_below_std():
-    """A floor that is not between 0 and the first deviation is refused by name."""
-    for floor in (0.0, 1.0, 2.0):
-        with pytest.raises(ValueError, match=r"algo\.floor"):
-            make_policy(3, 4, 2, std=1.0, floor=floor)
+    """A `min_std` that is not between 0 and the first deviation is refused by name."""
+    for min_std in (0.0, 1.0, 2.0):
+        with pytest.raises(ValueError, match=r"algo\.min_std"):
+            make_policy(3, 4, 2, std=1.0, min_std=min_std)
 
 
 def test_unknown_activation():

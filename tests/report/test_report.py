@@ -6,23 +6,19 @@ import json
 import re
 import shutil
 import sys
-import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from gpusim_rl.commands import train as train_command
-from gpusim_rl.commands.train import configure, main, train, train_or_exit
+from gpusim_rl.commands.train import configure, train, train_or_exit
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate import command as gate
 from gpusim_rl.report import command as report
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import NullSink, OptionalSink
-from gpusim_rl.training.trainer import Result
 from tests.browser import CHROMIUM, chromium
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of
@@ -275,61 +271,6 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
         train_or_exit(configure(*words, "run_dir=run"))
     assert ended.value.code == 1 and Path("run/policy.onnx").read_bytes() == b"onnx and verdict"
     assert logged == [b"onnx and verdict"]
-
-
-def test_a_multirun_compares_its_runs(tmp_path, monkeypatch, capsys):
-    """After its last run the page of all lies beside them, and one line says so. A failure is one
-    line, too, and report=false leaves it out."""
-    made = []
-
-    def make(cfg: dict, refused: list[str]) -> None:
-        made.append(Path(cfg["run_dir"]))
-        assert not list(tmp_path.glob("**/report.html"))
-        make_run(made[-1], f"seed={cfg['seed']}")
-
-    def sweep(*words: str) -> tuple[Path, str, str]:
-        made.clear()
-        monkeypatch.chdir(Path(tempfile.mkdtemp(dir=tmp_path)))
-        argv = ["train.py", "-m", "task=cartpole", "seed=1,2", *words]
-        monkeypatch.setattr(sys, "argv", argv)
-        main()
-        assert len(made) == 2
-        return made[0].parent, *capsys.readouterr()
-
-    monkeypatch.setattr("gpusim_rl.commands.train.train_or_exit", make)
-    home, out, _ = sweep()
-    assert out == f"wrote {home}/report.html, which compares 2 runs\n"
-    assert "2 runs" in words_of((home / "report.html").read_text())
-    (home / "report.html").unlink()
-    assert sweep("report=false")[1:] == ("", "")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    home, out, error = sweep()
-    assert (out, error.count("\n")) == ("", 1)
-    assert error.startswith(f"no {home}/report.html: a report needs matplotlib")
-
-
-def test_a_multirun_goes_on_after_a_policy_that_fails(tmp_path, monkeypatch, capsys):
-    """A policy that fails gate=true ends no multirun; the exit code at its end says so."""
-    path = tmp_path / "run"
-
-    trainer = SimpleNamespace(
-        cfg={"export": "none", "report": False},
-        run=SimpleNamespace(path=path),
-        table=SimpleNamespace(say=print),
-        evaluate=dict,
-    )
-    refused = Result(path, 1, refused="policy fails the gate: normal")
-    monkeypatch.setattr(train_command, "make_trainer", lambda cfg: trainer)
-    monkeypatch.setattr(train_command, "iterate", lambda trainer: Result(path, 1))
-    monkeypatch.setattr(train_command, "write_results", lambda trainer, scores: refused)
-    monkeypatch.chdir(tmp_path)
-    words = ["train.py", "-m", "task=cartpole", "seed=1,2", "report=false"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    *lines, last = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 1 and lines == ["error: policy fails the gate: normal"] * 2
-    assert last == f"error: refused by the gate: {path}/policy.onnx, {path}/policy.onnx"
 
 
 def test_without_matplotlib(tmp_path, monkeypatch, capsys):

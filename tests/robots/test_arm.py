@@ -183,7 +183,7 @@ def test_exported(tmp_path):
     cfg = compose_plain("config", ["task=reach_pose", f"robot.mjcf={file}"])
     task = make_task(Config.of(robot_size.fit_to_robot(cfg, ["task"])), "cpu")
     exported = export_task("reach_pose", tmp_path / "policy.onnx", task=task)
-    assert exported.error < 1e-4 and exported.recorded.given["joint_pos"].shape[-1] == 6
+    assert exported.error < 1e-4 and exported.recorded.readings["joint_pos"].shape[-1] == 6
 
 
 def test_the_own_arm_from_its_file():

@@ -21,16 +21,6 @@ STATS = (
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIPPED, *_ = range(len(STATS))
 
 
-def asymmetry(policy: ActorCritic, batch: Record, mean: Tensor) -> Tensor:
-    """Σ valid · |π(M o) - A π(o)|² / nu, the mirror loss of rsl_rl (arXiv:2403.04359).
-
-    π(o) is `mean` (n, nu), without its gradient. M and A mirror observations and actions.
-    """
-    assert policy.obs_mirror and policy.action_mirror
-    miss = policy.mean(policy.obs_mirror(batch.obs)) - policy.action_mirror(mean.detach())
-    return ((miss * miss).mean(1) * batch.valid).sum()
-
-
 def loss(
     policy: ActorCritic,
     batch: Record,
@@ -67,7 +57,4 @@ def loss(
         kl = copies * kl[: len(kl) // copies].sum()
         clipped = (((ratio - 1).abs() > cfg.clip_coef) * share).sum()
         stats = total(torch.stack([policy_loss, value_loss, bonus, kl, clipped]))
-    objective = policy_loss + value_loss - cfg.ent_coef * bonus
-    if policy.symmetry == "loss":
-        objective = objective + cfg.mirror_coef * asymmetry(policy, batch, mean) / count
-    return objective, stats
+    return policy_loss + value_loss - cfg.ent_coef * bonus, stats

@@ -36,7 +36,7 @@ SUM_POLICY, SUM_VALUE, SUM_KL, SUM_CLIPPED, SUM_VALID, SUMS = range(6)
 
 @wp.struct
 class Samples:
-    """What the kernels read of a minibatch, by the names of its columns."""
+    """The columns of a minibatch that the kernels read, by their names."""
 
     action: wp.array2d[float]
     mean: wp.array2d[float]
@@ -51,14 +51,14 @@ class Samples:
 @wp.kernel(enable_backward=False)
 def prepare(
     log_std: wp.array[float],
-    floor: float,
+    min_std: float,
     scale: wp.array2d[float],
     offset: wp.array[float],
 ):
-    """What all samples share: the rows of `scale` are 1/σ and σ, `offset` is Σ log σ + ½ log 2π."""
+    """Numbers of all samples: rows 1/σ and σ of `scale`, `offset` = Σ (log σ + ½ log 2π)."""
     norm = float(0.0)
     for j in range(log_std.shape[0]):
-        std = floor + wp.exp(log_std[j])
+        std = min_std + wp.exp(log_std[j])
         scale[0, j] = 1.0 / std
         scale[1, j] = std
         norm += wp.log(std) + 0.5 * LOG_2PI
@@ -146,7 +146,7 @@ def conclude(
     ours: wp.array[float],
     all_: wp.array[float],
     log_std: wp.array[float],
-    floor: float,
+    min_std: float,
     scale: wp.array2d[float],
     offset: wp.array[float],
     ent_coef: wp.array[float],
@@ -157,7 +157,7 @@ def conclude(
     """The gradient of log_std from the sums of this process; statistics and 1 / count from all."""
     for j in range(log_std.shape[0]):
         by_std = ours[SUMS + j] - ent_coef[0] * ours[SUM_VALID] * scale[0, j]
-        grad_log_std[j] = by_std * (scale[1, j] - floor)
+        grad_log_std[j] = by_std * (scale[1, j] - min_std)
     share[0] = 1.0 / wp.max(all_[SUM_VALID], 1.0)
     entropy = offset[0] + 0.5 * float(log_std.shape[0])
     stats[POLICY_LOSS] = all_[SUM_POLICY] * share[0]
@@ -172,7 +172,7 @@ class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 
     Args:
-        policy: whose log_std and floor the loss reads.
+        policy: whose log_std and min_std the loss reads.
         batch: the minibatch (n, …), written by the caller before each call.
         cfg: its clip_coef, clip_value and ent_coef. Tensors () may be written at any time.
         grad_log_std: (nu,) where the gradient of log_std goes.
@@ -198,7 +198,7 @@ class FusedLoss:
     ):
         start_warp()
         (n, nu), device = batch.action.shape, batch.action.device
-        log_std, floor = policy.log_std.detach(), float(policy.floor)
+        log_std, min_std = policy.log_std.detach(), float(policy.min_std)
         self.device, self.group = device, group
         new = partial(torch.zeros, device=device)
         self.mean, self.value = new(n, nu), new(n, 1)
@@ -210,14 +210,14 @@ class FusedLoss:
         as_array = partial(torch.as_tensor, dtype=torch.float32, device=device)
         numbers = (cfg.clip_coef, cfg.clip_value, cfg.ent_coef)
         clip_coef, clip_value, ent_coef = (as_array(x).view(1) for x in numbers)
-        self._prepare = self._record(prepare, 1, [log_std, floor], [scale, offset])
+        self._prepare = self._record(prepare, 1, [log_std, min_std], [scale, offset])
         inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
         outputs = [self.terms, self.grad_mean, self.grad_value]
         self._sample = self._record(sample, n, [*inputs, n // copies], outputs)
-        inputs = [self.ours, self.all, log_std, floor, scale, offset, ent_coef]
+        inputs = [self.ours, self.all, log_std, min_std, scale, offset, ent_coef]
         self._conclude = self._record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
-        # A launch holds addresses alone, so the tensors are kept here.
-        self._kept = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef
+        # A launch holds addresses alone: these references keep the tensors alive.
+        self._tensors = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef
 
     def __call__(self) -> None:
         """From `mean`, `value` and the minibatch to gradients and statistics. In place."""
@@ -231,14 +231,12 @@ class FusedLoss:
 
     def _record(self, kernel: Any, dim: int, inputs: list[Any], outputs: list[Tensor]) -> Any:
         """A launch to repeat on the same addresses."""
-        given, written = (
-            [wp.from_torch(x) if isinstance(x, Tensor) else x for x in xs]
-            for xs in (inputs, outputs)
-        )
+        arrays = {
+            key: [wp.from_torch(x) if isinstance(x, Tensor) else x for x in xs]
+            for key, xs in (("inputs", inputs), ("outputs", outputs))
+        }
         device = wp.device_from_torch(self.device)
-        return wp.launch(
-            kernel, dim=dim, inputs=given, outputs=written, device=device, record_cmd=True
-        )
+        return wp.launch(kernel, dim=dim, **arrays, device=device, record_cmd=True)
 
 
 def samples(batch: Record) -> Any:

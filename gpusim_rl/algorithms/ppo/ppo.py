@@ -7,11 +7,9 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.algorithms.ppo.gradients import autograd_gradients, fused_gradients
-from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS, loss
 from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
-from gpusim_rl.algorithms.ppo.minibatches import Minibatches
-from gpusim_rl.algorithms.ppo.samples import make_samples, sample_columns
+from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
@@ -20,7 +18,7 @@ from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import Mirrors
 from gpusim_rl.networks.distributions import Gaussian
-from gpusim_rl.networks.policy import ActorCritic
+from gpusim_rl.networks.policy import ActorCritic, Memory
 
 # `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
 SKIPPED, SKIPPED_NOW, BAD = range(3)
@@ -39,7 +37,6 @@ class PPO:
 
     Settings = Settings
     live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl")
-    live = (*live, "mirror_coef")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
         Metric("value_loss", "loss/value", "value loss"),
@@ -100,8 +97,9 @@ class PPO:
     @torch.no_grad()
     def pack_samples(self, rollout: Record) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
-        where = {"horizon": self.spec.horizon, "group": self.group}
-        samples = make_samples(rollout, self.policy, self.cfg, rollout.memory, **where)
+        samples = make_samples(
+            rollout, self.policy, self.cfg, horizon=self.spec.horizon, group=self.group
+        )
         order = self.minibatches.shuffle(self.rng, self.spec.iteration)
         self.minibatches.fill(samples, rollout.memory, order)
         self.stats.zero_()
@@ -126,13 +124,28 @@ class PPO:
     def gradients(self) -> Tensor:
         """Write the gradients of the minibatch's loss. Returns its statistics (5,). In place."""
         policy, optimizer, taken = self.policy, self.optimizer, self.minibatches
-        given = policy, optimizer, taken.batch, self.cfg, taken.memory
         if self.fused:
-            stats = fused_gradients(self.fused, *given)
+            stats = self._fused_gradients(self.fused, taken.batch, taken.memory)
         else:
-            stats = autograd_gradients(*given, **self.loss_args)
+            objective, stats = loss(policy, taken.batch, self.cfg, taken.memory, **self.loss_args)
+            optimizer.write(torch.autograd.grad(objective, list(optimizer.gradients)))
+            self.group.all_reduce(optimizer.grads)
         policy.symmetrize(optimizer.gradients)
         return stats
+
+    def _fused_gradients(self, fused: FusedLoss, batch: Record, memory: Memory) -> Tensor:
+        """Gradients by the networks' outputs from the kernels, by the weights from autograd."""
+        mean, value = self.policy.outputs(batch, memory)
+        with torch.no_grad():
+            fused.mean.copy_(mean)
+            fused.value.copy_(value)
+        fused()
+        # The kernels have written the gradient of the first parameter, log_std.
+        _, *params = self.optimizer.gradients
+        slopes = fused.grad_mean, fused.grad_value
+        self.optimizer.write(torch.autograd.grad((mean, value), params, slopes), first=1)
+        self.group.all_reduce(self.optimizer.grads).mul_(fused.share)
+        return fused.stats
 
     # Why: docs/decisions/0011-ppo-for-robots.md
     def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
@@ -159,22 +172,22 @@ class PPO:
 
     def measures(self) -> Tensor:
         """(len(metrics),) means over the last update; the count of skipped ones begins anew."""
-        own = [self.optimizer.rates["actor"], self.policy.std.detach().mean()]
-        own += [self.skips[SKIPPED], self.skips[BAD]]
-        values = torch.cat([self.stats, torch.stack(own)])
+        rate, std = self.optimizer.rates["actor"], self.policy.std.detach().mean()
+        numbers = torch.stack([rate, std, self.skips[SKIPPED], self.skips[BAD]])
+        values = torch.cat([self.stats, numbers])
         self.skips[SKIPPED].zero_()
         return values
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        optimizer, own = self.optimizer, {"stats": self.stats, "skip_sums": self.skips}
-        own |= {f"{name}_rate": rate for name, rate in optimizer.rates.items()}
+        sums = {"stats": self.stats, "skip_sums": self.skips}
+        rates = {f"{name}_rate": rate for name, rate in self.optimizer.rates.items()}
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
-        return networks | shared("adam/", optimizer.tensors()) | shared("ppo/", own)
+        return networks | shared("adam/", self.optimizer.tensors()) | shared("ppo/", sums | rates)
 
 
 def rollout_columns(policy: ActorCritic) -> Columns:
-    """What PPO wants of each step."""
+    """The columns of each step that PPO learns from."""
     critic = policy.views["critic"]
     ends = dict(end=critic, reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
     return policy.views | policy.stored | ends
@@ -188,7 +201,7 @@ def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
         hidden=cfg.hidden,
         activation=cfg.activation,
         std=cfg.std,
-        floor=cfg.floor,
+        min_std=cfg.min_std,
         amp=cfg.amp,
         symmetry=symmetry,
         memory=cfg.memory,
@@ -199,12 +212,12 @@ def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
 
 
 def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, Mirrors | None]:
-    """What `symmetry` is for a task, and the mirrors of its observations and action.
+    """`symmetry` for a task, and the mirrors of its observations and action.
 
     `auto` is net where the task has a mirror image and the networks can commute with it, else none.
 
     Raises:
-        ValueError: the task has no mirror image, and another symmetry than auto or none is asked.
+        ValueError: the task has no mirror image, and symmetry is neither auto nor none.
     """
     auto = cfg.symmetry == "auto"
     can = cfg.memory == "none" and not any(n % 2 for n in cfg.hidden)
@@ -235,10 +248,10 @@ def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCriti
     remembered = sum(x.numel() for x in policy.blank_memory(1).values())
     samples = 3 * row_bytes(sample_columns(policy))  # two copies, for a while
     order = 8 * cfg.update_epochs
-    images = 1 + (cfg.symmetry in ("augment", "loss"))
+    images = 1 + (cfg.symmetry == "augment")
     # of a gated recurrent unit: its gates, their sums and its memory
-    kept = 16 * images * sum(cfg.hidden) + 32 * remembered
-    size = row_bytes(columns) + samples + order + kept / cfg.num_minibatches
+    activations = 16 * images * sum(cfg.hidden) + 32 * remembered
+    size = row_bytes(columns) + samples + order + activations / cfg.num_minibatches
     what = f"num_envs={spec.num_envs} × num_steps={spec.num_steps}"
     what = f"{what}, with algo.update_epochs={cfg.update_epochs},"
     check_free(what, spec.num_envs * spec.num_steps * size, spec.device)

@@ -1,4 +1,4 @@
-"""The samples of a rollout: what PPO learns from, with a name for each column."""
+"""The samples of a rollout, which PPO learns from, and the minibatches taken from them."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,8 @@ from torch import Tensor
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.record import NUMBER, Columns, Record
+from gpusim_rl.core.record import NUMBER, Columns, Record, packed
+from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, Mirrors
 from gpusim_rl.networks.policy import ActorCritic
 
@@ -45,17 +46,15 @@ def make_samples(
     rollout: Record,
     policy: ActorCritic,
     cfg: Settings,
-    first: dict[str, Tensor],
     *,
     horizon: int,
     group: ProcessGroup = SINGLE,
 ) -> dict[str, Tensor]:
     """The samples (T, B, …) of a rollout, with the normalizers that it was collected with.
 
-    Clears what quarantined steps hold. `first` is the memory of the policy before the first step,
-    `horizon` that of an episode in control steps.
+    Clears what quarantined steps hold. `horizon` is that of an episode in control steps.
     """
-    r = rollout
+    r, first = rollout, rollout.memory  # of the policy before the first step
     clear_faults(r, policy)
     obs, critic = policy.normalize(r.obs, r.critic)
     truncated, fault = r.truncated, r.fault
@@ -82,3 +81,91 @@ def first_steps(rollout: Record) -> Tensor:
     """(T, B) 1 where an episode begins; the first row is 0, since the memory before it says it."""
     ended = (rollout.terminated | rollout.truncated | rollout.fault).float()
     return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+
+
+class Minibatches:
+    """Samples in, minibatches out. All tensors are allocated once and written in place.
+
+    Args:
+        shape: (T, B) of the rollouts.
+        policy: with symmetry=augment, a minibatch holds n samples and then their n mirror images.
+        cfg: update_epochs are passes over the rollout, each in num_minibatches parts.
+        first: a blank memory of the policy, name → (B, …). With it a minibatch holds whole worlds,
+            T steps of each in their order.
+
+    Attributes:
+        samples: (T B, …) all samples.
+        order: (count, n) int64 rows of each minibatch.
+        batch: (copies n, …) the current minibatch.
+        copies: of each sample in a minibatch, 1 or 2.
+        count: number of minibatches in an update.
+        memory: of the worlds of the current minibatch, name → (n / T, …).
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], policy: ActorCritic, cfg: Settings, first: dict[str, Tensor]
+    ):
+        columns, device = sample_columns(policy), policy.min_std.device
+        self.num_steps, self.num_envs = shape
+        self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
+        mirrors = policy.mirrors if policy.symmetry == "augment" else None
+        self.copies = 2 if mirrors else 1
+        self.count = self.epochs * self.num_minibatches
+        self.first, parts = first, cfg.num_minibatches
+        what, size = ("num_envs", shape[1]) if first else ("num_steps", shape[0])
+        if size % parts:
+            raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
+        self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
+        n = self.num_steps * self.num_envs // self.num_minibatches
+        self.samples = Record.zeros(columns, self.num_minibatches * n, device=device)
+        self.batch = Record.zeros(columns, self.copies * n, device=device)
+        flips = sample_flips(policy, mirrors) if mirrors else {}
+        self.mirror = self.batch.mirror(flips).to(device) if flips else None
+        self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
+        self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor], order: Tensor) -> None:
+        """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In place.
+
+        first: the policy's memory before the rollout, of which no copy is made.
+        """
+        self.first = first
+        packed({name: x.flatten(0, 1) for name, x in samples.items()}, out=self.samples.rows)
+        self.order.copy_(order)
+        self._next.zero_()
+
+    def take(self) -> None:
+        """Write the next minibatch to `batch`. In place."""
+        rows = self.order.index_select(0, self._next)[0]
+        torch.index_select(self.samples.rows, 0, rows, out=self._originals)
+        for name, x in self.memory.items():  # the first rows are those of step 0
+            torch.index_select(self.first[name], 0, rows[: len(x)], out=x)
+        if self.mirror:
+            self._images.copy_(self.mirror(self._originals))
+        self._next += 1
+
+    # Why: docs/decisions/0010-samples-of-every-world.md
+    def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
+        """(count, n) int64: a random order of the samples for each epoch.
+
+        Every minibatch has the same number of samples of each world. So it does not matter which
+        process has the world.
+        """
+        if self.first:
+            return self._shuffle_worlds(rng, iteration)
+        steps = rng.permutations("ppo/order", iteration, self.epochs, self.num_steps)  # (…, B, T)
+        rows = steps * self.num_envs + torch.arange(self.num_envs, device=steps.device)[:, None]
+        parts = rows.view(self.epochs, self.num_envs, self.num_minibatches, -1)
+        return parts.transpose(1, 2).reshape(self.count, -1)
+
+    def _shuffle_worlds(self, rng: Rng, iteration: Tensor) -> Tensor:
+        """(count, n) int64: a random order of whole worlds, T rows of each, time first.
+
+        Of `num_minibatches` neighbors each minibatch has one, on whichever process they are.
+        """
+        parts = self.num_minibatches
+        drawn = rng.permutations("ppo/order", iteration, self.epochs, parts)[:, ::parts]
+        worlds = drawn + torch.arange(0, self.num_envs, parts, device=drawn.device)[:, None]
+        steps = torch.arange(self.num_steps, device=drawn.device)[:, None] * self.num_envs
+        return (steps + worlds.transpose(1, 2).reshape(self.count, 1, -1)).flatten(1)

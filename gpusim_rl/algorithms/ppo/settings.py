@@ -23,9 +23,9 @@ class Settings:
         max_grad_norm: for the actor and for the critic.
         fused: compute the loss and its gradient in the Warp kernels of `loss_kernels`, instead of
             in torch operations with autograd.
-        symmetry: auto, none, augment, loss or net; mirror_coef: weight of `asymmetry` with loss.
+        symmetry: auto, none, augment or net.
         tf32: multiply float32 matrices in TF32 on CUDA.
-        hidden, activation, memory, memory_size, std, floor, amp: as `Policy` has them.
+        hidden, activation, memory, memory_size, std, min_std, amp: as `Policy` has them.
     """
 
     gamma: float = number(SHARE)
@@ -41,16 +41,15 @@ class Settings:
     lr_factor: float = number(Range(1))
     target_kl: float = number(POSITIVE)
     max_grad_norm: float = number(POSITIVE)
-    mirror_coef: float = number(AT_LEAST_0)
     fused: bool
-    symmetry: str = word("auto", "none", "augment", "loss", "net")
+    symmetry: str = word("auto", "none", "augment", "net")
     tf32: bool
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
     memory: str = word("none", "gru")
     memory_size: int = number(WIDTH)
     std: float = number(POSITIVE)
-    floor: float = number(POSITIVE)
+    min_std: float = number(POSITIVE)
     amp: str | None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with readings, a command or a file, in one line that names it. NumPy alone."""
+"""Faults of readings, a command or a file, in one line that names them. NumPy alone."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -168,8 +168,8 @@ def sound_joints(
     policy: Any, values: Values | None, bounds: Bounds
 ) -> tuple[Array | None, Array | None]:
     """Positions and speeds (nu,) of the joints as measured; None unless they are within bounds."""
-    own = {name: x for name, x in bounds.items() if name in ("joint_pos", "joint_vel")}
-    if values is None or outside(policy, values, own):
+    joints = {name: x for name, x in bounds.items() if name in ("joint_pos", "joint_vel")}
+    if values is None or outside(policy, values, joints):
         return None, None
     return values["joint_pos"], values.get("joint_vel")
 
@@ -182,9 +182,9 @@ def outside(policy: Any, values: Values, bounds: Bounds) -> list[str]:
         away = np.maximum(least - x, x - greatest) / np.maximum(greatest - least, 1e-9)
         i = int(away.argmax())
         if away[i] > 0:
-            known = f"{least[i]:.3g} to {greatest[i]:.3g}"
+            span = f"{least[i]:.3g} to {greatest[i]:.3g}"
             says = f"{label(policy, name, i)} is {x[i]:.3g} {unit(policy, name, i)}".strip()
-            lines.append(f"{says}, outside of {known}{hint(policy, name, x, bounds[name])}")
+            lines.append(f"{says}, outside of {span}{hint(policy, name, x, bounds[name])}")
     return lines
 
 
@@ -197,7 +197,7 @@ def follows(policy: Any, pose: Array, targets: Array) -> list[str]:
 
 
 def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
-    """What may explain a reading (width,) outside of its bounds."""
+    """A possible reason for a reading (width,) outside of its bounds."""
     about = described(policy, name)
     least, greatest = bounds
 
@@ -213,7 +213,7 @@ def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
 
 
 def described(policy: Any, name: str) -> dict[str, Any]:
-    """What the file says of an input; nothing if there is none."""
+    """The file's description of an input; empty if it has none."""
     return next((x for x in policy.about["inputs"] if x["name"] == name), {})
 
 
@@ -234,16 +234,16 @@ def ask(policy: Any, command: Any) -> tuple[Array | None, list[str], list[str]]:
     if not policy.command:
         return None, [], []
     try:
-        asked = policy.asked(command)[0].astype(float)
+        wish = policy.command_rows(command)[0].astype(float)
     except (ValueError, TypeError) as error:
         return None, [], [" ".join(str(error).split())]
-    if not np.isfinite(asked).all():
-        return None, [], [f"the command {asked.tolist()} is not finite"]
+    if not np.isfinite(wish).all():
+        return None, [], [f"the command {wish.tolist()} is not finite"]
     low, high = (np.array(policy.command["trained"][end]) for end in ("low", "high"))
-    cut = np.clip(asked, low, high)
+    cut = np.clip(wish, low, high)
     said = [
-        f"command {name} is {asked[i]:.3g} {policy.command['units'][i]}, cut to {cut[i]:.3g}"
+        f"command {name} is {wish[i]:.3g} {policy.command['units'][i]}, cut to {cut[i]:.3g}"
         for i, name in enumerate(policy.command["names"])
-        if asked[i] != cut[i]
+        if wish[i] != cut[i]
     ]
     return cut, said, []

@@ -110,7 +110,7 @@ class Guard:
         self.phase, self.gain, self.why = "rise", 1.0, ""
         self.sent: Array | None = None
         self.begin, self.steps, self.faults = self.stance, 0, 0.0
-        self.times, self.told = list[float](), set[str]()
+        self.times, self.lines_said = list[float](), set[str]()
 
     def stop(self, why: str = "asked to") -> None:
         """Crouch and lie down, or go to the stance; see above."""
@@ -138,24 +138,24 @@ class Guard:
         values, faults = read(self.policy, readings)
         if self.sent is None and not faults:  # the first targets are these angles
             faults = outside(self.policy, values, {"joint_pos": self.anyhow["joint_pos"]})
-        known = None if faults else values
+        sound = None if faults else values
         runs = self.phase == "run"
         command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
         faults += wrong + self._fault(late_readings(age, self.policy.dt, self.late))
-        joints = sound_joints(self.policy, known, bounds := self.trained if runs else self.anyhow)
-        if known is not None and (runs or self.phase == "rise"):
-            faults += self._range(known, bounds)
+        joints = sound_joints(self.policy, sound, bounds := self.trained if runs else self.anyhow)
+        if sound is not None and (runs or self.phase == "rise"):
+            faults += self._range(sound, bounds)
             if not runs and self.sent is not None:
-                faults += follows(self.policy, known["joint_pos"], self.sent)
+                faults += follows(self.policy, sound["joint_pos"], self.sent)
         if self.sent is None:
-            if faults or known is None:
+            if faults or sound is None:
                 raise ValueError(faults[0])
-            self.sent = self.begin = known["joint_pos"]
+            self.sent = self.begin = sound["joint_pos"]
             if self.phase == "rise":
                 self.say("stands up")
         faults += self._timing()
-        targets = self._targets(known, command, faults)
+        targets = self._targets(sound, command, faults)
         self.faults = self.faults + 1 if faults else max(0.0, self.faults - HEALS)
         self._tell(faults)
         if faults and self.faults >= self.patience:
@@ -171,7 +171,7 @@ class Guard:
         self.say(line)
 
     def _targets(self, values: Values | None, command: Any, faults: list[str]) -> Array:
-        """Of this phase (nu,), not yet limited; faults of the policy are added."""
+        """Targets (nu,) of this phase, not yet limited; faults of the policy are added."""
         if self.phase in ("stop", "off"):
             return self._lie_down()
         if faults or values is None:
@@ -215,8 +215,8 @@ class Guard:
         """Say lines, unless one of their kind was said: the words before `is`."""
         for line in lines:
             kind = line.split(" is ")[0]
-            if kind not in self.told:
-                self.told.add(kind)
+            if kind not in self.lines_said:
+                self.lines_said.add(kind)
                 self.say(line)
 
     def _range(self, values: Values, bounds: Bounds) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a robot measures in its stance and as its joints move, compared with its policy's file."""
+"""Measurements in the stance and as the joints move, compared with the policy's file."""
 
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ Array = np.ndarray
 
 
 class Answer(NamedTuple):
-    """What changed as a joint went from 0.05 below the stance to 0.05 above it."""
+    """Changes of the readings as a joint went from 0.05 below the stance to 0.05 above it."""
 
     values: Values  # name → half of the change, without what drifts
     changed: Array  # (nu,) of joint_pos, on the way up
     turned: Values  # name of a speed → its integral over that way [rad, m]
     noise: Values  # name of a speed → the standard deviation of that integral
-    delay: float  # control steps until the joint passed the middle of its way up
+    delay: float  # control steps until the joint was halfway up
 
 
 def not_mirrored(policy: Any, pose: Array, stance: Array) -> None:
@@ -37,9 +37,8 @@ def not_mirrored(policy: Any, pose: Array, stance: Array) -> None:
 
 def at_rest(policy: Any, values: Values, hung: bool) -> None:
     """ValueError unless the robot in its stance measures what the file says."""
-    known = policy.about["standing"]["readings"]
-    known = known | ({"joint_pos": policy.outputs["safe_pose"]} if hung else {})
-    for name, expected in known.items():
+    pose = {"joint_pos": policy.outputs["safe_pose"]} if hung else {}
+    for name, expected in (policy.about["standing"]["readings"] | pose).items():
         axis = is_axis(policy, name)
         if name not in NEAR and not axis:
             continue
@@ -73,19 +72,19 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
     """ValueError unless the readings changed as they do when joint i moves."""
     name, joints = policy.joints[i], policy.joints
     changes = policy.about["standing"]["changes"]
-    own = np.eye(len(joints)) * MOVE if hung else np.array(changes["joint_pos"])
+    expected_moves = np.eye(len(joints)) * MOVE if hung else np.array(changes["joint_pos"])
     seen = answer.values["joint_pos"]
-    if np.abs(seen).max() < 0.1 * np.abs(own[i]).max():
+    if np.abs(seen).max() < 0.1 * np.abs(expected_moves[i]).max():
         raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but no joint_pos changed")
     if np.abs(seen).max() > 10 * MOVE:
         raise ValueError(
             f"preflight: joint_pos of {name} changed by {seen[i]:.3g}: is it in degrees?"
         )
     expected = policy.about["standing"]["delay"][i]
-    if answer.delay > expected + late and abs(seen[i]) > abs(own[i, i]) / 2:
+    if answer.delay > expected + late and abs(seen[i]) > abs(expected_moves[i, i]) / 2:
         line = f"{name} answers after {answer.delay:g} control steps, in training {expected:g}"
         raise ValueError(f"preflight: {line}: readings or targets are late")
-    best, sign = nearest(seen, own, i)
+    best, sign = nearest(seen, expected_moves, i)
     if best != i:
         raise ValueError(f"preflight: {name} was moved, but joint_pos says that {joints[best]} was")
     if sign < 0:
@@ -97,14 +96,14 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
             raise ValueError(f"preflight: {name} moved {what}: another sign, order or unit")
 
 
-def nearest(seen: Array, known: Array, i: int) -> tuple[int, int]:
-    """Which row of known (n, width), with which sign, is clearly nearer than row i; else (i, 1).
+def nearest(seen: Array, expected: Array, i: int) -> tuple[int, int]:
+    """Which row of expected (n, width), with which sign, is clearly nearer than row i; else (i, 1).
 
     It is (i, 1), too, if row i is near: joints of feet that stand move each other.
     """
-    away = np.array([np.linalg.norm(seen - sign * known, axis=1) for sign in (1, -1)])
+    away = np.array([np.linalg.norm(seen - sign * expected, axis=1) for sign in (1, -1)])
     sign, best = np.unravel_index(int(away.argmin()), away.shape)
-    far = away[0, i] > max(0.5 * np.linalg.norm(known[i]), away.min() / 0.6)
+    far = away[0, i] > max(0.5 * np.linalg.norm(expected[i]), away.min() / 0.6)
     return (int(best), 1 - 2 * int(sign)) if far else (i, 1)
 
 
@@ -112,15 +111,15 @@ def base_answers(policy: Any, answers: list[Answer]) -> None:
     """ValueError if the base tilts otherwise than in the file, or the gyro does not show it."""
     about = policy.about["standing"]
     for axis in [x for x in about["changes"] if x != "joint_pos"]:
-        known = np.array(about["changes"][axis])
-        tilts(policy.joints, axis, answers, known)
+        expected = np.array(about["changes"][axis])
+        tilts(policy.joints, axis, answers, expected)
         if described(policy, axis)["frame"] == described(policy, "gyro").get("frame"):
-            turns(axis, answers, known, np.array(about["readings"][axis]))
+            turns(axis, answers, expected, np.array(about["readings"][axis]))
 
 
-def tilts(joints: list[str], axis: str, answers: list[Answer], known: Array) -> None:
+def tilts(joints: list[str], axis: str, answers: list[Answer], expected: Array) -> None:
     """ValueError if two joints tilt the base as each other should, or all not as in the file."""
-    seen, size = np.array([x.values[axis] for x in answers]), np.linalg.norm(known, axis=1)
+    seen, size = np.array([x.values[axis] for x in answers]), np.linalg.norm(expected, axis=1)
     clear = np.flatnonzero(size >= max(CLEAR, size.max() / 2))
     if not len(clear):
         return
@@ -129,25 +128,25 @@ def tilts(joints: list[str], axis: str, answers: list[Answer], known: Array) -> 
         raise ValueError(f"preflight: no joint tilts the robot: {why}")
     why = f"legs are swapped, or the axes of {axis} are others"
     for pair in combinations(clear.tolist(), 2):
-        own, other = known[[*pair]], known[[*reversed(pair)]]
-        far, near = np.linalg.norm(seen[[*pair]] - own), np.linalg.norm(seen[[*pair]] - other)
-        if np.linalg.norm(own - other) > 2 * CLEAR and far > SWAPPED * near:
+        straight, crossed = expected[[*pair]], expected[[*reversed(pair)]]
+        far, near = (np.linalg.norm(seen[[*pair]] - x) for x in (straight, crossed))
+        if np.linalg.norm(straight - crossed) > 2 * CLEAR and far > SWAPPED * near:
             names = " and ".join(joints[i] for i in pair)
             raise ValueError(f"preflight: {names} tilt the robot as each other should: {why}")
-    if (seen * known).sum() < AGREES * np.linalg.norm(seen) * np.linalg.norm(known):
+    if (seen * expected).sum() < AGREES * np.linalg.norm(seen) * np.linalg.norm(expected):
         raise ValueError(f"preflight: the joints do not tilt the robot as in the file: {why}")
 
 
-def turns(axis: str, answers: list[Answer], known: Array, up: Array) -> None:
+def turns(axis: str, answers: list[Answer], expected: Array, up: Array) -> None:
     """ValueError unless the integral of the gyro explains how a fixed axis (3,) tilts.
 
     Each number of the axis that tilts clearly in the file, (nu, 3), is compared alone.
     """
     seen = np.array([2 * answer.values[axis] for answer in answers])
-    expected = np.array([-np.cross(answer.turned["gyro"], up) for answer in answers])
-    for k in np.flatnonzero(np.abs(known).max(0) >= CLEAR / 2):
+    rotated = np.array([-np.cross(answer.turned["gyro"], up) for answer in answers])
+    for k in np.flatnonzero(np.abs(expected).max(0) >= CLEAR / 2):
         # weighted by what the file says, so that noise does not make the ratio smaller
-        ratio = float(known[:, k] @ expected[:, k] / (known[:, k] @ seen[:, k]))
+        ratio = float(expected[:, k] @ rotated[:, k] / (expected[:, k] @ seen[:, k]))
         if not 0.1 < ratio < 10:
             why = "is it in degrees" if ratio > 10 else "are its signs or axes others"
             line = f"gyro turns {ratio:.3g} times as much as {axis}[{k}] tilts: {why}?"

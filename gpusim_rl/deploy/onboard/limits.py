@@ -8,7 +8,7 @@ Array = np.ndarray
 
 
 class Limits:
-    """What targets of position servos are cut to, for the robot of an exported policy.
+    """Limits of the targets of position servos, for the robot of an exported policy.
 
     Args:
         outputs: what a policy's file says of its targets.

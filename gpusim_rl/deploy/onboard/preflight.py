@@ -158,7 +158,7 @@ def moved(dt: float, stance: Array, i: int, step: Callable[[Array], Values]) -> 
     calm = [x for part in rows for x in part[-last:]]
     noise = {name: np.std([x[name] for x in calm], 0) * dt * hold**0.5 for name in speeds}
     angles = np.array([x["joint_pos"][i] for x in up])
-    middle = (ends[0]["joint_pos"][i] + ends[1]["joint_pos"][i]) / 2
-    passed = np.flatnonzero((angles - middle) * np.sign(values["joint_pos"][i]) > 0)
+    center = (ends[0]["joint_pos"][i] + ends[1]["joint_pos"][i]) / 2
+    passed = np.flatnonzero((angles - center) * np.sign(values["joint_pos"][i]) > 0)
     late = float(passed[0] if len(passed) else hold) + 1
     return Answer(values, changed, turned, noise, late)

@@ -17,7 +17,7 @@ class Rate:
     """
 
     def __init__(self, dt: float, stop: Callable[[], Any] | None = None):
-        self.dt, self.stop, self.asked = dt, stop, False
+        self.dt, self.stop, self.stopping = dt, stop, False
         self.next = time.monotonic() + dt
         for number in (signal.SIGINT, signal.SIGTERM) if stop else ():
             signal.signal(number, self._ask)
@@ -27,11 +27,11 @@ class Rate:
         time.sleep(max(0.0, self.next - time.monotonic()))
         # a late step is not made up for: two steps at once would be a jump
         self.next = max(self.next + self.dt, time.monotonic())
-        if self.asked and self.stop:
+        if self.stopping and self.stop:
             self.stop()
 
     def _ask(self, *_: Any) -> None:
-        self.asked = True
+        self.stopping = True
 
 
 def late_readings(age: float, dt: float, steps: float) -> list[str]:

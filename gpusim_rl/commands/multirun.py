@@ -1,0 +1,273 @@
+"""Several trainings by one command: `train.py -m seed=1,2,3 algo.gamma=0.97,0.99 jobs=2`.
+
+Each combination of the listed values is a training in a process of its own, as if somebody had
+typed its command line: `train.py seed=2 algo.gamma=0.99 run_dir=…`. `jobs` of them run at once, on
+this machine or as jobs of Slurm. One that fails does not end the others.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any
+
+import yaml
+
+from gpusim_rl.config.command_line import MAX_RUNS, Sweep, run_name
+from gpusim_rl.config.compose import compose_plain, named
+from gpusim_rl.config.resume import find_earlier_run
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import new_directory, write_whole
+from gpusim_rl.core.paths import PACKAGE, quoted
+from gpusim_rl.training.signals import Signals
+
+# -P: no module comes from the working directory
+PROGRAM = (sys.executable, "-P", "-m", "gpusim_rl.commands.train")
+PERIOD = 0.1  # s between two looks at the processes
+DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
+COMMON = (  # resources that submitit has on every cluster; the others are Slurm's
+    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
+    *("tasks_per_node", "stderr_to_stdout"),
+)
+
+
+@dataclass
+class Job:
+    """One training of a multirun.
+
+    Args:
+        number: among all, from 0.
+        words: of its command line.
+        name: of its directory.
+        failure: why it has not ended well; empty if it has.
+    """
+
+    number: int
+    words: list[str]
+    name: str
+    failure: str = "not begun"
+
+
+class Child(subprocess.Popen[str]):
+    """A training in a process of this machine.
+
+    Args:
+        command: its program and words.
+        name: what each of its lines begins with; empty: it has the terminal, with the live table.
+    """
+
+    def __init__(self, command: list[str], name: str):
+        pipe = subprocess.PIPE if name else None
+        super().__init__(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
+        streams = (self.stdout, sys.stdout), (self.stderr, sys.stderr)
+        self.threads = [
+            Thread(target=copy_lines, args=(source, target, name), daemon=True)
+            for source, target in streams
+            if source
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def poll(self) -> int | None:
+        """Its exit code, after its last lines are printed; None while it runs."""
+        code = super().poll()
+        for thread in self.threads if code is not None else ():
+            thread.join(DRAIN)
+        return code
+
+
+def copy_lines(source: IO[str], target: IO[str], name: str) -> None:
+    """Print all lines of a process, with its name before each."""
+    with suppress(OSError), source:  # the process notices that nobody reads any more
+        for line in source:
+            target.write(f"{name}: {line.rstrip()}\n")
+            target.flush()
+
+
+class ClusterJob:
+    """A training that submitit has handed to a cluster.
+
+    Args:
+        job: of submitit.
+        name: of the training.
+    """
+
+    def __init__(self, job: Any, name: str):
+        self.job, self.name = job, name
+        print(f"{name}: job {job.job_id}, its output is {job.paths.stdout}", flush=True)
+
+    def poll(self) -> int | None:
+        """Its exit code, 1 if the cluster ended it, or None while it waits or runs."""
+        if not self.job.done():
+            return None
+        try:
+            return self.job.result()
+        except Exception as error:  # submitit has several, and some of its own plugins'
+            errors.warn(f"{self.name}: {errors.reason(error)}")
+            return 1
+
+    def terminate(self) -> None:
+        """Cancel it: Slurm sends SIGTERM."""
+        self.job.cancel(check=False)
+
+
+Process = Child | ClusterJob
+Start = Callable[[Job, int], Process]  # starts a training in a place, numbered from 0
+
+
+def run(sweep: Sweep) -> None:
+    """Train with every combination of the listed values, and compare the runs.
+
+    Exits with 1 if a training failed, and with 128 + n if signal n stopped one.
+    """
+    # as ProcessGroup reads them: that loads torch
+    several, first = "WORLD_SIZE" in os.environ, os.environ.get("RANK", "0") == "0"
+    if several and (sweep.cfg.jobs > 1 or sweep.launcher):
+        errors.exit_with_error("torchrun's processes train one policy at a time: leave out jobs=")
+    jobs = [Job(i, line, run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)]
+    with errors.one_line_errors():
+        home = make_home(sweep) if first else None
+        start = on_cluster(sweep, home) if home and sweep.launcher else on_this_machine(sweep)
+    places = len(jobs) if sweep.launcher and sweep.cfg.jobs == 1 else sweep.cfg.jobs
+    caught = train_all(jobs, home, min(places, len(jobs)), start)
+    for path in home.iterdir() if home else ():
+        with suppress(OSError):  # of a training that wrote nothing, such as with plan=true
+            path.rmdir()
+    if home and sweep.cfg.report and not caught:
+        compare(home)
+    if failures := [f"{job.name} ({job.failure})" for job in jobs if job.failure]:
+        says = f"{len(failures)} of {len(jobs)} runs {'were stopped' if caught else 'failed'}"
+        errors.exit_with_error(f"{says}: {', '.join(failures)}", 128 + caught if caught else 1)
+
+
+# Why: docs/decisions/0073-a-directory-for-a-multirun.md
+def make_home(sweep: Sweep) -> Path:
+    """The directory of a new multirun, with multirun.yaml, which says what is swept."""
+    home = new_directory(Path(f"runs/multirun/{datetime.now():%Y-%m-%d_%H-%M-%S}"))
+    about = {"words": sweep.words, "swept": sweep.lists}
+    write_whole(home / "multirun.yaml", yaml.safe_dump(about, allow_unicode=True).encode())
+    return home
+
+
+def train_all(jobs: list[Job], home: Path | None, places: int, start: Start) -> int:
+    """Train until all have ended, or all that had begun after a signal: its number, or 0.
+
+    Args:
+        jobs: in order. One that cannot be started has failed, and the next ones go on.
+        home: see `prepare`.
+        places: how many may run at once.
+        start: starts one.
+    """
+    waiting, running = [*jobs], dict[int, tuple[Job, Process]]()
+    with Signals(lambda *_: None) as signals:
+        while (waiting or running) and not signals.caught:
+            for place in sorted({*range(places)} - running.keys())[: len(waiting)]:
+                job = waiting.pop(0)
+                try:
+                    prepare(job, home)
+                    running[place] = job, start(job, place)
+                except (ValueError, OSError) as error:
+                    job.failure = errors.reason(error)
+            collect(running)
+        for _, process in running.values():
+            # not SIGINT: Ctrl-C has reached it too, and a second one would end it at once
+            process.terminate()
+        while running:
+            collect(running)
+    return signals.caught
+
+
+def collect(running: dict[int, tuple[Job, Process]]) -> None:
+    """Take out those that have ended, after a short while, and note how. In place."""
+    time.sleep(PERIOD)
+    for place, (job, process) in [*running.items()]:
+        if (code := process.poll()) is not None:
+            cause = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+            job.failure = cause if code else ""
+            del running[place]
+
+
+def prepare(job: Job, home: Path | None) -> None:
+    """Make the directory of a training, and name it in its words. In place.
+
+    A run that is continued, or has a run_dir, stays where it is. ValueError or OSError in one line.
+
+    home: where; None if another process of torchrun makes it.
+    """
+    cfg = find_earlier_run(compose_plain("config", job.words), named(job.words))
+    if home is None or cfg["resume"]:
+        return
+    if cfg["log"]["group"] is None:
+        job.words = [*job.words, quoted("log.group", Path(home.name))]
+    if not cfg["run_dir"]:
+        path = new_directory(home / job.name)
+        job.name, job.words = path.name, [*job.words, quoted("run_dir", path)]
+
+
+def command(job: Job, **variables: str) -> list[str]:
+    """The command line that trains, with variables of its environment."""
+    paths = filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH")))
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    return ["env", *(f"{name}={x}" for name, x in variables.items()), *PROGRAM, *job.words]
+
+
+def on_this_machine(sweep: Sweep) -> Start:
+    """Starts trainings as processes. Several at once take the CUDA devices in turn."""
+    several = sweep.cfg.jobs > 1
+    devices = visible_devices() if several and sweep.cfg.device in ("auto", "cuda") else []
+
+    def start(job: Job, place: int) -> Process:
+        variables = {"PYTHONUNBUFFERED": "1"}  # else lines come in blocks
+        if len(devices) > 1:
+            variables["CUDA_VISIBLE_DEVICES"] = devices[place % len(devices)]
+        if restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT"):
+            # torchrun's store outlives a training: the next one meets there under another number
+            number = int(restarts) * MAX_RUNS + job.number
+            variables["TORCHELASTIC_RESTART_COUNT"] = str(number)
+        return Child(command(job, **variables), job.name if several else "")
+
+    return start
+
+
+def visible_devices() -> list[str]:
+    """The CUDA devices, as CUDA_VISIBLE_DEVICES names them."""
+    if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return names.split(",")
+    import torch
+
+    return [str(i) for i in range(torch.cuda.device_count())]
+
+
+def on_cluster(sweep: Sweep, home: Path) -> Start:
+    """Starts trainings as jobs of a cluster, whose output goes to files in `home`.
+
+    ValueError in one line if submitit finds no cluster, or refuses a resource.
+    """
+    import submitit  # pyright: ignore
+
+    try:
+        cluster = sweep.launcher.removeprefix("submitit_")
+        executor = submitit.AutoExecutor(folder=home / "cluster", cluster=cluster)
+        executor.update_parameters(
+            **{key if key in COMMON else f"slurm_{key}": x for key, x in sweep.resources.items()}
+        )
+    except Exception as error:
+        shutil.rmtree(home)
+        raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None
+    return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)
+
+
+def compare(home: Path) -> None:
+    """Write the report of all runs in the directory of a multirun."""
+    from gpusim_rl.report import command as report
+
+    runs = [file.parent for file in sorted(home.glob("*/config.yaml"))]
+    if len(runs) > 1 and report.write_or_warn(runs, home / "report.html"):
+        print(f"wrote {home}/report.html, which compares {len(runs)} runs")

@@ -1,0 +1,261 @@
+"""Multiruns: what is started, how it ends, and what is said of it. A small program stands in for
+the training where none is needed."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from gpusim_rl.commands import multirun, train
+from gpusim_rl.config import command_line
+from gpusim_rl.core.files import new_directory
+from gpusim_rl.runs.run import Run
+from tests.command_lines import SMALL, environment
+from tests.reports import make_run
+
+FAKE = """
+import os, signal, sys, time
+from pathlib import Path
+words = dict(word.split("=", 1) for word in sys.argv[1:])
+for name in ("CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RESTART_COUNT"):
+    print(name, os.environ.get(name))
+print("words", *sys.argv[1:])
+print("a warning", file=sys.stderr)
+if words["seed"] == "2":
+    os.kill(os.getpid(), signal.SIGKILL)
+if words["seed"] == "3":
+    sys.exit(4)
+if words["seed"] in "89":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    Path(words["run_dir"].strip("'"), "ready").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty working directory, where trainings are FAKE."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(multirun, "PROGRAM", (sys.executable, "-c", FAKE))
+    return tmp_path
+
+
+def start(*words: str) -> int:
+    """The exit code of train.py -m in this process."""
+    try:
+        multirun.run(command_line.check_multirun(["-m", "task=cartpole", *words]))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_failed_and_killed_runs(monkeypatch, capfd):
+    """A multirun goes on after a run that fails or is killed, names both in its last line, and
+    exits with 1. Each line has its run's name, and devices are taken in turn. A training that
+    wrote nothing leaves no directory."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert start("seed=1,2,3,4", "jobs=2") == 1
+    out, err = capfd.readouterr()
+    *warnings, last = err.splitlines()
+    assert last == ("error: 2 of 4 runs failed: seed_2 (ended by signal 9), seed_3 (exit code 4)")
+    assert sorted(warnings) == [f"seed_{i}: a warning" for i in (1, 2, 3, 4)]
+    assert {x.split()[-1] for x in out.splitlines() if "CUDA_VISIBLE" in x} == {"3", "5"}
+    (home,) = Path("runs/multirun").iterdir()
+    words = f"task=cartpole log.group='{home.name}' run_dir='{home}/seed_1'"
+    assert f"seed_1: words {words.replace(' ', ' seed=1 ', 1)}\n" in out
+    assert [file.name for file in home.iterdir()] == ["multirun.yaml"]
+    about = yaml.safe_load((home / "multirun.yaml").read_text())
+    assert about["swept"] == {"seed": ["1", "2", "3", "4"]} and about["words"][-1] == "jobs=2"
+
+
+def test_one_at_a_time(monkeypatch, capfd):
+    """Without jobs= the runs follow each other in order, have the terminal and all devices. One
+    that names its device has all of them too."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert start("seed=5,1,4", "log.group=mine") == 0
+    out, err = capfd.readouterr()
+    seeds = [line.split("seed=")[1][0] for line in out.splitlines() if line.startswith("words")]
+    assert seeds == ["5", "1", "4"] and err == "a warning\n" * 3
+    assert out.count("CUDA_VISIBLE_DEVICES 3,5\n") == 3 == out.count(" log.group=mine run_dir=")
+    assert start("seed=5,1", "device=cuda:1", "jobs=2") == 0
+    assert capfd.readouterr().out.count("CUDA_VISIBLE_DEVICES 3,5\n") == 2
+
+
+def test_equal_names_share_no_directory(monkeypatch, capfd):
+    """Neither do two multiruns of the same second, two runs of equal values, nor two runs of two
+    processes. A run with a directory of its own stays there."""
+    monkeypatch.setattr(multirun, "datetime", SimpleNamespace(now=lambda: datetime(2026, 1, 2)))
+    for _ in range(2):
+        assert start("seed=1,1", "jobs=2") == 0
+    homes = [path.name for path in sorted(Path("runs/multirun").iterdir())]
+    assert homes == ["2026-01-02_00-00-00", "2026-01-02_00-00-00-2"]
+    out = capfd.readouterr().out
+    assert all(
+        f"run_dir='runs/multirun/{home}/seed_1{x}'" in out for home in homes for x in ("", "-2")
+    )
+    threads = [threading.Thread(target=new_directory, args=(Path("a/b"),)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([*Path("a").iterdir()]) == 20
+    assert start("run_dir=x,y", "seed=1") == 0
+    assert "run_dir=x seed=1 log.group=" in capfd.readouterr().out
+    Path("file").touch()
+    with pytest.raises(OSError, match="file/run cannot be written: "):
+        new_directory(Path("file/run"))
+
+
+def test_a_signal_ends_all(capfd):
+    """Ctrl-C lets all that run end and starts no other. The last line names what is not done."""
+
+    def interrupt() -> None:
+        while len([*Path.cwd().glob("runs/multirun/*/*/ready")]) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        assert start("seed=8,9,4,1", "jobs=2") == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    thread.join()
+    assert capfd.readouterr().err.endswith(
+        "error: 4 of 4 runs were stopped: seed_8 (exit code 143), seed_9 (exit code 143), "
+        "seed_4 (not begun), seed_1 (not begun)\n"
+    )
+
+
+def test_a_process_of_torchrun(monkeypatch, capfd):
+    """Of several processes the first alone makes directories. All trainings have another number in
+    torchrun's store, and one runs at a time."""
+    for name, value in dict(RANK=1, WORLD_SIZE=2, TORCHELASTIC_RESTART_COUNT=1).items():
+        monkeypatch.setenv(name, str(value))
+    assert start("seed=1,4") == 0
+    out = capfd.readouterr().out
+    assert [f"TORCHELASTIC_RESTART_COUNT {i}\n" in out for i in (200, 201)] == [True, True]
+    assert not [*Path.cwd().iterdir()] and "run_dir=" not in out
+    assert start("seed=1,4", "jobs=2") == 2
+
+
+def test_the_report_of_all(monkeypatch, capsys):
+    """After the last run to end, here the first, the page of all lies beside them, also if one
+    failed. A failure of the page is one line, and report=false leaves it out."""
+    codes = {"1": [None, None, 0], "2": [3], "4": [0]}
+
+    def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
+        seed = next(word for word in job.words if word.startswith("seed="))
+        path = Path(job.words[-1].removeprefix("run_dir=").strip("'"))
+        path.rmdir()
+        make_run(path, seed)
+        left = [*codes[seed[-1]]]
+
+        def poll() -> int | None:
+            assert not [*Path.cwd().glob("runs/multirun/*/report.html")]
+            return left.pop(0)
+
+        return SimpleNamespace(poll=poll, terminate=lambda: None)
+
+    monkeypatch.setattr(multirun, "on_this_machine", lambda sweep: start_fake)
+    assert start("seed=1,2,4", "jobs=3") == 1
+    (home,) = Path("runs/multirun").iterdir()
+    out, err = capsys.readouterr()
+    assert out == f"wrote {home}/report.html, which compares 3 runs\n"
+    assert err == "error: 1 of 3 runs failed: seed_2 (exit code 3)\n"
+    (home / "report.html").unlink()
+    assert start("seed=1,4", "report=false") == 0 and capsys.readouterr() == ("", "")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert start("seed=1,4") == 0
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and "report.html: a report needs matplotlib" in err
+
+
+def test_a_cluster(here, capfd):
+    """hydra/launcher= hands the runs to submitit. A resource that it lacks is one line, and leaves
+    nothing behind."""
+    pytest.importorskip("submitit")
+    local = "hydra/launcher=submitit_local"
+    assert start("seed=1,2,3", local, "hydra.launcher.timeout_min=5") == 1
+    (home,) = Path("runs/multirun").iterdir()
+    out, err = capfd.readouterr()
+    assert out.count("its output is ") == 3 and [*home.glob("cluster/*.out")]
+    assert err == "error: 2 of 3 runs failed: seed_2 (ended by signal 9), seed_3 (exit code 4)\n"
+    assert start("seed=1,2", local, "hydra.launcher.nodes=x") == 2
+    assert start("seed=1,2", "hydra/launcher=submitit_slurm") == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 2 and "srun" in err
+    assert [*Path("runs/multirun").iterdir()] == [home]
+
+
+def test_resources_of_slurm(here, monkeypatch, capfd):
+    """Words of hydra.launcher. become the lines of a job for sbatch, for which a script stands in.
+    submitit's own names and those of Slurm are understood. A failed job is one line."""
+    pytest.importorskip("submitit")
+    for name, script in {
+        "srun": "",
+        "sbatch": f"cp $1 {here}/$$.sh; echo Submitted batch job $$",
+        "sacct": "exit 1",
+        "scancel": "",
+    }.items():
+        (here / name).write_text(f"#!/bin/sh\n{script}\n")
+        (here / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
+    monkeypatch.setattr(multirun.ClusterJob, "poll", lambda self: 7)
+    words = [f"hydra.launcher.{x}" for x in ("timeout_min=9", "partition=gpu", "mem_gb=4")]
+    assert start("seed=1,2", "hydra/launcher=submitit_slurm", *words) == 1
+    assert "2 of 2 runs failed: seed_1 (exit code 7)" in capfd.readouterr().err
+    first, second = (file.read_text() for file in here.glob("*.sh"))
+    for line in ("--time=9", "--partition=gpu", "--mem=4GB"):
+        assert f"#SBATCH {line}\n" in first and f"#SBATCH {line}\n" in second
+
+
+def test_without_submitit(monkeypatch, capsys):
+    """A launcher whose package is missing, or that is none, is refused in one line."""
+    monkeypatch.setattr(command_line, "find_spec", lambda name: None)
+    for word, says in (
+        ("hydra/launcher=submitit_slurm", "needs submitit: pip install 'gpusim_rl[slurm]'"),
+        ("hydra/launcher=joblib", "choose one of submitit_slurm, submitit_local"),
+        ("hydra.launcher.timeout_min=5", "choose one of submitit_slurm, submitit_local"),
+    ):
+        assert start("seed=1,2", word) == 2
+        err = capsys.readouterr().err
+        assert says in err and err.count("\n") == 1
+    assert not [*Path.cwd().iterdir()]
+
+
+def test_a_training_is_killed(here, monkeypatch, capfd):
+    """SIGKILL ends one training; the other is whole, and the page of both is written."""
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    for name, value in environment(here.parent / "home").items():
+        monkeypatch.setenv(name, value)
+
+    def kill() -> None:
+        while not (runs := [*here.glob("runs/multirun/*/iterations_99999/*/*.safetensors")]):
+            time.sleep(0.05)
+        os.kill(int((runs[0].parents[1] / ".lock").read_text()), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    argv = ["train.py", "-m", "iterations=2,99999", "jobs=2", "task=cartpole", "log=none"]
+    monkeypatch.setattr(sys, "argv", [*argv, *SMALL, "report=true"])
+    with pytest.raises(SystemExit) as end:
+        train.main()
+    thread.join()
+    out, err = capfd.readouterr()
+    says = "error: 1 of 2 runs failed: iterations_99999 (ended by signal 9)\n"
+    assert end.value.code == 1 and err == says
+    (home,) = Path("runs/multirun").iterdir()
+    assert out.endswith(f"wrote {home}/report.html, which compares 2 runs\n")
+    whole, killed = Run(home / "iterations_2"), Run(home / "iterations_99999")
+    assert len(whole.rows()) == 2 and (whole.path / "eval.json").exists()
+    assert killed.config["iterations"] == 99999 and killed.checkpoints.saved()
