@@ -2,12 +2,16 @@
 of their own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from gpusim_rl.config import command_line
 from tests import fork_server
 from tests.worlds import ROOT
 
@@ -99,17 +103,22 @@ def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
     return done.stdout
 
 
+def refused_word(word: str, capsys: Any) -> str:
+    """The one line in which train.py answers a wrong word, within this process."""
+    with pytest.raises(SystemExit) as stopped:
+        command_line.check("config", ["task=quadruped", *SMALL, word])
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and re.fullmatch("error: .*\n", error), error
+    return error
+
+
 def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     """The one line in which it answered a mistake, after it left nothing behind."""
     before = sorted(cwd.rglob("*"))
     done = command(script, *words, cwd=cwd, **settings)
     assert done.returncode == 2, done
     assert "Traceback" not in done.stdout + done.stderr
-    assert (
-        done.stderr.startswith("error: ")
-        and done.stderr.endswith("\n")
-        and done.stderr.count("\n") == 1
-    ), done.stderr
+    assert re.fullmatch("error: .*\n", done.stderr), done.stderr
     assert sorted(cwd.rglob("*")) == before
     return done.stderr
 

@@ -9,6 +9,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -47,6 +48,24 @@ ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies of the tensors, which later writes to them do not change."""
     return {name: x.detach().clone() for name, x in tensors.items()}
+
+
+def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
+    """Names of the tensors that are not bit for bit the same in both, or that only one has."""
+    return [
+        x for x in a.keys() | b.keys() if x not in a or x not in b or not torch.equal(a[x], b[x])
+    ]
+
+
+def goes_on(first: Iteration, second: Iteration, iterations: int = 1) -> dict[str, Tensor]:
+    """The state of both, after the second has loaded the first's and gone on exactly as it does."""
+    second.load(first.state(), "the first")
+    for each in (first, second):
+        for _ in range(iterations):
+            each.iteration()
+    state = first.state()
+    assert differing(state, second.state()) == []
+    return state
 
 
 class Stateless:

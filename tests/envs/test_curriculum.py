@@ -27,7 +27,7 @@ from tests.algorithms.test_capture import exempt
 from tests.command_lines import succeed
 from tests.guard import guard
 from tests.sim.test_actuators import INPUTS
-from tests.worlds import ROOT, TASKS, check_words
+from tests.worlds import ROOT, TASKS, check_words, differing, goes_on
 
 TINY = "num_envs=8 num_steps=4 algo.hidden=[16] sim=native sim.threads=1 device=cpu".split()
 TINY += ["task.episode=0.2"]
@@ -56,12 +56,6 @@ PLAN = written(
 
 def build(*words: str):
     return make_iteration(check_words(*TINY, *words))
-
-
-def equal(one, other) -> bool:
-    """Whether two PPOs are the same to the last bit."""
-    a, b = one.state(), other.state()
-    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_numbers_follow_the_plan():
@@ -120,7 +114,7 @@ def test_a_number_that_arrived_is_that_number(fused):
         for key, (first, last) in ENDS.items():
             first, last = torch.tensor(first), torch.tensor(last)
             assert torch.equal(places[key], first + min(i / 2, 1) * (last - first))
-        assert equal(one, other) == (i == 2)
+        assert (not differing(one.state(), other.state())) == (i == 2)
     assert address == [one.numbers[key].data_ptr() for key in ENDS]
 
 
@@ -148,13 +142,14 @@ def test_each_number_is_heeded(task, key):
     last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
     wide = {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}
-    both = []
+    states = []
     for share in wide.get(key, (0.5, 0.75)):
         first = [share * x for x in last] if isinstance(last, list) else share * (last or 1.0)
-        both.append(build(*words, written({key: schedule(first, last, stop=10**6)})))
+        ppo = build(*words, written({key: schedule(first, last, stop=10**6)}))
         for _ in range(4):
-            both[-1].iteration()
-    assert not equal(*both)
+            ppo.iteration()
+        states.append(ppo.state())
+    assert differing(*states)
 
 
 def test_resume_is_exact():
@@ -164,11 +159,7 @@ def test_resume_is_exact():
     one.env.success.fill_(0.25)
     for _ in range(3):
         one.iteration()
-    other.load(one.state(), "test")
-    for ppo in (one, other):
-        ppo.iteration()
-        ppo.iteration()
-    assert equal(one, other)
+    goes_on(one, other, 2)
     assert one.env.scheduled_number("task.randomise.friction.low").item() == pytest.approx(0.75)
 
 
@@ -211,10 +202,7 @@ def test_views_that_show_a_number_resume_exactly(monkeypatch):
     one, other = build(*words), build(*words)
     for _ in range(3):
         one.iteration()
-    other.load(one.state(), "test")
-    one.iteration()
-    other.iteration()
-    assert equal(one, other)
+    goes_on(one, other)
 
 
 @dataclass(kw_only=True)
