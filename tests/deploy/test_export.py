@@ -186,17 +186,6 @@ def observing(read):
     return lambda self, s: {"joints": s.joint_pos[:, :11], "extra": read(s)}
 
 
-def test_what_no_robot_measures_is_refused():
-    """The base's position and velocity, and what only the simulator knows, by the term's name."""
-    for read, name in (
-        (lambda s: s.qpos[:, 2:3], "qpos"),
-        (lambda s: s.qvel[:, :1], "qvel"),
-        (lambda s: s.velocity[:, :1], "velocity"),
-        (lambda s: s.still[:, None], "still"),
-    ):
-        assert f"the term 'extra' reads {name!r}, which" in refusal(observe=observing(read))
-
-
 def test_what_cannot_be_traced_is_refused():
     """A branch on a tensor, by the method's name and the line; an operator that ONNX lacks, by its
     name and the line that uses it; and the number of worlds as a constant."""
