@@ -2,12 +2,16 @@
 of their own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from gpusim_rl.config import command_line
 from tests import fork_server
 from tests.worlds import ROOT
 
@@ -53,6 +57,27 @@ def environment(home: Path, block: str = "", hide: str = "", **settings: str) ->
     return kept | {"GPUSIM_BLOCK": block, "GPUSIM_HIDE": hide, "PYTHONWARNINGS": ""} | settings
 
 
+def run_process(
+    *line: str, cwd: Path = ROOT, timeout: float = 240, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A process that has ended, with what it printed. It has no terminal."""
+    return subprocess.run(
+        line,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def run_python(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A program in a Python of its own, in the repository; settings are its environment's."""
+    return run_process(sys.executable, "-c", program, env=os.environ | settings)
+
+
 def command(
     script: str, *words: str, cwd: Path, timeout: float = 240, fresh: bool = False, **settings: str
 ) -> subprocess.CompletedProcess[str]:
@@ -68,16 +93,7 @@ def command(
     light = [*settings] == ["block"] and "torch" in blocked and {*blocked} <= {*fork_server.HEAVY}
     if light or not (fresh or settings or GPU.exists()):
         return fork_server.run(line, cwd=cwd, env=env, timeout=timeout, light=light)
-    return subprocess.run(
-        [sys.executable, *line],
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return run_process(sys.executable, *line, cwd=cwd, env=env, timeout=timeout)
 
 
 def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
@@ -87,17 +103,22 @@ def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
     return done.stdout
 
 
+def refused_word(word: str, capsys: Any) -> str:
+    """The one line in which train.py answers a wrong word, within this process."""
+    with pytest.raises(SystemExit) as stopped:
+        command_line.check("config", ["task=quadruped", *SMALL, word])
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and re.fullmatch("error: .*\n", error), error
+    return error
+
+
 def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     """The one line in which it answered a mistake, after it left nothing behind."""
     before = sorted(cwd.rglob("*"))
     done = command(script, *words, cwd=cwd, **settings)
     assert done.returncode == 2, done
     assert "Traceback" not in done.stdout + done.stderr
-    assert (
-        done.stderr.startswith("error: ")
-        and done.stderr.endswith("\n")
-        and done.stderr.count("\n") == 1
-    ), done.stderr
+    assert re.fullmatch("error: .*\n", done.stderr), done.stderr
     assert sorted(cwd.rglob("*")) == before
     return done.stderr
 

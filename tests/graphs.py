@@ -27,15 +27,9 @@ CALLS = WARM_UP + 3  # so many iterations run every captured function eagerly, c
 def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) -> PPO:
     """A PPO on MuJoCo Warp as train.py builds it, with short episodes, so that worlds restart in
     every rollout."""
-    small = [
-        "num_steps=4",
-        "algo.num_minibatches=2",
-        "algo.update_epochs=2",
-        "algo.hidden=[32,32]",
-        "task.episode=0.2",
-    ]
-    about = (f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}")
-    return make_iteration(make_config(*about, *small, *words))
+    about = [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", "num_steps=4"]
+    about += ["algo.num_minibatches=2", "algo.update_epochs=2", "algo.hidden=[32,32]"]
+    return make_iteration(make_config(*about, "task.episode=0.2", *words))
 
 
 def captured(ppo: PPO) -> list[Graph]:
@@ -55,10 +49,8 @@ def replays(ppo: PPO) -> bool:
 def captured_is_eager(device: str, task: str, *words: str) -> None:
     """Ten iterations with graphs and without give the same state, bit by bit."""
     plan = [word for word in words if not word.startswith("graph=")]
-    with_graphs, without = (
-        build(device, task, 8, *words),
-        build(device, task, 8, "graph=off", *plan),
-    )
+    with_graphs = build(device, task, 8, *words)
+    without = build(device, task, 8, "graph=off", *plan)
     for ppo in (with_graphs, without):  # on CUDA atomics add in any order unless told not to
         ppo.env.sim.m.opt.deterministic = mjw.DeterminismType.ALL
     restarts = 0
@@ -207,47 +199,21 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
     for _ in range(CALLS):
         ppo.iteration()
     assert replays(ppo) and ppo.env.task.substeps == round(0.02 / ppo.env.task.mjm.opt.timestep)
-    assert [
-        layer.out_features for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)
-    ] == [512, 256, 128, 12]
-    assert (
-        all(torch.isfinite(weights).all() for weights in ppo.learner.optimizer.weights.values())
-        and ppo.report()()["overflow"] == 0
-    )
+    layers = [layer for layer in ppo.policy.actor.net if isinstance(layer, torch.nn.Linear)]
+    assert [layer.out_features for layer in layers] == [512, 256, 128, 12]
+    assert all(torch.isfinite(x).all() for x in ppo.learner.optimizer.weights.values())
+    assert ppo.report()()["overflow"] == 0
     return ppo
 
 
 def starts_warm(device: str, folder: Path) -> None:
     """The second start on a machine compiles nothing; what both took is printed."""
-    words = (
-        "task=cartpole",
-        "sim=warp",
-        "num_envs=4",
-        "num_steps=4",
-        "repeats=1",
-        "warmup=1",
-        "seconds=1e-3",
-    )
-    built = []
+    words = "task=cartpole sim=warp num_envs=4 num_steps=4 repeats=1 warmup=1 seconds=1e-3".split()
+    words += [f"device={device}", "out=bench.json"]
+    cache, built = folder / "cache", []
     for start in ("cold", "warm"):
-        succeed(
-            "-m gpusim_rl.bench",
-            *words,
-            f"device={device}",
-            "out=bench.json",
-            cwd=folder,
-            WARP_CACHE_PATH=str(folder / "cache"),
-        )
+        succeed("-m gpusim_rl.bench", *words, cwd=folder, WARP_CACHE_PATH=str(cache))
         took = json.loads((folder / "bench.json").read_text())["start_s"]
-        print(
-            f"{start} start on {device}: building {took['build']:.1f} s, first iteration "
-            f"{took['first_iteration']:.1f} s"
-        )
-        built.append(
-            {
-                path: path.stat().st_mtime_ns
-                for path in (folder / "cache").rglob("*")
-                if path.is_file()
-            }
-        )
+        print(f"{start} start on {device} [s]: {took}")
+        built.append({x: x.stat().st_mtime_ns for x in cache.rglob("*") if x.is_file()})
     assert built[0] and built[0] == built[1]

@@ -26,30 +26,11 @@ aten = torch.ops.aten
 TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READS = {aten.equal, aten.allclose, aten.is_nonzero, aten.randperm}  # and these have none
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
-METHODS = {
-    getattr(Tensor, name)
-    for name in (
-        *(
-            "item",
-            "tolist",
-            "numpy",
-            "cpu",
-            "__array__",
-            "__dlpack__",
-            "__repr__",
-            "__format__",
-            "__contains__",
-        ),
-        *("__bool__", "__int__", "__float__", "__index__", "__complex__"),
-    )
-}
+DUNDERS = "array dlpack repr format contains bool int float index complex".split()
+METHODS = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.cpu}
+METHODS |= {getattr(Tensor, f"__{name}__") for name in DUNDERS}
 # They copy host data, unless they are given a tensor.
-COPIES = {
-    torch.tensor,
-    torch.as_tensor,
-    torch.asarray,
-    Tensor.new_tensor,
-}
+COPIES = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
 ITEMS = {Tensor.__getitem__, Tensor.__setitem__}
 WARP = (
     *("synchronize", "synchronize_device", "synchronize_stream", "synchronize_event", "from_numpy"),

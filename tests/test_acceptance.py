@@ -1,8 +1,8 @@
 """The acceptance programs start: `--help` imports all that they need."""
 
-import subprocess
 import sys
 
+from tests.command_lines import run_process
 from tests.worlds import ROOT
 
 NAMES = sorted(
@@ -26,14 +26,7 @@ for name in sys.argv[1:]:
 def test_each_acceptance_program_starts():
     """Each of tests/acceptance answers --help: no import in it is of a name that is gone."""
     assert len(NAMES) > 6
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *NAMES],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_process(sys.executable, "-c", PROGRAM, *NAMES, timeout=120)
     assert done.returncode == 0, done.stderr
     for name in NAMES:
         assert f"python -m {name}" in done.stdout, name

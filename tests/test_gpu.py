@@ -56,21 +56,14 @@ def test_a_control_step_is_that_of_mujoco_c():
     """With converged solvers one control step of 100 quadrupeds agrees with MuJoCo C: |Δqpos| ≤
     1e-5, |Δqvel| ≤ 1e-3."""
     mjm: mujoco.MjModel = converged(make_task("quadruped").mjm)
-    native, warp = (
-        make_sim("native", mjm, 100, device="cpu"),
-        make_sim("warp", mjm, 100, device="cuda"),
-    )
+    native, warp = make_sim("native", mjm, 100), make_sim("warp", mjm, 100, device="cuda")
     generator = torch.Generator().manual_seed(0)
-    stance = torch.from_numpy(mjm.key_ctrl[0])
-    everyone, qpos = (
-        torch.ones(100, dtype=torch.bool),
-        torch.from_numpy(mjm.key_qpos[0]).expand(100, -1),
-    )
+    stance, everyone = torch.from_numpy(mjm.key_ctrl[0]), torch.ones(100, dtype=torch.bool)
+    qpos = torch.from_numpy(mjm.key_qpos[0]).expand(100, -1)
     native.reset(everyone, qpos, torch.zeros(100, mjm.nv, dtype=torch.float64))
     for _ in range(25):  # onto the ground, and about
-        native.ctrl.copy_(
-            stance + 0.3 * torch.randn(100, mjm.nu, generator=generator, dtype=torch.float64)
-        )
+        noise = torch.randn(100, mjm.nu, generator=generator, dtype=torch.float64)
+        native.ctrl.copy_(stance + 0.3 * noise)
         native.step(4)
     qpos, qvel, ctrl = native.qpos.clone(), native.qvel.clone(), native.ctrl.clone()
     for sim in (native, warp):
@@ -108,10 +101,8 @@ def test_the_profiler_sees_graphs_alone():
         ppo.iteration()
     seen = launches(ppo)
     assert seen["synchronisations"] == seen["copies_to_host"] == 0
-    assert (
-        seen["graph_launches"]
-        == 3 * len(ppo.source.record.rows) + ppo.learner.minibatches.count + 2
-    )
+    launched = 3 * len(ppo.source.record.rows) + ppo.learner.minibatches.count + 2
+    assert seen["graph_launches"] == launched
     assert seen["kernel_launches"] == 0 and seen["kernels"] > 1000
 
 
@@ -130,17 +121,11 @@ def test_captured_is_eager(words):
     graphs.captured_is_eager("cuda", "quadruped", *words)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        graphs.a_graph_is_replayed,
-        graphs.another_shape_is_captured_anew,
-        graphs.a_fetch_is_of_its_moment,
-    ],
-)
-def test_graphs(body):
+def test_graphs():
     """Recording, capturing anew, fetching."""
-    body("cuda")
+    graphs.a_graph_is_replayed("cuda")
+    graphs.another_shape_is_captured_anew("cuda")
+    graphs.a_fetch_is_of_its_moment("cuda")
 
 
 @pytest.mark.skipif(find_spec("mjlab") is None, reason="mjlab is not installed")
@@ -149,15 +134,8 @@ def test_three_times_mjlab(tmp_path):
     as fast as mjlab's own."""
     ppo = graphs.trains_their_robot("cuda", "robot=go1")
     assert ppo.env.task.substeps == 4
-    network = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.update_epochs=5")
-    words = (
-        "robot=go1",
-        "robot.collide=all",
-        *network,
-        "num_envs=4096",
-        "num_steps=24",
-        "out=bench.json",
-    )
+    words = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.update_epochs=5")
+    words += ("robot=go1", "robot.collide=all", "num_envs=4096", "num_steps=24", "out=bench.json")
     print(succeed("-m tests.bench.mjlab", *words, cwd=tmp_path))
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["steps_per_s"]["training"]["median"] >= 3 * report["mjlab"]["steps_per_s"]
@@ -185,10 +163,7 @@ def test_conditional_nodes_inside_a_graph_of_torch():
     is in order."""
     one_stream("cuda")
     left, done = (wp.zeros(1, dtype=int, device="cuda") for _ in range(2))
-    twice, room = (
-        torch.zeros(1, dtype=torch.int32, device="cuda"),
-        torch.zeros(1000, dtype=torch.int32, device="cuda"),
-    )
+    twice, room = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (1, 1000))
 
     def fn() -> None:
         with wp.ScopedStream(warp_stream(twice.device), sync_enter=False):
@@ -232,9 +207,8 @@ def test_the_fused_loss_is_that_of_the_cpu(seed):
         policy, rows = test_loss_kernels.minibatch(seed)
         ours, grad, _ = test_loss_kernels.fused(policy.to(device), rows.to(device))
         ours()
-        results[device] = [
-            x.cpu() for x in (ours.stats, ours.share, ours.grad_mean, ours.grad_value, grad)
-        ]
+        outputs = (ours.stats, ours.share, ours.grad_mean, ours.grad_value, grad)
+        results[device] = [x.cpu() for x in outputs]
     for a, b in zip(results["cpu"], results["cuda"], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -256,16 +230,8 @@ def test_training_is_near_the_bare_engine(tmp_path, num_envs):
     """Training steps/s are at least 0.7 of a captured mujoco_warp.step, with the same model and
     worlds, in one run."""
     out = tmp_path / "bench.json"
-    words = (
-        "device=cuda",
-        f"num_envs={num_envs}",
-        "num_steps=24",
-        "repeats=3",
-        "seconds=1",
-        "warmup=8",
-        f"out={out}",
-    )
-    done = test_bench.run(tmp_path, "task=quadruped", *words)
+    words = "task=quadruped device=cuda num_steps=24 repeats=3 seconds=1 warmup=8".split()
+    done = test_bench.run(tmp_path, *words, f"num_envs={num_envs}", f"out={out}")
     assert done.returncode == 0, done.stderr
     assert json.loads(out.read_text())["ratios"]["training/physics_only"]["median"] >= 0.7
 

@@ -1,9 +1,6 @@
 """Importing the package changes nothing in the user's process."""
 
-import subprocess
-import sys
-
-from tests.worlds import ROOT
+from tests.command_lines import run_python
 
 PROGRAM = """
 import ast, importlib, json, logging, os, signal, sys, warnings
@@ -69,9 +66,7 @@ print(json.dumps({"changed": changed, "redirected": redirected, "imported": len(
 def test_importing_the_package_has_no_side_effects():
     """Hooks, stderr, threads, signals, environment and filters are as they were before the
     import."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_python(PROGRAM)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert '"changed": [], "redirected": []' in done.stdout
     assert int(done.stdout.split()[-1].rstrip("}")) > 60

@@ -1,7 +1,6 @@
 """The rule of imports: a package imports those of lower floors, and a few names stay private."""
 
 import re
-import subprocess
 import sys
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusim_rl import MOVED
+from tests.command_lines import run_python
 from tests.draw_packages import PICTURE, draw, without_implied
 from tests.packages import (
     FLOORS,
@@ -179,9 +179,7 @@ def test_importing_does_not_load_torch(modules):
             "print([m for m in ('torch', 'mujoco', 'warp') if m in sys.modules])",
         ]
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_python(code)
     assert done.returncode == 0 and done.stdout.strip() == "[]", done.stdout + done.stderr
 
 

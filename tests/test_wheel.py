@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests import own_algorithms
-from tests.command_lines import environment
+from tests.command_lines import environment, run_process
 from tests.worlds import ROOT
 
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "sim.threads=1", "device=cpu", "log=none")
@@ -58,16 +58,8 @@ class Installed:
 
     def run(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in the directory."""
-        return subprocess.run(
-            [str(self.python.parent / command), *words],
-            cwd=self.cwd,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        line = [str(self.python.parent / command), *words]
+        return run_process(*line, cwd=self.cwd, env=self.env, timeout=120)
 
     def succeed(self, command: str, *words: str, stderr: str = "") -> str:
         """What a command printed, after it ended well."""

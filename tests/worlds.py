@@ -9,6 +9,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import OPTIONS, join, terrain_arguments
-from gpusim_rl.config import compose
+from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.envs.curriculum import Curriculum
@@ -49,6 +50,24 @@ def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: x.detach().clone() for name, x in tensors.items()}
 
 
+def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
+    """Names of the tensors that are not bit for bit the same in both, or that only one has."""
+    return [
+        x for x in a.keys() | b.keys() if x not in a or x not in b or not torch.equal(a[x], b[x])
+    ]
+
+
+def goes_on(first: Iteration, second: Iteration, iterations: int = 1) -> dict[str, Tensor]:
+    """The state of both, after the second has loaded the first's and gone on exactly as it does."""
+    second.load(first.state(), "the first")
+    for each in (first, second):
+        for _ in range(iterations):
+            each.iteration()
+    state = first.state()
+    assert differing(state, second.state()) == []
+    return state
+
+
 class Stateless:
     """A function of observations (B, no) that gives actions, as a policy that remembers nothing."""
 
@@ -75,6 +94,11 @@ def composed(*words: str) -> dict[str, Any]:
 def make_config(*words: str) -> Config:
     """The checked configuration of a command line, which starts no run."""
     return Config.of(composed(*words))
+
+
+def check_words(*words: str) -> Config:
+    """The configuration of a command line, of which train.py starts or resumes a run."""
+    return resume.check_training(compose.compose_plain("config", [*words]), [*words])
 
 
 def numbers(name: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import random
+import re
 import resource
 import runpy
 import shutil
@@ -47,16 +47,8 @@ LIMIT = 60  # s a line may take
 MEMORY = 16 << 30
 SCRIPTS = {"train.py": "config", "play.py": "play", "gpusim_rl/bench.py": "bench"}
 BASE = (
-    *(
-        "num_envs=4",
-        "num_steps=4",
-        "episodes=2",
-        "iterations=1",
-        "task.episode=0.5",
-        "algo.hidden=[8]",
-        "algo.update_epochs=1",
-    ),
-    *("device=cpu", "sim.threads=1", "log=none"),
+    *"num_envs=4 num_steps=4 episodes=2 iterations=1 task.episode=0.5".split(),
+    *"algo.hidden=[8] algo.update_epochs=1 device=cpu sim.threads=1 log=none".split(),
 )
 SHORT = {  # before the words that are drawn, so that what is right ends soon; a later word wins
     "train.py": BASE,
@@ -65,23 +57,14 @@ SHORT = {  # before the words that are drawn, so that what is right ends soon; a
 }
 # The least that a run directory holds once it trains.
 FILES = {"config.yaml", "versions.json", "checkpoints", "metrics.jsonl"}
-NUMBERS = (
-    *"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(),
-    str(10**9),
-    str(2**63),
-    str(10**30),
-    "9" * 5000,
-)
-WORDS = (
-    "",
-    "''",
-    "a b",
-    "a\nb",
-    "\udcff",
-    "x" * 5000,
-    *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split(),
-)
+LARGE = (str(10**9), str(2**63), str(10**30), "9" * 5000)
+NUMBERS = (*"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(), *LARGE)
+ODD = ("", "''", "a b", "a\nb", "\udcff", "x" * 5000)
+WORDS = (*ODD, *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split())
 SWAPS = {"e": "е", "o": "о", "a": "а", "_": "-", "i": "ı"}  # their doubles in other alphabets
+
+
+Drawn = tuple[list[str], bool | None, bool]  # words, right, early
 
 
 class Line(NamedTuple):
@@ -100,6 +83,11 @@ class Line(NamedTuple):
 
 
 # -- the generator ---------------------------------------------------------------------------------
+
+
+def one_of(text: str, right: bool | None = False, early: bool = True) -> Callable[["Draw"], Drawn]:
+    """A kind of lines: one of these texts, in which `;` stands between words."""
+    return lambda draw: (draw.one(text).split(";"), right, early)
 
 
 class Draw:
@@ -141,13 +129,8 @@ class Draw:
         ]
         self.spoil, self.bare = "", False
         words, right, early = self.kinds[kind]()
-        start = (
-            ()
-            if self.script == "play.py"
-            else (f"task={self.task}", "sim=native")
-            if self.pure(words)
-            else ()
-        )
+        groups = self.script != "play.py" and self.pure(words)
+        start = (f"task={self.task}", "sim=native") if groups else ()
         start = () if self.bare else (*start, *SHORT[self.script])
         early = early and self.script != "gpusim_rl/bench.py"
         return Line(kind, self.script, (*start, *words), right, early, self.spoil)
@@ -189,9 +172,7 @@ class Draw:
         """One word of a text."""
         return self.random.choice(text.split())
 
-    # each returns (words, right, early)
-
-    def draw_misspelt(self):
+    def draw_misspelt(self) -> Drawn:
         key = self.misspell(self.random.choice(list(self.flat)))
         while key in self.flat:
             key = self.misspell(key)
@@ -219,11 +200,8 @@ class Draw:
             "out=no/x checkpoint=5 onnx=[a]"
         )
         early = self.script == "play.py" or self.random.random() < 0.5
-        return (
-            [self.one(play if self.script == "play.py" else soon if early else late)],
-            False,
-            early,
-        )
+        text = play if self.script == "play.py" else soon if early else late
+        return [self.one(text)], False, early
 
     def draw_extreme(self):
         return [f"{self.leaf(int, float)}={self.random.choice(NUMBERS)}"], None, False
@@ -241,29 +219,16 @@ class Draw:
         return [f"{self.leaf(str, type(None))}={self.random.choice(WORDS)}"], None, False
 
     def draw_unicode(self):
-        keys = [
-            "ключ",
-            "任务",
-            "tâche",
-            "🤖",
-            "task.🤖",
-            "num_envs\u200b",
-            "\ufeffseed",
-            "se ed",
-            "\udcff",
-            "seed\t",
-        ]
+        keys = "ключ 任务 tâche 🤖 task.🤖 num_envs\u200b \ufeffseed \udcff".split()
+        keys += ["se ed", "seed\t"]
         return [f"{self.random.choice(keys)}={self.word()}"], False, True
 
     def draw_nested(self):
         text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1}
-            task.noise={}
-            task=[cartpole]
-            task.weights.upright={a:1} algo.hidden=[[8]] algo.hidden=[8,[8]]
-            algo={gamma:{a:{b:1}}} sim={} task.weights=[1,2]
+            task.noise={} task=[cartpole] task.weights.upright={a:1} algo.hidden=[[8]] sim={}
+            algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} task.weights=[1,2] algo.gamma.x=1
             task.fastest=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3]
-            task.weights.a.b.c=1
-            task.weights={upright:[1,{b:2}]} algo.gamma.x=1"""
+            task.weights.a.b.c=1 task.weights={upright:[1,{b:2}]}"""
         deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
         deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]
         return [self.random.choice([*text.split(), *deep])], None, False
@@ -274,25 +239,16 @@ class Draw:
         def entry(key: str) -> str:
             own = str(self.flat.get(key)).replace(" ", "").replace("'", "")
             odd = [*NUMBERS, "x", "null", "{}", "[1,2]", "true"]
-            said = {
-                "from": own,
-                "to": own,
-                "by": self.one("iteration success"),
-                "start": "0",
-                "stop": self.one("1 5 0.5"),
-            }
+            said = {"from": own, "to": own, "by": self.one("iteration success"), "start": "0"}
+            said["stop"] = self.one("1 5 0.5")
             for name in pick.sample(list(said), k=pick.choice([0, 0, 0, 1, 2])):
                 said[name] = pick.choice(odd)
             if pick.random() < 0.1:
                 del said[pick.choice(list(said))]
             return f"{key}:{{{','.join(f'{name}:{value}' for name, value in said.items())}}}"
 
-        plain = [
-            f"task.{name}"
-            for name in "fastest lift sigma still sigma_speed".split()
-            if f"task.{name}" in self.flat
-        ]
-        plain += [key for key in self.leaves if key.startswith(("task.weights.", "task.noise."))]
+        moved = ("fastest", "lift", "sigma", "still", "sigma_speed", "weights.", "noise.")
+        plain = [key for key in self.leaves if key.startswith(tuple(f"task.{x}" for x in moved))]
         moving = [*plain, *(f"algo.{name}" for name in PPO.live)]
         keys = {
             pick.choice([*(moving * 9), *self.leaves, "5", "task.x"])
@@ -302,15 +258,8 @@ class Draw:
 
     def draw_prefix(self):
         key = self.random.choice([*self.leaves, "new", "task", "task.weights.joy", "hydra.x"])
-        return (
-            [
-                self.one("+ ~ ++ +++ ~~ +~")
-                + key
-                + self.random.choice(["", "=1", "=" + self.word()])
-            ],
-            False,
-            True,
-        )
+        value = self.random.choice(["", "=1", "=" + self.word()])
+        return [self.one("+ ~ ++ +++ ~~ +~") + key + value], False, True
 
     def draw_quotes(self):
         value = self.one("""' " 'a "a a' [ ] [1 { {a {a: ( ) a'b' [1, 'a'' f( f(1""")
@@ -318,17 +267,11 @@ class Draw:
 
     def draw_variable(self):
         text = """${seed} ${nope} ${ $ ${} ${oc.env:HOME} ${oc.env:NOPE} ${oc.decode:1}
-            ${num_envs} ${.x} ${..seed}
-            ${hydra:run.dir} ${now:%Y} ${task} ${task.weights} ${oc.env:} ${a:b:c} ${${seed}}"""
+            ${num_envs} ${.x} ${..seed} ${hydra:run.dir} ${now:%Y} ${task} ${task.weights}
+            ${oc.env:} ${a:b:c} ${${seed}}"""
         key = self.random.choice(self.leaves)
-        return (
-            [
-                f"{key}={self.one(text)}",
-                *([f"seed=${{{key}}}"] if self.random.random() < 0.2 else []),
-            ],
-            None,
-            False,
-        )
+        more = [f"seed=${{{key}}}"] if self.random.random() < 0.2 else []
+        return [f"{key}={self.one(text)}", *more], None, False
 
     def draw_path(self):
         keys = {
@@ -337,35 +280,22 @@ class Draw:
             "gpusim_rl/bench.py": "out run_dir",
         }
         key = self.one(keys[self.script])
-        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder
-            ~/x run run/config.yaml runs
-            run/checkpoints /etc/passwd a/../../b ./././x // {"x/" * 2000}"""
-        return (
-            [
-                f"{key}={self.random.choice([*WORDS, *paths.split()])}",
-                *(["mode=video"] if key == "video" else []),
-            ],
-            None,
-            False,
-        )
+        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder ~/x
+            run run/config.yaml runs run/checkpoints /etc/passwd a/../../b ./././x //
+            {"x/" * 2000}"""
+        more = ["mode=video"] if key == "video" else []
+        return [f"{key}={self.random.choice([*WORDS, *paths.split()])}", *more], None, False
 
     def draw_model(self):
         self.script = "train.py"
-        return (
-            [
-                "task.mjcf="
-                + self.random.choice([*WORDS, *". / file folder /dev/zero /etc/passwd".split()])
-            ],
-            False,
-            False,
-        )
+        paths = ". / file folder /dev/zero /etc/passwd".split()
+        return [f"task.mjcf={self.random.choice([*WORDS, *paths])}"], False, False
 
     def draw_sweep(self):
-        key = (
-            self.one("seed num_envs algo.gamma task run_dir")
-            if self.script == "train.py"
-            else self.random.choice(self.leaves)
-        )
+        keys = self.leaves
+        if self.script == "train.py":
+            keys = "seed num_envs algo.gamma task run_dir".split()
+        key = self.random.choice(keys)
         values = (
             "1,2 1,x x,y range(1,3) choice(1,2) range(0,1000000000) glob(*) interval(0,1) 1, , "
             "sort(2,1)"
@@ -374,57 +304,47 @@ class Draw:
 
     def draw_multirun(self):
         self.script = "train.py"
-        right = (
-            "seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1 "
-            "algo.hidden=[8],[4]"
-        )
-        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1)
-            seed=1,2;run_dir=x task=cartpole,walk
-            task=glob(*) nun_envs=1,2 num_envs=4,1000000000 resume=run,nowhere run_dir=a,a
-            run_dir=a,b;seed=1,2 seed=1,2;algo.gamma=0.9,3"""
+        right = """seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1
+            algo.hidden=[8],[4]"""
+        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1) run_dir=a,a
+            seed=1,2;run_dir=x task=cartpole,walk task=glob(*) nun_envs=1,2 resume=run,nowhere
+            num_envs=4,1000000000 run_dir=a,b;seed=1,2 seed=1,2;algo.gamma=0.9,3"""
         is_right = self.random.random() < 0.3
         words = self.one(right if is_right else wrong).split(";")
         option = self.one("-m --multirun")
         return [option, *words] if self.random.random() < 0.5 else [*words, option], is_right, False
 
-    def draw_option(self):
-        options = """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p
-            --seed=1 -seed
-            --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r --shell-completion
-            -sc —multirun -h=
-            --resolve --cfg=job;--info -m;-m;--info"""
-        return self.one(options).split(";"), False, True
+    draw_option = one_of(
+        """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p --seed=1
+        -seed --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r -sc —multirun -h=
+        --shell-completion --resolve --cfg=job;--info -m;-m;--info"""
+    )
 
     def draw_help(self):
-        options = (
-            "--help -h --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all "
-            "--info;defaults-tree --cfg=hydra"
-        )
-        return (
-            self.one(options if self.script != "gpusim_rl/bench.py" else "--help -h").split(";"),
-            True,
-            False,
-        )
+        options = "--help -h"
+        if self.script != "gpusim_rl/bench.py":
+            options += """ --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all
+                --info;defaults-tree --cfg=hydra"""
+        return self.one(options).split(";"), True, False
 
     def draw_bare(self):
         words = ["", " ", "seed 1", "x" * 9000, "\udcff"]
         words += "fast = =1 == seed seed:1 .=1 task. @ task= seed=1=2 ü ../conf=1".split()
         return [self.random.choice(words)], False, True
 
-    def draw_repeated(self):
-        text = """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native
-            algo=ppo;algo=ppo seed=x;seed=1
-            algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole
-            algo.hidden=[4];algo={hidden:[4]}"""
-        return self.one(text).split(";"), None, False
+    draw_repeated = one_of(
+        """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native
+        algo=ppo;algo=ppo seed=x;seed=1 algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole
+        algo.hidden=[4];algo={hidden:[4]}""",
+        right=None,
+        early=False,
+    )
 
-    def draw_hydra(self):
-        text = """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra
-            hydra.mode=MULTIRUN
-            hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib hydra.sweep.dir=x
-            hydra.job.name=a
-            hydra.searchpath=[x] hydra.run=1"""
-        return [self.one(text)], False, True
+    draw_hydra = one_of(
+        """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra
+        hydra.mode=MULTIRUN hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib
+        hydra.sweep.dir=x hydra.job.name=a hydra.searchpath=[x] hydra.run=1"""
+    )
 
     def draw_resume(self):
         self.script = self.one("train.py play.py")
@@ -439,21 +359,14 @@ class Draw:
 
     def draw_right(self):
         if self.script == "play.py":
-            return (
-                self.one(
-                    "seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run "
-                    "mode=new-task;name=my_arm"
-                ).split(";"),
-                True,
-                False,
-            )
+            text = """seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run
+                mode=new-task;name=my_arm"""
+            return self.one(text).split(";"), True, False
         text = f"""seed=0 seed={EVALUATION_SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4]
-            algo.hidden=[] graph=off graph=whole
-            stop_at=1 stop_at=0.5 eval_every=1 log_every=3 algo.gamma=0 algo.gamma=1
-            algo.fused=false
-            algo.learning_rate=1e-3 algo.std=2 algo.amp=bf16 algo.activation=tanh task.clip=2
-            algo.num_minibatches=1
-            task.episode=1 plan=true save_every=1 device=auto sim.threads=0
+            algo.hidden=[] graph=off graph=whole stop_at=1 stop_at=0.5 eval_every=1 log_every=3
+            algo.gamma=0 algo.gamma=1 algo.fused=false algo.learning_rate=1e-3 algo.std=2
+            algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1 task.episode=1
+            plan=true save_every=1 device=auto sim.threads=0
             {"run_dir=a/b run_dir='ünï/机'" if self.script == "train.py" else "out=b.json"}"""
         return self.random.sample(text.split(), k=self.random.randrange(1, 4)), True, False
 
@@ -527,13 +440,10 @@ def prepare(line: Line, here: Path, trained: Path) -> None:
     if line.spoil:
         import yaml
 
-        file, before = here / "run" / "config.yaml", Path.cwd()
+        file = here / "run" / "config.yaml"
         tree = yaml.safe_load(file.read_text())
-        os.chdir(here)
-        try:
+        with contextlib.chdir(here):
             said = SPOIL[line.spoil](tree)
-        finally:
-            os.chdir(before)
         file.write_text(said if isinstance(said, str) else yaml.safe_dump(tree))
 
 
@@ -554,12 +464,6 @@ def leave_empty(learner: Any, cfg: Any, run: Path, path: Path | None = None) -> 
     return 0.0
 
 
-def leave_empty_report(runs: list[Path], out: Path) -> bool:
-    """Stands in for `write_or_warn`: the page is empty."""
-    out.write_bytes(b"")
-    return True
-
-
 def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     """(exit status, stdout, stderr) of a line in this process; status None: it took too long.
     Nothing is exported or drawn."""
@@ -567,29 +471,23 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     def late(*_: object) -> None:
         raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
 
-    out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
-    made = (
-        mock.patch.object(build, "make_iteration", late) if line.early else contextlib.nullcontext()
-    )
-    exported = mock.patch.object(exporter, "export_policy", leave_empty)
-    drawn = mock.patch.object(report, "write_or_warn", leave_empty_report)
-    together = mock.patch.object(multirun, "on_this_machine", train_here)
+    out, err = io.StringIO(), io.StringIO()
     handler = signal.signal(signal.SIGALRM, late)
-    os.chdir(here)
     signal.alarm(LIMIT)
     status: int | None = 0
     try:
-        argv = mock.patch.object(sys, "argv", [line.script, *line.words])
-        with (
-            argv,
-            made,
-            exported,
-            drawn,
-            together,
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            warnings.catch_warnings(),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(sys, "argv", [line.script, *line.words]))
+            if line.early:
+                stack.enter_context(mock.patch.object(build, "make_iteration", late))
+            stack.enter_context(mock.patch.object(exporter, "export_policy", leave_empty))
+            page = mock.patch.object(report, "write_or_warn", lambda runs, out: out.touch() is None)
+            stack.enter_context(page)
+            stack.enter_context(mock.patch.object(multirun, "on_this_machine", train_here))
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            stack.enter_context(contextlib.chdir(here))
+            stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("always")
             runpy.run_path(str(ROOT / line.script), run_name="__main__")
     except SystemExit as end:
@@ -600,7 +498,6 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, handler)
-        os.chdir(before)
     return status, out.getvalue(), err.getvalue()
 
 
@@ -626,23 +523,13 @@ def judge(
         before = contents(here)
         status, _, error = run(line, here)
         after = contents(here)
+        if status == 0 and line.right is False:
+            return "succeeded", "it succeeded"
         if status == 0:
-            wrong = (
-                "it succeeded"
-                if line.right is False
-                else "it succeeded, but said: " + error
-                if error
-                else ""
-            )
-            return "succeeded", wrong
+            return "succeeded", f"it succeeded, but said: {error}" if error else ""
         if status != 2 or "Traceback" in error:
             return "failed", f"it ended with {status}: {error[-1500:]}"
-        if not (
-            error.startswith("error: ")
-            and error.endswith("\n")
-            and error.count("\n") == 1
-            and len(error) > 12
-        ):
+        if not re.fullmatch("error: .{5,}\n", error):
             return "refused", f"not one line: {error[-1500:]!r}"
         if line.right:
             return "refused", f"it was refused: {error}"
@@ -692,16 +579,9 @@ def main() -> None:
             ended[line.kind, how] += 1
             if complaint:
                 wrong[line.kind] += 1
-                shown = [
-                    word if len(word) < 80 else f"{word[:60]}… ({len(word)})"
-                    for word in line.words
-                    if word not in BASE
-                ]
-                print(
-                    f"{run.__name__} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}: "
-                    f"{complaint}",
-                    flush=True,
-                )
+                shown = [word[:80] for word in line.words if word not in BASE]
+                about = f"{run.__name__} {line.kind} {line.script} {json.dumps(shown)} {line.spoil}"
+                print(f"{about}: {complaint}", flush=True)
             if ended.total() % 50 == 0:
                 print(f"{ended.total()} of {len(lines)}: {wrong.total()} wrong", flush=True)
     summarize(ended, wrong)

@@ -19,34 +19,17 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.command_lines import environment
-from tests.worlds import ROOT
+from tests.worlds import ROOT, differing
 
 ITERATIONS = 400
-SAME = (
-    "iteration",
-    "env_steps",
-    "return",
-    "reward/velocity",
-    "approx_kl",
-    "learning_rate",
-    "fault",
-)
+SAME = "iteration env_steps return reward/velocity approx_kl learning_rate fault".split()
 WORDS = (
-    *(
-        "task=quadruped",
-        "num_envs=32",
-        "num_steps=8",
-        f"iterations={ITERATIONS}",
-        "save_every=1",
-        "episodes=4",
-        "task.episode=2",
-    ),
+    *"task=quadruped num_envs=32 num_steps=8 save_every=1 episodes=4 task.episode=2".split(),
     *("sim=native", "sim.threads=1", "device=cpu", "log=none", "auto_resume=true"),
+    f"iterations={ITERATIONS}",
 )
 
 
@@ -94,24 +77,14 @@ def main() -> None:
     for run in runs:
         subprocess.run(line(run), env=env, stdout=subprocess.DEVNULL, check=True)
     (whole, _), (killed, _) = (load(Run(run).checkpoints.latest()) for run in runs)
-    differ = [name for name in whole if not torch.equal(whole[name], killed[name])]
-    rows = [
-        [{k: v for k, v in row.items() if k in SAME} for row in Run(run).rows()] for run in runs
-    ]
-    good = (
-        not differ
-        and whole.keys() == killed.keys()
-        and rows[0] == rows[1]
-        and len(rows[0]) == ITERATIONS
-    )
+    differ = differing(whole, killed)
+    rows = [[{k: row[k] for k in SAME} for row in Run(run).rows()] for run in runs]
+    equal = rows[0] == rows[1]
     saves, late = sum("a save" in what for what in met), sum("the end" in what for what in met)
-    print(
-        f"{args.kills - late} kills, {saves} of them inside a save; rows equal: "
-        f"{rows[0] == rows[1]}"
-    )
+    print(f"{args.kills - late} kills, {saves} of them inside a save; rows equal: {equal}")
     print(f"of {len(whole)} tensors {len(differ)} differ: {differ[:3]}")
     shutil.rmtree(folder)
-    raise SystemExit(not good)
+    raise SystemExit(bool(differ) or not equal or len(rows[0]) != ITERATIONS)
 
 
 if __name__ == "__main__":

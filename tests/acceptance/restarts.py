@@ -21,12 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.command_lines import TINY, environment
-from tests.worlds import ROOT
+from tests.worlds import ROOT, differing
 
 RESTARTS = ("--standalone", "--nproc-per-node=2", "--max-restarts=3")
 HANGS = 120.0  # [s] after a kill
@@ -125,7 +123,7 @@ def main() -> None:
         run, both = folder / f"run{i}", i >= args.runs
         met, well = disturb(run, args.iterations, rng, in_save=i % 5 == 4, both=both)
         ours, note = load(Run(run).checkpoints.latest())
-        differ = [name for name, value in theirs.items() if not torch.equal(value, ours[name])]
+        differ = differing(theirs, ours)
         done = note["iteration"] == str(args.iterations)
         wrong += bool(differ) or not done or not well
         who = "both" if both else "one"

@@ -17,12 +17,7 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import layout, state_layout
 from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.tools.bench.levels import Operators
-from tests.worlds import (
-    make_env,
-    make_policy,
-    make_ppo,
-    make_settings,
-)
+from tests.worlds import differing, goes_on, make_env, make_policy, make_ppo, make_settings
 
 CFG = make_settings(ent_coef=0.01, clip_value=0.2)
 
@@ -55,11 +50,8 @@ def batch_of(ppo: PPO, rows: torch.Tensor) -> Record:
 def moved(policy: ActorCritic) -> ActorCritic:
     """A float64 copy some updates away: ratios and values leave the clipping range in part of the
     samples."""
-    twin = make_policy(
-        *(m.mean.shape[0] for m in (policy.actor.normalizer, policy.critic_normalizer)),
-        12,
-        hidden=(8, 8),
-    ).double()
+    widths = (m.mean.shape[0] for m in (policy.actor.normalizer, policy.critic_normalizer))
+    twin = make_policy(*widths, 12, hidden=(8, 8)).double()
     twin.load_state_dict(policy.state_dict())
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -74,9 +66,8 @@ def double_batch(ppo: PPO, policy: ActorCritic) -> Record:
     packed = packed_of(ppo).double()
     b = batch_of(ppo, packed)
     with torch.no_grad():
-        ratio = (
-            Normal(policy.actor.net(b.obs), policy.std).log_prob(b.action).sum(1).sub(b.logp).exp()
-        )
+        now = Normal(policy.actor.net(b.obs), policy.std).log_prob(b.action).sum(1)
+        ratio = (now - b.logp).exp()
         value = policy.critic(b.critic)[:, 0]
     near = b.value + (value - b.value).clamp(-CFG.clip_value, CFG.clip_value)
     gaps = [(ratio - 1).abs() - CFG.clip_coef, (value - b.value).abs() - CFG.clip_value]
@@ -98,19 +89,10 @@ def parts(policy: ActorCritic, b: Record) -> dict[str, torch.Tensor]:
         bound = r.item() > 1 + eps if a > 0 else r.item() < 1 - eps
         surrogate.append(a * (1 + eps if a > 0 else 1 - eps) if bound else a * r)
         clipped = min(max(v.item(), old.item() - CFG.clip_value), old.item() + CFG.clip_value)
-        worse = (
-            (clipped - target) ** 2
-            if (clipped - target) ** 2 > (v - target) ** 2
-            else (v - target) ** 2
-        )
-        squares.append(0.5 * worse)
-    return dict(
-        surrogate=torch.stack(surrogate),
-        squares=torch.stack(squares),
-        ratio=ratio,
-        value=value,
-        entropy=new.entropy(),
-    )
+        near, far = (clipped - target) ** 2, (v - target) ** 2
+        squares.append(0.5 * (near if near > far else far))
+    both = dict(surrogate=torch.stack(surrogate), squares=torch.stack(squares))
+    return both | dict(ratio=ratio, value=value, entropy=new.entropy())
 
 
 def test_gradient_by_finite_differences(collected):
@@ -155,9 +137,8 @@ def test_statistics(collected):
     columns = [-terms["surrogate"], terms["squares"], terms["entropy"], kl, clipped]
     want = torch.stack([c[batch.valid == 1].mean() for c in columns])
     torch.testing.assert_close(stats, want, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(
-        objective, want[0] + want[1] - CFG.ent_coef * want[2], rtol=1e-9, atol=1e-9
-    )
+    whole = want[0] + want[1] - CFG.ent_coef * want[2]
+    torch.testing.assert_close(objective, whole, rtol=1e-9, atol=1e-9)
     assert len(STATS) == len(stats) + 2
 
 
@@ -277,13 +258,10 @@ def test_learning_rate_follows_kl(kl, start, factor, fused):
     samples.mean.add_(math.sqrt(2 * kl / samples.std.shape[1]) * samples.std)
     ppo.learner.optimizer.rates["actor"].fill_(start)
     ppo.learner.minibatch()
-    assert ppo.learner.stats[STATS.index("approx_kl")].item() == pytest.approx(
-        kl, rel=1e-3, abs=1e-5
-    )
-    assert ppo.learner.optimizer.rates["actor"].item() == pytest.approx(start * factor, rel=1e-5)
-    assert ppo.learner.optimizer.rates["critic"].item() == pytest.approx(
-        ppo.learner.cfg.learning_rate
-    )
+    measured, rates = ppo.learner.stats[STATS.index("approx_kl")], ppo.learner.optimizer.rates
+    assert measured.item() == pytest.approx(kl, rel=1e-3, abs=1e-5)
+    assert rates["actor"].item() == pytest.approx(start * factor, rel=1e-5)
+    assert rates["critic"].item() == pytest.approx(ppo.learner.cfg.learning_rate)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -294,11 +272,9 @@ def test_gradients_are_clipped(fused):
     ppo.collect()
     ppo.learner.pack_samples(ppo.source.record)
     ppo.learner.minibatch()
-    for w, name in zip(
-        ppo.learner.optimizer.weights.values(), ("actor_norm", "critic_norm"), strict=True
-    ):
+    for name, w in ppo.learner.optimizer.weights.items():
         assert w.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
-        assert ppo.learner.stats[STATS.index(name)] > 1e-2
+        assert ppo.learner.stats[STATS.index(f"{name}_norm")] > 1e-2
 
 
 def test_an_iteration_learns():
@@ -340,14 +316,10 @@ def test_same_seed_same_weights():
     a = weights_after(3, seed=1, policy_seed=1)
     torch.manual_seed(1)  # nothing may depend on torch's own generator
     b = weights_after(3, seed=1, policy_seed=1)
-    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert differing(a, b) == []
+    counts = {"actor.normalizer.count", "critic_normalizer.count"}
     for other in (weights_after(3, seed=2, policy_seed=1), weights_after(3, seed=1, policy_seed=2)):
-        differ = [k for k in a if not torch.equal(a[k], other[k])]
-        assert set(a) - set(differ) <= {
-            "actor.normalizer.count",
-            "critic_normalizer.count",
-            "min_std",
-        }
+        assert {*a} - {*differing(a, other)} <= counts | {"min_std"}
 
 
 def test_resume_is_exact():
@@ -358,40 +330,21 @@ def test_resume_is_exact():
         ppo.iteration()
     runs[0].iteration()
     saved = runs[0].state()
-    runs[1].load(saved, "here")
-    for _ in range(2):
-        for ppo in runs:
-            ppo.iteration()
-    a, b = (ppo.state() for ppo in runs)
-    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    state = goes_on(*runs, 2)
     assert runs[1].iterations == 4
-    changed = [k for k in a if not torch.equal(a[k], saved[k])]
-    assert {
-        "policy/log_std",
-        "adam/actor/exp_avg",
-        "iteration",
-        "env/step_count",
-        "sim/rows",
-    } <= set(changed)
+    changed = {"policy/log_std", "adam/actor/exp_avg", "iteration", "env/step_count", "sim/rows"}
+    assert changed <= {*differing(state, saved)}
 
 
 def test_a_foreign_state_is_refused():
-    """A state of another shape is refused with the entry's name, and nothing is written."""
+    """A state of another shape is refused with the entry's name, and nothing is written. Whether it
+    fits is found by shapes and types alone: no tensor operation, no new tensor."""
     ppo, other = (make_ppo(make_env(), hidden=hidden) for hidden in ((32, 32), (16, 16)))
-    before = ppo.state()
-    with pytest.raises(ValueError, match=r"somewhere does not fit this run: '.*' is \("):
-        ppo.load(other.state(), "somewhere")
-    assert all(torch.equal(v, before[k]) for k, v in ppo.state().items())
-
-
-def test_load_compares_without_a_copy():
-    """Whether a state fits is found by shapes and types alone: no tensor operation, no new
-    tensor."""
-    ppo, other = (make_ppo(make_env(), hidden=hidden) for hidden in ((32, 32), (16, 16)))
-    foreign = other.state()
-    with Operators() as operators, pytest.raises(ValueError, match="does not fit"):
+    before, foreign = ppo.state(), other.state()
+    says = r"somewhere does not fit this run: '.*' is \("
+    with Operators() as operators, pytest.raises(ValueError, match=says):
         ppo.load(foreign, "somewhere")
-    assert operators.count == 0
+    assert operators.count == 0 and differing(ppo.state(), before) == []
 
 
 def test_layout_is_that_of_the_state():
@@ -440,9 +393,8 @@ def test_settings_change_the_loss(collected):
     assert (plain - bonus).item() == pytest.approx(0.5 * stats[ENTROPY].item())
     assert loss(policy, batch, replace(CFG, clip_coef=0.5))[1][CLIPPED] < stats[CLIPPED]
     free = 0.5 * ((policy.critic(batch.critic)[:, 0] - batch.target) ** 2)[batch.valid == 1].mean()
-    assert loss(policy, batch, replace(CFG, clip_value=1e9))[1][VALUE_LOSS].item() == pytest.approx(
-        free.item()
-    )
+    wide = loss(policy, batch, replace(CFG, clip_value=1e9))[1][VALUE_LOSS]
+    assert wide.item() == pytest.approx(free.item())
     assert free < stats[VALUE_LOSS]
 
 
@@ -454,7 +406,5 @@ def test_a_whole_number_is_a_rate():
     )
     for ppo in (one, other):
         ppo.iteration()
-    assert (
-        one.learner.optimizer.rates["actor"] == other.learner.optimizer.rates["actor"]
-        and one.learner.optimizer.rates["actor"].dtype == torch.float32
-    )
+    rate = one.learner.optimizer.rates["actor"]
+    assert rate == other.learner.optimizer.rates["actor"] and rate.dtype == torch.float32

@@ -14,7 +14,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.command_lines import TINY, environment, succeed
+from tests.command_lines import TINY, environment, run_process, succeed
 from tests.graphs import CALLS, count_down
 from tests.worlds import ROOT
 
@@ -70,15 +70,8 @@ def test_the_threads_of_a_group_end_with_it(tmp_path, how):
     the process."""
     script = tmp_path / "script.py"
     script.write_text(LEAVE)
-    done = subprocess.run(
-        [*TORCHRUN, str(script), how],
-        cwd=tmp_path,
-        env=environment(tmp_path / "home"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    env = environment(tmp_path / "home")
+    done = run_process(*TORCHRUN, str(script), how, cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -137,15 +130,8 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
 
 def torchrun_train(folder, *words: str) -> str:
     """stdout of train.py on two ranks in a folder."""
-    done = subprocess.run(
-        [*TORCHRUN, str(ROOT / "train.py"), *words],
-        cwd=folder,
-        env=environment(folder / "home"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    line = [*TORCHRUN, str(ROOT / "train.py"), *words]
+    done = run_process(*line, cwd=folder, env=environment(folder / "home"))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -20,23 +20,20 @@ def rotations() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(q / np.linalg.norm(q, axis=1, keepdims=True)), torch.from_numpy(v)
 
 
-def test_rotate_as_mujoco():
-    """rotate is mju_rotVecQuat."""
-    q, v = rotations()
-    want = np.zeros((TURNS, 3))
+def by_mujoco(function, width: int, *arguments: torch.Tensor) -> torch.Tensor:
+    """(TURNS, width) what a function of MuJoCo writes for each row of the arguments."""
+    want = np.zeros((TURNS, width))
     for i in range(TURNS):
-        mujoco.mju_rotVecQuat(want[i], v[i].numpy(), q[i].numpy())
-    torch.testing.assert_close(rotate(q, v), torch.from_numpy(want), rtol=0, atol=1e-14)
+        function(want[i], *(np.ascontiguousarray(x[i].numpy()) for x in arguments))
+    return torch.from_numpy(want)
 
 
-def test_unrotate_is_the_inverse():
-    """unrotate is mju_rotVecQuat by the conjugate quaternion, and undoes rotate."""
+def test_rotations_as_mujoco():
+    """rotate is mju_rotVecQuat, unrotate that by the conjugate quaternion: it undoes rotate."""
     q, v = rotations()
-    want, back = np.zeros((TURNS, 3)), np.zeros(4)
-    for i in range(TURNS):
-        mujoco.mju_negQuat(back, q[i].numpy())
-        mujoco.mju_rotVecQuat(want[i], v[i].numpy(), back)
-    torch.testing.assert_close(unrotate(q, v), torch.from_numpy(want), rtol=0, atol=1e-14)
+    back, turned = by_mujoco(mujoco.mju_negQuat, 4, q), mujoco.mju_rotVecQuat
+    torch.testing.assert_close(rotate(q, v), by_mujoco(turned, 3, v, q), rtol=0, atol=1e-14)
+    torch.testing.assert_close(unrotate(q, v), by_mujoco(turned, 3, v, back), rtol=0, atol=1e-14)
     torch.testing.assert_close(unrotate(q, rotate(q, v)), v, rtol=0, atol=1e-14)
 
 
@@ -49,12 +46,10 @@ def test_quarter_turn():
 
 def test_euler_as_mujoco():
     """from_euler is mju_euler2Quat of intrinsic z-y-x angles."""
-    angles = np.random.default_rng(1).uniform(-math.pi, math.pi, (TURNS, 3))  # roll, pitch, yaw
-    want = np.zeros((TURNS, 4))
-    for i in range(TURNS):
-        mujoco.mju_euler2Quat(want[i], angles[i, ::-1].copy(), "zyx")
-    got = from_euler(*torch.from_numpy(angles).T)
-    torch.testing.assert_close(got, torch.from_numpy(want), rtol=0, atol=1e-14)
+    drawn = np.random.default_rng(1).uniform(-math.pi, math.pi, (TURNS, 3))
+    angles = torch.from_numpy(drawn)  # roll, pitch, yaw
+    want = by_mujoco(lambda out, x: mujoco.mju_euler2Quat(out, x, "zyx"), 4, angles.flip(1))
+    torch.testing.assert_close(from_euler(*angles.T), want, rtol=0, atol=1e-14)
 
 
 def test_gauss():
@@ -78,14 +73,6 @@ def test_densities_as_torch():
     reference = Independent(Normal(mean, std), 1)
     torch.testing.assert_close(log_prob(x, mean, std), reference.log_prob(x))
     torch.testing.assert_close(entropy(std).expand(6, 5), reference.entropy())
-
-
-def by_mujoco(function, width: int, *arguments: torch.Tensor) -> torch.Tensor:
-    """(TURNS, width) what a function of MuJoCo writes for each row of the arguments."""
-    want = np.zeros((TURNS, width))
-    for i in range(TURNS):
-        function(want[i], *(np.ascontiguousarray(x[i].numpy()) for x in arguments))
-    return torch.from_numpy(want)
 
 
 def test_products_as_mujoco():

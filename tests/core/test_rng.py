@@ -9,29 +9,21 @@ import torch
 from gpusim_rl.core.rng import Rng, philox, stream_id
 
 # Random123 (Salmon et al. 2011), kat_vectors, philox4x32 10: counter, key, answer
-KNOWN = [
-    (
-        "00000000 00000000 00000000 00000000",
-        "00000000 00000000",
-        "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
-    ),
-    (
-        "ffffffff ffffffff ffffffff ffffffff",
-        "ffffffff ffffffff",
-        "408f276d 41c83b0e a20bc7c6 6d5451fd",
-    ),
-    (
-        "243f6a88 85a308d3 13198a2e 03707344",
-        "a4093822 299f31d0",
-        "d16cfe09 94fdcceb 5001e420 24126ea1",
-    ),
-]
+KNOWN = """
+00000000 00000000 00000000 00000000, 00000000 00000000, 6627e8d5 e169c58d bc57ac4c 9b00dbd8
+ffffffff ffffffff ffffffff ffffffff, ffffffff ffffffff, 408f276d 41c83b0e a20bc7c6 6d5451fd
+243f6a88 85a308d3 13198a2e 03707344, a4093822 299f31d0, d16cfe09 94fdcceb 5001e420 24126ea1
+"""
 COUNT = 100_000
 KOLMOGOROV = 1.95  # √n times the largest distance exceeds this once in a thousand samples
 
 
-def words(text: str) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.tensor(int(word, 16)) for word in text.split())
+def words(text: str) -> tuple[int, ...]:
+    return tuple(int(word, 16) for word in text.split())
+
+
+def tensors(numbers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor(number) for number in numbers)
 
 
 def plain_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
@@ -60,12 +52,11 @@ def distance(sample: torch.Tensor, cdf) -> float:
     return math.sqrt(n) * max((f - rank[:-1]).max().item(), (rank[1:] - f).max().item())
 
 
-@pytest.mark.parametrize("counter, key, answer", KNOWN)
-def test_known_answers(counter, key, answer):
+@pytest.mark.parametrize("line", KNOWN.strip().splitlines())
+def test_known_answers(line):
     """Philox gives the published words for the published counters and keys."""
-    assert [int(w) for w in philox(words(counter), words(key))] == [
-        int(word, 16) for word in answer.split()
-    ]
+    counter, key, answer = map(words, line.split(", "))
+    assert tuple(map(int, philox(tensors(counter), tensors(key)))) == answer
 
 
 def test_coordinates_fill_key_and_counter():
@@ -76,13 +67,10 @@ def test_coordinates_fill_key_and_counter():
     rng.draw(torch.tensor(step))
     rng.integers("other", 10, 5)
     got = rng.integers("name", 2**31, 6)
+    key = seed, stream_id("name")
     for row, world in enumerate((5, 2_000_000_000)):
-        want = [
-            w
-            for c in (0, 1)
-            for w in plain_philox((world, c, step % 2**32, 3), (seed, stream_id("name")))
-        ]
-        assert got[row].tolist() == [(w * 2**31) >> 32 for w in want[:6]]
+        a, b = (plain_philox((world, c, step % 2**32, 3), key) for c in (0, 1))
+        assert got[row].tolist() == [(w * 2**31) >> 32 for w in (*a, *b[:2])]
 
 
 def test_world_does_not_know_its_neighbors():
@@ -126,17 +114,14 @@ def test_asking_twice_gives_the_same():
         assert (rng._words.data_ptr(), rng._units.data_ptr()) == address
 
 
-@pytest.mark.parametrize("other", [{"seed": 8}, {"step": 1}, {"step": 2**32}, {"first": 64}])
-def test_every_coordinate_counts(other):
-    """Another seed, step, step above 2³² or world gives other numbers, none of them in place."""
-    a, b = make(64).integers("a", 2**31, 8), make(64, **other).integers("a", 2**31, 8)
-    assert (a == b).sum() == 0
-
-
-def test_names_count():
-    """Two streams differ."""
+def test_every_coordinate_counts():
+    """Another seed, step, step above 2³², world or stream gives other numbers, none of them in
+    place."""
     rng = make(64)
-    assert (rng.integers("a", 2**31, 8) == rng.integers("b", 2**31, 8)).sum() == 0
+    others = [dict(seed=8), dict(step=1), dict(step=2**32), dict(first=64)]
+    numbers = [make(64, **other).integers("a", 2**31, 8) for other in others]
+    for other in (*numbers, rng.integers("b", 2**31, 8)):
+        assert (other == rng.integers("a", 2**31, 8)).sum() == 0
 
 
 def test_width_is_fixed():
@@ -168,11 +153,9 @@ def test_uniform_bounds():
     assert ((u >= first) & (u <= last)).all()
     assert ((u.amin(0) - first < 0.01 * span) & (last - u.amax(0) < 0.01 * span)).all()
     rng = make(64)
-    numbers, tensors = (
-        rng.uniform("n", 0.5, 1.25),
-        rng.uniform("n", torch.tensor(0.5), torch.tensor(1.25)),
-    )
-    assert numbers.shape == (64,) and torch.equal(numbers, tensors)
+    numbers = rng.uniform("n", 0.5, 1.25)
+    assert numbers.shape == (64,)
+    assert torch.equal(numbers, rng.uniform("n", torch.tensor(0.5), torch.tensor(1.25)))
 
 
 def test_the_kernel_is_philox():
@@ -187,9 +170,7 @@ def test_the_kernel_is_philox():
     columns = [("a", 0), ("a", 1), ("b", 0)]
     for group, (name, column) in enumerate(columns):
         counter = (rng.worlds, *(torch.full_like(rng.worlds, x) for x in (column, 11, 2**3)))
-        words = torch.stack(
-            philox(counter, (torch.tensor(rng.seed), torch.tensor(stream_id(name)))), 1
-        )
+        words = torch.stack(philox(counter, tensors((rng.seed, stream_id(name)))), 1)
         where = slice(4 * group, 4 * group + 4)
         assert torch.equal(rng._words[:, where], words)
         assert torch.equal(rng._units[:, where], (words >> 8).float() * 2.0**-24)
@@ -227,10 +208,9 @@ def test_permutations_sort_63_bit_keys():
     step = 2**33 + 5
     got = make(4, seed=3).permutations("order", torch.tensor(step), 3, 50)
     assert got.shape == (3, 4, 50)
+    key = 3, stream_id("order")
     for row, world in itertools.product(range(3), range(4)):
-        block = [
-            plain_philox((50 * row + i, world, 5, 2), (3, stream_id("order"))) for i in range(50)
-        ]
+        block = [plain_philox((50 * row + i, world, 5, 2), key) for i in range(50)]
         keys = [((w[0] << 32) | w[1]) >> 1 for w in block]
         assert got[row, world].tolist() == sorted(range(50), key=keys.__getitem__)
 
@@ -239,10 +219,7 @@ def test_permutations_use_all_63_bits():
     """Items whose first 32 bits agree, as some of 200,000 do, are ordered by the bits that
     follow."""
     n = 200_000
-    block = philox(
-        (torch.arange(n), *torch.zeros(3, 1).long()),
-        (torch.tensor(3), torch.tensor(stream_id("o"))),
-    )
+    block = philox((torch.arange(n), *torch.zeros(3, 1).long()), tensors((3, stream_id("o"))))
     words = block[0]
     assert len(words.unique()) < n
     keys = (words << 31) | (block[1] >> 1)
@@ -256,21 +233,11 @@ def test_permutations_differ():
     n = 1000
 
     def order(seed=3, step=0, name="order", worlds=2):
-        return (
-            make(worlds, seed=seed)
-            .permutations(name, torch.tensor(step), 2, n)[:, :2]
-            .flatten(0, 1)
-        )
+        rows = make(worlds, seed=seed).permutations(name, torch.tensor(step), 2, n)
+        return rows[:, :2].flatten(0, 1)
 
-    rows = torch.cat(
-        [
-            order(worlds=2),
-            *(
-                order(worlds=2, **o)
-                for o in ({"step": 1}, {"step": 2**32}, {"seed": 4}, {"name": "x"})
-            ),
-        ]
-    )
+    others = (dict(), dict(step=1), dict(step=2**32), dict(seed=4), dict(name="x"))
+    rows = torch.cat([order(**other) for other in others])
     assert torch.equal(rows.sort(1).values, torch.arange(n).expand(20, n))
     # Two random permutations agree in one place on average.
     same = (rows[:, None] == rows[None]).sum(-1)

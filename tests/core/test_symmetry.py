@@ -32,6 +32,7 @@ from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit, SymmetricMLP
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
+from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
 from tests.algorithms.test_capture import exempt
@@ -39,6 +40,7 @@ from tests.exported import record_observations
 from tests.guard import guard
 from tests.worlds import (
     TASKS,
+    goes_on,
     make_actuator,
     make_config,
     make_env,
@@ -97,21 +99,26 @@ def error(policy: ActorCritic, images: ViewMirrors, seed: int = 0) -> float:
     return max(x.abs().max().item() for x in (acted, trained - out(there), valued))
 
 
+def reflect(env: Env, qpos: Tensor, qvel: Tensor) -> None:
+    """Restart the second half of an Env's worlds in these states, the image of the first half."""
+    n = env.num_envs // 2
+    pos, vel = env.sim.qpos.clone(), env.sim.qvel.clone()
+    pos[n:], vel[n:] = qpos, qvel
+    env.sim.reset(torch.ones(2 * n, dtype=torch.bool), pos, vel)
+
+
 # -- the task in a mirror --------------------------------------------------------------------------
 
 
 def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
     """qpos, qvel of a quadruped, reflected in the x-z plane of the world: y, and what turns about x
     and z, change signs."""
-    flips = derive_flips(env.task)
-    joints, (angles, speeds, task) = (
-        MirrorModule(flips["joints"]).double(),
-        (*env.task.joint_columns[:2], env.task),
-    )
+    joints = MirrorModule(derive_flips(env.task)["joints"]).double()
+    angles, speeds = env.task.joint_columns[:2]
     q, v = qpos.clone(), qvel.clone()
     q[:, [1, 4, 6]] *= -1  # y; x and z of the quaternion
     v[:, [1, 3, 5]] *= -1
-    stance = task.stance.double()
+    stance = env.task.stance.double()
     q[:, angles] = stance + joints(qpos[:, angles] - stance)
     v[:, speeds] = joints(qvel[:, speeds])
     return q, v
@@ -120,9 +127,7 @@ def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
 def side_by_side(env: Env) -> None:
     """Make the second half of a quadruped's worlds the image of the first."""
     n = env.num_envs // 2
-    qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
-    qpos[n:], qvel[n:] = turn(env, qpos[:n], qvel[:n])
-    env.sim.reset(torch.ones(2 * n, dtype=torch.bool), qpos, qvel)
+    reflect(env, *turn(env, env.sim.qpos[:n], env.sim.qvel[:n]))
     env.memory["command"][n:] = env.memory["command"][:n] * torch.tensor([1.0, -1.0, -1.0])
     env.memory["phase"][n:] = (env.memory["phase"][:n] + 0.5) % 1
     env.update_observations()
@@ -154,9 +159,7 @@ def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
 def test_the_mirrored_cartpole_does_the_mirrored_thing():
     """100 control steps of the cart: the image of each view, and the same reward."""
     env = make_env("cartpole", 8, stagger=False, randomise={})
-    qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
-    qpos[4:], qvel[4:] = -qpos[:4], -qvel[:4]  # hanging at π: -π is the same
-    env.sim.reset(torch.ones(8, dtype=torch.bool), qpos, qvel)
+    reflect(env, -env.sim.qpos[:4], -env.sim.qvel[:4])  # hanging at π: -π is the same
     _, wide, out = map(MirrorModule, images_of(env))
     g = torch.Generator().manual_seed(0)
     for _ in range(100):
@@ -171,12 +174,12 @@ def test_the_mirrored_ant_does_the_mirrored_thing():
     """20 control steps of the ant, which falls onto its feet: the image of each view, contact
     forces among them, and the same reward."""
     env = make_env("ant", 16, stagger=False)
-    qpos, qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
-    joints, speed = GOLDEN["ant"]["joints"], torch.tensor([1, -1, 1, -1, 1, -1.0])
-    qpos[8:, 7:], qvel[8:, 6:] = (MirrorModule(joints).double()(x[:8, -8:]) for x in (qpos, qvel))
-    qpos[8:, :7] = qpos[:8, :7] * torch.tensor([1, -1, 1, 1, -1, 1, -1])
-    qvel[8:, :6] = qvel[:8, :6] * speed
-    env.sim.reset(torch.ones(16, dtype=torch.bool), qpos, qvel)
+    legs = MirrorModule(GOLDEN["ant"]["joints"]).double()
+    qpos, qvel = env.sim.qpos[:8].clone(), env.sim.qvel[:8].clone()
+    qpos[:, 7:], qvel[:, 6:] = legs(qpos[:, 7:]), legs(qvel[:, 6:])
+    qpos[:, :7] *= torch.tensor([1, -1, 1, 1, -1, 1, -1])
+    qvel[:, :6] *= torch.tensor([1, -1, 1, -1, 1, -1])
+    reflect(env, qpos, qvel)
     env.memory["x"][8:] = env.memory["x"][:8]
     _, wide, out = map(MirrorModule, images_of(env))
     g, touched = torch.Generator().manual_seed(0), 0.0
@@ -194,37 +197,25 @@ SWAPPED = Flip((3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8), (-1.0, 1.0, 1.0) * 4)
 # Written by hand, before the images of terms were derived.
 # Pitch, roll, yaw of the hip, knee, pitch and roll of the ankle: the legs change sides
 LEGS = Flip((*range(6, 12), *range(6)), (1, -1, -1, 1, 1, -1) * 2)
+PAIRS = Flip((1, 0, 3, 2), (1, 1, 1, 1))
+WALKER = dict(
+    gyro=unmoved(-1, 1, -1),  # a pseudovector
+    up=unmoved(1, -1, 1),
+    velocity=unmoved(1, -1, 1),
+    height=unmoved(1),
+    command=unmoved(1, -1, -1),
+    clock=unmoved(-1, -1),  # legs change sides: half a turn
+)
 GOLDEN = {
-    "quadruped": dict(
-        gyro=unmoved(-1, 1, -1),  # a pseudovector
-        up=unmoved(1, -1, 1),
-        joints=SWAPPED,
-        speeds=SWAPPED,
-        action=SWAPPED,
-        command=unmoved(1, -1, -1),
-        clock=unmoved(-1, -1),  # legs change sides: half a turn
-        velocity=unmoved(1, -1, 1),
-        height=unmoved(1),
-        feet=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
-    ),
-    "humanoid": dict(
-        gyro=unmoved(-1, 1, -1),
-        up=unmoved(1, -1, 1),
-        joints=LEGS,
-        speeds=LEGS,
-        action=LEGS,
-        command=unmoved(1, -1, -1),
-        clock=unmoved(-1, -1),
-        velocity=unmoved(1, -1, 1),
-        height=unmoved(1),
-        feet=Flip((1, 0), (1, 1)),
-    ),
+    "quadruped": WALKER | {x: SWAPPED for x in ("joints", "speeds", "action")} | dict(feet=PAIRS),
+    "humanoid": WALKER
+    | {x: LEGS for x in ("joints", "speeds", "action")}
+    | dict(feet=Flip((1, 0), (1, 1))),
     "drone": dict(
         **{name: unmoved(1, -1, 1) for name in ("up", "velocity", "goal", "drift")},
+        **{name: PAIRS for name in ("action", "thrusts")},
         gyro=unmoved(-1, 1, -1),
-        action=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
         distance=unmoved(1),
-        thrusts=Flip((1, 0, 3, 2), (1, 1, 1, 1)),
     ),
     "cartpole": dict(
         cart=unmoved(-1), pole=unmoved(1, -1), speeds=unmoved(-1, -1), action=unmoved(-1)
@@ -283,30 +274,27 @@ def with_methods(**methods) -> Quadruped:
     return task
 
 
-@pytest.mark.parametrize(
-    "methods, says",
-    [
-        (
-            dict(observe=lambda self, s: dict(odd=s.joint_pos[:, :1] + s.gyro[:, :1])),
-            "Walker: 'odd' has no mirror image: column 0",
-        ),
-        (
-            dict(observe=lambda self, s: dict(half=s.joint_pos[:, :3] - self.stance[:3])),
-            "Walker: 'half' has no mirror image",
-        ),
-        (
-            dict(mirror=property(lambda self: Reflection(axis=1))),
-            "Walker: 'clock' has no mirror image: .* `mirror` declares what no sensor type tells",
-        ),
-        (dict(control=lambda self, s: self.stance + 0.3 * s.action.cumsum(1)), "is not even: '"),
-        (dict(mirror=None), "Walker defines no mirror image"),
-    ],
-)
-def test_what_has_no_image_is_refused(methods, says):
+NO_IMAGE = {  # by what is said of each
+    "Walker: 'odd' has no mirror image: column 0": dict(
+        observe=lambda self, s: dict(odd=s.joint_pos[:, :1] + s.gyro[:, :1])
+    ),
+    "Walker: 'half' has no mirror image": dict(
+        observe=lambda self, s: dict(half=s.joint_pos[:, :3] - self.stance[:3])
+    ),
+    "Walker: 'clock' has no mirror image: .* `mirror` declares what no sensor type tells": dict(
+        mirror=property(lambda self: Reflection(axis=1))
+    ),
+    "is not even: '": dict(control=lambda self, s: self.stance + 0.3 * s.action.cumsum(1)),
+    "Walker defines no mirror image": dict(mirror=None),
+}
+
+
+@pytest.mark.parametrize("says", NO_IMAGE)
+def test_what_has_no_image_is_refused(says):
     """A term whose image is no permutation of its columns with signs, undeclared memory and an
     uneven control are one line with the name."""
     with pytest.raises(ValueError, match=says) as error:
-        derive_flips(with_methods(**methods))
+        derive_flips(with_methods(**NO_IMAGE[says]))
     assert "\n" not in str(error.value)
 
 
@@ -320,9 +308,8 @@ def test_net_commutes_exactly(name):
     env = make_env(name, 16, history={next(iter(GOLDEN[name])): 3})
     images = images_of(env)
     policy = shaken(make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1))
-    for normalizer, width in (
-        (policy.actor.normalizer, env.dims[0]),
-        (policy.critic_normalizer, env.dims[1]),
+    for normalizer, width in zip(
+        (policy.actor.normalizer, policy.critic_normalizer), env.dims[:2], strict=True
     ):
         for seed in range(3):
             x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
@@ -412,10 +399,8 @@ def test_symmetry_off_is_as_before():
     """With symmetry=none nothing is built for it, and no state has a name more."""
     env = make_env("cartpole", 4)
     policy = make_policy(*env.dims, hidden=(8,))
-    assert (
-        not [m for m in policy.modules() if isinstance(m, MirrorModule)]
-        and env.observer.history is None
-    )
+    assert not [m for m in policy.modules() if isinstance(m, MirrorModule)]
+    assert env.observer.history is None
     assert not [name for name in env.state() if "history" in name]
 
 
@@ -476,21 +461,13 @@ def test_augment_is_twice_the_samples():
 def test_resume_and_capture(kind):
     """An iteration reads nothing on the host, history and delay on; a new PPO that loads its state
     goes on bit by bit."""
-    runs = [
-        make_ppo(
-            kind, make_env("quadruped", 8, episode=0.1, history=HISTORY, observation_delay=(0, 2))
-        )
-        for _ in range(2)
-    ]
-    runs[0].iteration()
-    state = runs[0].state()
-    with guard(*exempt(runs[0])) as switch:
-        runs[0].iteration()
-    assert switch.seen > 1000 and runs[0].source.record.truncated.any()
-    runs[1].load(state, "here")
-    runs[1].iteration()
-    theirs = runs[1].state()
-    assert all(torch.equal(value, theirs[name]) for name, value in runs[0].state().items())
+    past = dict(episode=0.1, history=HISTORY, observation_delay=(0, 2))
+    first, second = (make_ppo(kind, make_env("quadruped", 8, **past)) for _ in range(2))
+    first.iteration()
+    with guard(*exempt(first)) as switch:
+        first.iteration()
+    assert switch.seen > 1000 and first.source.record.truncated.any()
+    goes_on(first, second)
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -529,10 +506,8 @@ def test_signs_are_found_in_the_model(hund):
 def test_wrong_signs_are_refused(hund):
     """Signs that do not mirror the feet, or are no signs, are one line; for each joint of the own
     robot, too."""
-    with pytest.raises(
-        ValueError,
-        match=r"robot.mirror: this robot is not its own mirror image: in mirrored poses its",
-    ):
+    says = "robot.mirror: this robot is not its own mirror image: in mirrored poses its"
+    with pytest.raises(ValueError, match=says):
         make_robot(mjcf=hund, mirror=[-1, 1, 1])
     with pytest.raises(ValueError, match=r"robot.mirror=2: expected signs, 1 or -1"):
         make_robot(mjcf=hund, mirror=2)
@@ -544,27 +519,9 @@ def test_wrong_signs_are_refused(hund):
             hinge_signs(own.mjm, "trunk", own.foot_geoms, tuple(wrong))
 
 
-@pytest.mark.parametrize(
-    "settings, says",
-    [
-        ({"gait_pose": (0.2, 0.3, -0.6)}, "control is not even: 'FL_abduction'"),
-        ({"scale": tuple(0.2 + 0.01 * i for i in range(12))}, "control is not even"),
-        ({"actuator": make_actuator(friction=[0.1] * 6 + [0.2] * 6)}, None),
-        (
-            {"actuator": make_actuator(friction=[0.1] * 3 + [0.2] * 9)},
-            "robot.actuator.friction differs",
-        ),
-    ],
-)
-def test_targets_and_torques_must_be_even(settings, says):
-    """What bends, scales or brakes one side otherwise than the other has no symmetry to use; front
-    and rear may differ."""
-    task = make_task(**settings)
-    if says is None:
-        assert derive_flips(task)
-        return
-    with pytest.raises(ValueError, match=says):
-        derive_flips(task)
+def braked(first: int) -> Actuator:
+    """Servos of which the first have half of the others' friction."""
+    return make_actuator(friction=[0.1] * first + [0.2] * (12 - first))
 
 
 def lopsided(what: str) -> mujoco.MjModel:
@@ -580,14 +537,28 @@ def lopsided(what: str) -> mujoco.MjModel:
 
 
 @pytest.mark.parametrize(
-    "what, says",
-    [("hip", "its FL is 20 mm"), ("load", "center of mass is"), ("gain", "robot.kp differs")],
+    "settings, says",
+    [
+        ({"gait_pose": (0.2, 0.3, -0.6)}, "control is not even: 'FL_abduction'"),
+        ({"scale": tuple(0.2 + 0.01 * i for i in range(12))}, "control is not even"),
+        ({"actuator": braked(first=3)}, "robot.actuator.friction differs"),
+        ({"mjm": lopsided("hip")}, "robot.mirror: .*its FL is 20 mm"),
+        ({"mjm": lopsided("load")}, "robot.mirror: .*center of mass is"),
+        ({"mjm": lopsided("gain")}, "robot.mirror: .*robot.kp differs"),
+    ],
 )
-def test_a_lopsided_robot_is_refused(what, says):
-    """A hip out of place, a load on one side, a stronger servo: one line, when symmetry is asked
-    for."""
-    with pytest.raises(ValueError, match=f"robot.mirror: .*{says}"):
-        derive_flips(make_task(mjm=lopsided(what)))
+def test_one_side_must_be_as_the_other(settings, says):
+    """What bends, scales or brakes one side otherwise than the other, a hip out of place, a load on
+    one side, a stronger servo: one line, when symmetry is asked for."""
+    with pytest.raises(ValueError, match=says):
+        derive_flips(make_task(**settings))
+
+
+def test_what_may_differ():
+    """Front and rear may. A center of mass that is millimeters off, as the A1's, is no asymmetry
+    either."""
+    assert derive_flips(make_task(actuator=braked(first=6)))
+    assert derive_flips(make_task(mjm=lopsided("cable")))
 
 
 def test_a_lopsided_robot_trains_without(capsys):
@@ -603,30 +574,16 @@ def test_a_lopsided_robot_trains_without(capsys):
         choose_symmetry(spec, make_settings(symmetry="net", **network))
 
 
-def test_a_cable_is_allowed():
-    """A center of mass that is millimeters off, as the A1's, is no asymmetry."""
-    assert derive_flips(make_task(mjm=lopsided("cable")))
-
-
 def test_configuration():
     """algo.symmetry builds what it says; a task that knows no mirror gets one line."""
-    words = [
-        "task=cartpole",
-        "num_envs=4",
-        "num_steps=4",
-        "sim=native",
-        "sim.threads=1",
-        "device=cpu",
-        "algo.hidden=[8]",
-    ]
+    words = "task=cartpole num_envs=4 num_steps=4 sim=native sim.threads=1 device=cpu".split()
+    words += ["algo.hidden=[8]"]
     ppo = build_iteration(make_config(*words, "algo.symmetry=net", "task.history.pole=3"))
     assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
-        with pytest.raises(
-            ValueError,
-            match=r"algo.symmetry=augment: this task defines no mirror image",
-        ):
+        says = "algo.symmetry=augment: this task defines no mirror image"
+        with pytest.raises(ValueError, match=says):
             build_iteration(make_config(*words, "algo.symmetry=augment"))
         assert build_iteration(make_config(*words)).policy.symmetry == "none"
     assert build_iteration(make_config(*words)).policy.symmetry == "net"

@@ -37,6 +37,8 @@ BIAS = {
     "gyro": {"kind": "normal", "low": -0.02, "high": 0.02},
     "joint_pos": {"kind": "uniform", "low": -0.02, "high": 0.02},
 }
+SLOW = ("no_load=20", "delay=1", "lag=1")
+MASSES = ("mass.kind=uniform", "payload.kind=normal", "center.kind=uniform")
 CASES = {name: (name, []) for name in TASKS} | {
     "seeing": ("quadruped_rough", ["task.hide=[]"]),
     "whole": ("quadruped", ["graph=whole"]),
@@ -48,28 +50,13 @@ CASES = {name: (name, []) for name in TASKS} | {
     "unfused": ("quadruped", ["algo.fused=false"]),
     "plan": ("quadruped", [f"curriculum={{{SCHEDULE}}}"]),
     "pd": ("quadruped", ["robot.actuator.kind=pd"]),
-    "dc": (
-        "quadruped",
-        [
-            "robot.actuator.kind=dc",
-            "robot.actuator.no_load=20",
-            "robot.actuator.delay=1",
-            "robot.actuator.lag=1",
-        ],
-    ),
+    "dc": ("quadruped", [f"robot.actuator.{x}" for x in ("kind=dc", *SLOW)]),
     "everything": (
         "quadruped",
         [f"task.randomise.{k}.kind=uniform" for k in everything() if k not in ONE_BY_ONE]
         + ["task.randomise.bias=" + json.dumps(BIAS).replace('"', "").replace(" ", "")],
     ),
-    "masses": (
-        "quadruped",
-        [
-            "task.randomise.mass.kind=uniform",
-            "task.randomise.payload.kind=normal",
-            "task.randomise.center.kind=uniform",
-        ],
-    ),
+    "masses": ("quadruped", [f"task.randomise.{x}" for x in MASSES]),
 }
 # All that a steady iteration asks of the device: graphs, and events that time its parts.
 STEADY = {"graph launch on stream 1", "event created", "event on stream 1"}

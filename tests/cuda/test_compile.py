@@ -1,7 +1,6 @@
 """Every Warp kernel compiles for GPUs of three generations, without one and without a driver."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -10,7 +9,7 @@ import warp as wp
 from gpusim_rl.algorithms import returns
 from gpusim_rl.algorithms.ppo import loss_kernels
 from gpusim_rl.core import rng
-from tests.worlds import ROOT
+from tests.command_lines import run_process
 
 ARCHS = [80, 90, 100]  # of the A100, of H100 and H200, of the B200
 SCAN = {name: wp.array2d(dtype=float) for name in ("delta", "k", "out")}  # of float32
@@ -29,14 +28,8 @@ def test_own_kernels_compile(module, tmp_path):
 @pytest.mark.parametrize("arch", ARCHS)
 def test_all_kernels_compile(arch, tmp_path):
     """Those of MuJoCo Warp too, for the quadruped."""
-    done = subprocess.run(
-        [sys.executable, "tests/cuda/compile_sm90.py", "quadruped"],
-        cwd=ROOT,
-        env=os.environ | {"ARCH": str(arch), "WARP_CACHE_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
+    line = [sys.executable, "tests/cuda/compile_sm90.py", "quadruped"]
+    env = os.environ | {"ARCH": str(arch), "WARP_CACHE_PATH": str(tmp_path)}
+    done = run_process(*line, env=env, timeout=1200)
     assert done.returncode == 0 and "; 0 failed;" in done.stdout, done.stdout + done.stderr
     assert int(done.stdout.split(" modules with ")[0].split()[-1]) > 20

@@ -16,38 +16,26 @@ import torch
 
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
+from tests.command_lines import run_process
 from tests.test_gpu import PLAN
-from tests.worlds import ROOT, TASKS
+from tests.worlds import ROOT, TASKS, differing
 
 pytestmark = pytest.mark.simulated
 HERE = Path(__file__).parent
 CASES = "whole history dropout augment loss net bf16 unfused plan pd dc seeing everything masses"
 DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation host_counter"
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
-TRAIN = (
-    "train.py",
-    "task=cartpole",
-    "device=cuda",
-    "log=none",
-    "export=none",
-    "report=false",
-    *SMALL,
-)
+QUIET = ("log=none", "export=none", "report=false")
+TRAIN = ("train.py", "task=cartpole", "device=cuda", *QUIET, *SMALL)
+MORE = ("graph=whole", PLAN, "algo.memory=gru")
 # Tests of tests/test_gpu.py that need no real number: no time, no rounding of a GPU, no profiler.
 ON_ANY = "auto or noise or hundred or test_graphs or no_memory or broken"
 
 
 def simulated(script: str, *words: str, status: int = 0, **settings: str) -> str:
     """What a script printed on the simulated runtime, after it ended with a status."""
-    done = subprocess.run(
-        ["bash", str(HERE / "run"), script, *words],
-        cwd=ROOT,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
+    line = ["bash", str(HERE / "run"), script, *words]
+    done = run_process(*line, env=os.environ | settings, timeout=1200)
     said = done.stdout + done.stderr
     assert done.returncode == status, said
     return said
@@ -84,19 +72,11 @@ def test_other_parts(part):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("cartpole",),
-        ("quadruped",),
-        ("quadruped", "graph=whole"),
-        ("quadruped", PLAN),
-        ("quadruped", "algo.memory=gru"),
-    ],
-    ids=str,
+    "words", ["cartpole", "quadruped", *(f"quadruped {x}" for x in MORE)], ids=str
 )
 def test_captured_is_eager_with_physics(words):
     """The same with the kernels of MuJoCo Warp, over restarts."""
-    simulated("equal.py", *words, PHYSICS="1")
+    simulated("equal.py", *words.split(), PHYSICS="1")
 
 
 @pytest.mark.parametrize("graph", ["off", "parts", "whole"])
@@ -106,9 +86,7 @@ def test_resume_is_exact(tmp_path, graph):
     train("iterations=6", f"run_dir={tmp_path}/whole", *words, PHYSICS="1")
     train("iterations=3", f"run_dir={tmp_path}/parts", *words, PHYSICS="1")
     train(f"resume={tmp_path}/parts", "iterations=6", PHYSICS="1")
-    ours, theirs = (last_state(tmp_path / name) for name in ("parts", "whole"))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert differing(*(last_state(tmp_path / name) for name in ("parts", "whole"))) == []
 
 
 def test_a_training_that_diverges_goes_back(tmp_path):

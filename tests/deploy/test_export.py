@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -23,13 +24,7 @@ from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.robots.servos import actuators, driven_joints
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.deploy.test_controller import task_of
-from tests.exported import (
-    Exported,
-    export_task,
-    fresh_env,
-    make_actor,
-    record_observations,
-)
+from tests.exported import Exported, export_task, fresh_env, make_actor, record_observations
 from tests.schema import problems
 from tests.worlds import ROOT, TASKS, make_task, numbers
 
@@ -50,20 +45,27 @@ def quadruped(tmp_path_factory) -> Exported:
 
 def again(exported: Exported, path, **changes) -> float:
     """Export once more, with other arguments."""
-    arguments = {
-        "controller": exported.controller,
-        "path": path,
-        "name": "quadruped",
-        "recorded": exported.recorded,
-        "ranges": percentiles(exported.recorded.readings),
-        "lineage": {},
-    }
+    recorded = exported.recorded
+    arguments = dict(controller=exported.controller, path=path, name="quadruped", lineage={})
+    arguments |= dict(recorded=recorded, ranges=percentiles(recorded.readings))
     return export(**arguments | changes)
+
+
+def notes_of(path) -> dict[str, str]:
+    """A file's metadata."""
+    return {p.key: p.value for p in onnx.load(path).metadata_props}
 
 
 def about(path) -> dict:
     """The description in a file's metadata."""
-    return json.loads({p.key: p.value for p in onnx.load(path).metadata_props}[KEY])
+    return json.loads(notes_of(path)[KEY])
+
+
+def refuses(says: str, exported: Exported, folder: Path, **changes: Any) -> None:
+    """Nothing is written to an empty folder, and one line says why."""
+    with pytest.raises(ValueError, match=says) as error:
+        again(exported, folder / "x.onnx", **changes)
+    assert "\n" not in str(error.value) and not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
@@ -77,12 +79,8 @@ def test_onnx_equals_torch(exported, batch):
     feed = {name: x.numpy() for name, x in zip(controller.inputs, args, strict=True)}
     with torch.no_grad():
         expected = controller(*args)
-    for name, x, torch_output in zip(
-        controller.outputs, session.run(None, feed), expected, strict=True
-    ):
-        np.testing.assert_allclose(
-            np.asarray(x), torch_output.numpy(), rtol=0, atol=TOLERANCE, err_msg=name
-        )
+    for x, wanted in zip(session.run(None, feed), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(x), wanted.numpy(), rtol=0, atol=TOLERANCE)
     assert exported.error <= TOLERANCE
 
 
@@ -135,29 +133,21 @@ def test_a_file_that_remembers_something_else_is_not_written(quadruped, tmp_path
     after = {name: x.copy() for name, x in quadruped.recorded.after.items()}
     assert {*after} == {"action", "phase"}
     after["phase"][-1, 3] += 1e-3
-    other = quadruped._replace(recorded=quadruped.recorded._replace(after=after))
-    with pytest.raises(ValueError, match="memory of ONNX and Env differ by 1"):
-        again(other, tmp_path / "x.onnx")
-    assert not list(tmp_path.iterdir())
+    recorded = quadruped.recorded._replace(after=after)
+    refuses("memory of ONNX and Env differ by 1", quadruped, tmp_path, recorded=recorded)
 
 
-def test_another_order_of_terms_is_not_written(quadruped, tmp_path):
-    """A task whose `observe` has another order than in training is caught by the comparison."""
-    other = copy.deepcopy(quadruped.controller)
+def test_what_differs_from_training_is_not_written(quadruped, tmp_path):
+    """A task whose `observe` has another order than in training, one whose memory advances
+    otherwise than the Env's, and NaN in the weights are caught by the comparison."""
+    other, slow, broken = (copy.deepcopy(quadruped.controller) for _ in range(3))
     terms = quadruped.task.observe
     other.task.observe = lambda s: dict(reversed(terms(s).items()))
-    with pytest.raises(ValueError, match="differ by"):
-        again(quadruped, tmp_path / "x.onnx", controller=other)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_actor_that_is_not_finite_is_not_written(quadruped, tmp_path):
-    """A policy with NaN in its weights is refused."""
-    broken = copy.deepcopy(quadruped.controller)
+    refuses("differ by", quadruped, tmp_path, controller=other)
+    slow.task.gait = 0.9 * slow.task.gait
+    refuses("memory of ONNX and Env differ", quadruped, tmp_path, controller=slow)
     broken.actor.net[0].bias.data[3] = torch.nan
-    with pytest.raises(ValueError, match=r"control step 0 of .* is not finite"):
-        again(quadruped, tmp_path / "x.onnx", controller=broken)
-    assert not list(tmp_path.iterdir())
+    refuses(r"control step 0 of .* is not finite", quadruped, tmp_path, controller=broken)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +165,7 @@ def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
         assert recorded.restart.size < LEAST
     else:
         recorded.readings["gyro"][3, 7, 1] = np.inf
-    with pytest.raises(ValueError, match=says) as error:
-        again(quadruped, tmp_path / "x.onnx", recorded=recorded)
-    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    refuses(says, quadruped, tmp_path, recorded=recorded)
 
 
 def refusal(**methods) -> str:
@@ -198,32 +186,14 @@ def observing(read):
     return lambda self, s: {"joints": s.joint_pos[:, :11], "extra": read(s)}
 
 
-def test_what_no_robot_measures_is_refused():
-    """The base's position and velocity, and what only the simulator knows, by the term's name."""
-    for read, name in (
-        (lambda s: s.qpos[:, 2:3], "qpos"),
-        (lambda s: s.qvel[:, :1], "qvel"),
-        (lambda s: s.velocity[:, :1], "velocity"),
-        (lambda s: s.still[:, None], "still"),
-    ):
-        assert f"the term 'extra' reads {name!r}, which" in refusal(observe=observing(read))
-
-
-def test_branches_are_refused():
-    """A branch on a tensor, by the method's name and the line."""
+def test_what_cannot_be_traced_is_refused():
+    """A branch on a tensor, by the method's name and the line; an operator that ONNX lacks, by its
+    name and the line that uses it; and the number of worlds as a constant."""
     said = refusal(observe=observing(lambda s: s.up[:, :1] if s.up.sum() > 0 else s.up[:, 1:2]))
     assert said.startswith("Walker.observe branches on a tensor: test_export.py:")
-
-
-def test_missing_operators_are_refused():
-    """An operator that ONNX lacks, by its name and the line that uses it."""
     said = refusal(observe=observing(lambda s: torch.special.bessel_j0(s.up[:, :1])))
     assert said.startswith("export: ONNX has no operator for aten.special_bessel_j0.default: ")
     assert "Walker.observe uses special_bessel_j0: test_export.py:" in said
-
-
-def test_a_fixed_number_of_worlds_is_refused():
-    """A method that takes the number of worlds as a constant, in one line."""
     said = refusal(observe=observing(lambda s: s.up[:, :1] / len(s.up)))
     assert said.startswith("export: torch cannot trace the controller: ")
 
@@ -317,21 +287,14 @@ def test_units_of_other_robots():
             <framequat name="q" objtype="body" objname="b"/>
           </sensor>
         </mujoco>""")
-    acc = describe_sensor(model, "acc")
-    assert acc == {"sensor": "accelerometer", "units": ["m/s²"] * 3, "frame": "site s"}
-    assert describe_sensor(model, "speed") == {
-        "sensor": "jointvel",
-        "units": ["m/s"],
-        "of": "joint c",
-    }
-    assert describe_sensor(model, "push")["units"] == ["N"]
-    assert describe_sensor(model, "turn")["units"] == ["N m"]
-    assert describe_sensor(model, "q") == {
-        "sensor": "framequat",
-        "units": ["1"] * 4,
-        "frame": "world",
-        "meaning": "orientation of body b",
-    }
+    acc, speed, push, turn, quaternion = (
+        describe_sensor(model, name) for name in ("acc", "speed", "push", "turn", "q")
+    )
+    assert acc == dict(sensor="accelerometer", units=["m/s²"] * 3, frame="site s")
+    assert speed == dict(sensor="jointvel", units=["m/s"], of="joint c")
+    assert push["units"] == ["N"] and turn["units"] == ["N m"]
+    about = dict(frame="world", meaning="orientation of body b")
+    assert quaternion == dict(sensor="framequat", units=["1"] * 4, **about)
 
 
 def test_cartpole_is_pushed_in_newtons(tmp_path):
@@ -352,19 +315,12 @@ def test_a_third_is_exact():
 
 def test_mjcf_is_whole(exported):
     """The MJCF text in the file compiles by itself to the model that was trained on."""
-    text = {p.key: p.value for p in onnx.load(exported.path).metadata_props}["mjcf"]
-    model, trained = mujoco.MjModel.from_xml_string(text), exported.task.mjm
+    model = mujoco.MjModel.from_xml_string(notes_of(exported.path)["mjcf"])
+    trained = exported.task.mjm
     if exported.task.takes_terrain:  # the file has the robot on flat ground
         trained = compile_mjcf(exported.task.mjcf)
-    for field in (
-        "body_mass",
-        "body_inertia",
-        "body_ipos",
-        "jnt_range",
-        "actuator_gainprm",
-        "geom_size",
-        "qpos0",
-    ):
+    fields = "body_mass body_inertia body_ipos jnt_range actuator_gainprm geom_size qpos0"
+    for field in fields.split():
         np.testing.assert_array_equal(getattr(model, field), getattr(trained, field), err_msg=field)
     assert model.names == trained.names and model.opt.timestep == trained.opt.timestep
 
@@ -408,11 +364,8 @@ def test_includes_are_resolved(tmp_path):
     text = task.mjcf_text()
     assert not re.search("<include", text)
     model, direct = mujoco.MjModel.from_xml_string(text), mujoco.MjModel.from_xml_path(task.mjcf)
-    assert (
-        model.geom_size[0, 0] == 0.123456789
-        and model.body_mass[1] == direct.body_mass[1]
-        and model.names == direct.names
-    )
+    assert model.geom_size[0, 0] == 0.123456789 and model.names == direct.names
+    assert model.body_mass[1] == direct.body_mass[1]
 
 
 # -- the network alone -----------------------------------------------------------------------------
@@ -423,31 +376,18 @@ def test_the_network_alone(tmp_path):
     env = fresh_env(make_task("quadruped", history={"gyro": 2}), "quadruped")
     actor = make_actor(env)
     observations, path = record_observations(env, actor, 40), tmp_path / "network.onnx"
-    error = export_network(
-        actor,
-        path,
-        name="quadruped",
-        terms=env.term_widths,
-        history=env.task.history,
-        observations=observations,
-        mjcf=env.task.mjcf_text(),
-        lineage={},
-    )
-    assert error <= TOLERANCE
+    given: dict[str, Any] = dict(name="quadruped", mjcf=env.task.mjcf_text(), lineage={})
+    given |= dict(terms=env.term_widths, history=env.task.history)
+    assert export_network(actor, path, observations=observations, **given) <= TOLERANCE
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (action,) = session.run(["action"], {"obs": observations[:5].numpy()})
-    np.testing.assert_allclose(
-        np.asarray(action), actor(observations[:5]).detach(), rtol=0, atol=TOLERANCE
-    )
+    wanted = actor(observations[:5]).detach()
+    np.testing.assert_allclose(np.asarray(action), wanted, rtol=0, atol=TOLERANCE)
     notes = about(path)
-    assert notes["kind"] == "network" and notes["observation"][0] == {
-        "name": "gyro",
-        "width": 3,
-        "history": 2,
-    }
+    assert notes["kind"] == "network"
+    assert notes["observation"][0] == {"name": "gyro", "width": 3, "history": 2}
     with pytest.raises(ValueError, match="999, of which 999"):
-        arguments: dict[str, Any] = dict(name="", terms={}, history={}, mjcf="", lineage={})
-        export_network(actor, path, observations=observations[:999], **arguments)
+        export_network(actor, path, observations=observations[:999], **given)
 
 
 class RunsAhead(torch.nn.Module):
@@ -467,11 +407,3 @@ def test_rounding_does_not_grow_in_a_memory(tmp_path):
     actor: Any = RunsAhead()
     exported = export_task("reach", tmp_path / "policy.onnx", steps=200, actor=actor)
     assert exported.error <= TOLERANCE
-
-
-def test_another_clock_is_noticed(tmp_path, quadruped):
-    """Memory that a controller advances otherwise than the Env is refused."""
-    slow = copy.deepcopy(quadruped.controller)
-    slow.task.gait = 0.9 * slow.task.gait
-    with pytest.raises(ValueError, match="memory of ONNX and Env differ"):
-        again(quadruped, tmp_path / "policy.onnx", controller=slow)

@@ -116,14 +116,9 @@ def test_a_servo_whose_control_is_no_angle(gear, bias):
 
 def test_limits_by_hand():
     """Range, change and torque, each by numbers that can be checked by hand."""
-    about = {
-        "control_range": [None, [-1.0, 1.0]],
-        "joint_range": [[-2.0, 2.0], None],
-        "change": [0.1, 10.0],
-        "kp": [10.0, 20.0],
-        "kd": [1.0, 0.0],
-        "torque_limit": [5.0, None],
-    }
+    about = {"control_range": [None, [-1.0, 1.0]], "joint_range": [[-2.0, 2.0], None]}
+    about |= {"change": [0.1, 10.0], "kp": [10.0, 20.0], "kd": [1.0, 0.0]}
+    about |= {"torque_limit": [5.0, None]}
     limits = Limits(about, change=2.0, least_change=0.05)
     far, zero = np.array([9.0, 9.0]), np.zeros(2)
     np.testing.assert_allclose(limits(far, zero, None, None), [0.2, 1.0])
@@ -148,10 +143,8 @@ def test_readings_outside_of_their_range(sim, checks, runs):
     act = sim.policy.act
     sim.policy.act = lambda values, command: taken.append(values["gyro"][0]) or act(values, command)
 
-    def fast() -> dict[str, np.ndarray]:
-        return sim.read() | {"gyro": np.array([500.0, 0.0, 0.0])}
-
-    why = sim.drive(guard, 0.3, FORWARD, read=fast)
+    fast = np.array([500.0, 0.0, 0.0])
+    why = sim.drive(guard, 0.3, FORWARD, read=lambda: sim.read() | {"gyro": fast})
     line = next(x for x in said if x.startswith("gyro[0] is 500 rad/s, outside of "))
     assert (guard.phase == "run") == runs and why == ("" if runs else line)
     limit = guard.trained["gyro"][1][0]
@@ -199,16 +192,13 @@ def test_a_spike_of_a_joint_moves_no_target(sim, checks, wrong):
     assert guard.sent is not None and guard.phase == "run"
     low, high = guard.limits.low, guard.limits.high
 
-    def spiked() -> dict[str, np.ndarray]:
-        return {
-            k: np.where(np.arange(12) == 1, wrong[k], x) if k in wrong else x
-            for k, x in sim.read().items()
-        }
+    spikes = {k: lambda x, x1=x1: np.where(np.arange(12) == 1, x1, x) for k, x1 in wrong.items()}
+    read, _ = sabotage.changed(**spikes)(sim)
 
     def step() -> None:
         before = guard.sent
         assert before is not None
-        targets = guard.act(spiked(), FORWARD)
+        targets = guard.act(read(), FORWARD)
         assert (np.abs(targets - before) <= guard.limits.change + 1e-9).all()
         assert ((low <= targets) & (targets <= high)).all()
         if checks == "refuse" and guard.phase == "run":
@@ -288,10 +278,8 @@ def test_commands(sim):
     """They are cut to the range of training, and said once; one that is not finite is a fault."""
     guard, said = guarded(sim)
     sim.drive(guard, 0.7, [3.0, -9.0, 0.0])
-    assert said[2:4] == [
-        "command forward is 3 m/s, cut to 1",
-        "command left is -9 m/s, cut to -0.5",
-    ]
+    assert said[2] == "command forward is 3 m/s, cut to 1"
+    assert said[3] == "command left is -9 m/s, cut to -0.5"
     assert "[nan, 0.0, 0.0] is not finite" in sim.drive(guard, 0.2, [np.nan, 0.0, 0.0])
     guard.reset()
     sim.drive(guard, 2.0, FORWARD)
@@ -307,16 +295,18 @@ def test_a_joint_that_does_not_follow(sim):
     assert re.match("FL_knee is 0.5.* from its target: it does not follow", why)
 
 
+SWAPPED = [f"{leg}_{x}" for leg in LEGS for x in ("thigh", "abduction", "knee")]
+
+
 @pytest.mark.parametrize(
     "settings, says",
     [
         ({"task": "reach"}, "the file's task is 'quadruped', not 'reach'"),
         ({"robot": "go1"}, "the file's robot is 'quadruped', not 'go1'"),
         ({"joints": ["FL_hip"]}, "lacks FL_abduction, .* has FL_hip too many"),
-        (
-            {"joints": [f"{leg}_{x}" for leg in LEGS for x in ("thigh", "abduction", "knee")]},
-            "its joint 0 is FL_abduction, not FL_thigh",
-        ),
+        ({"joints": SWAPPED}, "its joint 0 is FL_abduction, not FL_thigh"),
+        ({"joints": "FL_knee"}, "joints='FL_knee': expected the names of all joints"),
+        ({"joints": [None]}, "has None too many"),
         ({"checks": "no"}, "checks='no': choose refuse, clamp, warn"),
         *(
             ({key: -1}, f"{key}=-1: expected a number above 0")
@@ -324,12 +314,15 @@ def test_a_joint_that_does_not_follow(sim):
         ),
         *(({key: 0}, f"{key}=0: expected a number") for key in ("patience", "speed", "change")),
         ({"lower": np.nan}, "lower=nan: expected a number"),
+        ({"say": None}, "say is of type NoneType: expected a function"),
+        ({"clock": 3}, "clock is of type int: expected a function"),
+        ({"policy": "policy.onnx"}, "policy is of type str: expected a Policy"),
     ],
 )
 def test_wrong_settings_are_one_line(sim, settings, says):
     """Each is refused as the guard is made, in one line that names it."""
     with pytest.raises(ValueError, match=says) as error:
-        guarded(sim, **settings)
+        Guard(**{"policy": sim.policy} | settings)
     assert "\n" not in str(error.value)
 
 
@@ -354,22 +347,6 @@ def test_wrong_arguments_of_preflight(sim):
     assert guard.sent is None and sim.clock() == 0
 
 
-@pytest.mark.parametrize(
-    "settings, says",
-    [
-        ({"say": None}, "say is of type NoneType: expected a function"),
-        ({"clock": 3}, "clock is of type int: expected a function"),
-        ({"joints": "FL_knee"}, "joints='FL_knee': expected the names of all joints"),
-        ({"joints": [None]}, "has None too many"),
-        ({"policy": "policy.onnx"}, "policy is of type str: expected a Policy"),
-    ],
-)
-def test_wrong_arguments_of_the_guard(sim, settings, says):
-    """Each is refused in one line that names it."""
-    with pytest.raises(ValueError, match=says):
-        Guard(**{"policy": sim.policy} | settings)
-
-
 @pytest.mark.parametrize("name", list(sabotage.misuses()))
 def test_misuses_are_stopped(trot, name):
     """Each is stopped by the right layer, in one line with the right words, before a fall.
@@ -388,31 +365,35 @@ def test_the_table_of_mistakes():
     assert [row.split(",")[0].split(" ")[0] for row in rows] == [x.by for x in twelve]
 
 
+def hanging(policy: runtime.Policy) -> Simulated:
+    """Its robot, in the air."""
+    sim = Simulated(policy)
+    sim.model.opt.gravity[:] = 0
+    sim.data.qpos[2] = 1.0
+    return sim
+
+
+def swap_sides(x: np.ndarray) -> np.ndarray:
+    """Numbers of the joints, with left and right legs in each other's place."""
+    return x[sabotage.SIDES]
+
+
 def test_preflight_in_the_air(trot):
     """A robot that hangs is not asked to tilt; a joint that is swapped is found all the same. The
     policy's description stays as it was."""
     policy = runtime.Policy(trot)
     before = json.dumps(policy.about)
-    for swapped in (False, True):
-        sim = Simulated(policy)
-        sim.model.opt.gravity[:] = 0
-        sim.data.qpos[2] = 1.0
-        order = np.array(sabotage.SIDES if swapped else range(12))
-
-        def read(sim=sim, order=order) -> dict[str, Any]:
-            return {k: x[order] if len(x) == 12 else x for k, x in sim.read().items()}
-
-        guard, _ = guarded(sim)
-        if swapped:
-            with pytest.raises(
-                ValueError, match="FL_abduction was moved, but joint_pos says that FR_"
-            ):
-                preflight(guard, read, sim.send, int, hung=True)
-        else:
-            preflight(guard, read, sim.send, int, hung=True)
-            assert json.dumps(policy.about) == before
-            # it is not driven by the policy before it stands on the ground
-            assert guard.phase == "rise" and guard.sent is None
+    sim = hanging(policy)
+    guard, _ = guarded(sim)
+    preflight(guard, sim.read, sim.send, int, hung=True)
+    assert json.dumps(policy.about) == before
+    # it is not driven by the policy before it stands on the ground
+    assert guard.phase == "rise" and guard.sent is None
+    sim = hanging(policy)
+    guard, _ = guarded(sim)
+    read, send = sabotage.changed(joint_pos=swap_sides, joint_vel=swap_sides)(sim)
+    with pytest.raises(ValueError, match="FL_abduction was moved, but joint_pos says that FR_"):
+        preflight(guard, read, send, int, hung=True)
 
 
 def weaker(m: Any) -> None:
@@ -497,13 +478,12 @@ def test_preflight_is_stopped(trot, after):
 
 def test_a_robot_that_hangs_and_nobody_says_so(trot):
     """Without hung=True a base that does not tilt is asked for, not called swapped legs."""
-    sim = Simulated(runtime.Policy(trot))
-    sim.model.opt.gravity[:] = 0
-    sim.data.qpos[2] = 1.0
-    up = sim.read()["up"]
+    sim = hanging(runtime.Policy(trot))
     guard, _ = guarded(sim)
+    up = sim.read()["up"]
+    read, send = sabotage.changed(up=lambda x: up)(sim)
     with pytest.raises(ValueError, match="no joint tilts the robot: does it hang"):
-        preflight(guard, lambda: sim.read() | {"up": up}, sim.send, int)
+        preflight(guard, read, send, int)
 
 
 @pytest.mark.parametrize(

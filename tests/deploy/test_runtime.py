@@ -1,7 +1,6 @@
 """Deployment: numpy and onnxruntime alone give the targets of the torch controller."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gpusim_rl.deploy.verdict import with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
+from tests.command_lines import run_process, run_python
 from tests.exported import Exported, export_task
 from tests.robot_computer import BANNED
 from tests.worlds import TASKS, make_task, numbers
@@ -308,16 +308,11 @@ def test_the_ban_holds(tmp_path):
     for name in BANNED:
         code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); import robot_computer"
         code += f"; sys.meta_path.insert(0, robot_computer.Ban()); import {name}"
-        tried = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
-        )
+        tried = run_python(code)
         says = f"ImportError: {name} is not installed on a robot"
         assert tried.returncode == 1 and says in tried.stderr, name
     whole, line = Path(runtime.__file__).read_text(), "import numpy as np\n"
     (tmp_path / "runtime.py").write_text(whole.replace(line, line + "import torch\n"))
-    script = [
-        *(sys.executable, "-I", str(ROOT / "tests" / "robot_computer.py")),
-        *(str(tmp_path / "runtime.py"), "a"),
-    ]
-    tried = subprocess.run(script, capture_output=True, text=True, check=False)
+    script = [str(ROOT / "tests" / "robot_computer.py"), str(tmp_path / "runtime.py")]
+    tried = run_process(sys.executable, "-I", *script, "a")
     assert tried.returncode == 1 and "torch is not installed on a robot" in tried.stderr

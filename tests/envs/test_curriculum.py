@@ -6,7 +6,6 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ import torch
 from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration
-from gpusim_rl.config import check_words, compose, resume
+from gpusim_rl.config import check_words as words_of
+from gpusim_rl.config import compose, resume
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.declarations import Command, scheduled_fields
 from gpusim_rl.envs.load_task import load_task
@@ -27,30 +27,35 @@ from tests.algorithms.test_capture import exempt
 from tests.command_lines import succeed
 from tests.guard import guard
 from tests.sim.test_actuators import INPUTS
-from tests.worlds import ROOT, TASKS
+from tests.worlds import ROOT, TASKS, check_words, differing, goes_on
 
-TINY = [
-    "num_envs=8",
-    "num_steps=4",
-    "algo.hidden=[16]",
-    "sim=native",
-    "sim.threads=1",
-    "device=cpu",
-    "task.episode=0.2",
-]
-PLAN = (
-    "curriculum={task.randomise.push.high:{from:0,to:2,by:iteration,start:1,stop:5},"
-    "task.randomise.friction.low:{from:1.25,to:0.25,by:success,start:0,stop:0.5},"
-    "task.weights.jerk:{from:0,to:0.4,by:iteration,start:0,stop:4},task.noise.gyro:{from:0,to:1,"
-    "by:iteration,start:0,stop:4},"
-    "task.randomise.push.every:{from:8,to:4,by:iteration,start:0,stop:4}}"
+TINY = "num_envs=8 num_steps=4 algo.hidden=[16] sim=native sim.threads=1 device=cpu".split()
+TINY += ["task.episode=0.2"]
+ROBOT = "robot.mjcf=tasks/assets/quadruped.xml"
+
+
+def schedule(first, last, start=0, stop=1, by="iteration"):
+    return {"from": first, "to": last, "by": by, "start": start, "stop": stop}
+
+
+def written(plan):
+    """A plan as a word of the command line."""
+    return "curriculum=" + json.dumps(plan).replace('"', "").replace(" ", "")
+
+
+PLAN = written(
+    {
+        "task.randomise.push.high": schedule(0, 2, 1, 5),
+        "task.randomise.friction.low": schedule(1.25, 0.25, 0, 0.5, "success"),
+        "task.weights.jerk": schedule(0, 0.4, stop=4),
+        "task.noise.gyro": schedule(0, 1, stop=4),
+        "task.randomise.push.every": schedule(8, 4, stop=4),
+    }
 )
 
 
 def build(*words: str):
-    return make_iteration(
-        resume.check_training(compose.compose_plain("config", [*TINY, *words]), [*TINY, *words])
-    )
+    return make_iteration(check_words(*TINY, *words))
 
 
 def test_numbers_follow_the_plan():
@@ -60,9 +65,8 @@ def test_numbers_follow_the_plan():
     env = ppo.env
     places = {key: env.scheduled_number(key) for key in ppo.schedule.plan}
     address = [place.data_ptr() for place in places.values()]
-    assert (
-        env.sim.model("geom_friction")[:, :, 0] == 1.25
-    ).all()  # the first episodes are those of the start
+    # the first episodes are those of the start
+    assert (env.sim.model("geom_friction")[:, :, 0] == 1.25).all()
     for i in range(7):
         env.success.fill_(0.1 * i)
         ppo.iteration()
@@ -97,12 +101,9 @@ ENDS = {  # key → where it begins, where it ends
 def test_a_number_that_arrived_is_that_number(fused):
     """Where each schedule has ended, training is bit by bit what it is with those numbers from the
     start; before, it is not."""
-    plan = {
-        key: {"from": first, "to": last, "by": "iteration", "start": 0, "stop": 2}
-        for key, (first, last) in ENDS.items()
-    }
+    plan = {key: schedule(*ends, stop=2) for key, ends in ENDS.items()}
     fused = f"algo.fused={fused}"
-    one = build(fused, f"curriculum={written(plan)}")
+    one = build(fused, written(plan))
     other = build(fused, *(f"{key}={last}" for key, (_, last) in ENDS.items()))
     places = {key: one.numbers[key] for key in ENDS}
     address = [place.data_ptr() for place in places.values()]
@@ -113,18 +114,14 @@ def test_a_number_that_arrived_is_that_number(fused):
         for key, (first, last) in ENDS.items():
             first, last = torch.tensor(first), torch.tensor(last)
             assert torch.equal(places[key], first + min(i / 2, 1) * (last - first))
-        a, b = one.state(), other.state()
-        assert all(torch.equal(a[name], b[name]) for name in a) == (i == 2)
+        assert (not differing(one.state(), other.state())) == (i == 2)
     assert address == [one.numbers[key].data_ptr() for key in ENDS]
 
 
 def test_an_iteration_with_schedules_reads_nothing():
     """Numbers that move are read on the device."""
-    plan = {
-        key: {"from": first, "to": last, "by": "success", "start": 0, "stop": 1}
-        for key, (first, last) in ENDS.items()
-    }
-    ppo = build(f"curriculum={written(plan)}")
+    plan = {key: schedule(*ends, by="success") for key, ends in ENDS.items()}
+    ppo = build(written(plan))
     ppo.iteration()
     with guard(*exempt(ppo)) as switch:
         ppo.iteration()
@@ -140,33 +137,19 @@ MOVING = [
 def test_each_number_is_heeded(task, key):
     """Two runs with one configuration, whose schedules of one number begin apart, differ after some
     iterations."""
-    words = [
-        "task.episode=0.04",
-        "algo.num_minibatches=2",
-        "algo.learning_rate=0.01",
-        f"task={task}",
-    ]
+    words = ["algo.num_minibatches=2", "algo.learning_rate=0.01", "task.episode=0.04"]
+    words += [f"task={task}"]
     last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
-    finals = []
-    for share in {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}.get(
-        key, (0.5, 0.75)
-    ):
+    wide = {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}
+    states = []
+    for share in wide.get(key, (0.5, 0.75)):
         first = [share * x for x in last] if isinstance(last, list) else share * (last or 1.0)
-        ppo = build(*words, f"curriculum={written({key: schedule(first, last, stop=10**6)})}")
+        ppo = build(*words, written({key: schedule(first, last, stop=10**6)}))
         for _ in range(4):
             ppo.iteration()
-        finals.append(ppo.state())
-    assert not all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
-
-
-def schedule(first, last, start=0, stop=1, by="iteration"):
-    return {"from": first, "to": last, "by": by, "start": start, "stop": stop}
-
-
-def written(plan):
-    """A plan as a word of the command line."""
-    return json.dumps(plan).replace('"', "")
+        states.append(ppo.state())
+    assert differing(*states)
 
 
 def test_resume_is_exact():
@@ -176,19 +159,14 @@ def test_resume_is_exact():
     one.env.success.fill_(0.25)
     for _ in range(3):
         one.iteration()
-    other.load(one.state(), "test")
-    for ppo in (one, other):
-        ppo.iteration()
-        ppo.iteration()
-    a, b = one.state(), other.state()
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    goes_on(one, other, 2)
     assert one.env.scheduled_number("task.randomise.friction.low").item() == pytest.approx(0.75)
 
 
 def test_an_evaluation_has_the_last_values():
     """What is evaluated, and what the run's configuration says, is the end of the plan, from the
     first iteration on."""
-    cfg = resume.check_training(compose.compose_plain("config", [*TINY, PLAN]), [*TINY, PLAN])
+    cfg = check_words(*TINY, PLAN)
     assert (cfg.task.weights["jerk"], cfg.task.noise["gyro"]) == (0.4, 1)
     ppo = make_iteration(cfg)
     ppo.iteration()
@@ -220,15 +198,11 @@ class Scaled(Cartpole):
 def test_views_that_show_a_number_resume_exactly(monkeypatch):
     """Where a view is of a number that moves, a run that is loaded goes on bit by bit, too."""
     monkeypatch.setattr("gpusim_rl.build.load_task", lambda *_: Scaled)
-    words = ["task=cartpole", f"curriculum={written({'task.sigma': schedule(2.0, 0.5, stop=8)})}"]
+    words = ["task=cartpole", written({"task.sigma": schedule(2.0, 0.5, stop=8)})]
     one, other = build(*words), build(*words)
     for _ in range(3):
         one.iteration()
-    other.load(one.state(), "test")
-    one.iteration()
-    other.iteration()
-    a, b = one.state(), other.state()
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    goes_on(one, other)
 
 
 @dataclass(kw_only=True)
@@ -246,7 +220,7 @@ class Ranged(Quadruped):
 def test_a_number_in_the_commands_ranges(monkeypatch):
     """A scheduled number among others in `Command.largest` moves the range of what is drawn."""
     monkeypatch.setattr("gpusim_rl.build.load_task", lambda *given: Ranged)
-    ppo = build(f"curriculum={written({'task.sigma': schedule(0.125, 2.0, stop=2)})}")
+    ppo = build(written({"task.sigma": schedule(0.125, 2.0, stop=2)}))
     command = ppo.env.memory["command"]
     assert (command.abs() <= torch.tensor([0.125, 0.5, 0.25])).all()
     ppo.iteration()
@@ -265,10 +239,8 @@ def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
     folder = tmp_path / "conf"
     shutil.copytree(compose.CONF, folder)
     plan = {"task.spread": schedule(0.1, 0.3)}
-    run = {
-        **compose.compose_plain("config", ["task=cartpole"]),
-        "curriculum": {"task.sigma": schedule(1, 0.5)},
-    }
+    run = compose.compose_plain("config", ["task=cartpole"])
+    run["curriculum"] = {"task.sigma": schedule(1, 0.5)}
     with (folder / "task" / "cartpole.yaml").open("a") as file:
         file.write(f"curriculum: {json.dumps(plan)}\n")
     monkeypatch.setattr(compose, "CONF", folder)
@@ -276,17 +248,13 @@ def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
     try:
         base = compose.compose_plain("config", ["task=cartpole"])
         assert base["curriculum"] == plan
-        assert (
-            compose.compose_plain("config", ["task=cartpole", "curriculum=null"])["curriculum"]
-            is None
-        )
-        with pytest.raises(
-            ValueError,
-            match="curriculum: the task's file has one: change it there, or say curriculum=null",
-        ):
-            compose.compose_plain("config", ["task=cartpole", f"curriculum={written(plan)}"])
-        assert check_words.merge(base, run)["curriculum"] == run["curriculum"]
-        assert check_words.merge(base, run | {"curriculum": None})["curriculum"] is None
+        dropped = compose.compose_plain("config", ["task=cartpole", "curriculum=null"])
+        assert dropped["curriculum"] is None
+        says = "curriculum: the task's file has one: change it there, or say curriculum=null"
+        with pytest.raises(ValueError, match=says):
+            compose.compose_plain("config", ["task=cartpole", written(plan)])
+        assert words_of.merge(base, run)["curriculum"] == run["curriculum"]
+        assert words_of.merge(base, run | {"curriculum": None})["curriculum"] is None
         spread = [
             common.compose_config("cartpole", 4, words, {}).plain["task"]["spread"]
             for words in ([], ["task.spread=0.9"])
@@ -302,9 +270,8 @@ def test_a_dropped_schedule_is_said():
     two = {"task.swing_height": schedule(0, 0.08), JERK: schedule(0, 0.01)}
     one = {"task.swing_height": schedule(0, 0.08)}
     for before, after in ((two, one), (one, {}), (one, None), (None, one)):
-        assert list(resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})) == [
-            "curriculum"
-        ]
+        changes = resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})
+        assert list(changes) == ["curriculum"]
     assert not resume.changes(cfg | {"curriculum": {}}, cfg)
     judged = cfg | {"curriculum": {JERK: schedule(0, 0.01, by="success")}}
     assert list(resume.changes(judged, judged | {"eval_every": 3})) == ["eval_every"]
@@ -315,37 +282,22 @@ def test_learned_gains_cannot_be_scheduled(tmp_path):
     """kp and kd of a learned actuator are refused in one line."""
     net = tmp_path / "net.safetensors"
     Net(INPUTS, [(torch.zeros(1, 6), torch.zeros(1))]).save(net)
-    words = [
-        f"robot.actuator.file={net}",
-        "robot.actuator.kind=net",
-        f"curriculum={written({LOW: schedule(0.8, 0.9)})}",
-    ]
-    with pytest.raises(
-        ValueError, match=r"kp\.low: cannot be scheduled, since this actuator has learned its gains"
-    ):
-        build(*words)
+    words = [f"robot.actuator.file={net}", "robot.actuator.kind=net"]
+    says = r"kp\.low: cannot be scheduled, since this actuator has learned its gains"
+    with pytest.raises(ValueError, match=says):
+        build(*words, written({LOW: schedule(0.8, 0.9)}))
 
 
 def test_by_success_evaluates(tmp_path):
     """A plan by success has training evaluate, without stop_at, and a run with a plan resumes."""
     plan = "curriculum={task.randomise.push.high:{from:0,to:1,by:success,start:0,stop:1}}"
-    words = [
-        *TINY,
-        "iterations=2",
-        "eval_every=1",
-        "save_every=1",
-        "episodes=4",
-        "export=none",
-        "report=false",
-        "run_dir=run",
-        "log=none",
-    ]
-    succeed("train.py", *words, plan, cwd=tmp_path)
+    words = "iterations=2 eval_every=1 save_every=1 episodes=4 export=none report=false".split()
+    succeed("train.py", *TINY, *words, "run_dir=run", "log=none", plan, cwd=tmp_path)
     assert '"success"' in (tmp_path / "run" / "metrics.jsonl").read_text()
     succeed("train.py", "resume=run", "iterations=3", cwd=tmp_path)
 
 
-FASTEST = {"task.fastest": ([0.2, 0.1, 0.2], [1.0, 0.5, 1.0])}
+FASTEST = ([0.2, 0.1, 0.2], [1.0, 0.5, 1.0])
 
 
 def learns_slowly(monkeypatch) -> list[float]:
@@ -361,22 +313,19 @@ def learns_slowly(monkeypatch) -> list[float]:
     return seen
 
 
-def train(*words: str) -> list[dict[str, Any]]:
-    """The rows of a training with an evaluation after each iteration."""
+def train(*words: str) -> None:
+    """Train, with an evaluation after each iteration."""
     words = (*TINY, "eval_every=1", "log=none", "run_dir=run", *words)
     if "resume=run" in words:
         words = words[len(TINY) + 3 :]
-    cfg = resume.check_training(compose.compose_plain("config", [*words]), [*words])
-    trainer.Trainer(cfg).train()
-    return Run(Path("run")).rows()
+    trainer.Trainer(check_words(*words)).train()
 
 
 def test_success_is_measured_where_the_numbers_are(tmp_path, monkeypatch):
     """A robot that manages slow commands, and none at the end, gets faster ones nevertheless. What
     was measured on the way neither ends the training nor makes a checkpoint the best, and a run
     that is resumed on the way goes on with the same numbers."""
-    plan = {"task.fastest": schedule(*FASTEST["task.fastest"], 0.3, 0.8, "success")}
-    words = (f"curriculum={written(plan)}", "stop_at=0.9")
+    words = (written({"task.fastest": schedule(*FASTEST, 0.3, 0.8, "success")}), "stop_at=0.9")
     every = []
     for name, parts in (("whole", (40,)), ("parts", (5, 40))):
         (tmp_path / name).mkdir()
@@ -404,7 +353,7 @@ def test_success_is_measured_where_the_numbers_are(tmp_path, monkeypatch):
 def test_failure_takes_numbers_back_to_the_start():
     """After a success and many failures numbers are where they began, not a little beside it."""
     key = "task.randomise.push.high"
-    ppo = build(f"curriculum={written({key: schedule(0, 2, 0, 0.8, 'success')})}")
+    ppo = build(written({key: schedule(0, 2, 0, 0.8, "success")}))
     ppo.schedule.follow(1 / 128, ppo.env.success)
     assert ppo.env.success > 0
     for _ in range(80):
@@ -418,13 +367,8 @@ def test_the_task_now_needs_no_file(tmp_path, monkeypatch):
     robot.write_text((ROOT / "tasks" / "assets" / "quadruped.xml").read_text())
     height = build(f"robot.mjcf={robot}").env.task.base_height
     plan = {"task.base_height": schedule(0.2, height, 0, 1, "success")}
-    words = [
-        *TINY,
-        f"robot.mjcf={robot}",
-        f"task.base_height={height}",
-        f"curriculum={written(plan)}",
-    ]
-    cfg = resume.check_training(compose.compose_plain("config", words), words)
+    words = [f"robot.mjcf={robot}", f"task.base_height={height}", written(plan)]
+    cfg = check_words(*TINY, *words)
     ppo = make_iteration(cfg)
     robot.unlink()
     task, section = ppo.schedule.task_now(ppo.env.task, cfg.plain, 0.25)
@@ -434,10 +378,10 @@ def test_the_task_now_needs_no_file(tmp_path, monkeypatch):
 
 def test_scheduled_numbers_are_columns():
     """The row of metrics has each number as it was in the iteration, and one for each of a list."""
-    plan = {"task.fastest": schedule([0.2, 0.1, 0.2], [1.0, 0.5, 1.0], stop=2)}
+    plan = {"task.fastest": schedule(*FASTEST, stop=2)}
     plan |= {"algo.ent_coef": schedule(0.5, 0.25, stop=4)}
     plan |= {"task.noise.gyro": schedule(0, 1, 0, 4)}
-    ppo = build(f"curriculum={written(plan)}")
+    ppo = build(written(plan))
     for _ in range(2):
         ppo.iteration()
     row = {key: x for key, x in ppo.report()().items() if key.startswith("schedule/")}
@@ -447,114 +391,77 @@ def test_scheduled_numbers_are_columns():
     assert not any(key.startswith("schedule/") for key in build().report()())
 
 
-JERK, TILT = "task.weights.jerk", "task.randomise.tilt.high"
+JERK, TILT, SWING = "task.weights.jerk", "task.randomise.tilt.high", "task.swing_height"
+FAST = "task.fastest"
 
 
 @pytest.mark.parametrize(
-    "key, values, says",
+    "key, entry, says",
     [
-        (JERK, (0,), "curriculum: task.weights.jerk: expected {from, to, by, start, stop}"),
-        (
-            JERK,
-            (0, -1, "iteration", 0, 1),
-            "curriculum: task.weights.jerk: expected numbers of at least 0",
-        ),
-        (
-            JERK,
-            (0, 1, "iteration", 4, 4),
-            "curriculum: task.weights.jerk: start=4 is not before stop=4",
-        ),
-        ("seed", (0, 1, "iteration", 0, 4), "curriculum: seed cannot be scheduled: choose of task"),
-        (TILT, (0, 1, "iteration", 0, 4), "task.randomise.tilt is off, set its kind"),
-        (
-            "algo.hidden",
-            (0, 1, "iteration", 0, 4),
-            "curriculum: algo.hidden cannot be scheduled: choose of task",
-        ),
-        ("task.mjcf", (0, 1, "iteration", 0, 4), "curriculum: task.mjcf cannot be scheduled"),
-        (JERK, (0, 1, "success", 0, 1.5), "task.weights.jerk: stop=1.5: expected at most 1"),
-        (
-            "task.fastest",
-            (0, [1, 1, 1], "iteration", 0, 4),
-            "task.fastest: from=0: expected as many numbers as task.fastest=[",
-        ),
-        (
-            "task.swing_height",
-            ([0], 1, "iteration", 0, 4),
-            "curriculum: task.swing_height: from=[0]: expected a number",
-        ),
-        (
-            "task.swing_height",
-            ("x", 1, "iteration", 0, 4),
-            "curriculum: task.swing_height: from='x': expected a number",
-        ),
+        (JERK, {"from": 0}, ": expected {from, to, by, start, stop}"),
+        (JERK, schedule(0, -1), ": expected numbers of at least 0"),
+        (JERK, schedule(0, 1, 4, 4), ": start=4 is not before stop=4"),
+        (JERK, schedule(0, 1, 0, 1.5, "success"), ": stop=1.5: expected at most 1"),
+        ("seed", schedule(0, 1), " cannot be scheduled: choose of task"),
+        ("algo.hidden", schedule(0, 1), " cannot be scheduled: choose of task"),
+        ("task.mjcf", schedule(0, 1), " cannot be scheduled"),
+        (TILT, schedule(0, 1), ": task.randomise.tilt is off, set its kind"),
+        (SWING, schedule([0], 1), ": from=[0]: expected a number"),
+        (SWING, schedule("x", 1), ": from='x': expected a number"),
+        (FAST, schedule(0, [1, 1, 1]), f": from=0: expected as many numbers as {FAST}=["),
     ],
 )
-def test_nonsense_gets_a_line(key, values, says):
+def test_nonsense_gets_a_line(key, entry, says):
     """A plan that names or says nonsense is a ValueError before anything is built."""
     cfg = compose.compose_plain("config", [])
-    with pytest.raises(ValueError, match=re.escape(says)):
-        curriculum.check_plan({key: dict(zip(curriculum.KEYS, values, strict=False))}, cfg)
+    with pytest.raises(ValueError, match=re.escape(f"curriculum: {key}{says}")):
+        curriculum.check_plan({key: entry}, cfg)
+
+
+@pytest.mark.parametrize(
+    "key, ends, says",
+    [
+        ("task.dt", (0.02, 0.04), " cannot be scheduled: choose of this task's numbers (fastest,"),
+        ("task.sigma", (0, 0.5), "=0: expected a number above 0"),
+        ("task.sigma", (1e-25, 0.5), ": from=1e-25: expected 0 or a number of at least 1e-18"),
+        (SWING, (0, 0.2, 0, 1e-9), ": start=0 is not before stop=1e-09, by 1e-06 at least"),
+        ("algo.gamma", (2, 0.5), ": from=2: expected a number from 0"),
+        ("algo.gamma", (0.5, 2), "=2: expected a number from 0 to 1"),
+        ("algo.mirror_coef", (0, 1), " cannot be scheduled"),
+    ],
+)
+def test_what_the_task_refuses(key, ends, says):
+    """What cannot move or begins out of its range is a ValueError, too."""
+    with pytest.raises(ValueError, match=re.escape(f"{key}{says}")):
+        build(written({key: schedule(*ends)}))
+
+
+@pytest.mark.parametrize(
+    "key, ends, word, says",
+    [
+        (SWING, (0, 0.2), f"{SWING}=0.1", "=0.1, but its curriculum ends at 0.2"),
+        (JERK, (0, 0.4), "task.weights={jerk:5}", "=5, but its curriculum ends at 0.4"),
+        ("task.base_height", (0.2, 0.25), ROBOT, " ends at 0.25, but this robot has"),
+    ],
+)
+def test_plans_that_contradict_the_command_line(key, ends, word, says):
+    """So is one that ends at another number than the command line says."""
+    with pytest.raises(ValueError, match=re.escape(f"{key}{says}")):
+        build(written({key: schedule(*ends)}), word)
 
 
 LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
 
 
 @pytest.mark.parametrize(
-    "plan, word, says",
+    "low, high, when",
     [
-        (
-            {"task.dt": schedule(0.02, 0.04)},
-            None,
-            "task.dt cannot be scheduled: choose of this task's numbers (fastest,",
-        ),
-        ({"task.sigma": schedule(0, 0.5)}, None, "task.sigma=0: expected a number above 0"),
-        ({"algo.gamma": schedule(2, 0.5)}, None, "algo.gamma: from=2: expected a number from 0"),
-        ({"algo.gamma": schedule(0.5, 2)}, None, "algo.gamma=2: expected a number from 0 to 1"),
-        (
-            {"task.swing_height": schedule(0, 0.2)},
-            "task.swing_height=0.1",
-            "task.swing_height=0.1, but its curriculum ends at 0.2",
-        ),
-        (
-            {JERK: schedule(0, 0.4)},
-            "task.weights={jerk:5}",
-            "task.weights.jerk=5, but its curriculum ends at 0.4",
-        ),
-        (
-            {"task.swing_height": schedule(0, 0.2, stop=1e-9)},
-            None,
-            "start=0 is not before stop=1e-09, by 1e-06 at least",
-        ),
-        (
-            {"task.sigma": schedule(1e-25, 0.5)},
-            None,
-            "from=1e-25: expected 0 or a number of at least 1e-18",
-        ),
-        (
-            {"algo.mirror_coef": schedule(0, 1)},
-            None,
-            "algo.mirror_coef cannot be scheduled",
-        ),
-        (
-            {"task.base_height": schedule(0.2, 0.25)},
-            "robot.mjcf=tasks/assets/quadruped.xml",
-            "task.base_height ends at 0.25, but this robot has",
-        ),
-        (
-            {LOW: schedule(0.5, 1), HIGH: schedule(0.8, 1.5, 2, 3)},
-            None,
-            "curriculum, at iteration 1, success 0: task.randomise.kp: low=1.0 is above high=0.8",
-        ),
-        (
-            {LOW: schedule(0.5, 1, by="success"), HIGH: schedule(0.8, 1.5)},
-            None,
-            "curriculum, at iteration 0, success 1: task.randomise.kp: low=1.0 is above high=0.8",
-        ),
+        (schedule(0.5, 1), schedule(0.8, 1.5, 2, 3), "iteration 1, success 0"),
+        (schedule(0.5, 1, by="success"), schedule(0.8, 1.5), "iteration 0, success 1"),
     ],
 )
-def test_what_the_task_refuses(plan, word, says):
-    """What cannot move, begins out of its range, crosses on its way or contradicts the command line
-    is a ValueError, too."""
+def test_ranges_that_cross_on_their_way(low, high, when):
+    """They are a ValueError that says when."""
+    says = f"curriculum, at {when}: task.randomise.kp: low=1.0 is above high=0.8"
     with pytest.raises(ValueError, match=re.escape(says)):
-        build(f"curriculum={written(plan)}", *([word] if word else []))
+        build(written({LOW: low, HIGH: high}))

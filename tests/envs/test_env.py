@@ -1,6 +1,7 @@
 """Env: time-outs, masked restarts, quarantine, independence of worlds, metrics, randomization,
 resume."""
 
+import itertools
 import math
 import shutil
 
@@ -14,14 +15,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.randomization.entries import whole_entries
 from gpusim_rl.envs.statistics import SUMS
 from gpusim_rl.envs.step import Step
-from tests.worlds import (
-    SIMS,
-    make_env,
-    make_ppo,
-    make_sim,
-    make_task,
-    numbers,
-)
+from tests.worlds import SIMS, make_env, make_ppo, make_sim, make_task, numbers
 
 QUADRUPED = numbers("quadruped")
 
@@ -43,12 +37,16 @@ def run(env: Env, plan: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
     B, nu)."""
     history = []
     for action in plan:
-        observation, end, reward, terminated, truncated, _ = env.step(action)
-        sim = env.sim.qpos.clone(), env.sim.qvel.clone()
-        history.append(
-            (observation.actor, observation.critic, end, reward, terminated, truncated, *sim)
-        )
+        step = env.step(action)
+        history.append((*step.observation, *step[1:5], env.sim.qpos.clone(), env.sim.qvel.clone()))
     return history
+
+
+def same(a, b) -> bool:
+    """Whether the tensors of two steps, or of two `run`s, are bit for bit the same."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
 # -- time-outs and restarts ------------------------------------------------------------------------
@@ -89,17 +87,13 @@ def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
             spoilt = action.clone()
             spoilt[3, 0] = math.nan if i == 20 else action[3, 0]
             step = env.step(spoilt)
-            rows += [
-                *step.observation,
-                *step[1:],
-                *(x.clone() for x in env.state_tensors().values()),
-            ]
+            rows += [*step.observation, *step[1:]]
+            rows += [x.clone() for x in env.state_tensors().values()]
         states = [x for _, x in sorted(env.state().items())]
         results.append([*rows, *states, env.worst_step.row.clone()])
         restarts = env.statistics.sums[SUMS.index("episodes")]
         assert 8 < restarts < 40  # some steps restart worlds, and some none
-    same = [torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*results, strict=True)]
-    assert all(same)
+    assert same(*([x.nan_to_num() for x in result] for result in results))
 
 
 def test_a_failure_is_not_a_time_out():
@@ -146,10 +140,8 @@ def test_restarted_views_have_current_sensors():
         data.qpos[:], data.qvel[:] = env.sim.qpos[i].numpy(), env.sim.qvel[i].numpy()
         mujoco.mj_forward(env.task.mjm, data)
         for name in ("up", "gyro", "velocity", "FL_position"):
-            got = getattr(s, name)[i].double()
-            torch.testing.assert_close(
-                got, torch.from_numpy(data.sensor(name).data), rtol=0, atol=1e-6
-            )
+            got, want = getattr(s, name)[i].double(), torch.from_numpy(data.sensor(name).data)
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
 
 
 def test_stagger_spreads_time_outs():
@@ -174,9 +166,8 @@ def test_reward_is_weighted_terms():
     twin.step(action.clamp(-env.task.clip, env.task.clip))
     want = env.task.dt * sum(QUADRUPED["weights"][name] * term for name, term in seen[-1].items())
     torch.testing.assert_close(step.reward, want)
-    assert not step.terminated.any() and torch.equal(
-        step.end, twin.observer.critic(twin.current_state())
-    )
+    assert not step.terminated.any()
+    assert torch.equal(step.end, twin.observer.critic(twin.current_state()))
     assert env.action.abs().max() <= env.task.clip
 
 
@@ -186,11 +177,7 @@ def test_reward_is_weighted_terms():
 @pytest.mark.parametrize(
     "sim, where, poison",
     [
-        *(
-            ("native", where, poison)
-            for where in ("qpos", "qvel")
-            for poison in (math.nan, math.inf, 1e10)
-        ),
+        *itertools.product(["native"], ("qpos", "qvel"), (math.nan, math.inf, 1e10)),
         ("warp", "qpos", math.nan),
     ],
 )
@@ -198,10 +185,7 @@ def test_quarantine(sim, where, poison):
     """A poisoned world gets no reward, is counted and restarted; its neighbors' next 50 steps are
     bit-identical."""
     plan = actions(55, 8)
-    poisoned, clean = (
-        make_env(num_envs=8, sim=sim, episode=0.5),
-        make_env(num_envs=8, sim=sim, episode=0.5),
-    )
+    poisoned, clean = (make_env(num_envs=8, sim=sim, episode=0.5) for _ in range(2))
     for env in (poisoned, clean):
         run(env, plan[:5])
         env.metrics()
@@ -209,40 +193,26 @@ def test_quarantine(sim, where, poison):
     others = torch.arange(8) != 3
     first = poisoned.step(plan[5])
     assert first.fault.tolist() == [i == 3 for i in range(8)]
-    assert (
-        first.reward[3] == 0
-        and not first.terminated[3]
-        and not first.truncated[3]
-        and poisoned.time[3] == 0
-    )
-    assert all(
-        torch.isfinite(x).all()
-        for x in (*first.observation, first.end, poisoned.sim.qpos, poisoned.sim.qvel)
-    )
+    assert first.reward[3] == poisoned.time[3] == 0
+    assert not first.terminated[3] and not first.truncated[3]
+    seen = (*first.observation, first.end, poisoned.sim.qpos, poisoned.sim.qvel)
+    assert all(torch.isfinite(x).all() for x in seen)
     metrics = poisoned.metrics()
     assert metrics["fault"] == 1 and all(math.isfinite(v) for v in metrics.values())
-    same = clean.step(plan[5])
-    for a, b in zip(
-        (*first.observation, first.end, first.reward),
-        (*same.observation, same.end, same.reward),
-        strict=True,
-    ):
-        assert torch.equal(a[others], b[others])
+    step = clean.step(plan[5])
+    a, b = ((*x.observation, x.end, x.reward) for x in (first, step))
+    assert same([x[others] for x in a], [x[others] for x in b])
     for a, b in zip(run(poisoned, plan[6:]), run(clean, plan[6:]), strict=True):
-        for x, y in zip(a, b, strict=True):
-            assert torch.equal(x[others], y[others])
-            assert torch.isfinite(x).all()
+        assert same([x[others] for x in a], [y[others] for y in b])
+        assert all(torch.isfinite(x).all() for x in a)
     assert poisoned.metrics()["fault"] == 0
 
 
 def test_a_reward_that_is_not_finite_is_quarantined():
     """A NaN that the task itself makes, in a world whose physics is fine, is a fault as well."""
     env = make_env(num_envs=4)
-    reward = env.task.reward
-    worlds = torch.arange(4)
-    env.task.reward = lambda s: {
-        n: torch.where(worlds == 2, torch.nan, v) for n, v in reward(s).items()
-    }
+    reward, bad = env.task.reward, torch.arange(4) == 2
+    env.task.reward = lambda s: {n: x.masked_fill(bad, torch.nan) for n, x in reward(s).items()}
     step = env.step(torch.zeros(4, 12))
     assert step.fault.tolist() == [False, False, True, False] and torch.isfinite(step.reward).all()
 
@@ -270,7 +240,7 @@ def test_worlds_do_not_know_how_many_they_are(sim):
     few, many = (run(make_env(num_envs=n, sim=sim, episode=0.5), plan[:, :n]) for n in (8, 64))
     ended = torch.zeros(8)
     for a, b in zip(few, many, strict=True):
-        assert all(torch.equal(x, y[:8]) for x, y in zip(a, b, strict=True))
+        assert same(a, [y[:8] for y in b])
         ended += a[4] | a[5]
     assert (ended > 0).all()
 
@@ -284,16 +254,14 @@ def test_two_halves_are_the_whole():
         for first in (0, 8)
     ]
     for w, a, b in zip(whole, *halves, strict=True):
-        assert all(torch.equal(x, torch.cat([y, z])) for x, y, z in zip(w, a, b, strict=True))
+        assert same(w, [torch.cat(parts) for parts in zip(a, b, strict=True)])
 
 
 def test_same_seed_same_worlds():
     """Seeds decide everything: equal ones repeat every step, another one repeats none."""
     plan = actions(5, 16)
     a, b, c = (run(make_env(seed=seed), plan) for seed in (1, 1, 2))
-    assert all(
-        torch.equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True)
-    )
+    assert same(a, b)
     assert all((x[0] != y[0]).any(1).all() for x, y in zip(a, c, strict=True))
 
 
@@ -307,12 +275,13 @@ def build(weights: dict[str, float], noise: dict[str, float]) -> Env:
 
 
 def test_weights_must_be_those_of_the_terms():
-    """A weight too many and one too few are one error, which names both."""
+    """A weight too many and one too few are one error, which names both. A negative weight is
+    refused by name, too: the sign is in the formula."""
+    with pytest.raises(ValueError, match=r"task\.weights\.jerk=.*: expected at least 0"):
+        build(QUADRUPED["weights"] | {"jerk": -1.0}, QUADRUPED["noise"])
     weights = {k: v for k, v in QUADRUPED["weights"].items() if k != "jerk"} | {"bounce": 1.0}
-    with pytest.raises(
-        ValueError,
-        match=r"reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term",
-    ):
+    says = "reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term"
+    with pytest.raises(ValueError, match=says):
         build(weights, QUADRUPED["noise"])
 
 
@@ -330,12 +299,6 @@ def test_noise_must_name_readings(name, says):
         build(QUADRUPED["weights"], QUADRUPED["noise"] | {name: 0.1})
 
 
-def test_weights_are_not_negative():
-    """A negative weight is refused by name: the sign is in the formula."""
-    with pytest.raises(ValueError, match=r"task\.weights\.jerk=.*: expected at least 0"):
-        build(QUADRUPED["weights"] | {"jerk": -1.0}, QUADRUPED["noise"])
-
-
 def test_metrics():
     """Metrics are the means over worlds and steps since they were last read, and reading clears
     them."""
@@ -343,23 +306,16 @@ def test_metrics():
     steps: list[Step] = [env.step(a) for a in 0.1 * actions(5, 16)]
     metrics = env.metrics()
     rewards = torch.stack([s.reward for s in steps])
-    terms = sum(v for k, v in metrics.items() if k.startswith("reward/"))
-    assert terms * env.task.dt == pytest.approx(rewards.mean().item(), rel=1e-4)
-    assert {k.removeprefix("reward/") for k in metrics if k.startswith("reward/")} == set(
-        QUADRUPED["weights"]
-    )
+    terms = {k: x for k, x in metrics.items() if k.startswith("reward/")}
+    assert sum(terms.values()) * env.task.dt == pytest.approx(rewards.mean().item(), rel=1e-4)
+    assert terms.keys() == {f"reward/{name}" for name in QUADRUPED["weights"]}
     assert metrics["return"] == pytest.approx(rewards.sum(0).mean().item(), rel=1e-4)
-    assert (
-        metrics["length"] == pytest.approx(0.1)
-        and metrics["terminated"] == 0
-        and metrics["fault"] == 0
-    )
+    assert metrics["length"] == pytest.approx(0.1)
+    assert metrics["terminated"] == metrics["fault"] == 0
     nothing = env.metrics()
     # The last known means, because no episode has ended since.
     assert all(nothing[k] == metrics[k] for k in ("return", "length", "terminated"))
-    assert {
-        v for k, v in nothing.items() if k.startswith("reward/") or k in ("fault", "overflow")
-    } == {0.0}
+    assert {nothing[k] for k in (*terms, "fault", "overflow")} == {0.0}
     for a in 0.1 * actions(5, 16):
         env.step(a)
     assert env.metrics()["length"] == pytest.approx(0.1)
@@ -417,10 +373,8 @@ def test_masses_and_what_follows_from_them():
     mj_setConst's."""
     env = make_env(num_envs=8, fields=DERIVED)
     task, mjm = env.task, env.task.mjm
-    share, center = (
-        whole_entries(task.randomise)["mass"]["high"] - 1,
-        whole_entries(task.randomise)["center"]["high"],
-    )
+    entries = whole_entries(task.randomise)
+    share, center = entries["mass"]["high"] - 1, entries["center"]["high"]
     mass = env.sim.model("body_mass")
     scale = mass[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
     assert ((scale - 1).abs() <= share + 1e-6).all()
@@ -459,14 +413,10 @@ def test_friction_and_gains():
 
     friction, kp, kd = drawn()
     assert torch.equal(friction, friction[:, :1].expand_as(friction))
-    (low, high), gain = (
-        (whole_entries(task.randomise)["friction"][end] for end in ("low", "high")),
-        whole_entries(task.randomise)["kp"]["high"] - 1,
-    )
-    assert (
-        low <= friction.min() < low + 0.1 * (high - low)
-        and high - 0.1 * (high - low) < friction.max() <= high
-    )
+    entries = whole_entries(task.randomise)
+    low, high = (entries["friction"][end] for end in ("low", "high"))
+    gain, near = entries["kp"]["high"] - 1, 0.1 * (high - low)
+    assert low <= friction.min() < low + near and high - near < friction.max() <= high
     for scale in (kp, kd):
         assert ((scale - 1).abs() <= gain + 1e-6).all() and (scale - 1).abs().max() > 0.8 * gain
         assert len(scale.unique()) == 64
@@ -504,11 +454,7 @@ def test_state_round_trip(sim):
     for value in other.memory.values():
         value.fill_(torch.nan)
     other.load(saved)
-    assert torch.equal(other.observation.actor, observation.actor) and torch.equal(
-        other.observation.critic, observation.critic
-    )
-    for a, b in zip(want, run(other, plan[12:]), strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert same(other.observation, observation) and same(want, run(other, plan[12:]))
     assert env.metrics() == other.metrics()
 
 
@@ -527,9 +473,8 @@ def test_sims_draw_and_start_alike():
         for name in native.memory:
             assert torch.equal(native.memory[name], warp.memory[name]), name
         for field in native.task.fields:
-            assert torch.allclose(
-                native.sim.model(field).float(), warp.sim.model(field), rtol=1e-6, atol=0
-            ), field
+            a, b = native.sim.model(field).float(), warp.sim.model(field)
+            assert torch.allclose(a, b, rtol=1e-6, atol=0), field
         for env in envs:
             env.step(torch.zeros_like(env.action))
 
@@ -557,17 +502,16 @@ def test_a_state_is_the_moment_at_which_it_was_made(sim):
     """A State that is kept over steps, restarts and pushes holds the values of its own moment."""
     pushed = QUADRUPED["randomise"] | {"push": {"kind": "uniform", "every": 0.04}}
     env = make_env(num_envs=8, sim=sim, episode=0.1, randomise=pushed)
-    kept, copies = [env.current_state()], []
+    kept, copies = [], []
 
     def keep(s):
         kept.append(s)
         copies.append({name: x.clone() for name, x in s._tensors.items()})
 
-    copies.append({name: x.clone() for name, x in kept[0]._tensors.items()})
+    keep(env.current_state())
     for action in actions(8, 8):
         env.step(action, on_step=keep)
-        kept.append(env.current_state())
-        copies.append({name: x.clone() for name, x in kept[-1]._tensors.items()})
+        keep(env.current_state())
     live = env.state_tensors()
     for s, copy in zip(kept, copies, strict=True):
         assert copy.keys() == live.keys()
@@ -592,9 +536,7 @@ def test_control_sees_the_action_of_its_step(sim):
     for i, (s, earlier) in enumerate(zip(states, before, strict=True)):
         assert torch.equal(s.action, plan[i].clamp(-env.task.clip, env.task.clip))
         assert torch.equal(s.previous, earlier.action)
-        assert all(
-            torch.equal(getattr(s, name), getattr(earlier, name)) for name in ("qpos", "time")
-        )
+        assert torch.equal(s.qpos, earlier.qpos) and torch.equal(s.time, earlier.time)
 
 
 @pytest.mark.parametrize("sim", SIMS)

@@ -9,7 +9,6 @@ from operator import attrgetter
 import mujoco
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from gpusim_rl.config import compose
@@ -66,7 +65,7 @@ def drawn(env: Env, name: str) -> Tensor:
     start = task.start(WORLDS, env.rng)
     joints = [slice(7, None), slice(6, None)]
 
-    def share(field: str, rows=slice(None), part=slice(None)) -> Tensor:
+    def share(field: str, rows=slice(6, None), part=slice(None)) -> Tensor:
         own = torch.from_numpy(getattr(mjm, field))[rows][..., part]
         return (sim.model(field)[:, rows][..., part] / own).flatten(1)
 
@@ -90,12 +89,12 @@ def drawn(env: Env, name: str) -> Tensor:
         "inertia": lambda: share("body_inertia", slice(mjm.body("FL_hip").id, None, 12), slice(1)),
         "center": lambda: more("body_ipos", "trunk"),
         "payload": lambda: more("body_mass", "FR_hip"),
-        "armature": lambda: share("dof_armature", slice(6, None)),
-        "damping": lambda: share("dof_damping", slice(6, None)),
-        "joint_friction": lambda: share("dof_frictionloss", slice(6, None)),
-        "kp": lambda: share("actuator_gainprm", part=slice(1)),
-        "kd": lambda: share("actuator_biasprm", part=slice(2, 3)),
-        "strength": lambda: share("actuator_forcerange"),
+        "armature": lambda: share("dof_armature"),
+        "damping": lambda: share("dof_damping"),
+        "joint_friction": lambda: share("dof_frictionloss"),
+        "kp": lambda: share("actuator_gainprm", slice(None), slice(1)),
+        "kd": lambda: share("actuator_biasprm", slice(None), slice(2, 3)),
+        "strength": lambda: share("actuator_forcerange", slice(None)),
         "gravity": lambda: gravity().norm(dim=1, keepdim=True),
         "tilt": lambda: torch.atan2(gravity()[:, :2].norm(dim=1), -gravity()[:, 2])[:, None],
         "encoder": lambda: env.memory["encoder"][:, 7:],
@@ -125,10 +124,8 @@ def test_distributions(sim, kind):
         assert low - slack <= x.min() and x.max() <= high + slack, name
         for column in x.T:
             assert distance(kind, column, low, high) < FAR, name
-            assert (
-                min(distance(other, column, low, high) for other in KINDS if other != kind)
-                > 3 * FAR
-            ), name
+            others = [distance(other, column, low, high) for other in KINDS if other != kind]
+            assert min(others) > 3 * FAR, name
         one = entry.get("each") is False
         assert torch.allclose(x, x[:, :1].expand_as(x)) == (one or x.shape[1] == 1), name
         if not one and x.shape[1] > 1:
@@ -141,21 +138,8 @@ def test_distributions(sim, kind):
 @pytest.fixture(scope="module", params=SIMS)
 def lab(request) -> Env:
     """Four worlds in which every model field is a world's own, each as the model has it."""
-    share = {
-        name: 1.0
-        for name in (
-            "friction",
-            "mass",
-            "armature",
-            "damping",
-            "joint_friction",
-            "kp",
-            "kd",
-            "strength",
-            "gravity",
-        )
-    }
-    randomise = {name: {"kind": "uniform", "low": x, "high": x} for name, x in share.items()}
+    names = "friction mass armature damping joint_friction kp kd strength gravity".split()
+    randomise = {name: {"kind": "uniform", "low": 1.0, "high": 1.0} for name in names}
     randomise["friction"]["how"] = randomise["gravity"]["how"] = "scale"
     return make_env(num_envs=4, sim=request.param, randomise=randomise)
 
@@ -194,10 +178,8 @@ def test_gravity_reaches_the_physics(lab):
     lift(lab, gravity=[0.0, 1.0, 1.62 / 9.81, 0.5])
     lab.sim.model("opt.gravity")[3, 0] = 1.0  # m/s²
     lab.sim.step(40)
-    seconds = 40 * lab.task.mjm.opt.timestep
-    speed = (
-        torch.stack([momentum(lab, i) for i in range(4)]) / lab.task.mjm.body_mass.sum() / seconds
-    )
+    seconds, mass = 40 * lab.task.mjm.opt.timestep, lab.task.mjm.body_mass.sum()
+    speed = torch.stack([momentum(lab, i) for i in range(4)]) / mass / seconds
     assert speed[:, 2].tolist() == pytest.approx([0.0, -9.81, -1.62, -4.905], abs=3e-3)
     assert speed[:, 0].tolist() == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=3e-3)
 
@@ -211,9 +193,8 @@ def test_a_force_gives_momentum_and_mass_takes_speed(lab):
     lab.sim.force[:2, 0] = 50.0
     lab.sim.step(20)
     given = 50.0 * 20 * lab.task.mjm.opt.timestep
-    assert [momentum(lab, i)[0].item() for i in range(3)] == pytest.approx(
-        [given, given, 0.0], rel=1e-3, abs=1e-4
-    )
+    got = [momentum(lab, i)[0].item() for i in range(3)]
+    assert got == pytest.approx([given, given, 0.0], rel=1e-3, abs=1e-4)
     moved = lab.sim.qpos[:, 0] - lab.task.rest[0]
     assert 0 < moved[1] < 0.9 * moved[0] and abs(moved[2]) < 1e-6
     lab.sim.reset(torch.arange(4) == 1, lab.sim.qpos, lab.sim.qvel)
@@ -223,12 +204,8 @@ def test_a_force_gives_momentum_and_mass_takes_speed(lab):
 def test_servos_feel_their_gains(lab):
     """Twice the stiffness is twice the torque of a position error, and the strength bounds it;
     damping resists a speed."""
-    lift(
-        lab,
-        actuator_gainprm=[1.0, 2.0, 2.0],
-        actuator_biasprm=[1.0, 2.0, 2.0],
-        actuator_forcerange=[1.0, 1.0, 0.1],
-    )
+    gain = [1.0, 2.0, 2.0]
+    lift(lab, actuator_gainprm=gain, actuator_biasprm=gain, actuator_forcerange=[1.0, 1.0, 0.1])
     lab.sim.ctrl[:, 0] += 0.1
     lab.sim.step(1)
     torque = lab.current_state().FL_abduction_torque[:, 0].tolist()
@@ -238,13 +215,8 @@ def test_servos_feel_their_gains(lab):
 
 def test_joints_feel_their_constants(lab):
     """More rotor inertia, damping or dry friction: less speed of a joint under the same command."""
-    lift(
-        lab,
-        gravity=[0.0] * 4,
-        dof_armature=[1, 4, 1, 1],
-        dof_damping=[1, 1, 4, 1],
-        dof_frictionloss=[1, 1, 1, 4],
-    )
+    more = dict(dof_armature=[1, 4, 1, 1], dof_damping=[1, 1, 4, 1], dof_frictionloss=[1, 1, 1, 4])
+    lift(lab, gravity=[0.0] * 4, **more)
     lab.sim.ctrl[:, 2] += 0.05
     lab.sim.step(10)
     speed = lab.sim.qvel[:, 8].abs()
@@ -303,20 +275,15 @@ def test_encoders_and_biases():
     env.update_observations()
     offset, own, task = env.memory["encoder"], env.memory["sensor_bias"], env.task
     for _ in range(12):
-        action, before = (
-            torch.randn(8, 12, generator=torch.Generator().manual_seed(0)),
-            offset.clone(),
-        )
-        s = env.current_state()
+        action = torch.randn(8, 12, generator=torch.Generator().manual_seed(0))
+        before, s = offset.clone(), env.current_state()
         want = env.task.control(s.with_(action=action, previous=env.action)) - before[:, 7:]
         env.apply_action(action)
         torch.testing.assert_close(env.sim.ctrl.float(), want)
         env.step_physics()
         env.finish_step()
-        obs, critic = (
-            env.observation.actor,
-            env.observation.critic[:, : env.observation.actor.shape[1]],
-        )
+        obs = env.observation.actor
+        critic = env.observation.critic[:, : obs.shape[1]]
         read, biased = {"joints": "joint_pos", "gyro": "gyro"}, own.split([3, 12], dim=1)
         parts = (obs - critic).split(list(env.term_widths.values()), dim=1)
         for name, error in zip(env.term_widths, parts, strict=True):
@@ -369,19 +336,10 @@ def test_state_round_trip_with_everything(sim):
     envs[1].load(envs[0].state())
     for action in plan[8:]:
         a, b, c = (env.step(action[: env.num_envs]) for env in envs)
-        for x, y, z in zip(
-            (*a.observation, *a[1:]),
-            (*b.observation, *b[1:]),
-            (*c.observation, *c[1:]),
-            strict=True,
-        ):
+        for x, y, z in zip(*((*step.observation, *step[1:]) for step in (a, b, c)), strict=True):
             assert torch.equal(x, y) and torch.equal(x, z[:4])
-    assert envs[0].state().keys() >= {
-        "env/memory/encoder",
-        "env/memory/sensor_bias",
-        "env/memory/force_left",
-        "env/success",
-    }
+    names = {f"env/memory/{name}" for name in ("encoder", "sensor_bias", "force_left")}
+    assert envs[0].state().keys() >= names | {"env/success"}
 
 
 def test_an_evaluation_has_no_pushes():
@@ -394,85 +352,37 @@ def test_an_evaluation_has_no_pushes():
 def test_cartpole_has_what_it_can():
     """A task without a free base takes the fields that make sense, encoders of angles it sees as
     cosines included."""
-    names = (
-        "friction",
-        "mass",
-        "inertia",
-        "armature",
-        "damping",
-        "joint_friction",
-        "gravity",
-        "encoder",
-        "start_angle",
-    )
-    # Cartpole has none of its own.
-    none = {
-        "armature": {"how": "set"},
-        "damping": {"how": "set"},
-        "joint_friction": {"how": "set"},
-    }
-    env = make_env(
-        "cartpole", 4, randomise={name: {"kind": "uniform"} | none.get(name, {}) for name in names}
-    )
+    names = ("friction", "mass", "inertia", "gravity", "encoder", "start_angle")
+    randomise = {name: {"kind": "uniform"} for name in names}
+    for name in ("armature", "damping", "joint_friction"):  # cartpole has none of its own
+        randomise[name] = {"kind": "uniform", "how": "set"}
+    env = make_env("cartpole", 4, randomise=randomise)
     env.measurement.amplitudes.zero_()
     env.update_observations()
     angle = env.sim.qpos[:, 1] + env.memory["encoder"][:, 1]
-    torch.testing.assert_close(
-        env.observation.actor[:, 1:3].double(),
-        torch.stack([angle.cos(), angle.sin()], 1),
-        atol=1e-6,
-        rtol=0,
-    )
+    seen, want = env.observation.actor[:, 1:3], torch.stack([angle.cos(), angle.sin()], 1)
+    torch.testing.assert_close(seen.double(), want, atol=1e-6, rtol=0)
     assert env.memory["encoder"].all() and not env.step(torch.zeros(4, 1)).fault.any()
 
 
 @pytest.mark.parametrize(
     "name, entry, says",
     [
-        ("sonar", {}, "task.randomise.sonar: no such field, choose one of friction, mass"),
-        (
-            "mass",
-            {"lo": 1},
-            "task.randomise.mass: unknown key 'lo', choose one of kind, low, high, each, only",
-        ),
-        ("mass", {"kind": "uniform", "low": 2.0}, "task.randomise.mass: low=2.0 is above high=1.1"),
-        (
-            "friction",
-            {"kind": "log_uniform", "low": 0.0},
-            "task.randomise.friction.low=0.0: a log_uniform draw needs",
-        ),
-        ("kp", {"kind": "normal", "low": 0.0}, "task.randomise.kp.low=0.0: expected more than 0"),
-        (
-            "push",
-            {"kind": "uniform", "every": 0},
-            "task.randomise.push.every=0: expected more than 0 s",
-        ),
-        (
-            "force",
-            {"kind": "uniform", "hold": [0.5, 0.1]},
-            "task.randomise.force.hold=[0.5, 0.1]: expected",
-        ),
-        (
-            "mass",
-            {"kind": "uniform", "only": "trunk"},
-            "task.randomise.mass.only=trunk: expected a list of names",
-        ),
-        (
-            "kp",
-            {"kind": "uniform", "only": ["x"]},
-            "task.randomise.kp.only: no actuator 'x', choose of FL_abduction",
-        ),
-        (
-            "bias",
-            {"sonar": {"kind": "uniform", "low": 0.0, "high": 1.0}},
-            "task.randomise.bias.sonar: no such reading, choose one of gyro, up",
-        ),
+        ("sonar", {}, ": no such field, choose one of friction, mass"),
+        ("mass", {"lo": 1}, ": unknown key 'lo', choose one of kind, low, high, each, only"),
+        ("mass", {"low": 2.0}, ": low=2.0 is above high=1.1"),
+        ("friction", {"kind": "log_uniform", "low": 0.0}, ".low=0.0: a log_uniform draw needs"),
+        ("kp", {"kind": "normal", "low": 0.0}, ".low=0.0: expected more than 0"),
+        ("push", {"every": 0}, ".every=0: expected more than 0 s"),
+        ("force", {"hold": [0.5, 0.1]}, ".hold=[0.5, 0.1]: expected"),
+        ("mass", {"only": "trunk"}, ".only=trunk: expected a list of names"),
+        ("kp", {"only": ["x"]}, ".only: no actuator 'x', choose of FL_abduction"),
     ],
 )
 def test_nonsense_gets_a_line(name, entry, says):
     """A wrong entry is a ValueError that names it and what there is."""
-    with pytest.raises(ValueError, match=re.escape(says)):
-        make_env(num_envs=2, randomise={name: entry})
+    with pytest.raises(ValueError, match=re.escape(f"task.randomise.{name}{says}")):
+        make_env(num_envs=2, randomise={name: {"kind": "uniform"} | entry})
 
 
 @pytest.mark.parametrize(
@@ -491,6 +401,13 @@ def test_what_cartpole_lacks(name, says):
         make_env("cartpole", 2, randomise={name: {"kind": "uniform"}})
 
 
+def test_a_bias_of_no_reading_gets_a_line():
+    """So is the bias of something that the task does not read."""
+    with pytest.raises(ValueError, match=r"bias\.sonar: no such reading, choose one of gyro, up"):
+        bias = {"sonar": {"kind": "uniform", "low": 0.0, "high": 1.0}}
+        make_env(num_envs=2, randomise={"bias": bias})
+
+
 # -- where it is written ---------------------------------------------------------------------------
 
 
@@ -498,9 +415,7 @@ def test_the_yaml_lists_every_field():
     """conf/config.yaml has each field, off and with all of its keys, in the order of the table."""
     section = compose.build_base("config", ("task=cartpole",))["task"]["randomise"]
     assert section.keys() == {*FIELDS, "bias"}
-    listed = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "config.yaml"))["task"][
-        "randomise"
-    ]
+    listed = read("config")["task"]["randomise"]
     assert listed.pop("bias") == {} and list(listed) == list(FIELDS)
     for name, entry in listed.items():
         assert entry["kind"] == "off" and tuple(entry) == FIELDS[name].keys
@@ -509,6 +424,5 @@ def test_the_yaml_lists_every_field():
 def test_the_docs_list_every_field():
     """docs/randomisation.md has the table of the code."""
     table = (ROOT / "docs" / "randomisation.md").read_text().partition("| field |")[2]
-    assert [line for line in table.splitlines() if line.startswith("| `")] == table_rows(
-        read("config")["task"]["randomise"]
-    )
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    assert rows == table_rows(read("config")["task"]["randomise"])

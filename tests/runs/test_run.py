@@ -14,7 +14,7 @@ from gpusim_rl.core.provenance import record, versions
 from gpusim_rl.runs.checkpoints import KEEP, load
 from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.training.progress import Stopwatch
-from tests.worlds import make_env, make_ppo
+from tests.worlds import differing, make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
 
@@ -33,18 +33,11 @@ def state() -> dict[str, torch.Tensor]:
 def test_create(run):
     """A new run has its configuration as plain data, the versions, room for checkpoints, and
     nothing else."""
-    assert sorted(p.name for p in run.path.iterdir()) == [
-        ".lock",
-        "checkpoints",
-        "config.yaml",
-        "versions.json",
-    ]
+    files = {".lock", "checkpoints", "config.yaml", "versions.json"}
+    assert {p.name for p in run.path.iterdir()} == files
     assert Run.open(run.path).config == CONFIG
     assert json.loads((run.path / "versions.json").read_text()) == record()
-    assert (
-        versions()["torch"] == torch.__version__.split("+")[0]
-        or versions()["torch"] == torch.__version__
-    )
+    assert versions()["torch"] in (torch.__version__, torch.__version__.split("+")[0])
 
 
 def test_create_leaves_what_is_there(run, tmp_path):
@@ -97,24 +90,16 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 def test_checkpoints(run):
     """A checkpoint comes back bit by bit with its note, the last three stay, and the last is the
     one of the most iterations."""
-    state = {
-        "a/b": torch.randn(3, 2),
-        "n": torch.tensor(2**40),
-        "mask": torch.tensor([True, False]),
-        "x": torch.zeros(0),
-    }
-    state["view"] = torch.randn(4, 6)[:, ::2]
+    state = {"a/b": torch.randn(3, 2), "n": torch.tensor(2**40), "x": torch.zeros(0)}
+    state |= {"mask": torch.tensor([True, False]), "view": torch.randn(4, 6)[:, ::2]}
     for i in (1, 20, 300, 4000):
         run.checkpoints.save(i, state | {"i": torch.tensor(i)}, {"task": "quadruped"})
-    names = sorted(p.name for p in run.checkpoints.path.iterdir())
-    assert KEEP == 3 and names == [
-        *(f"{i:06d}.safetensors" for i in (20, 300, 4000)),
-        "manifest.json",
-    ]
+    files = {"manifest.json", *(f"{i:06d}.safetensors" for i in (20, 300, 4000))}
+    assert KEEP == 3 and {p.name for p in run.checkpoints.path.iterdir()} == files
     tensors, note = load(run.checkpoints.latest())
     assert note == {"iteration": "4000", "task": "quadruped"} and int(tensors.pop("i")) == 4000
-    assert tensors.keys() == state.keys()
-    assert all(torch.equal(tensors[k], v) and tensors[k].dtype == v.dtype for k, v in state.items())
+    assert differing(tensors, state) == []
+    assert all(tensors[name].dtype == x.dtype for name, x in state.items())
 
 
 def test_more_than_a_million_iterations(run):
@@ -147,15 +132,12 @@ def test_a_checkpoint_fits_or_changes_nothing(run):
     ppo = make_ppo(make_env("quadruped", 8))
     ppo.iteration()
     state, _ = load(run.checkpoints.save(1, ppo.state(), {}))
-    assert (
-        all(torch.equal(state[k], v) for k, v in ppo.state().items())
-        and state.keys() == ppo.state().keys()
-    )
-    state["env/time"] = state["env/time"][:4]
     before = ppo.state()
+    assert differing(state, before) == []
+    state["env/time"] = state["env/time"][:4]
     with pytest.raises(ValueError, match="the file does not fit this run: 'env/time'"):
         ppo.load(state, "the file")
-    assert all(torch.equal(before[k], v) for k, v in ppo.state().items())
+    assert differing(ppo.state(), before) == []
 
 
 def test_rows(run):

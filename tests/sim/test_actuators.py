@@ -27,7 +27,16 @@ from gpusim_rl.sim.native import Native
 from gpusim_rl.training import trainer
 from tests.command_lines import EXPORTED, TINY
 from tests.guard import HostRead, guard
-from tests.worlds import SIMS, make_actuator, make_env, make_ppo, make_task, sim_options
+from tests.worlds import (
+    SIMS,
+    check_words,
+    make_actuator,
+    make_env,
+    make_ppo,
+    make_sim_of,
+    make_task,
+    sim_options,
+)
 
 HINGE = """
 <mujoco>
@@ -54,13 +63,9 @@ def elsewhere(tmp_path, monkeypatch):
 def net(tmp_path_factory) -> Net:
     """A small network of random weights."""
     draw = torch.Generator().manual_seed(0)
-    return Net(
-        INPUTS,
-        [
-            (torch.randn(m, n, generator=draw) / n**0.5, torch.zeros(m))
-            for n, m in ((6, 8), (8, 8), (8, 1))
-        ],
-    )
+    sizes = ((6, 8), (8, 8), (8, 1))
+    layers = [(torch.randn(m, n, generator=draw) / n**0.5, torch.zeros(m)) for n, m in sizes]
+    return Net(INPUTS, layers)
 
 
 @pytest.fixture(scope="module")
@@ -73,31 +78,20 @@ def file(tmp_path_factory, net) -> str:
 
 def of(kind: str, file: str, **settings) -> Actuator:
     """An actuator of each kind."""
-    return make_actuator(
-        kind=kind, **{"dc": {"no_load": 20.0}, "net": {"file": file}}.get(kind, {}), **settings
-    )
+    own = {"dc": {"no_load": 20.0}, "net": {"file": file}}.get(kind, {})
+    return make_actuator(kind=kind, **own, **settings)
 
 
 def hinge(name: str, num_envs: int, actuator: Actuator, substeps: int = 1, text: str = HINGE):
     """Worlds of one hinge, its torque [N m] as their only sensor."""
-    return make_actuated(
-        name,
-        mujoco.MjModel.from_xml_string(text),
-        num_envs,
-        actuator=actuator,
-        substeps=substeps,
-        device="cpu",
-        **sim_options(name),
-    )
+    model, about = mujoco.MjModel.from_xml_string(text), sim_options(name) | {"device": "cpu"}
+    return make_actuated(name, model, num_envs, actuator=actuator, substeps=substeps, **about)
 
 
 def place(sim, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
     """Restart every world of a hinge at angles and speeds (B,)."""
-    sim.reset(
-        torch.ones(len(qpos), dtype=torch.bool),
-        qpos[:, None].to(sim.qpos),
-        qvel[:, None].to(sim.qvel),
-    )
+    every = torch.ones(len(qpos), dtype=torch.bool)
+    sim.reset(every, qpos[:, None].to(sim.qpos), qvel[:, None].to(sim.qvel))
 
 
 # -- closed forms ----------------------------------------------------------------------------------
@@ -110,11 +104,8 @@ def test_torque_speed_curve(name):
     speed = torch.linspace(-30, 30, 121)
     sim = hinge(name, 242, make_actuator(kind="dc", stall=16.0, no_load=20.0))
     sim.model("strength")[121:] = 0.5
-    place(sim, torch.zeros(242), speed.repeat(2))
     for sign in (1, -1):
-        sim.reset(
-            torch.ones(242, dtype=torch.bool), 0 * sim.qpos, speed.repeat(2)[:, None].to(sim.qvel)
-        )
+        place(sim, torch.zeros(242), speed.repeat(2))
         sim.ctrl.fill_(10.0 * sign)
         sim.step(1)
         torque = sim.sensordata[:, 0].double().numpy().reshape(2, 121)
@@ -129,9 +120,8 @@ def test_pd_is_the_servo(name):
     """From one state the PD law and MuJoCo's position servo give the same torques, at their limits
     too."""
     draw = torch.Generator().manual_seed(0)
-    qpos, qvel, target = (
-        torch.randn(3, 64, generator=draw) * torch.tensor([[0.3], [5.0], [0.3]])
-    ).unbind()
+    scales = torch.tensor([[0.3], [5.0], [0.3]])
+    qpos, qvel, target = (torch.randn(3, 64, generator=draw) * scales).unbind()
     torques = []
     for kind in ("position", "pd"):
         sim = hinge(name, 64, make_actuator(kind=kind))
@@ -171,9 +161,8 @@ def test_net_sees_its_past(net, file):
         speeds.append(sim.qvel[:, 0].float())
         sim.step(1)
         e, v = (torch.stack([past[-1], past[-3], past[-5]], -1) for past in (errors, speeds))
-        torch.testing.assert_close(
-            sim.sensordata[:, 0].float(), net(e, v).clamp(-12, 12), atol=1e-4, rtol=1e-4
-        )
+        torque = sim.sensordata[:, 0].float()
+        torch.testing.assert_close(torque, net(e, v).clamp(-12, 12), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", SIMS)
@@ -194,9 +183,8 @@ def test_delay_is_exact(name, kind, file):
         for k in range(4):
             prompt.ctrl.copy_(due[4 * i + k])
             prompt.step(1)
-        assert torch.equal(late.qpos, prompt.qpos) and torch.equal(
-            late.sensordata, prompt.sensordata
-        )
+        assert torch.equal(late.qpos, prompt.qpos)
+        assert torch.equal(late.sensordata, prompt.sensordata)
 
 
 def test_friction():
@@ -218,9 +206,8 @@ def test_the_default_is_free():
     task = make_task()
     assert task.actuator.plant(task.mjm) is task.mjm and type(make_env(num_envs=2).sim) is Native
     other = make_task(actuator=make_actuator(kind="dc", no_load=20.0))
-    assert (
-        other.mjm.actuator_gainprm == task.mjm.actuator_gainprm
-    ).all() and other.mjcf_text() == task.mjcf_text()
+    assert (other.mjm.actuator_gainprm == task.mjm.actuator_gainprm).all()
+    assert other.mjcf_text() == task.mjcf_text()
     assert describe_targets(other)["kp"] == [40.0] * 12
     assert other.evaluation().actuator == other.actuator
 
@@ -295,9 +282,8 @@ def test_resume_is_exact(kind, file):
     twin.load(state)
     for action in plan[3:]:
         one, other = env.step(action), twin.step(action)
-        assert torch.equal(one.observation.critic, other.observation.critic) and torch.equal(
-            one.reward, other.reward
-        )
+        assert torch.equal(one.observation.critic, other.observation.critic)
+        assert torch.equal(one.reward, other.reward)
     assert any(name.startswith("sim/actuator/targets") for name in state)
 
 
@@ -337,14 +323,10 @@ def test_a_failure_is_stepped_again(kind, file, tmp_path):
     cfg["robot"]["actuator"] |= kinds | {"no_load": 20.0 if kind == "dc" else None}
     note = json.dumps(about | {key: cfg[key] for key in ("task", "robot")})
     for spoilt in (False, True):
-        tensors = {
-            k: (v + 0.1 if spoilt and k == "memory/targets" else v)
-            for k, v in worst.tensors.items()
-        }
-        (tmp_path / "repro.safetensors").write_bytes(
-            to_bytes(tensors, metadata={"gpusim_rl": note})
-        )
-        again = FailureReplay(tmp_path / "repro.safetensors")
+        tensors, path = dict(worst.tensors), tmp_path / "repro.safetensors"
+        tensors["memory/targets"] = tensors["memory/targets"] + 0.1 * spoilt
+        path.write_bytes(to_bytes(tensors, metadata={"gpusim_rl": note}))
+        again = FailureReplay(path)
         assert len(list(again.steps())) == env.task.substeps + 3
         off = (again.sim.qpos[0] - ends[0][worst.world]).abs().max()
         assert off > 1e-4 if spoilt else off < 1e-5  # but for the solver's warm start
@@ -393,16 +375,7 @@ def test_models_that_do_not_fit(old, new, kind, says, file):
     with pytest.raises(ValueError, match="has 2 numbers: expected 1, 3 or 12"):
         make_env(num_envs=1, actuator=make_actuator(friction=[1.0, 2.0]))
     with pytest.raises(ValueError, match="conditional"):
-        task = make_task(actuator=make_actuator(lag=1))
-        make_actuated(
-            "warp",
-            task.mjm,
-            1,
-            actuator=task.actuator,
-            substeps=4,
-            device="cpu",
-            **sim_options("warp") | {"conditional": True},
-        )
+        make_sim_of(make_task(actuator=make_actuator(lag=1)), 1, "warp", conditional=True)
 
 
 def net_tensors(net: Net) -> dict[str, torch.Tensor]:
@@ -477,11 +450,8 @@ def test_hostile_files(net, tmp_path):
         load(tmp_path / "none")
     net.save(path)
     again = load(path)
-    assert again.inputs == net.inputs and all(
-        torch.equal(a, b)
-        for one, two in zip(again.layers, net.layers, strict=True)
-        for a, b in zip(one, two, strict=True)
-    )
+    assert again.inputs == net.inputs and net_tensors(again).keys() == good.keys()
+    assert all(torch.equal(x, good[name]) for name, x in net_tensors(again).items())
 
 
 def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
@@ -489,23 +459,18 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     no other."""
     shutil.copy(file, "mine.safetensors")
     words = ["task=quadruped", *TINY, EXPORTED, "log=none", "iterations=1", "run_dir=run"]
-    words += [
-        "auto_resume=true",
-        "robot.actuator.kind=net",
-        "robot.actuator.file=mine.safetensors",
-        "robot.actuator.lag=1",
-    ]
-    train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+    words += ["auto_resume=true", "robot.actuator.kind=net", "robot.actuator.lag=1"]
+    words += ["robot.actuator.file=mine.safetensors"]
+    train.train_or_exit(check_words(*words))
     run = Run.open(Path("run"))
     assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
     assert Policy("run/policy.onnx").about["actuator"]["lag"] == 1
     # The same line again: it continues.
-    settled = resume.check_training(compose.compose_plain("config", words), words)
+    settled = check_words(*words)
     assert settled.resume == "run"
     assert Path(str(settled.robot.actuator.file)) == Path("run/model/actuator.safetensors")
     Path("mine.safetensors").unlink()
-    resumed = ["resume=run", "iterations=2"]
-    cfg = resume.check_training(compose.compose_plain("config", resumed), resumed)
+    cfg = check_words("resume=run", "iterations=2")
     ppo = make_iteration_of(cfg)
     trainer.open_run(cfg, ppo)
     ppo.iteration()

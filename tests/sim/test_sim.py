@@ -3,8 +3,7 @@ poisoned worlds."""
 
 import copy
 import functools
-import os
-import subprocess
+import itertools
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +19,9 @@ from gpusim_rl.sim.factory import choose
 from gpusim_rl.sim.native import ISLAND, WARMSTART, Native, fast
 from gpusim_rl.sim.warp import Warp
 from gpusim_rl.sim.warp_model import STATE
+from tests.command_lines import run_python
 from tests.guard import guard
-from tests.worlds import ROOT, copies, make_sim
+from tests.worlds import ROOT, copies, differing, make_sim
 
 # A box with one leg on the floor: contacts, a joint limit, dry friction, an actuator with memory, a
 # mocap body, and sensors of all three stages. The solver converges, so that float32 and float64
@@ -122,16 +122,14 @@ def starts(seed: int, num_envs: int) -> tuple[torch.Tensor, torch.Tensor]:
     qpos[:, 7] = rng.uniform(-0.5, 0.5, WORLDS)
     qvel = rng.normal(0, 1, (WORLDS, hopper().nv))
     # float32 values, so that every backend starts from the same state
-    return torch.tensor(qpos[:num_envs], dtype=torch.float32), torch.tensor(
-        qvel[:num_envs], dtype=torch.float32
-    )
+    pos, vel = (torch.tensor(x[:num_envs], dtype=torch.float32) for x in (qpos, qvel))
+    return pos, vel
 
 
 def control(step: int, num_envs: int) -> torch.Tensor:
     """Targets (B, 1) rad for one control step; row i is the same for every B."""
-    return torch.tensor(
-        np.random.default_rng(step).uniform(-1, 1, (WORLDS, 1))[:num_envs], dtype=torch.float32
-    )
+    targets = np.random.default_rng(step).uniform(-1, 1, (WORLDS, 1))
+    return torch.tensor(targets[:num_envs], dtype=torch.float32)
 
 
 def every(num_envs: int, n: int = 1) -> torch.Tensor:
@@ -142,13 +140,13 @@ def every(num_envs: int, n: int = 1) -> torch.Tensor:
 def build(backend: str, num_envs: int, **options):
     """A Sim of hoppers; one of MJX always has the same fields, because it compiles for 20 s for
     each set of them."""
-    return make_sim(
-        backend,
-        hopper(),
-        num_envs,
-        device="cpu",
-        **({"fields": FIELDS} if backend == "mjx" else {}) | options,
-    )
+    fields = {"fields": FIELDS} if backend == "mjx" else {}
+    return make_sim(backend, hopper(), num_envs, **fields | options)
+
+
+def addresses(sim) -> list[int]:
+    """Where its state lies."""
+    return [x.data_ptr() for x in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata)]
 
 
 def started(backend: str, num_envs: int, **options):
@@ -185,9 +183,8 @@ def test_step_is_mj_step(backend):
             mujoco.mj_step(model, data, 2)
             expected = torch.tensor(np.concatenate([data.qpos, data.qvel, data.sensordata]))
             # accelerations are of the order of 100 m/s² at an impact
-            worst = max(
-                worst, ((seen[step, i] - expected).abs() / (1 + expected.abs())).max().item()
-            )
+            off = (seen[step, i] - expected).abs() / (1 + expected.abs())
+            worst = max(worst, off.max().item())
     print(f"{backend}: worst relative difference {worst:.1e}")
     assert worst <= tolerance
 
@@ -257,7 +254,7 @@ def test_an_empty_mask_changes_nothing(backend):
     run(sim, 0, 3)
     before = copies(sim.tensors())
     sim.reset(torch.zeros(8, dtype=torch.bool), *starts(7, 8))
-    assert all(torch.equal(value, before[name]) for name, value in copies(sim.tensors()).items())
+    assert differing(copies(sim.tensors()), before) == []
 
 
 def test_a_world_does_not_see_its_neighbors(backend):
@@ -284,13 +281,11 @@ def test_load_continues_exactly(backend):
     new = build(backend, 8, fields=FIELDS)
     for tensor in (new.qpos, new.qvel, new.sensordata):
         tensor.fill_(torch.nan)
-    addresses = [tensor.data_ptr() for tensor in (new.qpos, new.qvel, new.ctrl, new.sensordata)]
+    places = addresses(new)
     new.load(saved)
     assert torch.equal(new.sensordata, saved["sensordata"])
     assert torch.equal(run(new, 10, 20), expected)
-    assert addresses == [
-        tensor.data_ptr() for tensor in (new.qpos, new.qvel, new.ctrl, new.sensordata)
-    ]
+    assert addresses(new) == places
 
 
 def test_mass_per_world(backend):
@@ -302,11 +297,8 @@ def test_mass_per_world(backend):
     scales = np.linspace(0.5, 2.0, 8)
     sim.model("body_mass").mul_(torch.tensor(scales, dtype=sim.qpos.dtype)[:, None])
     sim.refresh()
-    assert all(
-        torch.equal(v, before[name])
-        for name, v in copies(sim.tensors()).items()
-        if not name.startswith("model/")
-    )
+    changed = differing(copies(sim.tensors()), before)
+    assert changed and all(name.startswith("model/") for name in changed)
     sim.reset(every(8), *starts(1, 8))
     seen = run(sim, 0, 10).double()
     for i, (qpos, qvel) in enumerate(zip(*starts(1, 8), strict=True)):
@@ -333,9 +325,7 @@ def test_poisoned_worlds_stay_alone(backend):
     masked reset heals."""
     sim, clean = started(backend, 16), started(backend, 16)
     run(sim, 0, 5), run(clean, 0, 5)
-    poisons = [
-        (field, value) for field in ("qpos", "qvel") for value in (torch.nan, torch.inf, 1e10)
-    ]
+    poisons = itertools.product(("qpos", "qvel"), (torch.nan, torch.inf, 1e10))
     for i, (field, value) in enumerate(poisons):
         getattr(sim, field)[2 * i + 1] = value
     bad = (torch.arange(16) % 2 == 1) & (torch.arange(16) < 12)
@@ -416,16 +406,14 @@ def test_warp_never_reads_on_the_host():
     kernels included."""
     sim = started("warp", 8)
     qpos, qvel = starts(1, 8)
-    addresses = [x.data_ptr() for x in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())]
+    places = [*addresses(sim), sim.fault().data_ptr()]
     with guard() as switch:
         for _ in range(6):
             sim.step(2)
             sim.reset(every(8, 3) | sim.fault(), qpos, qvel)
             copies(sim.tensors())
     assert switch.seen > 100 and sim._advance.graph and sim._sense.graph
-    assert addresses == [
-        x.data_ptr() for x in (sim.qpos, sim.qvel, sim.ctrl, sim.sensordata, sim.fault())
-    ]
+    assert places == [*addresses(sim), sim.fault().data_ptr()]
 
 
 def test_choices_are_explained():
@@ -514,14 +502,18 @@ def control_step(
 CONVERGED = {"iterations": 100, "ls_iterations": 50}
 
 
+def largest_differences(states: dict[str, torch.Tensor], backend: str) -> tuple[float, float]:
+    """Of qpos and qvel after a control step with a converged solver, from those of MuJoCo C."""
+    ours, theirs = (control_step(name, states, **CONVERGED) for name in (backend, "native"))
+    dq, dv = ((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+    return dq, dv
+
+
 def test_warp_is_mujoco_on_the_quadruped():
     """With a converged solver 100 states in contact move alike: 1e-5 m or rad, 1e-3 m/s or rad/s
     per control step."""
     states = standing(100)
-    (qpos, qvel), (other_qpos, other_qvel) = (
-        control_step(b, states, **CONVERGED) for b in ("native", "warp")
-    )
-    dq, dv = (qpos - other_qpos).abs().max().item(), (qvel - other_qvel).abs().max().item()
+    dq, dv = largest_differences(states, "warp")
     print(f"warp against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
     assert dq <= 1e-5 and dv <= 1e-3
 
@@ -535,19 +527,9 @@ def test_mjx_in_float64_is_mujoco():
     """
     program = """
 import tests.sim.test_sim as t
-states = t.unsaturated(t.standing(130), 100)
-(q, v), (other_q, other_v) = (t.control_step(b, states, **t.CONVERGED) for b in ("native", "mjx"))
-print((q - other_q).abs().max().item(), (v - other_v).abs().max().item())
+print(*t.largest_differences(t.unsaturated(t.standing(130), 100), "mjx"))
 """
-    env = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=env,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(program, JAX_ENABLE_X64="1", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     dq, dv = map(float, done.stdout.split())
     print(f"mjx in float64 against native, converged: max |Δqpos| {dq:.1e}, max |Δqvel| {dv:.1e}")
@@ -561,7 +543,6 @@ def test_training_solver_is_close_to_converged(backend):
     states = standing(512)
     expected, _ = control_step("native", states, **CONVERGED)
     off = (control_step(backend, states)[0] - expected).abs().amax(1)
-    print(
-        f"{backend}, training solver: {(off > 1e-3).double().mean():.2%} off, worst {off.max():.1e}"
-    )
-    assert (off > 1e-3).double().mean() <= 0.01
+    share = (off > 1e-3).double().mean()
+    print(f"{backend}, training solver: {share:.2%} off, worst {off.max():.1e}")
+    assert share <= 0.01

@@ -6,7 +6,6 @@ import mujoco
 import pytest
 import torch
 
-from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import reward_terms
 from gpusim_rl.tasks.common.goal_scores import hover_scores
@@ -104,15 +103,6 @@ def test_each_rotor_turns_it_as_a_quadrotor_turns():
     assert roll > 0 and not pitch and not yaw
     roll, pitch, yaw = turned(1, -1, -1, 1)
     assert yaw > 0 and not roll and not pitch
-
-
-def test_mirror():
-    """Left and right rotors change places, and what points left points right."""
-    flips = derive_flips(make_task("drone"))
-    assert flips["action"].order == (1, 0, 3, 2) and flips["action"].signs == (1, 1, 1, 1)
-    for term in ("up", "velocity", "goal", "drift"):
-        assert tuple(flips[term]) == ((0, 1, 2), (1, -1, 1)), term
-    assert tuple(flips["gyro"]) == ((0, 1, 2), (-1, 1, -1))
 
 
 def test_the_drift_is_a_leaky_integral():

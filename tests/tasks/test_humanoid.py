@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.state import State
 from gpusim_rl.tasks.common.scores import walking_scores
 from tests.worlds import make_env, make_task
@@ -98,15 +97,6 @@ def test_a_unit_of_action_is_a_share_of_the_torque(task):
     """One unit of action moves the target by reach · τ_max / kp: of the hips 0.25 · 88 / 40.3."""
     assert task.joint_scales[0].item() == pytest.approx(0.25 * 88 / 40.3, rel=1e-5)
     assert task.joint_scales[3].item() == pytest.approx(0.25 * 139 / 99.1, rel=1e-5)
-
-
-def test_left_and_right(task):
-    """The legs change sides; joints about x and z change their sign, and the clock is half a turn
-    on."""
-    flips = derive_flips(task)
-    assert flips["joints"].order == (*range(6, 12), *range(6))
-    assert flips["joints"].signs == (1, -1, -1, 1, 1, -1) * 2
-    assert flips["clock"].signs == (-1, -1)
 
 
 def test_gains_follow_the_rotors(task):

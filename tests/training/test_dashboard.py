@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gpusim_rl.core.waiting import clock
 from gpusim_rl.training.dashboard import Dashboard
+from tests.command_lines import run_python
 from tests.worlds import ROOT
 
 ROW = {
@@ -46,21 +47,13 @@ with Dashboard("quadruped · 16 worlds · [/red]/a[0]", 4) as table:
 
 def test_lines_without_a_terminal():
     """Through a pipe each row is one line of plain text, with nothing that moves a cursor."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python(PROGRAM)
     lines = done.stdout.splitlines()
-    assert (
-        "\x1b" not in done.stdout
-        and done.stderr == ""
-        and lines[0] == "run: [bold]/a[0]/b"
-        and len(lines) == 4
-    )
+    assert (done.returncode, done.stderr, len(lines)) == (0, "", 4)
+    assert "\x1b" not in done.stdout and lines[0] == "run: [bold]/a[0]/b"
     assert lines[3].startswith("bound by simulation") and ": physics takes 60% of" in lines[3]
-    assert (
-        lines[1]
-        == "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
-    )
+    row = "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
+    assert lines[1] == row
 
 
 def test_lines_are_seconds_apart(capsys):
@@ -95,17 +88,8 @@ def test_table_in_a_terminal():
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     # The cursor is hidden, and shown again.
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-    for part in (
-        "quadruped · 16 worlds · [/red]/a[0]",
-        "4 / 4",
-        "1.50 M",
-        "23,456",
-        "velocity",
-        "+0.750",
-        "-0.010",
-        "yaw_error",
-        "bound by simulation",
-    ):
+    parts = ("quadruped · 16 worlds · [/red]/a[0]", "4 / 4", "1.50 M", "23,456", "velocity")
+    for part in (*parts, "+0.750", "-0.010", "yaw_error", "bound by simulation"):
         assert part in plain, plain
 
 
@@ -120,9 +104,7 @@ def test_table_fits_a_screen():
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("\n") <= 24 and max(map(len, text.splitlines())) <= 100
     assert [line.split()[0] for line in text.splitlines()[3:6]] == ["iteration", "steps", "steps/s"]
-    assert (
-        "1:05, 1:01 left" in text and "term_9" in text and "+9.000" in text and "at the end" in text
-    )
+    assert all(part in text for part in ("1:05, 1:01 left", "term_9", "+9.000", "at the end"))
 
 
 def test_success_stays_on_the_board(capsys):

@@ -63,6 +63,11 @@ def films(tmp_path):
     films.stop()
 
 
+def starts(lines: list[str]) -> list[str]:
+    """What lines say before their reason."""
+    return [line.split(":")[0] for line in lines]
+
+
 def test_a_film_that_fails_is_one_line(films):
     """It says why, and leaves no copy of the checkpoint."""
     films, lines, folder = films
@@ -133,9 +138,7 @@ def test_the_end_makes_each_film_that_is_left(films):
     films({"iteration": 6.0})
     assert (films.made, films.pending, films.due) == (2, 4, 6)
     films.finish()
-    assert [line.split(":")[0] for line in lines] == [
-        f"no film of iteration {i}" for i in (2, 4, 6)
-    ]
+    assert starts(lines) == [f"no film of iteration {i}" for i in (2, 4, 6)]
     assert not [*folder.iterdir()]
 
 
@@ -153,9 +156,7 @@ def test_films_of_a_training_that_was_killed(films):
     assert [*folder.iterdir()] == [films.copied(4)]
     assert lines == ["no film of iteration 2: its training was killed"]
     again.finish()
-    assert [line.split(":")[0] for line in lines[1:]] == [
-        f"no film of iteration {i}" for i in (4, 6)
-    ]
+    assert starts(lines[1:]) == [f"no film of iteration {i}" for i in (4, 6)]
     (folder / "000006.mp4").touch()
     again = Films(folder.parent, 2, None, lines.append)
     assert again.pending is again.due is None
@@ -183,14 +184,12 @@ def test_no_film_ends_a_training(films):
     folder.touch()
     for i in range(2, 6):
         films({"iteration": float(i)})
-    assert [line.split(":")[0] for line in lines] == ["a film is not made"] * 2
+    assert starts(lines) == ["a film is not made"] * 2
     folder.unlink()
     (folder / ".000006.mp4.x").mkdir(parents=True)
     (folder / "000008.safetensors").mkdir()
-    shutil.copy(
-        folder.parent / "checkpoints" / "000006.safetensors",
-        folder.parent / "checkpoints" / "000008.safetensors",
-    )
+    checkpoints = folder.parent / "checkpoints"
+    shutil.copy(checkpoints / "000006.safetensors", checkpoints / "000008.safetensors")
     for i in (6, 8, 9):
         films({"iteration": float(i)})
     films.finish()
@@ -227,13 +226,10 @@ def test_its_process_ends_with_the_training(tmp_path):
     """It is of lowest priority, and does not outlive a training that was killed."""
     child = "from gpusim_rl.commands.film import attend; import os, sys, time; attend({}, True); "
     child += "print(os.getpid(), os.sched_getscheduler(0), flush=True); time.sleep(600)"
-    parent = (
-        "import os, subprocess, sys, time; "
-        f"subprocess.Popen([sys.executable, '-c', {child!r}.format(os.getpid())]); time.sleep(600)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True
-    ) as training:
+    parent = "import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', "
+    parent += f"{child!r}.format(os.getpid())]); time.sleep(600)"
+    line = [sys.executable, "-c", parent]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as training:
         assert training.stdout
         number, scheduler = map(int, training.stdout.readline().split())
         training.kill()

@@ -20,7 +20,7 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.commands import train
-from gpusim_rl.config import compose, resume
+from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.load_task import load_task
@@ -34,22 +34,17 @@ from gpusim_rl.training import loop, memory, trainer
 from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
 from gpusim_rl.training.trainer import Trainer
-from tests.command_lines import EXPORTED, TINY, command, environment, refused, succeed
-from tests.worlds import ROOT, make_env, make_ppo
+from tests.command_lines import EXPORTED, TINY, command, environment, refused, run_python, succeed
+from tests.worlds import ROOT, check_words, make_config, make_env, make_ppo
 
 WORDS = ("task=quadruped", *TINY, "log=none")
-WARP = (
-    "task=quadruped",
-    *(word for word in TINY if not word.startswith("sim")),
-    "log=none",
-    "sim=warp",
-    "graph=off",
-)
+WARP = (*(word for word in WORDS if not word.startswith("sim")), "sim=warp", "graph=off")
+BROKEN = ("algo.learning_rate=1e30", "algo.lr_max=1e30")
 
 
 def configured(*words: str, base: tuple[str, ...] = WORDS) -> Config:
     """The configuration of a tiny training."""
-    return Config.of(compose.compose_plain("config", [*base, *words]))
+    return make_config(*base, *words)
 
 
 @pytest.fixture
@@ -85,6 +80,20 @@ def during(monkeypatch, act, at: int = 3) -> None:
     monkeypatch.setattr(loop.Training, "step", spied)
 
 
+def last_iteration(path: Path | str) -> int:
+    """Iterations of a run's last whole checkpoint."""
+    return int(Run(Path(path)).checkpoints.restore(print)[1]["iteration"])
+
+
+def ends(cfg: Config, capsys) -> tuple[object, str, str]:
+    """Exit code, stdout and stderr of a training that does not end well."""
+    try:  # pytest.raises would keep the run, and its lock
+        train.train_or_exit(cfg)
+    except SystemExit as end:
+        return end.code, *capsys.readouterr()
+    pytest.fail("it ended well")
+
+
 @pytest.mark.parametrize("room", [False, True])
 def test_a_full_disk(disk, monkeypatch, capsys, room):
     """A disk that fills up: one warning, training goes on, and what it can write again later is all
@@ -104,6 +113,7 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
     during(monkeypatch, fill)
     during(monkeypatch, filler.unlink, at=6)
     train.train_or_exit(configured("iterations=8", "save_every=1", f"run_dir={path}"))
+    assert last_iteration(path) == 8
     said = capsys.readouterr().out
     warnings = 0 if room else 1
     assert said.count("cannot be written (No space left on device): training goes on") == warnings
@@ -111,7 +121,6 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
     assert room or said.count("metrics.jsonl cannot be written") == 1
     assert [row["iteration"] for row in Run(path).rows()] == list(range(1, 9))
     checkpoints = Run(path).checkpoints
-    assert checkpoints.restore(print)[1]["iteration"] == "8"
     for checkpoint in checkpoints.saved():
         checkpoints.check(checkpoint, checkpoints.manifest())
     assert not list(path.glob("**/.*.part*"))
@@ -139,25 +148,20 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
         subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
 
     during(monkeypatch, lock)
-    with pytest.raises(SystemExit) as ended:
-        train.train_or_exit(configured("iterations=5", "save_every=1", f"run_dir={path}"))
-    out, err = capsys.readouterr()
-    assert (
-        ended.value.code == 1
-        and err.startswith("error: ")
-        and err.count("\n") == 1
-        and "Read-only" in err
-    )
+    words = ("iterations=5", "save_every=1", f"run_dir={path}")
+    code, out, err = ends(configured(*words), capsys)
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("error: ") and "Read-only" in err
     # Once for the checkpoints, and once for the rows.
     assert out.count("cannot be written (Read-only file system)") == 2
-    assert Run(path).checkpoints.restore(print)[1]["iteration"] == "2"
+    assert last_iteration(path) == 2
 
 
 def test_a_directory_that_vanishes(here, monkeypatch, capsys):
     """A run directory that somebody removes is made again at the next save, and can be resumed."""
     during(monkeypatch, lambda: shutil.rmtree("run"))
     train.train_or_exit(configured("iterations=5", "save_every=2", "run_dir=run", EXPORTED))
-    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "5"
+    assert last_iteration("run") == 5
     assert Run(Path("run")).config["num_envs"] == 16 and Path("run/policy.onnx").exists()
     assert [row["iteration"] for row in Run(Path("run")).rows()][-1] == 5
 
@@ -171,16 +175,11 @@ def test_a_directory_that_becomes_another_run(here, monkeypatch, capsys):
         others.append(Run.create(Path("run"), configured("seed=7").plain))
 
     during(monkeypatch, replaced)
-    with pytest.raises(SystemExit) as ended:
-        train.train_or_exit(configured("iterations=5", "save_every=1", "run_dir=run"))
-    out, err = capsys.readouterr()
-    assert ended.value.code == 1 and err.count("\n") == 1 and "another run is there now" in err
-    assert "another run is there now" in out
-    assert (
-        Run(Path("run")).config["seed"] == 7
-        and not others[0].checkpoints.saved()
-        and not others[0].rows()
-    )
+    code, out, err = ends(configured("iterations=5", "save_every=1", "run_dir=run"), capsys)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "another run is there now" in err and "another run is there now" in out
+    assert Run(Path("run")).config["seed"] == 7
+    assert not others[0].checkpoints.saved() and not others[0].rows()
 
 
 def test_two_processes(here):
@@ -277,14 +276,7 @@ with Signals(print) as signals:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(program)
     assert done.returncode == 130 and done.stderr.startswith("SIGTERM: ")
     before = signal.getsignal(signal.SIGTERM)
     with Signals(print):
@@ -312,16 +304,7 @@ def test_auto_resume_of_a_users_model(here):
     text = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(text)
     (here / "other.xml").write_text(text.replace('mass="0.1"', 'mass="0.2"'))
-    tiny = [word for word in TINY if not word.startswith("task")]
-    words = (
-        "task=cartpole",
-        *tiny,
-        "task.episode=2",
-        "log=none",
-        "auto_resume=true",
-        "run_dir=run",
-        "task.mjcf=mine.xml",
-    )
+    words = ("task=cartpole", *WORDS[1:], "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
     for iterations in (1, 2):
         succeed("train.py", *words, f"iterations={iterations}", cwd=here)
     (here / "mine.xml").unlink()
@@ -331,7 +314,7 @@ def test_auto_resume_of_a_users_model(here):
     )
 
 
-def test_a_late_signal(here, monkeypatch):
+def test_a_late_signal(here, monkeypatch, capsys):
     """A signal that comes after an iteration's saves are decided still leaves a checkpoint of that
     iteration."""
     log = loop.Training.log
@@ -342,46 +325,30 @@ def test_a_late_signal(here, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(loop.Training, "log", late)
-    with pytest.raises(SystemExit) as ended:
-        train.train_or_exit(configured("iterations=50", "save_every=100", "run_dir=run"))
-    assert ended.value.code == 128 + signal.SIGTERM
-    assert Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == str(
-        len(Run(Path("run")).rows())
-    )
+    cfg = configured("iterations=50", "save_every=100", "run_dir=run")
+    assert ends(cfg, capsys)[0] == 128 + signal.SIGTERM
+    assert last_iteration("run") == len(Run(Path("run")).rows())
 
 
 def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
     """A run that gave up gives up again after a restart, at once, instead of beginning to count
     anew."""
-    words = (
-        "algo.learning_rate=1e30",
-        "algo.lr_max=1e30",
-        "rollbacks=1",
-        "iterations=20",
-        "run_dir=run",
+    code, out, err = ends(
+        configured(*BROKEN, "rollbacks=1", "iterations=20", "run_dir=run"), capsys
     )
-    for resumed in (False, True):
-        cfg = configured(*words)
-        if resumed:
-            cfg = resume.check_training(configured("resume=run").plain, ["resume=run"])
-        with pytest.raises(SystemExit) as ended:
-            train.train_or_exit(cfg)
-        assert ended.value.code == 1
-        out, err = capsys.readouterr()
-        assert "after 1 roll-backs" in err and out.count("back to") == (not resumed)
+    assert code == 1 and "after 1 roll-backs" in err and out.count("back to") == 1
+    code, out, err = ends(check_words("resume=run"), capsys)
+    assert code == 1 and "after 1 roll-backs" in err and out.count("back to") == 0
 
 
 def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
-    Trainer(resume.check_training(configured("resume=run").plain, ["resume=run"])).train()
+    Trainer(check_words("resume=run")).train()
     assert Path("run/eval.json").exists()
-    train.train_or_exit(resume.check_training(configured("resume=run").plain, ["resume=run"]))
-    assert (
-        Run(Path("run")).checkpoints.restore(print)[1]["iteration"] == "2"
-        and len(Run(Path("run")).rows()) == 2
-    )
+    train.train_or_exit(check_words("resume=run"))
+    assert last_iteration("run") == len(Run(Path("run")).rows()) == 2
 
 
 def test_a_run_that_goes_on_has_not_ended(here):
@@ -391,8 +358,7 @@ def test_a_run_that_goes_on_has_not_ended(here):
     for file in endings:
         file.write_text("{}")
     for more, stays in ((1, True), (2, False)):
-        words = ["resume=run", f"iterations={more}"]
-        Trainer(resume.check_training(configured(*words).plain, words)).train()
+        Trainer(check_words("resume=run", f"iterations={more}")).train()
         assert [file.exists() for file in endings] == [stays, stays]
 
 
@@ -420,8 +386,7 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
     rows = Run(Path("run")).rows()
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4]
     assert result.iterations == 6
-    more = ["resume=run", "iterations=8"]
-    Trainer(resume.check_training(configured(*more).plain, more)).train()
+    Trainer(check_words("resume=run", "iterations=8")).train()
     rows = Run(Path("run")).rows()
     # Iteration 7 because the return of 6 is higher, 8 because it is a fourth.
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4, 7, 8]
@@ -432,12 +397,9 @@ def test_the_best_checkpoint_stays(here, monkeypatch):
     """With stop_at the checkpoint of the best evaluation outlives the later ones."""
     monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
     scores = iter((0.2, 0.9, 0.4, 0.5, 0.1, 0.3))
-    monkeypatch.setattr(
-        "gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": next(scores, 0.0)}
-    )
-    train.train_or_exit(
-        configured("iterations=6", "stop_at=0.95", "eval_every=1", "save_every=100", "run_dir=run")
-    )
+    monkeypatch.setattr(evaluation, "evaluate", lambda *a, **k: {"success": next(scores, 0.0)})
+    words = ("iterations=6", "stop_at=0.95", "eval_every=1", "save_every=100", "run_dir=run")
+    train.train_or_exit(configured(*words))
     checkpoints = Run(Path("run")).checkpoints
     assert {path.stem for path in checkpoints.saved()} == {"000002", "000004", "000005", "000006"}
     assert checkpoints.manifest()["000002.safetensors"]["success"] == 0.9
@@ -505,11 +467,8 @@ def test_the_failure_is_the_world(tmp_path):
     qpos = env.sim.qpos[11].clone()
     env.step(torch.zeros(16, 12))
     worst = env.worst_step.read(env.worst_step.worst())
-    assert (
-        (worst.world, worst.step) == (11, 4)
-        and "physics" in worst.why
-        and worst.score == float("inf")
-    )
+    assert (worst.world, worst.step, worst.score) == (11, 4, float("inf"))
+    assert "physics" in worst.why
     assert torch.equal(worst.tensors["qpos"], qpos) and worst.tensors["qvel"][4] == 1e9
     assert torch.equal(worst.tensors["model/body_mass"], env.sim.model("body_mass")[11])
 
@@ -534,21 +493,17 @@ def test_capacities_grow(here, monkeypatch, capsys):
     assert "steps went over a capacity, and were left out: going on with sim.njmax=8\n" in out
     grown = Run(Path("run")).config["sim"]["njmax"]
     rows = Run(Path("run")).rows()
-    assert (
-        grown >= 8
-        and rows[0]["overflow"] > 0
-        and [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    )
+    assert grown >= 8 and rows[0]["overflow"] > 0
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert len(alive) >= 2 and not any(alive)
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_a_short_training_that_learned_nothing_fails(here, capsys, iterations):
     """If every iteration was bad, a training that is too short for a roll-back ends with 1, too."""
-    broken = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "algo.num_minibatches=4")
-    with pytest.raises(SystemExit, match="1"):
-        train.train_or_exit(configured(f"iterations={iterations}", "run_dir=run", *broken))
-    assert "error: every iteration was bad: " in capsys.readouterr().err
+    words = (f"iterations={iterations}", "run_dir=run", *BROKEN, "algo.num_minibatches=4")
+    code, _, err = ends(configured(*words), capsys)
+    assert code == 1 and "error: every iteration was bad: " in err
 
 
 def test_threads_are_the_run_s(monkeypatch):
@@ -580,9 +535,8 @@ def test_a_run_keeps_its_threads(here):
     with torch_threads(2):
         train.train_or_exit(configured("iterations=1", "run_dir=run"))
     assert Run(Path("run")).config["threads"] == 2
-    words = ["resume=run", "iterations=2"]
     with torch_threads(1):
-        train.train_or_exit(resume.check_training(compose.compose_plain("config", words), words))
+        train.train_or_exit(check_words("resume=run", "iterations=2"))
     assert Run(Path("run")).config["threads"] == 2
 
 
@@ -605,12 +559,9 @@ def test_evaluations_leave_no_engine(monkeypatch):
 def test_capacities_that_are_fixed(here, capsys):
     """With sim.grow=false the message says what to set, and to what."""
     words = ("num_envs=8", "iterations=1", "run_dir=run", "sim.njmax=4", "sim.grow=false")
-    with pytest.raises(SystemExit, match="1"):  # no step was whole
-        train.train_or_exit(configured(*words, base=WARP))
-    assert (
-        "steps went over a capacity, and were left out: set sim.njmax=8\n"
-        in capsys.readouterr().out
-    )
+    code, out, _ = ends(configured(*words, base=WARP), capsys)
+    assert code == 1  # no step was whole
+    assert "steps went over a capacity, and were left out: set sim.njmax=8\n" in out
 
 
 def test_a_slow_disk_keeps_the_newest(here, monkeypatch):
@@ -662,10 +613,8 @@ def test_verify(here, trained):
     when and what."""
     shutil.copytree(trained, here / "run")
     said = succeed("-m gpusim_rl.verify", "run", cwd=here)
-    assert (
-        said.splitlines()[-1].startswith("iteration 2: all ")
-        and said.count("agree, bit by bit") == 2
-    )
+    assert said.splitlines()[-1].startswith("iteration 2: all ")
+    assert said.count("agree, bit by bit") == 2
     rows = [json.loads(line) for line in (here / "run" / "hashes.jsonl").read_text().splitlines()]
     rows[1]["sha256"]["policy/log_std"] = "0" * 16
     (here / "run" / "hashes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -683,11 +632,7 @@ def test_resume_keeps_deterministic_warp(here):
         train.train_or_exit(
             configured("num_envs=4", f"iterations={iterations}", f"run_dir={run}", base=WARP)
         )
-    train.train_or_exit(
-        resume.check_training(
-            configured("resume=half", "iterations=4").plain, ["resume=half", "iterations=4"]
-        )
-    )
+    train.train_or_exit(check_words("resume=half", "iterations=4"))
     one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
     assert one.keys() == two.keys()

@@ -3,11 +3,12 @@
 import hashlib
 import os
 import re
-import subprocess
 import sys
 import time
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import imageio
 import pytest
@@ -19,7 +20,7 @@ from gpusim_rl.core.metrics import public_name
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import logged_in, sink
-from tests.command_lines import environment
+from tests.command_lines import environment, run_process
 from tests.films import gray_film
 from tests.reports import METRICS
 from tests.wandb_file import read_wandb, records
@@ -40,13 +41,11 @@ def test_logged_in(tmp_path, monkeypatch):
     file = tmp_path / "netrc"
     monkeypatch.setenv("NETRC", str(file))
     assert not logged_in()
-    for machine, is_one in (
-        *(("machine api.wandb.ai", True), ("machine api.forge.coreweave.com", True)),
-        *(("machine github.com", False), ("default", False), ("nonsense", False)),
-    ):
+    hosts = ("machine api.wandb.ai", "machine api.forge.coreweave.com")
+    for machine in (*hosts, "machine github.com", "default", "nonsense"):
         file.write_text(f"{machine} login user password nothing\n")
         file.chmod(0o600)
-        assert logged_in() == is_one, machine
+        assert logged_in() == (machine in hosts), machine
     file.write_text("machine wandb.my.org login user password nothing\n")
     assert not logged_in()
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.my.org")
@@ -99,10 +98,8 @@ def test_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) == {*PUBLIC, "eval/success"}
-    assert [(e.step, e.value) for e in events.Scalars("train/return")] == [
-        (3, pytest.approx(12.345)),
-        (7, 2.5),
-    ]
+    points = [(e.step, e.value) for e in events.Scalars("train/return")]
+    assert points == [(3, pytest.approx(12.345)), (7, 2.5)]
     (picture,) = events.Images("eval/film")
     frames = imageio.mimread(picture.encoded_image_string, format="GIF")
     assert picture.step == 7 and frames[0].shape[:2] == (24, 32) and len(frames) == 12  # of 1.2 s
@@ -164,6 +161,8 @@ def test_wandb_without_its_service_is_off(tmp_path):
     code = f"""
 import os, signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from gpusim_rl.training.metric_writers import sink
 for name in ("a", "b"):
     path = Path({str(tmp_path)!r}, name)
@@ -180,11 +179,15 @@ for name in ("a", "b"):
     to.close()
 print(len(list(Path({str(tmp_path)!r}).glob("b/wandb/offline-run-*/run-*.wandb"))))
 """
-    line = [sys.executable, "-c", code]
-    env = environment(tmp_path / "home")
-    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
+    done = run_process(sys.executable, "-c", code, env=environment(tmp_path / "home"))
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert done.stderr.startswith("W&B is off from now on: ") and done.stderr.count("\n") == 1
+
+
+def wandb_run(folder: Path, **given: Any) -> SimpleNamespace:
+    """What stands in for a run of W&B, online unless it is said otherwise."""
+    own = dict(offline=False, disabled=False, url=None, dir=str(folder))
+    return SimpleNamespace(**own | {"define_metric": lambda *_, **__: None} | given)
 
 
 def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
@@ -196,15 +199,12 @@ def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     settings = wandb.Settings()
 
-    class Online:
-        offline, disabled, url, dir = False, False, "https://wandb.ai/me", str(tmp_path)
-        define_metric = staticmethod(lambda *_, **__: None)
+    def finish(exit_code: int) -> None:
+        settings.update_from_env_vars(dict(os.environ))
+        raise TimeoutError(f"not finished after {settings.finish_timeout} s")
 
-        def finish(self, exit_code: int) -> None:
-            settings.update_from_env_vars(dict(os.environ))
-            raise TimeoutError(f"not finished after {settings.finish_timeout} s")
-
-    monkeypatch.setattr(wandb, "init", lambda **_: Online())
+    online = wandb_run(tmp_path, url="https://wandb.ai/me", finish=finish)
+    monkeypatch.setattr(wandb, "init", lambda **_: online)
     sink("wandb", LOG, tmp_path, CONFIG).close()
     said = "W&B is off from now on: not finished after 300.0 s\n"
     assert capsys.readouterr().err == said and settings.finish_timeout_raises
@@ -220,9 +220,8 @@ def test_nothing_and_unknown(tmp_path):
     to.add(tmp_path / "policy.onnx")
     to.close()
     assert not list(tmp_path.iterdir()) and to.where == ""
-    with pytest.raises(
-        ValueError, match="unknown log 'w&b': choose one of auto, wandb, tensorboard, none"
-    ):
+    says = "unknown log 'w&b': choose one of auto, wandb, tensorboard, none"
+    with pytest.raises(ValueError, match=says):
         sink("w&b", LOG, tmp_path, CONFIG)
 
 
@@ -238,11 +237,8 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a", "b"]}
     to = sink("auto", log, tmp_path, CONFIG, metrics=METRICS)
     (folder,) = tmp_path.glob("wandb/offline-run-*")
-    assert re.fullmatch(
-        f"W&B cannot be used: .*timed out.*; `wandb sync {folder}` sends the run later",
-        to.where,
-        re.IGNORECASE,
-    )
+    says = f"W&B cannot be used: .*timed out.*; `wandb sync {folder}` sends the run later"
+    assert re.fullmatch(says, to.where, re.IGNORECASE)
     assert "waiting for W&B: 0:0" in capsys.readouterr().out
     to.write(ROW | {"iteration": 5, "return": 1.0})  # before a roll-back
     to.write(ROW | {"eval/success": 0.5})
@@ -268,21 +264,15 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
     """With a login, log=auto says in one line where everything goes, and how to keep it here."""
     import wandb
 
-    class Online:
-        offline = disabled = False
-        url: str | None = "https://wandb.ai/me/p/runs/1"
-        define_metric = staticmethod(lambda *_, **__: None)
-        dir = str(tmp_path)
-
-    request = {}
-    monkeypatch.setattr(wandb, "init", lambda **words: request.update(words) or Online())
+    request, online = {}, wandb_run(tmp_path, url="https://wandb.ai/me/p/runs/1")
+    monkeypatch.setattr(wandb, "init", lambda **words: request.update(words) or online)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     where = sink("auto", LOG, tmp_path, CONFIG).where
     assert where.startswith("log=auto: logged in to W&B, so metrics, film and policy are uploaded")
-    assert where.endswith(f"to {Online.url}; log=none keeps them here") and "\n" not in where
-    assert sink("wandb", LOG, tmp_path, CONFIG).where == f"W&B: {Online.url}"
+    assert where.endswith(f"to {online.url}; log=none keeps them here") and "\n" not in where
+    assert sink("wandb", LOG, tmp_path, CONFIG).where == f"W&B: {online.url}"
     assert (request["name"], request["group"], request["tags"]) == (tmp_path.name, None, [])
-    Online.disabled, Online.url = True, None
+    online.disabled, online.url = True, None
     assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
 
 
@@ -291,14 +281,9 @@ def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
     while, which is said, too."""
     import wandb
 
-    class Offline:
-        offline, disabled, url, dir = True, False, None, str(tmp_path / "files")
-        define_metric = staticmethod(lambda *_, **__: None)
-        finish = staticmethod(lambda exit_code: time.sleep(0.5))
-
-    def init(mode: str = "", **_: object) -> type[Offline]:
+    def init(mode: str = "", **_: object) -> SimpleNamespace:
         if mode == "offline":
-            return Offline
+            return wandb_run(tmp_path / "files", offline=True, finish=lambda **_: time.sleep(0.5))
         raise wandb.errors.AuthenticationError("the key \x1b[2J is unknown\nat line 7")
 
     monkeypatch.setattr(wandb, "init", init)
