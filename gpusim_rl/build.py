@@ -23,14 +23,14 @@ from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core import ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
-from gpusim_rl.core.graphs import Phases
+from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free, out_of_memory_named
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.core.symmetry import Mirrors, mirrors
+from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
@@ -358,7 +358,7 @@ def check_learner(learner: Any) -> None:
 
 
 def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
-    """What a learner is made from, of an Env."""
+    """The specification of a learner for an Env."""
     whole = graph == "whole" and env.sim.capturable
     return Spec(
         dims=env.dims,
@@ -372,7 +372,7 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
         group=env.group,
         captured=graph != "off" and not whole,
         threads=threads,
-        timer=Phases(env.device),
+        timer=PartTimer(env.device),
     )
 
 
@@ -422,14 +422,14 @@ def live_settings(
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 
-def find_mirrors(env: Env) -> Mirrors | None:
+def find_mirrors(env: Env) -> ViewMirrors | None:
     """The mirrors of an Env's observations and action; None for a task without a mirror image."""
     task = env.task
     flips = derive_flips(task) if task.mirror else None
-    return mirrors(flips, env.term_widths, task.history) if flips else None
+    return view_mirrors(flips, env.term_widths, task.history) if flips else None
 
 
 def world_multiple(cfg: Config) -> int:
-    """What the number of worlds of a process must be a multiple of, for the learner's sake."""
+    """The number of which a process's worlds must be a multiple, for the learner's sake."""
     rule = getattr(load_learner(cfg)[0], "world_multiple", None)
     return rule(cfg.algo.settings) if rule else 1

@@ -14,7 +14,7 @@ import warp as wp
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build import make_iteration
-from gpusim_rl.core.graphs import WARM_UP, Captured, capture, fetch, record
+from gpusim_rl.core.graphs import WARM_UP, Graph, capture, fetch, record
 from gpusim_rl.core.streams import one_stream
 from tests.command_lines import succeed
 from tests.guard import guard
@@ -32,10 +32,10 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
     return make_iteration(make_config(*about, "task.episode=0.2", *words))
 
 
-def captured(ppo: PPO) -> list[Captured]:
+def captured(ppo: PPO) -> list[Graph]:
     """All of its functions that may be captured, those of the Sim too."""
     owners = (vars(ppo), vars(ppo.learner), ppo.source.parts, vars(ppo.env.sim))
-    return [value for owner in owners for value in owner.values() if isinstance(value, Captured)]
+    return [value for owner in owners for value in owner.values() if isinstance(value, Graph)]
 
 
 def replays(ppo: PPO) -> bool:

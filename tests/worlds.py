@@ -19,7 +19,7 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.build import OPTIONS, join, terrain_arguments
 from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.symmetry import Mirrors
+from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
@@ -176,7 +176,7 @@ def algo(**numbers: Any) -> dict[str, Any]:
 
 
 def make_policy(
-    no: int, nc: int, nu: int, *, seed: int = 0, mirrors: Mirrors | None = None, **keys: Any
+    no: int, nc: int, nu: int, *, seed: int = 0, mirrors: ViewMirrors | None = None, **keys: Any
 ) -> ActorCritic:
     """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
     network = {key: value for key, value in algo().items() if key in NETWORK} | keys

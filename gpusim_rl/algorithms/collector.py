@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.graphs import Phases, capture
+from gpusim_rl.core.graphs import PartTimer, capture
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
@@ -67,7 +67,7 @@ class Collector:
         record: Record,
         *,
         graph: str,
-        timer: Phases,
+        timer: PartTimer,
         ring: bool = False,
     ):
         self.ring = ring
@@ -77,7 +77,7 @@ class Collector:
         env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
-        parts = {"act": self.act, "physics": env.advance, "settle": self.settle}
+        parts = {"act": self.act, "physics": env.step_physics, "settle": self.finish_step}
         self.parts = {name: on(part) for name, part in parts.items()}
 
     def collect(self, steps: int) -> None:
@@ -88,9 +88,9 @@ class Collector:
         with torch_threads(1):
             for _ in range(steps):
                 for name, part in self.parts.items():
-                    self.timer.mark(name)
+                    self.timer.start(name)
                     part()
-        self.timer.mark("")
+        self.timer.start("")
 
     @torch.no_grad()
     def act(self) -> None:
@@ -99,13 +99,13 @@ class Collector:
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
         self.record.put(self._t, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
-        self.timer.mark("control")  # in a graph it is a part of `act`
-        env.act(sampled["action"])
+        self.timer.start("control")  # in a graph it is a part of `act`
+        env.apply_action(sampled["action"])
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def finish_step(self) -> None:
         """The part after the physics. In place."""
-        end = self.env.settle()
+        end = self.env.finish_step()
         self.record.put(self._t, end._asdict())
         if self.memory:
             write(self.memory, restarted(self.memory, ended(end)))

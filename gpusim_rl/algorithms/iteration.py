@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
-from gpusim_rl.core.graphs import Spent, capture, fetch
+from gpusim_rl.core.graphs import PartTime, capture, fetch
 from gpusim_rl.core.metrics import Metric, check_metrics
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.envs.curriculum import Curriculum
@@ -78,9 +78,9 @@ class Iteration:
         """Collect and learn. Nothing here reads a tensor on the host."""
         if self.schedule.write(self.numbers, self.env.success, self.iterations):
             self.env.update_observations()
-        self.timer.mark("iteration" if self.graph == "whole" else "")
+        self.timer.start("iteration" if self.graph == "whole" else "")
         self._iterate()
-        self.timer.mark("")
+        self.timer.start("")
         self.iterations += 1
 
     def collect_and_update(self) -> None:
@@ -96,15 +96,15 @@ class Iteration:
         """Learn from what was collected. In place."""
         record = self.source.record
         for add, _ in self._rewards:
-            self.timer.mark("rewards")
+            self.timer.start("rewards")
             add(record)
-        self.timer.mark("update")
+        self.timer.start("update")
         self.learner.update(record)
         # after the learner, which learns from what the model paid before it changes
         for _, learn in self._rewards:
-            self.timer.mark("rewards")
+            self.timer.start("rewards")
             learn(record)
-        self.timer.mark("")
+        self.timer.start("")
         self._count()
 
     def count(self) -> None:
@@ -122,7 +122,7 @@ class Iteration:
         parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
         values = fetch(torch.cat([*parts, *(x[None] for x in scheduled.values())]))
         steps = self.group.size * (self.iterations - self.logged) * self.size
-        spent, statistics = self.timer.take(), self.env.statistics
+        spent, statistics = self.timer.read(), self.env.statistics
         keys = [*self._made, *scheduled]
         if sum(map(len, parts)) != len(names) + len(self._made):
             raise ValueError("`measures` gives another number of values than `metrics` names")
@@ -174,7 +174,7 @@ class Iteration:
         self.iterations = self.logged = int(self.spec.iteration)
 
 
-def timing(spent: dict[str, Spent], steps: int) -> dict[str, float]:
+def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:
     """Speed [steps/s], and the share of the time of each group of timed parts.
 
     On the CPU also `cores`, how many were busy on average.

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import Captured, Phases, capture
+from gpusim_rl.core.graphs import Graph, PartTimer, capture
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live
-from gpusim_rl.core.symmetry import Mirrors
+from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.policy import Policy
 
 
@@ -47,18 +47,18 @@ class Spec:
     worlds: Tensor
     iteration: Tensor
     seed: int
-    mirrors: Callable[[], Mirrors | None] = lambda: None
+    mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE
     captured: bool = False
     threads: int
-    timer: Phases = field(default_factory=lambda: Phases(torch.device("cpu")))
+    timer: PartTimer = field(default_factory=lambda: PartTimer(torch.device("cpu")))
 
     @property
     def device(self) -> torch.device:
         """Where all tensors are."""
         return self.worlds.device
 
-    def capture(self, part: Callable[..., None]) -> Captured:
+    def capture(self, part: Callable[..., None]) -> Graph:
         """A part of an update, as a CUDA graph where that is asked for and can be."""
         return capture(part, self.device, on=self.captured)
 

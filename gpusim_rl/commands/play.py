@@ -96,11 +96,11 @@ def replay(cfg: dict[str, Any], mode: str) -> None:
     with errors.one_line_errors():
         if mode == "video":
             load_backend()
-        from gpusim_rl.play.replay import Repro
+        from gpusim_rl.play.replay_failure import FailureReplay
 
-        for line in Repro(path, cfg["task_code"]).steps():
+        for line in FailureReplay(path, cfg["task_code"]).steps():
             print(errors.printable(line))
-        again = Repro(path, cfg["task_code"])
+        again = FailureReplay(path, cfg["task_code"])
         if mode == "viewer":
             view(again.model, again.frames(), None)
         elif mode == "video":

@@ -63,7 +63,7 @@ def check(name: str, argv: list[str]) -> Any:
     That of train.py is a `Config`, that of play.py plain data. `--help`, `--cfg` and `--info` are
     answered, and end the program. A mistake ends it in one line.
     """
-    words, options = split(argv)
+    overrides, options = split(argv)
     if any(option in HELP for option in options):
         from gpusim_rl.config.sections import table
 
@@ -77,13 +77,13 @@ def check(name: str, argv: list[str]) -> Any:
 
     if is_multirun(options):
         exit_with_error("-m runs trainings: one at a time is played")
-    cfg = compose_plain(name, words)
+    cfg = compose_plain(name, overrides)
     if name == "config":
         if cfg["jobs"] != 1:
             raise ValueError(f"jobs={cfg['jobs']}: add -m and a list of values for several runs")
-        cfg = check_training(cfg, words, robot=not options)  # --cfg and --info need no file
+        cfg = check_training(cfg, overrides, robot=not options)  # --cfg and --info need no file
     if options:
-        answer(name, words + options)
+        answer(name, overrides + options)
     return cfg
 
 
@@ -107,10 +107,10 @@ def check_multirun(argv: list[str]) -> Sweep:
     """
     from gpusim_rl.config.resume import check_training
 
-    words, _ = split(argv)
-    overrides = parse(words)
-    launcher = {o.key_or_group: o.value() for o in overrides if o.key_or_group.startswith(LAUNCHER)}
-    others = [o for o in overrides if o.key_or_group not in launcher]
+    overrides, _ = split(argv)
+    parsed = parse(overrides)
+    launcher = {o.key_or_group: o.value() for o in parsed if o.key_or_group.startswith(LAUNCHER)}
+    others = [o for o in parsed if o.key_or_group not in launcher]
     values = {o.get_key_element(): values_of(o) for o in others}
     lists = {key: x for key, x in values.items() if len(x) > 1}
     check_lists(values, [*lists])
@@ -125,7 +125,7 @@ def check_multirun(argv: list[str]) -> Sweep:
     if chosen and not find_spec("submitit"):
         raise ValueError(f"hydra/launcher={chosen} needs submitit: pip install 'gpusim_rl[slurm]'")
     return Sweep(
-        words=words,
+        words=overrides,
         lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},
         lines=[list(line) for line in product(*values.values())],
         cfg=configs[0],
@@ -169,7 +169,7 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 
     Exits in one line at an unknown option.
     """
-    words, options, values = [], [], ()
+    overrides, options, values = [], [], ()
     for word in argv:
         option, equals, value = word.partition("=") if word.startswith("-") else ("", "", "")
         if option and (option not in OPTIONS or (equals and value not in OPTIONS[option])):
@@ -177,25 +177,25 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
                 f"unknown option {word}: choose one of --help, --multirun (-m), "
                 f"--cfg {'|'.join(CFG)}, --info"
             )
-        (options if option or word in values else words).append(word)
+        (options if option or word in values else overrides).append(word)
         values = OPTIONS[option] if option and not equals else ()
     if options and options[-1] in ("--cfg", "-c"):
         exit_with_error(f"{options[-1]}: choose one of {', '.join(CFG)}")
     if sum(word.startswith("-") for word in options) > 1:
         exit_with_error(f"one option at a time, not {' '.join(options)}")
-    return words, options
+    return overrides, options
 
 
 # Why: docs/decisions/0073-a-directory-for-a-multirun.md
-def run_name(words: list[str], keys: Iterable[str]) -> str:
+def run_name(overrides: list[str], keys: Iterable[str]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 
     It is `run` if there are no lists, and has no character that would need quotes in `run=`.
 
     Args:
-        words: of this run, KEY=VALUE.
+        overrides: of this run, KEY=VALUE.
         keys: of all lists.
     """
-    values = dict(word.split("=", 1) for word in words)
+    values = dict(word.split("=", 1) for word in overrides)
     short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in keys}
     return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST] or "run"

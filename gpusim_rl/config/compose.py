@@ -23,29 +23,29 @@ from gpusim_rl.core.paths import CODE, CONF, user_folder
 ALGO = "ppo"  # what a file or a run without algo.name means
 
 
-def parse(words: list[str]) -> list[Override]:
+def parse(overrides: list[str]) -> list[Override]:
     """The overrides of a command line; ValueError at a word that is none."""
-    overrides = []
-    for word in words:
+    parsed = []
+    for word in overrides:
         if "=" not in word and not word.startswith("~"):
             raise ValueError(f"{word!r} is not KEY=VALUE")
         try:
-            overrides += OverridesParser.create().parse_overrides([word])
+            parsed += OverridesParser.create().parse_overrides([word])
         except (HydraException, ValueError, RecursionError) as error:
             says = str(error).splitlines()[0]
             if "NoViableAlt" in says:
                 says = "such characters stand in quotes, KEY=\"'VALUE'\""
             raise ValueError(f"{word!r}: {says}") from None
-    return overrides
+    return parsed
 
 
 # Why: docs/decisions/0062-composition-is-plain-data.md
-def compose_plain(name: str, words: list[str]) -> dict[str, Any]:
-    """conf/<name>.yaml with the words of a command line.
+def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
+    """conf/<name>.yaml with the overrides of a command line.
 
-    ValueError in one line if the words do not fit.
+    ValueError in one line if the overrides do not fit.
     """
-    parsed = parse(words)
+    parsed = parse(overrides)
     try:
         for override in parsed:
             if override.is_sweep_override():
@@ -58,7 +58,7 @@ def compose_plain(name: str, words: list[str]) -> dict[str, Any]:
         user_files.check_complete(base, user_choices(name, groups))
         for override in parsed:
             check_key(override, base)
-        cfg = build(name, words)
+        cfg = build(name, overrides)
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
         word = says.removeprefix("Error merging override ")
@@ -125,8 +125,8 @@ def build(
                 return cfg
             cfg["algo"] = {"name": ALGO} | cfg["algo"]
             if cfg["algo"]["name"] not in user_files.our_names("algo"):
-                words = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
-                cfg["algo"] = plain(compose(name, overrides=[*words, "~task"]))["algo"]
+                algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
+                cfg["algo"] = plain(compose(name, overrides=[*algo_overrides, "~task"]))["algo"]
                 if isinstance(cfg["gpu"], dict):  # what it is else is said later
                     cfg["gpu"].pop("algo", None)
             return cfg
@@ -159,10 +159,10 @@ def is_group(key: str) -> bool:
 def choices(group: str, ours: bool = False) -> list[str]:
     """The names that a group may be given; `ours` leaves out those of the working directory."""
     user = None if ours else user_folder("conf")
-    own = {file.stem for file in user.glob(f"{group}/*.yaml")} if user else set()
-    return sorted(own | user_files.our_names(group))
+    users = {file.stem for file in user.glob(f"{group}/*.yaml")} if user else set()
+    return sorted(users | user_files.our_names(group))
 
 
-def named(words: list[str]) -> dict[str, str]:
-    """The task and the algorithm that the words of a command line name, by their groups."""
-    return {o.key_or_group: str(o.value()) for o in parse(words) if o.key_or_group in CODE}
+def named(overrides: list[str]) -> dict[str, str]:
+    """The task and the algorithm that the overrides of a command line name, by their groups."""
+    return {o.key_or_group: str(o.value()) for o in parse(overrides) if o.key_or_group in CODE}

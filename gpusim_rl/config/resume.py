@@ -7,7 +7,7 @@ from typing import Any
 
 from gpusim_rl.config.check_words import EXACT, merge
 from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, parse
-from gpusim_rl.config.recipe import open_recipe
+from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, is_kept_file
@@ -44,24 +44,24 @@ FIXED = (
 )
 
 
-def check_training(cfg: dict[str, Any], words: list[str], robot: bool = True) -> Config:
-    """The configuration of a training, checked; with resume=, that of the run and `words`.
+def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True) -> Config:
+    """The configuration of a training, checked; with resume=, that of the run and `overrides`.
 
     Args:
         cfg: composed by `compose_plain`.
-        words: of the command line.
+        overrides: KEY=VALUE of the command line.
         robot: whether to fit a new training's numbers to its robot.
     ValueError or OSError in one line if something is wrong.
     """
-    keys = [override.key_or_group for override in parse(words)]
-    by_name = named(words)
+    keys = [override.key_or_group for override in parse(overrides)]
+    by_name = named(overrides)
     if cfg["start"] is not None and cfg["resume"] is not None:
         raise ValueError("start= begins a new training: leave it out, or resume=")
     cfg = find_earlier_run(cfg, by_name)
     if cfg["resume"] is not None:
         cfg = continue_config(cfg, keys)
     config = Config.of(cfg)
-    cfg = open_recipe(cfg, keys)
+    cfg = read_device_overrides(cfg, keys)
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
@@ -84,8 +84,8 @@ def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, 
     cfg = cfg | {"algo_code": allowed}
     if not cfg["auto_resume"] or cfg["resume"] is not None:
         return cfg
-    own = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
-    cfg = cfg | {"run_dir": cfg["run_dir"] or own}
+    default = f"runs/{cfg['task']['name']}/s{cfg['seed']}"
+    cfg = cfg | {"run_dir": cfg["run_dir"] or default}
     if Run(Path(str(cfg["run_dir"]))).checkpoints.saved():
         codes = find_codes(cfg, by_name)
         cfg |= {"resume": cfg["run_dir"]} | {key: x or allowed for key, x in codes.items()}
@@ -228,17 +228,17 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     return lines
 
 
-def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
+def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
     Args:
-        note: of the checkpoint; one of an earlier version vouches for nothing.
+        metadata: of the checkpoint; that of an earlier version vouches for nothing.
         config: what `load_config` gives. What config.yaml lacks has its default there.
         file: the checkpoint.
-    ValueError if its note is damaged.
+    ValueError if its metadata are damaged.
     """
     try:
-        trained = json.loads(note.get("config", "{}"))
+        trained = json.loads(metadata.get("config", "{}"))
         rename_keys(trained, config)
         trained = flatten(trained)
     except (ValueError, RecursionError, AttributeError):
@@ -255,9 +255,9 @@ def edits(note: dict[str, str], config: dict[str, Any], file: Path) -> dict[str,
     return lines
 
 
-def check_edits(note: dict[str, str], run: Run, file: Path) -> dict[str, str]:
+def check_edits(metadata: dict[str, str], run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
-    lines = edits(note, load_config(run, "here").plain, file)
+    lines = edits(metadata, load_config(run, "here").plain, file)
     fixed = [line for key, line in lines.items() if is_below(key, FIXED) and not may_change(key)]
     if fixed:
         said = ", ".join(sorted(fixed))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LEG = 0.426  # m, of tasks/assets/quadruped.xml, for which conf/task/quadruped.yaml has its numbers
 # Task → the shape of its robots, and the length of the legs [m] for which its YAML has its numbers
-OWN = {
+DEFAULTS = {
     "quadruped": ("quadruped", LEG),
     "quadruped_rough": ("quadruped", LEG),
     "humanoid": ("humanoid", 0.695),
@@ -46,18 +46,18 @@ POWERS = {
 ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
 
 
-def fit_to_robot(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
+def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str, Any]:
     """A configuration whose task asks its robot for what it can do; one line says what changed.
 
     Numbers that are given or scheduled stay as they are, and so does a task's file of the user's.
 
     Args:
         cfg: of a new training, checked.
-        given: keys of the command line.
+        override_keys: keys of the command line.
     ValueError or OSError in one line if the robot cannot be loaded.
     """
     task = cfg["task"]["name"]
-    if task not in (*OWN, *ARMS) or not cfg["robot"]["mjcf"]:
+    if task not in (*DEFAULTS, *ARMS) or not cfg["robot"]["mjcf"]:
         return cfg
     if "task" in user_choices("config", (f"task={task}",)):
         return cfg
@@ -65,11 +65,11 @@ def fit_to_robot(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
 
     mtime = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
     now = flatten(cfg)
-    fixed = tuple(key for key in (*given, *(cfg["curriculum"] or {})) if "." in key)
+    fixed = tuple(key for key in (*override_keys, *(cfg["curriculum"] or {})) if "." in key)
     arm = task in ARMS
-    about, wanted = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
+    about, numbers = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
     fitted, said = copy.deepcopy(cfg), []
-    for key, value in wanted.items():
+    for key, value in numbers.items():
         if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
             continue
         if value not in (None, now.get(key)):
@@ -82,7 +82,7 @@ def fit_to_robot(cfg: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
 
 
 def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, dict[str, Any]]:
-    """What a robot with short legs is asked for.
+    """Numbers of a task for a robot with short legs.
 
     Args:
         now: key → value, of all keys.
@@ -92,9 +92,9 @@ def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, 
     Returns:
         (what the line says of it, key → value).
     """
-    shape, own = OWN[cfg["task"]["name"]]
+    shape, default_leg = DEFAULTS[cfg["task"]["name"]]
     leg = leg_length(json.dumps(cfg["robot"]), mtime, shape)
-    size = leg / own
+    size = leg / default_leg
     if size > 0.999:
         return "", {}
     return f"legs of {leg:.3g} m", {key: scale(key, now, size) for key in POWERS}
@@ -103,15 +103,15 @@ def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, 
 def of_arm(
     now: dict[str, Any], cfg: dict[str, Any], mtime: int, fixed: tuple[str, ...]
 ) -> tuple[str, dict[str, Any]]:
-    """What an arm is asked for, as `of_legs`. `fixed` are the keys that stay as they are."""
+    """Numbers of a task for an arm, as `of_legs`. `fixed` are the keys that stay as they are."""
     boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
-    asked = json.dumps({"lean": now.get("task.lean"), "given": boxes})
-    size, about, wanted = arm_numbers(json.dumps(cfg["robot"]), mtime, asked)
-    return about, {key: scale(key, now, size) for key in ARM_POWERS} | wanted
+    request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
+    size, about, numbers = arm_numbers(json.dumps(cfg["robot"]), mtime, request)
+    return about, {key: scale(key, now, size) for key in ARM_POWERS} | numbers
 
 
 def scale(key: str, now: dict[str, Any], size: float) -> Any:
-    """What a key is for another robot; None where it has no effect.
+    """The value of a key for another robot; None where it has no effect.
 
     Args:
         now: key → value, of all keys.
@@ -131,9 +131,9 @@ def scale(key: str, now: dict[str, Any], size: float) -> Any:
     return None if value["kind"] == "off" else value | ends
 
 
-def timestep(dt: float, own: float, factor: float) -> float:
-    """The longest timestep [s] of which dt is a whole number, up to 5 % over own · factor."""
-    return min(own, dt / math.ceil(dt / (1.05 * max(own * factor, SHORTEST))))
+def timestep(dt: float, default: float, factor: float) -> float:
+    """The longest timestep [s] of which dt is a whole number, up to 5 % over default · factor."""
+    return min(default, dt / math.ceil(dt / (1.05 * max(default * factor, SHORTEST))))
 
 
 def three_digits(value: float) -> float:
@@ -149,23 +149,23 @@ def describe(key: str, value: Any) -> str:
 
 
 @cache
-def arm_numbers(robot: str, mtime: int, asked: str) -> tuple[float, str, dict[str, Any]]:
-    """What an arm can be asked for, kept for the other runs of a multirun.
+def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, dict[str, Any]]:
+    """Numbers that an arm can reach, kept for the other runs of a multirun.
 
     Args:
         robot: a configuration's section as JSON.
         mtime: when its file changed [ns].
-        asked: as JSON, `lean` of the task [rad], null for goals without rotation; and `given`,
+        request: as JSON, `lean` of the task [rad], null for goals without rotation; and `box`,
             key → value of those of `BOX` that stay.
 
     Returns:
         (its reach over that of our own arm, what the line says of it, key → value).
     """
-    wanted = json.loads(asked)
+    fixed = json.loads(request)
     arm = load_section(json.loads(robot), "arm")
-    given = {key.removeprefix("task."): value for key, value in wanted["given"].items()}
+    box = {key.removeprefix("task."): value for key, value in fixed["box"].items()}
     try:
-        numbers = arm.shape.task_numbers(arm.robot, wanted["lean"], given)
+        numbers = arm.shape.task_numbers(arm.robot, fixed["lean"], box)
     except ValueError as error:
         raise ValueError(f"robot.mjcf={json.loads(robot)['mjcf']}: {error}") from None
     reach = arm.shape.size

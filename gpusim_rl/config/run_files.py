@@ -58,8 +58,8 @@ def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, A
     """Whether a key names the file of which the run has kept a copy."""
     if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
         file = Path(cfg[group][rest])
-        own = Path(before[group][rest])
-        return file.is_file() and own.is_file() and is_copy(file, own)
+        copy = Path(before[group][rest])
+        return file.is_file() and copy.is_file() and is_copy(file, copy)
     if rest == "actuator.file":
         return same_content(*(x[group]["actuator"]["file"] for x in (cfg, before)))
     return False

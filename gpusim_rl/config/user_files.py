@@ -96,7 +96,7 @@ def check_file(group: str, values: Any, package: str | None) -> None:
             raise ValueError(f"defaults: expected names of files in its folder, not {entry}")
     values = {key: value for key, value in values.items() if key != "defaults"}
     tree = values if package else {group: values}
-    flat, known = flatten(tree), kinds()
+    flat, kinds_by_key = flatten(tree), kinds()
     check_without_code(values, flat)
     if group != "algo" and "algo.name" in flat:
         raise ValueError("the key algo.name is allowed only in a file of the folder algo")
@@ -104,8 +104,8 @@ def check_file(group: str, values: Any, package: str | None) -> None:
     for key, value in flat.items():
         # what its numbers are, an algorithm of the user's says itself
         other = key.startswith("algo.") and key != "algo.name" and not ours
-        if key in known and not other and "${" not in str(value):
-            same_kind(key, known[key], value)
+        if key in kinds_by_key and not other and "${" not in str(value):
+            same_kind(key, kinds_by_key[key], value)
 
 
 def check_without_code(values: dict[str, Any], flat: dict[str, Any]) -> None:
@@ -133,16 +133,16 @@ def kinds() -> dict[str, Any]:
 
     So is the kind of a random number, which YAML reads as false where it is off.
     """
-    known: dict[str, Any] = {group: {} for group in GROUPS}
-    known |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
+    examples: dict[str, Any] = {group: {} for group in GROUPS}
+    examples |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
     files = (("algo", "ppo"), ("robot", "own"), ("log", "auto"), ("terrain", "rough"))
     files = (*files, ("sim", "native"), ("sim", "warp"))
     for group, name in files:
-        known |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
+        examples |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
     task = load(CONF / "task" / "cartpole.yaml")["task"]
     for key in (*TASK_KEYS, "history", "dt", "episode", "clip"):
-        known[f"task.{key}"] = task[key]
-    return {key: value for key, value in known.items() if not key.endswith(".kind")}
+        examples[f"task.{key}"] = task[key]
+    return {key: value for key, value in examples.items() if not key.endswith(".kind")}
 
 
 def check_complete(base: dict[str, Any], files: dict[str, Path]) -> None:

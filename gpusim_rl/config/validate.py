@@ -58,9 +58,9 @@ def check_name(group: str, name: str) -> str:
 
     A run's config.yaml may come from a stranger.
     """
-    known = choices(group)
-    if not re.fullmatch(r"[A-Za-z_]\w*", str(name)) or name not in known:
-        raise ValueError(f"unknown {WORDS[group]} {name!r}: choose one of {', '.join(known)}")
+    names = choices(group)
+    if not re.fullmatch(r"[A-Za-z_]\w*", str(name)) or name not in names:
+        raise ValueError(f"unknown {WORDS[group]} {name!r}: choose one of {', '.join(names)}")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Which inputs the outputs of a function depend on, followed through every operation.
+"""Dependencies of a function's outputs on its inputs, followed through every operation.
 
 The function runs once. Each tensor that an operation makes depends on all that the operation's
 arguments depend on, also through comparisons and `where`. It costs milliseconds.
@@ -36,7 +36,7 @@ def dependencies(
     inputs: dict[str, Tensor],
     refused: str = "",
 ) -> dict[str, frozenset[str]]:
-    """Which inputs each output of a function depends on.
+    """Inputs that each output of a function depends on.
 
     Args:
         where: what the function is, for messages: `Quadruped.observe`.
@@ -55,23 +55,23 @@ def dependencies(
     """
     # names hang on storages, and two inputs may share one
     copies = {name: x.clone() for name, x in inputs.items()}
-    follow = Follow(where, refused)
+    follow = DependencyMode(where, refused)
     for name, x in copies.items():
         follow.add([x], frozenset([name]))
-    with torch.no_grad(), Methods(follow), follow:
+    with torch.no_grad(), HostReadGuard(follow), follow:
         result = function(copies)
     outputs = {"": result} if isinstance(result, Tensor) else result
     return {name: follow.of([x]) for name, x in outputs.items()}
 
 
-class Follow(TorchDispatchMode):
+class DependencyMode(TorchDispatchMode):
     """Notes what every tensor depends on: storage → names. Views share a storage."""
 
     def __init__(self, where: str, refused: str):
         super().__init__()
         self.where, self.refused = where, refused
         self.names: dict[int, frozenset[str]] = {}
-        self.kept: list[Tensor] = []  # so that no storage's address is used again
+        self.tensors: list[Tensor] = []  # so that no storage's address is used again
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -89,16 +89,16 @@ class Follow(TorchDispatchMode):
             if isinstance(x, Tensor):
                 key = x.untyped_storage()._cdata
                 self.names[key] = self.names.get(key, NOTHING) | names
-                self.kept.append(x)
+                self.tensors.append(x)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and note what its results depend on."""
         kwargs = kwargs or {}
-        name, given = func.overloadpacket.__name__, tree_leaves((args, kwargs))
-        names = self.of(given)
+        name, operands = func.overloadpacket.__name__, tree_leaves((args, kwargs))
+        names = self.of(operands)
         if name == self.refused:
             raise ValueError(f"{self.where} uses {name}: {source_line()}")
-        if names and (name in READS or reads_values(func, name, given)):
+        if names and (name in READS or reads_values(func, name, operands)):
             raise ValueError(self.complaint())
         result = func(*args, **kwargs)
         self.add(tree_leaves(result), NOTHING if name in SHAPES else names)
@@ -118,10 +118,10 @@ class Follow(TorchDispatchMode):
         )
 
 
-class Methods(TorchFunctionMode):
+class HostReadGuard(TorchFunctionMode):
     """Refuses the reads of a tensor that reach no operator."""
 
-    def __init__(self, follow: Follow):
+    def __init__(self, follow: DependencyMode):
         super().__init__()
         self.follow = follow
 
@@ -135,17 +135,17 @@ class Methods(TorchFunctionMode):
 
 def source_line() -> str:
     """The line of Python that now runs, outside of torch and of this module, with its place."""
-    own, torch_files = Path(__file__), str(Path(torch.__file__).parent)
+    this_file, torch_files = Path(__file__), str(Path(torch.__file__).parent)
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(torch_files)]
-    frame = next(f for f in reversed(frames) if Path(f.filename) != own)
+    frame = next(f for f in reversed(frames) if Path(f.filename) != this_file)
     line = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"{Path(frame.filename).name}:{frame.lineno}: {line}"
 
 
-def reads_values(func: Any, name: str, given: list[Any]) -> bool:
+def reads_values(func: Any, name: str, operands: list[Any]) -> bool:
     """Whether the host has to know values to run an operator, or the shape of its result."""
     if name in MASKED:
         return any(
-            isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in given[1:]
+            isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in operands[1:]
         )
     return bool(ON_HOST & set(func.tags))

@@ -78,10 +78,10 @@ class ProcessGroup:
             backend = "nccl" if device.startswith("cuda") else "gloo"
             ProcessGroup.joins += 1
             # torchrun's store outlives restarts and groups, with addresses of what is gone.
-            own = f"restart {self.restarts}, group {self.joins}"
+            prefix = f"restart {self.restarts}, group {self.joins}"
             with peers_alive(self.rank):
                 store, rank, size = next(iter(rendezvous("env://")))
-                store = dist.PrefixStore(own, store)  # pyright: ignore
+                store = dist.PrefixStore(prefix, store)  # pyright: ignore
                 dist.init_process_group(backend, store=store, rank=rank, world_size=size)
             if dist.get_backend() == "gloo":
                 # A thread of gloo that frees a tensor while Python shuts down aborts the process.

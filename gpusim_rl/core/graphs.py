@@ -1,4 +1,4 @@
-"""`capture(fn)` replays fixed work, `Phases` times it, `fetch` reads a result of it later.
+"""`capture(fn)` replays fixed work, `PartTimer` times it, `fetch` reads a result of it later.
 
 On CUDA a graph holds all that fn launched, torch's kernels and Warp's. On the CPU only Warp can
 record. So a function of Warp launches alone (`kernels=True`) is captured there, and every other
@@ -29,12 +29,12 @@ _recording = False  # what is called now is being recorded, and not run
 _warming_up = False  # what is called now belongs to a function that will be captured as a whole
 
 
-class Captured:
-    """What `capture` returns: fn, run as it is at first, then captured once and replayed.
+class Graph:
+    """A function that runs as it is at first, and is then captured once and replayed.
 
-    Within another function that is or will be captured, fn is simply a part of that one. `reason`
-    says why fn is not captured, or is empty. A graph holds addresses. So with other tensors or
-    numbers as arguments, or a tensor of another shape, fn is captured anew.
+    `capture` returns it. Within another function that is or will be captured, fn is simply a part
+    of that one. `reason` says why fn is not captured, or is empty. A graph holds addresses. So with
+    other tensors or numbers as arguments, or a tensor of another shape, fn is captured anew.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Captured:
         self.graph()
 
 
-capture = Captured
-_ALL: weakref.WeakSet[Captured] = weakref.WeakSet()
+capture = Graph
+_ALL: weakref.WeakSet[Graph] = weakref.WeakSet()
 
 
 def release_graphs() -> None:
@@ -118,22 +118,22 @@ def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
             try:
                 fn()
             finally:
-                kept = wp.capture_end(stream=ours)  # it keeps the modules of Warp's kernels loaded
-        return lambda kept=kept: graph.replay()
+                warp_graph = wp.capture_end(stream=ours)  # it holds the kernels' modules
+        return lambda warp_graph=warp_graph: graph.replay()
     finally:
         _recording = False
         if collects:
             gc.enable()
 
 
-class Spent(NamedTuple):
+class PartTime(NamedTuple):
     """Time [s] of a part, and the processor time of all threads in it; 0 on CUDA."""
 
     wall: float = 0.0
     processor: float = 0.0
 
 
-class Phases:
+class PartTimer:
     """Time spent in the named parts of repeated work.
 
     It is measured with CUDA events, or on the CPU with the clock.
@@ -141,10 +141,10 @@ class Phases:
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
-        self.marks: list[tuple[str, Any]] = []
+        self.stamps: list[tuple[str, Any]] = []
 
-    def mark(self, name: str) -> None:
-        """What follows belongs to `name`, until the next mark; to nothing if it is empty."""
+    def start(self, name: str) -> None:
+        """Begin a part; without a name, what follows belongs to none."""
         if _recording:
             return
         if self.cuda:
@@ -152,22 +152,22 @@ class Phases:
             stamp.record()
         else:
             stamp = time.perf_counter(), time.process_time()
-        self.marks.append((name, stamp))
+        self.stamps.append((name, stamp))
 
-    def take(self) -> Callable[[], dict[str, Spent]]:
+    def read(self) -> Callable[[], dict[str, PartTime]]:
         """Start anew. The function returned gives the time of each part up to now.
 
         It may be called once the device has come so far.
         """
-        marks, self.marks = self.marks, []
+        stamps, self.stamps = self.stamps, []
 
-        def spent() -> dict[str, Spent]:
-            parts: dict[str, Spent] = {}
-            for (name, a), (_, b) in itertools.pairwise(marks):
+        def spent() -> dict[str, PartTime]:
+            parts: dict[str, PartTime] = {}
+            for (name, a), (_, b) in itertools.pairwise(stamps):
                 if name:
-                    before = parts.get(name, Spent())
+                    before = parts.get(name, PartTime())
                     more = (a.elapsed_time(b) / 1e3, 0.0) if self.cuda else map(sub, b, a)
-                    parts[name] = Spent(*map(add, before, more))
+                    parts[name] = PartTime(*map(add, before, more))
             return parts
 
         return spent
@@ -195,7 +195,7 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
 
 
 # Why: docs/decisions/0004-no-work-for-no-world.md
-def known_rows(mask: Tensor) -> Tensor | None:
+def rows_on_host(mask: Tensor) -> Tensor | None:
     """(n,) int64, the rows where a mask (B,) is true, if the host knows them without waiting.
 
     On the CPU only these rows need to be written. A GPU writes all of them, under the mask.
@@ -203,7 +203,7 @@ def known_rows(mask: Tensor) -> Tensor | None:
     return mask.nonzero()[:, 0] if SKIPS and mask.device.type == "cpu" else None
 
 
-def known_empty(mask: Tensor) -> bool:
+def is_empty_on_host(mask: Tensor) -> bool:
     """Whether a mask is false everywhere, as far as the host knows without waiting for a device.
 
     On the CPU work on no world can be left out. A GPU does it, because the host does not ask.

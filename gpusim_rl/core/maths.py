@@ -150,7 +150,7 @@ def yaw_frame(q: Tensor) -> Tensor:
 
 
 def wrap(angle: Tensor) -> Tensor:
-    """The same angle [rad] in [-π, π)."""
+    """An angle [rad], moved by whole turns into [-π, π)."""
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 

@@ -1,4 +1,4 @@
-"""What a metric is called: whoever measures it says so once, for the table, reports and loggers."""
+"""Names of metrics: whoever measures one names it once, for the table, reports and loggers."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

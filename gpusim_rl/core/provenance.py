@@ -1,4 +1,4 @@
-"""What a program runs on: packages, Python, machine and commit."""
+"""Versions that a program runs on: packages, Python, machine and commit."""
 
 import os
 import platform
@@ -20,16 +20,16 @@ NEW = ("ls-files", "--others", "--exclude-standard")  # files that git neither h
 
 
 def versions() -> dict[str, str]:
-    """What this program runs on: packages, Python, machine, and the commit of a checkout."""
+    """Versions of packages and of Python, the machine, and the commit of a checkout."""
     import torch
 
-    known = {
+    rows = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
     }
-    known |= {name: metadata.version(name) for name in PACKAGES}
-    known["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return known | {"commit": commit()}
+    rows |= {name: metadata.version(name) for name in PACKAGES}
+    rows["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return rows | {"commit": commit()}
 
 
 def record() -> dict[str, str]:
@@ -58,13 +58,13 @@ def commit() -> str:
 
 
 def uncommitted() -> str:
-    """What the checkout has that its commit lacks: `git diff`, then the names of new files."""
+    """Changes of the checkout since its commit: `git diff`, then the names of new files."""
     new = [f"new file: {name}\n" for name in git(*NEW).splitlines()]
     return (git("diff", "--no-ext-diff", "HEAD") + "\n" + "".join(new)).strip()[:LONGEST]
 
 
 def git(*words: str) -> str:
-    """What git says of the checkout that this program runs from; "" where there is none.
+    """Output of git in the checkout that this program runs from; "" where there is none.
 
     An installed package may lie in another project's repository: git is asked in a checkout only.
     """

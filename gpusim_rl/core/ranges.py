@@ -44,12 +44,12 @@ class Range(NamedTuple):
     def _number(self, x: Any) -> bool:
         if isinstance(x, bool) or not isinstance(x, int if self.whole else int | float):
             return False
-        least = self.low is None or (x > self.low if self.above else x >= self.low)
-        most = self.high is None or (x < self.high if self.below else x <= self.high)
-        return least and most and abs(x) <= LARGEST
+        above_low = self.low is None or (x > self.low if self.above else x >= self.low)
+        below_high = self.high is None or (x < self.high if self.below else x <= self.high)
+        return above_low and below_high and abs(x) <= LARGEST
 
     def words(self, many: bool = False) -> str:
-        """What is allowed, as in "a number from 0 to 1"; many: of each number of a list."""
+        """Text on the values, as in "a number from 0 to 1"; many: of each number of a list."""
         kind = "whole number" if self.whole else "number"
         kind = f"{kind}s" if many else f"a {kind}"
         if self.low is None:
@@ -179,7 +179,7 @@ def values_of(tree: Any, parts: list[str], start: str) -> list[tuple[str, Any]]:
 
 
 def allowed(key: str, table: Mapping[str, Range] = RANGES) -> str:
-    """What a table says of a dotted key, as in "a number from 0 to 1"; "" if it says nothing."""
+    """Text on the values of a dotted key, as in "a number from 0 to 1"; "" for others."""
     entry = table.get(key) or table.get(f"{key.rpartition('.')[0]}.*")
     return entry.words() if entry else ""
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.symmetry import Flip, Mirror, join, keep
+from gpusim_rl.core.symmetry import Flip, MirrorModule, concatenated, unmoved
 
 
 class Column(NamedTuple):
-    """What a record holds under a name: for each row a value of this shape and type."""
+    """An entry of a record: for each row a value of this shape and type."""
 
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
@@ -121,7 +121,7 @@ class Record:
             span.index_copy_(0, t, rows.to(span.dtype)[None])
 
     def _adjacent(self, names: tuple[str, ...]) -> list[list[str]]:
-        """Those of the names that are columns, in runs of adjacent ones of a type."""
+        """Runs of adjacent columns of one type, of the names that are columns."""
         runs: list[list[str]] = []
         end: tuple[torch.dtype, int] | None = None
         for name in self._place:
@@ -133,11 +133,11 @@ class Record:
                 end = storage, place.stop
         return runs
 
-    def mirror(self, flips: dict[str, Flip]) -> Mirror:
+    def mirror(self, flips: dict[str, Flip]) -> MirrorModule:
         """The mirror of a row of numbers, of the flips of its columns; the others stay."""
         numbers = {name: x for name, x in self.columns.items() if x.storage == torch.float32}
-        same = {name: keep(*[1.0] * prod(x.shape)) for name, x in numbers.items()}
-        return Mirror(join((same | flips).values()))
+        same = {name: unmoved(*[1.0] * prod(x.shape)) for name, x in numbers.items()}
+        return MirrorModule(concatenated((same | flips).values()))
 
 
 def widths(columns: Columns) -> dict[torch.dtype, int]:

@@ -195,4 +195,4 @@ class Rng:
             device=wp.device_from_torch(self.device),
             record_cmd=True,
         )
-        self._kept = groups  # the launch holds addresses alone
+        self._group_numbers = groups  # the launch holds addresses alone

@@ -65,12 +65,12 @@ def check_layout(state: dict[str, Tensor], expected: Layout, where: str) -> None
     Raises:
         ValueError: names the first tensor that is missing, too many, or of another shape or type.
     """
-    given = layout(state)
-    for name in sorted(expected.keys() | given.keys()):
-        if given.get(name) != expected.get(name):
+    actual = layout(state)
+    for name in sorted(expected.keys() | actual.keys()):
+        if actual.get(name) != expected.get(name):
             there, here = (
                 f"{entry[0]} {entry[1]}" if entry else "nothing"
-                for entry in (given.get(name), expected.get(name))
+                for entry in (actual.get(name), expected.get(name))
             )
             raise ValueError(
                 f"{where} does not fit this run: {name!r} is {there} there and {here} here"

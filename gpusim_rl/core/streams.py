@@ -21,14 +21,14 @@ def start_warp() -> None:
         wp.init()
         return
     # C code writes to the descriptor, past sys.stderr
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
         try:
             wp.init()
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 # Why: docs/decisions/0002-one-stream.md

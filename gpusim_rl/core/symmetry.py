@@ -14,7 +14,7 @@ class Flip(NamedTuple):
     signs: tuple[float, ...]
 
 
-class Mirrors(NamedTuple):
+class ViewMirrors(NamedTuple):
     """How the actor's view, the critic's view and the action look in a mirror."""
 
     obs: Flip
@@ -22,12 +22,12 @@ class Mirrors(NamedTuple):
     action: Flip
 
 
-def keep(*signs: float) -> Flip:
+def unmoved(*signs: float) -> Flip:
     """Columns that stay where they are, with these signs."""
     return Flip(tuple(range(len(signs))), signs)
 
 
-def join(flips: Iterable[Flip]) -> Flip:
+def concatenated(flips: Iterable[Flip]) -> Flip:
     """Flips of adjacent columns as one."""
     order, signs = [], []
     for flip in flips:
@@ -36,17 +36,21 @@ def join(flips: Iterable[Flip]) -> Flip:
     return Flip(tuple(order), tuple(signs))
 
 
-def mirrors(flips: dict[str, Flip], observed: Iterable[str], history: dict[str, int]) -> Mirrors:
-    """Of the whole views, from those of terms: a term's steps of history mirror alike."""
+def view_mirrors(
+    flips: dict[str, Flip], observed: Iterable[str], history: dict[str, int]
+) -> ViewMirrors:
+    """Mirrors of whole views, from those of terms: a term's steps of history mirror alike."""
     observed = list(observed)
     privileged = [flip for term, flip in flips.items() if term not in observed and term != "action"]
     obs = [flips[term] for term in observed for _ in range(history.get(term, 1))]
-    return Mirrors(
-        join(obs), join([*(flips[term] for term in observed), *privileged]), flips["action"]
+    return ViewMirrors(
+        concatenated(obs),
+        concatenated([*(flips[term] for term in observed), *privileged]),
+        flips["action"],
     )
 
 
-class Mirror(nn.Module):
+class MirrorModule(nn.Module):
     """x (…, n) → its image (…, n). The tensors are no parameters, and no checkpoint holds them."""
 
     order: Tensor
@@ -69,5 +73,5 @@ class Mirror(nn.Module):
         return 0.5 * (x + self(x))
 
     def symmetrized_magnitudes(self, x: Tensor) -> Tensor:
-        """The same of what has no sign, such as a variance."""
+        """½ (x + its image), where columns have no sign, such as variances."""
         return 0.5 * (x + x.index_select(-1, self.order))

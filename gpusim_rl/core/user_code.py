@@ -35,11 +35,11 @@ def import_user_file(file: Path, folder: str) -> ModuleType:
 
 def add_package(name: str, folder: Path) -> None:
     """Make a folder importable as a package without adding its parent to `sys.path`."""
-    known = sys.modules.get(name)
-    if known is None:
-        known = sys.modules[name] = ModuleType(name)
-        known.__path__ = [str(folder)]
-    elif str(folder) not in map(str, getattr(known, "__path__", ())):
+    package = sys.modules.get(name)
+    if package is None:
+        package = sys.modules[name] = ModuleType(name)
+        package.__path__ = [str(folder)]
+    elif str(folder) not in map(str, getattr(package, "__path__", ())):
         raise ValueError(f"{folder} cannot be imported: another module is named {name!r}")
 
 

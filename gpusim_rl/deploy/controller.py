@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
-from gpusim_rl.envs.tracing import ACTIONS, RNG, Midpoint, first_memory, needs, reads, sample_inputs
+from gpusim_rl.envs.tracing import (
+    ACTIONS,
+    RNG,
+    MidpointRng,
+    first_memory,
+    needs,
+    reads,
+    sample_inputs,
+)
 from gpusim_rl.robots.servos import safe_controls
 
 COMMAND, RESTART = "command", "restart"  # inputs beside the readings
@@ -109,7 +117,7 @@ class Controller(nn.Module):
         """The state with the memory of this control step, where no episode begins."""
         half = torch.full_like(restart, 0.5, dtype=torch.float32)
         later = s.with_(time=s.time + 1)
-        new = {"time": later.time} | self.task.update(later, Midpoint(half))  # pyright: ignore
+        new = {"time": later.time} | self.task.update(later, MidpointRng(half))  # pyright: ignore
         new = {name: new[name] for name in self.needs.memory if name in new}
         return s.with_(**{name: where(restart, memory[name], x) for name, x in new.items()})
 

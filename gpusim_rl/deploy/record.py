@@ -46,15 +46,15 @@ def record(
         values = env.memory | env.readings
         readings = {name: values[name].numpy().copy() for name in controller.readings}
         memory = {n: x.numpy().copy() for n, x in env.memory.items() if n in controller.start}
-        env.act(act(env.observation.actor, restart))
+        env.apply_action(act(env.observation.actor, restart))
         ctrl = env.sim.ctrl.float()
         if "encoder" in env.memory:  # Env has moved the targets by the encoders' offsets
             ctrl = env.task.randomization.servo(ctrl, -env.memory["encoder"])
         now = {"action": env.action, "previous": env.previous, "time": env.time}
         after = memory | {n: x.numpy().copy() for n, x in now.items() if n in controller.start}
         rows.append((readings, restart.numpy(), memory, ctrl.numpy().copy(), after))
-        env.advance()
-        end = env.settle()
+        env.step_physics()
+        end = env.finish_step()
         restart = end.terminated | end.truncated | end.fault
     return Trace(*(stacked(column) for column in zip(*rows, strict=True)))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the command line checks plans without torch
 KEYS = ("from", "to", "by", "start", "stop")
 BY = ("iteration", "success")
 NEAR = 1e-6  # least distance of start and stop, so that a share of it is finite
-KNOWN = (
+SCHEDULABLE = (
     "task.<number>, task.weights.<term>, task.noise.<reading>, "
     "task.randomise.<field>.<low|high|every>, algo.<number>"
 )
@@ -60,7 +60,7 @@ def check_interval(key: str, entry: Any) -> None:
     """ValueError unless an entry has all keys, and begins before it ends."""
     where = f"curriculum: {key}"
     if not isinstance(key, str):
-        raise ValueError(f"{where} cannot be scheduled: choose of {KNOWN}")
+        raise ValueError(f"{where} cannot be scheduled: choose of {SCHEDULABLE}")
     if not isinstance(entry, dict) or set(entry) != set(KEYS):
         raise ValueError(f"{where}: expected {{{', '.join(KEYS)}}}")
     for name in ("start", "stop"):
@@ -106,7 +106,7 @@ def value_of(key: str, cfg: dict[str, Any]) -> Number:
         return task[part]
     name, _, number = name.rpartition(".")
     if part != "randomise" or section != "task" or number not in entries.NUMBERS:
-        raise ValueError(f"curriculum: {key} cannot be scheduled: choose of {KNOWN}")
+        raise ValueError(f"curriculum: {key} cannot be scheduled: choose of {SCHEDULABLE}")
     entry = entries.whole_entries(task.get("randomise", {})).get(name, {"kind": "off"})
     if entry["kind"] == "off":
         raise ValueError(f"curriculum: {key}: task.randomise.{name} is off, set its kind")
@@ -214,9 +214,9 @@ class Curriculum:
         """
         section = config_at(self.plan, cfg, {"success": mean})["task"]
         names = [key.removeprefix("task.") for key in self.plan if key.startswith("task.")]
-        own = {name: section[name] for name in names if "." not in name}
-        own = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
-        return replace(task, randomise=section["randomise"], **own), section
+        numbers = {name: section[name] for name in names if "." not in name}
+        numbers = {name: tuple(x) if isinstance(x, list) else x for name, x in numbers.items()}
+        return replace(task, randomise=section["randomise"], **numbers), section
 
     def set_first_values(self, task: "Task") -> None:
         """Give a task the numbers with which its first worlds start.
@@ -278,7 +278,7 @@ class Curriculum:
         )
 
     def columns(self, numbers: "dict[str, Tensor]") -> "dict[str, Tensor]":
-        """What is scheduled as it is now: `schedule/KEY` → (), or `schedule/KEY.i` for a list."""
+        """Scheduled numbers now: `schedule/KEY` → (), or `schedule/KEY.i` for a list."""
         columns = {}
         for key, entry in self.plan.items():
             place = numbers[key].flatten()

@@ -1,4 +1,4 @@
-"""What a task declares: its command, its mirror, and the numbers that a curriculum may change."""
+"""Declarations of a task: its command, its mirror, and the numbers that a curriculum may change."""
 
 import math
 from collections.abc import Callable
@@ -55,8 +55,8 @@ class Vector:
 
     def ends(self, sign: int) -> tuple[float, ...]:
         """(n,) the least numbers with a sign of -1, the largest with 1."""
-        middle = self.center or (0.0,) * len(self.names)
-        return tuple(x + sign * half for x, half in zip(middle, self.largest, strict=True))
+        center = self.center or (0.0,) * len(self.names)
+        return tuple(x + sign * half for x, half in zip(center, self.largest, strict=True))
 
     def draw(self, x: Tensor, constant: Constant) -> Tensor:
         """(B, n) numbers of x (B, n), which is uniform in ± `largest`."""
@@ -113,7 +113,7 @@ Part = Vector | Rotation
 
 
 class Command:
-    """What a user may ask of the robot: the memory entry `command` (B, n), part after part.
+    """A command that a user gives the robot: the memory entry `command` (B, n), part after part.
 
     Args:
         parts: a `Vector` or a `Rotation` each.
@@ -162,10 +162,10 @@ class Command:
     @property
     def center(self) -> tuple[float, ...]:
         """(n,) middles of the ranges; empty if no part has one."""
-        known = any(part.center for part in self.parts)
+        any_center = any(part.center for part in self.parts)
         zeros = ((0.0,) * len(part.names) for part in self.parts)
         pairs = zip(self.parts, zeros, strict=True)
-        return tuple(x for part, zero in pairs for x in part.center or zero) if known else ()
+        return tuple(x for part, zero in pairs for x in part.center or zero) if any_center else ()
 
     @property
     def columns(self) -> list[slice]:
@@ -194,18 +194,18 @@ def check_shown_by(command: Command | None, mjm: Any) -> None:
     """ValueError unless the body that shows a command is in the model."""
     bodies = [mjm.body(i).name for i in range(1, mjm.nbody)]
     if command and command.shown_by and command.shown_by not in bodies:
-        known = ", ".join(filter(None, bodies))
-        raise ValueError(f"the command is shown by the body {command.shown_by!r}: {known}")
+        names = ", ".join(filter(None, bodies))
+        raise ValueError(f"the command is shown by the body {command.shown_by!r}: {names}")
 
 
 def check_scheduled(kind: type, name: str) -> None:
     """ValueError unless a task of this class has a scheduled number of this name."""
     fields = scheduled_fields(kind)
     if name not in fields:
-        known = ", ".join(fields) or "none"
+        names = ", ".join(fields) or "none"
         raise ValueError(
             f"curriculum: task.{name} cannot be scheduled: choose of this task's numbers "
-            f"({known}), or a term's"
+            f"({names}), or a term's"
         )
 
 

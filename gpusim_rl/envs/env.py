@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import known_empty
+from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.states import Live, copy_state, load_state, per_world, shared
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.state import State
@@ -55,7 +55,7 @@ class Env(Worlds):
     ):
         ids = {"first": first, "life": life}
         super().__init__(task, sim, seed=seed, **ids, stagger=stagger, group=group)
-        self.shows_end = False  # whether `settle` gives the actor's view of the end, too
+        self.shows_end = False  # whether `finish_step` gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._compile(lambda fn: fn)
@@ -92,12 +92,12 @@ class Env(Worlds):
         The action is clamped to ± `task.clip`. `on_step` is called with the state before the
         restarts. No later step changes the result.
         """
-        self.act(action)
-        self.advance()
-        end = self.settle(on_step)
+        self.apply_action(action)
+        self.step_physics()
+        end = self.finish_step(on_step)
         return Step(Observation(*(view.clone() for view in self.observation)), *end[:-1])
 
-    def act(self, action: Tensor) -> None:
+    def apply_action(self, action: Tensor) -> None:
         """The first part of a step: the controls for action (B, nu)."""
         self.step_count += 1
         self.rng.draw(self.step_count)
@@ -106,7 +106,7 @@ class Env(Worlds):
         valid = is_valid(self.observation.actor) & is_valid(self.observation.critic)
         self._invalid.copy_(~(valid & is_valid(action)))
         now, clip = self._refreshed(), self.task.clip
-        # a zero keeps NaN out of the engine; `settle` counts the fault
+        # a zero keeps NaN out of the engine; `finish_step` counts the fault
         action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
         ctrl = self._control(now.with_(**self.readings, action=action, previous=now.action))
         self.previous.copy_(self.action)
@@ -115,11 +115,11 @@ class Env(Worlds):
             ctrl = self.task.randomization.servo(ctrl, self.memory["encoder"])
         self.sim.ctrl.copy_(ctrl)
 
-    def advance(self) -> None:
+    def step_physics(self) -> None:
         """The second part of a step: the physics of one control period."""
         self.sim.step(self.task.substeps)
 
-    def settle(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
+    def finish_step(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
         # Why: docs/decisions/0007-two-writes-in-a-step.md
@@ -139,7 +139,7 @@ class Env(Worlds):
         self.statistics.add(terms, *ended[1:-1], self.sim.overflow)
         restarted = ended.terminated | ended.truncated | fault
         # where nothing began, the critic's view of the end is that of now
-        if known_empty(restarted):
+        if is_empty_on_host(restarted):
             self.observer.write(s, self.rng, restarted, critic=end)
         else:
             self._restart(restarted, s)
@@ -205,8 +205,8 @@ class Env(Worlds):
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         sums = {"success": self.success} | self.statistics.sums_by_name()
-        own = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
-        return self.world_tensors() | own | shared("env/", sums)
+        ours = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
+        return self.world_tensors() | ours | shared("env/", sums)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, by name, with the worlds of all ranks."""
@@ -217,8 +217,8 @@ class Env(Worlds):
         rows, live = self.group.rows, self.tensors()
         # The Sim derives other values from its tensors.
         self.sim.load({name[4:]: rows(x) for name, x in state.items() if name.startswith("sim/")})
-        own = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
-        load_state(own, state, self.group)
+        ours = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
+        load_state(ours, state, self.group)
         # the observations below are made with this step's numbers
         self.rng.draw(self.step_count)
         self.update_observations()

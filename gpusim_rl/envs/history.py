@@ -53,12 +53,12 @@ class History(Frames):
     def __init__(
         self, widths: dict[str, int], steps: dict[str, int], worlds: int, device: torch.device
     ):
-        n, most = sum(widths.values()), max(steps.get(name, 1) for name in widths)
-        super().__init__(worlds, most, n, device)
+        n, longest = sum(widths.values()), max(steps.get(name, 1) for name in widths)
+        super().__init__(worlds, longest, n, device)
         columns, begin = [], 0
         for name, width in widths.items():
-            first = most - steps.get(name, 1)
-            columns += [t * n + begin + i for t in range(first, most) for i in range(width)]
+            first = longest - steps.get(name, 1)
+            columns += [t * n + begin + i for t in range(first, longest) for i in range(width)]
             begin += width
         self.columns = torch.tensor(columns, device=device)
         self.width = len(columns)

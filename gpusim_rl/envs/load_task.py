@@ -16,8 +16,8 @@ def load_task(name: str, code: str | None = None) -> type:
         name: of the task; its file is <name>.py at any depth of `tasks/`.
         code: "here" prefers the folder `tasks` of the working directory, None takes only ours.
     """
-    own = user_code("task", name) if code == "here" else None
-    file = own or find_code("task", name, TASKS)
+    users = user_code("task", name) if code == "here" else None
+    file = users or find_code("task", name, TASKS)
     if file is None:
         raise ValueError(f"task={name}: there is no file {name}.py in {TASKS}")
     module = import_file(file)

@@ -1,4 +1,4 @@
-"""What the robots of B worlds measure: readings with offsets, biases, noise, delay, drop-out."""
+"""Measurements of the robots of B worlds: readings with offsets, biases, noise, delay, drop-out."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -55,8 +55,8 @@ class Measurement:
         check_readings(task, "task.dropout", task.dropout, widths)
         lost = {name: task.dropout.get(name, 0.0) for name in widths}
         self.dropout = Dropout(lost, widths, device) if any(lost.values()) else None
-        self._given = torch.zeros(worlds, n, device=device)
-        self.readings = self.split(self._given)
+        self._latest = torch.zeros(worlds, n, device=device)
+        self.readings = self.split(self._latest)
         # what nobody uses need not be computed: it is the reading of a hidden term alone
         self.unused = {
             name: torch.zeros(worlds, every[name], device=device)
@@ -103,7 +103,7 @@ class Measurement:
         began (B,) bool: the worlds whose episode begins now; None: measure the same moment again.
         """
         delay, dropout = self.delay, self.dropout
-        now = delay.now if delay else torch.empty_like(self._given) if dropout else self._given
+        now = delay.now if delay else torch.empty_like(self._latest) if dropout else self._latest
         torch.add(self._measured(s), self.noise(rng), out=now)
         if delay:
             # a restart fills all frames, so that any age that is drawn next is valid
@@ -112,7 +112,7 @@ class Measurement:
                 delay.draw(began, rng)
             now = delay.view(delay.frames)
         if delay or dropout:
-            self._given.copy_(dropout.hold(now, self._given, rng, began) if dropout else now)
+            self._latest.copy_(dropout.hold(now, self._latest, rng, began) if dropout else now)
         return s.with_(**self.unused, **self.readings)
 
     def updated(self, update: Update, s: State, rng: Rng) -> dict[str, Tensor]:
@@ -124,15 +124,15 @@ class Measurement:
         values = update(s, rng)
         # Why: docs/decisions/0007-two-writes-in-a-step.md
         if self.filters:
-            shown = self.preview(s, rng)
+            delivered = self.preview(s, rng)
             if "command" in values:
-                shown = shown.with_(command=values["command"])
-            own = update(shown, rng)
-            values |= {name: own[name] for name in self.filters}
+                delivered = delivered.with_(command=values["command"])
+            remembered = update(delivered, rng)
+            values |= {name: remembered[name] for name in self.filters}
         return values
 
     def preview(self, s: State, rng: Rng | None) -> State:
-        """What `write` will return in worlds that do not restart.
+        """The state that `write` will return in worlds that do not restart.
 
         If rng is None, it is without noise and drop-out.
         """
@@ -141,12 +141,12 @@ class Measurement:
         if self.delay:
             now = self.delay.view(self.delay.after(now))
         if self.dropout and rng is not None:
-            now = self.dropout.hold(now, self._given, rng, None)
+            now = self.dropout.hold(now, self._latest, rng, None)
         return s.with_(**self.unused, **self.split(now))
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor that later readings depend on, by name; B rows each."""
-        held = {"dropout/given": self._given} if self.dropout else {}
+        held = {"dropout/given": self._latest} if self.dropout else {}
         return (self.delay.state() if self.delay else {}) | held
 
 
@@ -198,9 +198,9 @@ def check_readings(task: Task, key: str, names: Iterable[str], widths: dict[str,
         terms = reads(task, "observe", sample_inputs(task))
         if any(name in terms.get(term, set()) for term in task.hide):
             continue  # the actor would use it, were the term not hidden
-        own = [f"{key}.{reading}" for reading in widths if reading in terms.get(name, set())]
-        if own:
-            new = " and ".join(own)
+        keys = [f"{key}.{reading}" for reading in widths if reading in terms.get(name, set())]
+        if keys:
+            new = " and ".join(keys)
             raise ValueError(f"{key}.{name}: it belongs to readings, not to terms: say {new}")
-        known = ", ".join(widths)
-        raise ValueError(f"{key}.{name}: the actor uses no such reading, choose one of {known}")
+        names = ", ".join(widths)
+        raise ValueError(f"{key}.{name}: the actor uses no such reading, choose one of {names}")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip, Mirror
+from gpusim_rl.core.symmetry import Flip, MirrorModule
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -71,7 +71,7 @@ def pairs(m: Any, axis: int) -> dict[int, tuple[int, float]]:
     if m.nkey:
         mujoco.mj_resetDataKeyframe(m, d, 0)
     mujoco.mj_kinematics(m, d)
-    own: dict[int, tuple[int, float]] = {}
+    joint_images: dict[int, tuple[int, float]] = {}
     for i in (j for j in range(m.njnt) if m.jnt_type[j] in (2, 3)):
         slide = m.jnt_type[i] == mujoco.mjtJoint.mjJNT_SLIDE
         image = d.xaxis[i] * mirror * (1 if slide else -1)
@@ -80,8 +80,8 @@ def pairs(m: Any, axis: int) -> dict[int, tuple[int, float]]:
         if same:
             far = [float(np.linalg.norm(d.xanchor[j] - d.xanchor[i] * mirror)) for j in same]
             j = same[int(np.argmin(far))]
-            own[i] = (j, float(np.sign(d.xaxis[j] @ image)))
-    return own
+            joint_images[i] = (j, float(np.sign(d.xaxis[j] @ image)))
+    return joint_images
 
 
 def wrench_images(m: Any, axis: int) -> dict[int, tuple[int, float]]:
@@ -103,15 +103,15 @@ def wrench_images(m: Any, axis: int) -> dict[int, tuple[int, float]]:
     wrenches = np.einsum("sij,skj->ski", frames, gears)
     images = wrenches * np.stack([mirror, -mirror])
     near = 1e-2 * np.abs(wrenches).max((0, 2), initial=0)[:, None] + 1e-9
-    own: dict[int, tuple[int, float]] = {}
+    actuator_images: dict[int, tuple[int, float]] = {}
     for i, actuator in enumerate(on_site):
         far = np.linalg.norm(places - places[i] * mirror, axis=1)
         for sign in (1.0, -1.0):
             same = (np.abs(wrenches - sign * images[i]) <= near).all((1, 2)) & (far < 1e-3)
             if same.any():
-                own[actuator] = (on_site[int(np.flatnonzero(same)[0])], sign)
+                actuator_images[actuator] = (on_site[int(np.flatnonzero(same)[0])], sign)
                 break
-    return own
+    return actuator_images
 
 
 class Reflector:
@@ -150,7 +150,7 @@ class Reflector:
         return {"polar": polar, "axial": axial, "quaternion": [1.0, *axial]}[kind][:width]
 
     def affine(self, columns: list[tuple[int, float, float]]) -> Affine:
-        """Of (column, sign, offset) for each column of the image."""
+        """The affine map of (column, sign, offset) for each column of the image."""
         order, signs, offsets = zip(*columns, strict=True) if columns else ((), (), ())
         return Affine(
             torch.tensor(order, dtype=torch.int64, device=self.device),
@@ -201,8 +201,8 @@ class Reflector:
             elif kind in QUATERNIONS:
                 signs = self.parts(4, "quaternion")
             elif any(kind in axis for axis in AXES):
-                own = kind in AXES[self.axis]  # the image of a frame has this axis turned round
-                signs = self.parts(3, "axial" if own else "polar")
+                # the image of a frame has the mirror's axis turned round
+                signs = self.parts(3, "axial" if kind in AXES[self.axis] else "polar")
             elif kind in SCALARS:
                 signs = [1.0] * width
             columns += [(at + c, sign, 0.0) for c, sign in enumerate(signs)]
@@ -275,8 +275,8 @@ def derive_flips(task: Task) -> dict[str, Flip]:
     values = random_values(task)
     s = State(values, task.sensor_columns, task.joint_columns)
     image = s.with_(**images(task, reflection, reflector, values, s))
-    own, other = ({**task.observe(x), **task.privileged(x)} for x in (s, image))
-    flips = {term: match(f"{name}: {term!r}", own[term], other[term]) for term in own}
+    terms, image_terms = ({**task.observe(x), **task.privileged(x)} for x in (s, image))
+    flips = {term: match(f"{name}: {term!r}", terms[term], image_terms[term]) for term in terms}
     flips["action"] = match(f"{name}: 'action'", s.action, image.action)
     check_control(task, reflector, s, image)
     return flips
@@ -293,7 +293,7 @@ def images(
         )
     act = reflector.driven_joints(targets=False)
     if reflection.action:
-        act = Mirror(reflection.action).to(task.device)
+        act = MirrorModule(reflection.action).to(task.device)
     other = {
         name: torch.full_like(x, torch.nan) for name, x in values.items() if x.is_floating_point()
     }

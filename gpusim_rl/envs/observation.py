@@ -1,4 +1,4 @@
-"""What actor and critic observe of B worlds.
+"""Observations of actor and critic in B worlds.
 
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
@@ -18,7 +18,7 @@ from gpusim_rl.envs.task import Task
 
 
 class Observation(NamedTuple):
-    """What the networks observe at one moment."""
+    """Observations of the networks at one moment."""
 
     actor: Tensor  # (B, no)  the actor: terms of what a robot measures, with their history
     critic: Tensor  # (B, nc)  the critic: the true terms, and what only the simulator knows
@@ -62,8 +62,8 @@ class Observer:
         for key, terms in (("hide", task.hide), ("history", task.history)):
             unknown = sorted(set(terms) - set(self.term_widths))
             if unknown:
-                known = ", ".join(self.term_widths)
-                raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {known})")
+                names = ", ".join(self.term_widths)
+                raise ValueError(f"task.{key}: {unknown[0]!r} is no term (terms: {names})")
         if set(task.hide) == set(self.term_widths):
             raise ValueError("task.hide names every term: the actor would observe nothing")
 

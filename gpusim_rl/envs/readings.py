@@ -20,7 +20,7 @@ CARRIED = {
 
 
 def measured(model: mujoco.MjModel) -> dict[str, int]:
-    """What a robot of this model can measure: the name of each reading → its width.
+    """Readings that a robot of this model can measure: name → width.
 
     These are the sensors of a type that a robot can carry, in the model's order, and the angles and
     speeds of the actuated joints.

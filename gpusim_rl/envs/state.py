@@ -133,7 +133,7 @@ class State:
         return self._tensors["sensordata"][:, columns]
 
     def with_(self, **tensors: Tensor) -> Self:
-        """The same state, with other tensors of these names."""
+        """A copy of the state, with other tensors of these names."""
         return type(self)(self._tensors | tensors, self._columns, self._joints, self._derived)
 
     def clone(self) -> Self:
@@ -167,8 +167,8 @@ class State:
     def _sensor(self, name: str) -> slice:
         """The columns of a sensor."""
         if name not in self._columns:
-            known = ", ".join(sorted({*self._tensors, *self._columns, "joint_pos", "joint_vel"}))
+            names = ", ".join(sorted({*self._tensors, *self._columns, "joint_pos", "joint_vel"}))
             raise ValueError(
-                f"the task reads {name!r}, which no sensor or memory of this model has: {known}"
+                f"the task reads {name!r}, which no sensor or memory of this model has: {names}"
             )
         return self._columns[name]

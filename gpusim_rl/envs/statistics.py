@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import known_empty
+from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.metrics import Metric
 
 METRICS = (
@@ -65,7 +65,7 @@ class Statistics:
         flags = torch.stack([~fault, fault, overflow, done, terminated])
         self.sums[: len(flags)] += flags.sum(1)
         ended = done | fault
-        if known_empty(ended):
+        if is_empty_on_host(ended):
             return
         sums = torch.stack([done * self.episode_return, (done * self.lived).float()])
         self.sums[len(flags) :] += sums.sum(1)

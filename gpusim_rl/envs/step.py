@@ -1,4 +1,4 @@
-"""What a control step returns, and the quarantine of worlds with a fault."""
+"""Results of a control step, and the quarantine of worlds with a fault."""
 
 from typing import NamedTuple
 

@@ -95,7 +95,7 @@ class Task:
 
     @cached_property
     def randomization(self) -> Randomization:
-        """What `randomise` does to this model; ValueError if it does not fit the model."""
+        """Randomization of this model by `randomise`; ValueError if it does not fit the model."""
         return Randomization(
             self.mjm,
             self.randomise,
@@ -123,12 +123,12 @@ class Task:
     @property
     def fields(self) -> tuple[str, ...]:
         """Model fields with a value per world."""
-        own = self.patches.fields if self.patches else ()
-        return tuple(dict.fromkeys((*self.randomization.fields, *own)))
+        ground = self.patches.fields if self.patches else ()
+        return tuple(dict.fromkeys((*self.randomization.fields, *ground)))
 
     @property
     def measured(self) -> dict[str, int]:
-        """What a robot of this task can measure: reading → width."""
+        """Readings that a robot of this task can measure: name → width."""
         further = {name: len(about["units"]) for name, about in self.estimated.items()}
         return measured(self.mjm) | further
 
@@ -224,7 +224,7 @@ class Task:
     # -- episodes and commands ---------------------------------------------------------------------
 
     def begin(self, n: int, rng: Rng, ended: State | None = None) -> dict[str, Tensor]:
-        """What `start` and `next_start` say of n worlds.
+        """First values of n worlds, from `start` and `next_start`.
 
         `ended` is the last state of the worlds' episodes; None if there was no episode before.
         """
@@ -263,7 +263,7 @@ class Task:
 
     @property
     def command(self) -> Command | None:
-        """What a user may ask for: the memory entry `command`, if the task has one."""
+        """The command that a user may give: the memory entry `command`, if the task has one."""
         return None
 
     @property
@@ -279,7 +279,7 @@ class Task:
         raise NotImplementedError  # contract
 
     def next_start(self, start: dict[str, Tensor], ended: State, rng: Rng) -> dict[str, Tensor]:
-        """What `start` returned, changed by how the last episode of each world ended.
+        """Values of `start`, changed by how the last episode of each world ended.
 
         Args:
             start: of all worlds; only those whose episode ended take it.
@@ -308,11 +308,11 @@ class Task:
         return s.action
 
     def observe(self, s: State) -> dict[str, Tensor]:
-        """What the robot measures: named terms (B, …); the actor sees them in this order."""
+        """Named terms (B, …) that the robot measures; the actor sees them in this order."""
         raise NotImplementedError  # contract
 
     def privileged(self, s: State) -> dict[str, Tensor]:
-        """What only the simulator knows: further terms for the critic."""
+        """Further terms for the critic, which only the simulator knows."""
         return {}
 
     def reward(self, s: State) -> dict[str, Tensor]:

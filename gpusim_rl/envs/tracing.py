@@ -1,4 +1,4 @@
-"""What a task's methods read, and what of it a robot can measure."""
+"""Inputs that a task's methods read, and which of them a robot can measure."""
 
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ SECRET = "which is drawn at random, and no robot knows it: only `privileged` may
 ACTIONS = ("action", "previous", "time")  # memory that every Env keeps
 
 
-class Midpoint:
-    """Stands in for `Rng`: each number is the middle of its range, and depends on one tensor.
+class MidpointRng:
+    """Stands in for `Rng`: each number is at the center of its range, and depends on one tensor.
 
     Args:
         half: (B,) 0.5 everywhere; with other values the numbers are elsewhere in their ranges.
@@ -45,7 +45,7 @@ class Midpoint:
 def sample_inputs(task: Task) -> dict[str, Tensor]:
     """Everything that a task's methods can read, by name, for two worlds at the model's pose.
 
-    Sensors are tensors of their own; `random numbers` (B,) is a `Midpoint`'s. The entries of the
+    Sensors are tensors of their own; `random numbers` (B,) is a `MidpointRng`'s. The entries of the
     memory are those of `task.start`, in the middle of what it draws.
     """
     m = task.mjm
@@ -69,13 +69,13 @@ def sample_inputs(task: Task) -> dict[str, Tensor]:
 
 
 def first_memory(task: Task, half: Tensor) -> dict[str, Tensor]:
-    """The task's memory (B, …) at the start of an episode, for half (B,) as in `Midpoint`."""
-    start = task.begin(len(half), Midpoint(half))  # pyright: ignore[reportArgumentType]
+    """The task's memory (B, …) at the start of an episode, for half (B,) as in `MidpointRng`."""
+    start = task.begin(len(half), MidpointRng(half))  # pyright: ignore[reportArgumentType]
     return {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
 
 
-class Needs(NamedTuple):
-    """What a program on the robot has to measure, to be told and to remember."""
+class RobotInputs(NamedTuple):
+    """Readings, memory and command that a program on the robot needs."""
 
     readings: tuple[str, ...]  # of `measured`, in its order
     memory: tuple[str, ...]  # `action`, `previous`, `time` if used, then entries of `start`
@@ -83,15 +83,15 @@ class Needs(NamedTuple):
     filters: tuple[str, ...] = ()  # of the memory, what `update` makes of readings or the command
 
 
-def needs(task: Task) -> Needs:
-    """What `trace_needs` says of a task, which is traced once."""
+def needs(task: Task) -> RobotInputs:
+    """Result of `trace_needs` for a task, which is traced once."""
     if task.traced is None:
         task.traced = trace_needs(task)
     return task.traced
 
 
-def trace_needs(task: Task) -> Needs:
-    """What the actor's observation and `control` need on a robot, found by tracing the task.
+def trace_needs(task: Task) -> RobotInputs:
+    """Inputs of the actor's observation and of `control` on a robot, found by tracing the task.
 
     On a robot `update` and `control` see the readings as they were delivered, like `observe`.
 
@@ -102,7 +102,7 @@ def trace_needs(task: Task) -> Needs:
     """
     where, inputs = type(task).__name__, sample_inputs(task)
     drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), {RNG: inputs[RNG]})
-    updated, known, used = reads(task, "update", inputs), task.measured, set[str]()
+    updated, measured, used = reads(task, "update", inputs), task.measured, set[str]()
     terms = reads(task, "observe", inputs)
     # a term with a history of 0 is the critic's alone
     readers = [(f"the term {x!r}", terms[x]) for x in terms if task.history.get(x, 1)]
@@ -112,23 +112,23 @@ def trace_needs(task: Task) -> Needs:
     for reader, names in readers:  # which grows by the memory that is read
         for name in sorted(names - used):
             used.add(name)
-            own, wrong = NOTHING, ""
+            sources, wrong = NOTHING, ""
             if name == "previous":
-                own = frozenset({"action"})
+                sources = frozenset({"action"})
             elif name in drawn and name != "command":
-                own = updated.get(name, NOTHING)
-                wrong = SECRET if RNG in own or (name not in updated and drawn[name]) else ""
-            elif name not in (*known, *ACTIONS, "command"):
+                sources = updated.get(name, NOTHING)
+                wrong = SECRET if RNG in sources or (name not in updated and drawn[name]) else ""
+            elif name not in (*measured, *ACTIONS, "command"):
                 wrong = HIDDEN
             if wrong:
                 raise ValueError(f"{where}: {reader} reads {name!r}, {wrong}")
-            readers.append((f"the memory {name!r}", own))
+            readers.append((f"the memory {name!r}", sources))
     memory = tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command")
-    return Needs(
-        readings=tuple(name for name in known if name in used),
+    return RobotInputs(
+        readings=tuple(name for name in measured if name in used),
         memory=memory,
         command="command" in used,
-        filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*known, "command"}),
+        filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*measured, "command"}),
     )
 
 
@@ -139,13 +139,13 @@ def reads(
 
     Args:
         method: `observe`, `control`, `update`, … It is given a `State` of the inputs, and `update`
-            a `Midpoint` as well.
+            a `MidpointRng` as well.
         inputs: what `sample_inputs` returns.
         refused: an operator that must not be used.
     """
 
     def function(x: dict[str, Tensor]) -> Result:
-        further = (Midpoint(x[RNG]),) if method == "update" else ()
+        further = (MidpointRng(x[RNG]),) if method == "update" else ()
         return getattr(task, method)(State(x, task.sensor_columns), *further)
 
     return dependencies(f"{type(task).__name__}.{method}", function, inputs, refused)

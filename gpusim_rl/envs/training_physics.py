@@ -39,8 +39,8 @@ def coarse(
         model.opt.timestep = timestep
     if integrator is not None:
         model.opt.integrator = INTEGRATOR[integrator]
-    wanted = actuator.friction is not None or "joint_friction" in active_entries(randomise)
-    if not (joint_friction or wanted):
+    needed = actuator.friction is not None or "joint_friction" in active_entries(randomise)
+    if not (joint_friction or needed):
         model.opt.disableflags |= FRICTION
     return model if description(mjm, model) else mjm
 
@@ -49,11 +49,11 @@ def description(exact: mujoco.MjModel, stepped: mujoco.MjModel) -> str:
     """How the physics differs, in a few words; empty if it does not."""
     words = []
     if stepped.opt.timestep != exact.opt.timestep:
-        of, own = (f"{1e3 * m.opt.timestep:g} ms" for m in (stepped, exact))
-        words.append(f"timesteps of {of}, not {own}")
+        actual, nominal = (f"{1e3 * m.opt.timestep:g} ms" for m in (stepped, exact))
+        words.append(f"timesteps of {actual}, not {nominal}")
     if stepped.opt.integrator != exact.opt.integrator:
-        of, own = (mujoco.mjtIntegrator(m.opt.integrator).name for m in (stepped, exact))
-        words.append(f"{of.removeprefix(PREFIX)}, not {own.removeprefix(PREFIX)}")
+        actual, nominal = (mujoco.mjtIntegrator(m.opt.integrator).name for m in (stepped, exact))
+        words.append(f"{actual.removeprefix(PREFIX)}, not {nominal.removeprefix(PREFIX)}")
     if stepped.opt.disableflags != exact.opt.disableflags:
         words.append("no dry joint friction")
     return f"physics while learning: {', and '.join(words)}" if words else ""

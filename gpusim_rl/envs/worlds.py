@@ -69,8 +69,8 @@ class Worlds:
         """The live tensors whose values make up a `State`."""
         sim = self.sim
         live = dict(qpos=sim.qpos, qvel=sim.qvel, ctrl=sim.ctrl, sensordata=sim.sensordata)
-        own = dict(action=self.action, previous=self.previous, time=self.time)
-        return live | own | self.memory
+        ours = dict(action=self.action, previous=self.previous, time=self.time)
+        return live | ours | self.memory
 
     def current_state(self) -> State:
         """The state at this moment, as copies that no later step changes."""
@@ -112,7 +112,7 @@ class Worlds:
     # -- episodes ----------------------------------------------------------------------------------
 
     def first_states(self, ended: State | None) -> dict[str, Tensor]:
-        """What a new episode of each world begins with, by name; pure.
+        """First values of a new episode of each world, by name; pure.
 
         ended: the last state of the episodes; None if there was none before.
         """
@@ -138,10 +138,10 @@ class Worlds:
 
     def world_tensors(self) -> dict[str, Live]:
         """The live tensors of the worlds that a continuation needs."""
-        own = dict(time=self.time, action=self.action, previous=self.previous)
-        own = per_world("env/", own) | per_world("env/memory/", self.memory)
+        ours = dict(time=self.time, action=self.action, previous=self.previous)
+        ours = per_world("env/", ours) | per_world("env/memory/", self.memory)
         common = shared("env/", {"step_count": self.step_count})
-        return per_world("sim/", self.sim.tensors()) | own | common
+        return per_world("sim/", self.sim.tensors()) | ours | common
 
 
 def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -151,8 +151,8 @@ def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:
         ValueError: an entry has the name of something else that a `State` has.
     """
     memory = {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
-    own = {"ctrl", "sensordata", "action", "previous", "time", "kick", "force", *JOINTS}
-    taken = memory.keys() & {*own, *task.sensor_columns, *task.randomization.memory(0)}
+    reserved = {"ctrl", "sensordata", "action", "previous", "time", "kick", "force", *JOINTS}
+    taken = memory.keys() & {*reserved, *task.sensor_columns, *task.randomization.memory(0)}
     if taken:
         where = f"{type(task).__name__}.start"
         raise ValueError(f"{where}: memory must not be called {taken.pop()!r}: a state has that")

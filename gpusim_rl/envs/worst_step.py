@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import known_empty
+from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.sim.actuated import ActuatedSim
 from gpusim_rl.sim.base import Sim
 
 REASONS = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
 
 
-class Incident(NamedTuple):
+class Failure(NamedTuple):
     """The worst control step of a world, as Python numbers and tensors on the CPU."""
 
     score: float  # largest |weighted reward term| of the step; infinite for a fault
@@ -88,14 +88,14 @@ class WorstStep:
         terms (B, R) are weighted [1/s], why (B, 4) bool is in the order of REASONS.
         """
         score = torch.where(why.any(1), torch.inf, terms.abs().amax(1))
-        if known_empty(score > self.row[0]):
+        if is_empty_on_host(score > self.row[0]):
             return
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
-        kept = self.live | self._before
+        values = self.live | self._before
         # Concatenation turns whole numbers and float32 into the row's float64.
         head = [score.index_select(0, world).double(), who, step[None]]
-        of_world = [x.index_select(0, world).flatten() for x in (why, terms, *kept.values())]
+        of_world = [x.index_select(0, world).flatten() for x in (why, terms, *values.values())]
         row = torch.cat([*head, *of_world])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
 
@@ -108,8 +108,8 @@ class WorstStep:
         rows = self.group.all_gather(self.row[None])
         return rows.index_select(0, rows[:, 0].argmax(0, keepdim=True))[0]
 
-    def read(self, row: Tensor) -> Incident:
-        """The incident in a row of `worst` that was copied to the CPU."""
+    def read(self, row: Tensor) -> Failure:
+        """The failure in a row of `worst` that was copied to the CPU."""
         head, why, terms, rest = row.split(
             [3, len(REASONS), self.num_terms, len(row) - 3 - len(REASONS) - self.num_terms]
         )
@@ -120,4 +120,4 @@ class WorstStep:
         }
         score, world, step = head.tolist()
         reasons = [name for name, flag in zip(REASONS, why.tolist(), strict=True) if flag]
-        return Incident(score, int(world), int(step), reasons, terms.tolist(), tensors)
+        return Failure(score, int(world), int(step), reasons, terms.tolist(), tensors)

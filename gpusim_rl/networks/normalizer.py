@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.symmetry import Mirror
+from gpusim_rl.core.symmetry import MirrorModule
 
 
 # Why: docs/decisions/0017-normalizer-in-the-network.md
@@ -25,7 +25,7 @@ class Normalizer(nn.Module):
         self,
         width: int,
         clamp: float = 5.0,
-        mirror: Mirror | None = None,
+        mirror: MirrorModule | None = None,
         parts: nn.Module | None = None,
     ):
         super().__init__()

@@ -11,7 +11,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
-from gpusim_rl.core.symmetry import Mirror, Mirrors, keep
+from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.distributions import Distribution, Gaussian
 from gpusim_rl.networks.encoders import ENCODERS, MemoryMLP, mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
@@ -140,7 +140,7 @@ class ActorCritic(nn.Module):
         symmetry: str,
         memory: str,
         memory_size: int,
-        mirrors: Mirrors | None = None,
+        mirrors: ViewMirrors | None = None,
         seed: int,
     ):
         super().__init__()
@@ -167,7 +167,7 @@ class ActorCritic(nn.Module):
         sides: list[Any] = [no, nc, nu, 1]
         parts: list[EvenOddSplit | None] = [None, None]
         if symmetry == "net" and mirrors:
-            sides = [EvenOddSplit(flip) for flip in (*mirrors, keep(1.0))]
+            sides = [EvenOddSplit(flip) for flip in (*mirrors, unmoved(1.0))]
             parts = sides[:2]
         obs, critic, action, value = sides
         normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
@@ -179,7 +179,7 @@ class ActorCritic(nn.Module):
         self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
         self.critic = net(critic, value, 1.0)
 
-    def _set_mirrors(self, symmetry: str, mirrors: Mirrors | None, widths: list[int]) -> None:
+    def _set_mirrors(self, symmetry: str, mirrors: ViewMirrors | None, widths: list[int]) -> None:
         """Make the modules that mirror observations and actions; None for each without symmetry."""
         self.symmetry, self.mirrors = symmetry, mirrors
         self.obs_mirror = self.critic_mirror = self.action_mirror = None
@@ -191,7 +191,7 @@ class ActorCritic(nn.Module):
                 f"algo.symmetry={symmetry}: the mirrors do not fit"
                 f" observations of {no} and {nc} and actions of {nu} numbers"
             )
-        self.obs_mirror, self.critic_mirror, self.action_mirror = map(Mirror, mirrors)
+        self.obs_mirror, self.critic_mirror, self.action_mirror = map(MirrorModule, mirrors)
 
     @property
     def std(self) -> Tensor:

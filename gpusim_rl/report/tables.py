@@ -118,10 +118,10 @@ def ending(run: Summary) -> str:
 
 def lost(run: Summary) -> str:
     """Where and why a training went wrong, from report.json."""
-    where = ", ".join(f"{key} {word(run.incident.get(key))}" for key in ("world", "step"))
-    why = run.incident.get("why")
+    where = ", ".join(f"{key} {word(run.failure.get(key))}" for key in ("world", "step"))
+    why = run.failure.get("why")
     why = " and ".join(map(word, why)) if isinstance(why, list) and why else "no step was lost"
-    term, terms = run.incident.get("term"), run.incident.get("terms")
+    term, terms = run.failure.get("term"), run.failure.get("terms")
     worst = number(terms.get(term)) if isinstance(term, str) and isinstance(terms, dict) else None
     value = "not finite" if worst is None else page.number_text(worst)
     return f"{where}: {why}; largest reward term {word(term)} = {value}"
@@ -181,7 +181,7 @@ def failures(run: Summary) -> list[tuple[str, str]]:
     for name, what in PER_EPISODE.items():
         if name in run.scores:
             rows.append((f"evaluation: {what}", f"{run.scores[name]:.4g} per episode"))
-    if run.incident:
+    if run.failure:
         rows.append(("training: the worst step", lost(run)))
     last = {name: x[-10:][x[-10:] == x[-10:]] for name, x in run.columns.items()}
     for name in page.ENDINGS:

@@ -33,7 +33,7 @@ class Summary:
         versions: what it ran on.
         diff: what its checkout had that the commit lacked.
         labels: metric → what reports call it, of metrics.json.
-        incident: of report.json: where and why a training went wrong; empty if it did not.
+        failure: of report.json: where and why a training went wrong; empty if it did not.
     """
 
     run: Run
@@ -43,7 +43,7 @@ class Summary:
     versions: dict[str, str]
     diff: str
     labels: dict[str, str]
-    incident: dict[str, Any]
+    failure: dict[str, Any]
 
     @property
     def iteration(self) -> int:
@@ -60,7 +60,7 @@ class Summary:
         """How the training ended: `finished`, `failed` or `unfinished`."""
         if self.scores:
             return "finished"
-        worst = number(self.incident.get("iteration"))
+        worst = number(self.failure.get("iteration"))
         return "failed" if worst is not None and worst >= self.iteration else "unfinished"
 
 

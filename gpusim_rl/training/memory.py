@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration, world_multiple
-from gpusim_rl.config.recipe import choose_recipe
+from gpusim_rl.config.device_overrides import choose_device_overrides
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
@@ -59,7 +59,7 @@ def show_plan(cfg: Config) -> None:
     Raises:
         ValueError: its worlds do not fit.
     """
-    cfg, _ = choose_recipe(cfg)
+    cfg, _ = choose_device_overrides(cfg)
     show(measure(cfg, ProcessGroup.from_environment()), cfg.num_envs)
 
 
@@ -76,7 +76,7 @@ def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config,
         group: the processes that share the worlds.
     ValueError if it cannot be built.
     """
-    cfg, chosen = choose_recipe(cfg)
+    cfg, chosen = choose_device_overrides(cfg)
     iteration, cfg = make_fitting(cfg, group, chosen)
     values = flatten(cfg.plain)
     line = " ".join(f"{key}={values[key]}" for key in chosen)

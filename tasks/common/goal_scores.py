@@ -40,7 +40,7 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
     met = dict(upright=record["up"] > LEVEL, tall=record["height"] > TALL * height)
     met |= dict(near=record["furthest"] < NEAR)
     stands = torch.stack(list(met.values())).all(0)
-    still = torch.stack([record[x][-last:].mean(0).sqrt() < most for x, most in STILL.items()])
+    still = torch.stack([record[x][-last:].mean(0).sqrt() < limit for x, limit in STILL.items()])
     good = stands[-last:].all(0) & still.all(0) & ~record["terminated"].bool().any(0)
     upside_down = record["up"][min(round(0.5 / dt), len(stands) - 1)] < 0
     held = stands.flip(0).long().cumprod(0).sum(0)  # control steps from the end
@@ -97,7 +97,7 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
 
 
 def return_measures(s: State, gear: Tensor, limits: Tensor) -> dict[str, Tensor]:
-    """What `return_scores` needs of a state of B worlds with the memory `speed`. All are (B,).
+    """Measures (B,) for `return_scores`, of a state of B worlds with the memory `speed`.
 
     Args:
         s: the state.
@@ -114,7 +114,7 @@ def return_measures(s: State, gear: Tensor, limits: Tensor) -> dict[str, Tensor]
 
 
 def return_scores(record: dict[str, Tensor], dt: float, solved: float) -> Scores:
-    """What B episodes of a task of Gymnasium earned, and what they would cost a robot.
+    """Returns of B episodes of a task of Gymnasium, and what they would cost a robot.
 
     Only the first episode of each world counts, with its last step.
 

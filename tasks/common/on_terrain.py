@@ -25,7 +25,7 @@ Values = dict[str, Tensor]
 
 @dataclass(kw_only=True)
 class OnTerrain(Task):
-    """What a legged task on rough ground has in addition to one on flat ground.
+    """Rough ground for a legged task, in addition to what one on flat ground has.
 
     It stands before that task among the base classes: `class Rough(OnTerrain, Quadruped)`. The task
     has a command in m/s, forward and to the left, and its state a sensor `velocity` (B, 3).
@@ -64,8 +64,8 @@ class OnTerrain(Task):
 
     @cached_property
     def patches(self) -> Patches:
-        own = {k: v for k, v in self.terrain.items() if k not in ("up", "down", "moves")}
-        return Patches(self.mjm, device=self.device, choices=self.kinds, **own)
+        values = {k: v for k, v in self.terrain.items() if k not in ("up", "down", "moves")}
+        return Patches(self.mjm, device=self.device, choices=self.kinds, **values)
 
     def evaluation(self) -> Self:
         """Other patches of all levels, which stay."""
@@ -86,10 +86,10 @@ class OnTerrain(Task):
         start = super().next_start(start, ended, rng) | {"kind": ended.kind}
         if not self.terrain["moves"]:
             return start | {"level": ended.level}
-        asked, share = ended.wanted > SHORTEST, ended.progress / ended.wanted.clamp(min=1e-6)
+        decides, share = ended.wanted > SHORTEST, ended.progress / ended.wanted.clamp(min=1e-6)
         lasted = ended.time >= self.horizon
-        up = lasted & asked & (share > self.terrain["up"])
-        down = ~lasted | (asked & (share < self.terrain["down"]))
+        up = lasted & decides & (share > self.terrain["up"])
+        down = ~lasted | (decides & (share < self.terrain["down"]))
         level = (ended.level + up.long() - down.long()).clamp(min=0)
         beyond = level >= self.patches.levels
         anywhere = rng.integers("terrain/beyond", self.patches.levels)[:, 0]
@@ -98,9 +98,9 @@ class OnTerrain(Task):
         )
 
     def update(self, s: State, rng: Rng) -> Values:
-        told = s.command[:, :2]
-        speed = squared(told).sqrt()
-        along = (s.velocity[:, :2] * told).sum(1) / speed.clamp(min=1e-6)
+        planar = s.command[:, :2]
+        speed = squared(planar).sqrt()
+        along = (s.velocity[:, :2] * planar).sum(1) / speed.clamp(min=1e-6)
         moving = self.dt * (speed > SLOWEST)
         return super().update(s, rng) | dict(
             progress=s.progress + moving * torch.minimum(along, speed),
@@ -153,9 +153,9 @@ class OnTerrain(Task):
         for i in range(self.patches.levels):
             measures[f"level/{i}"] = (s.level == i).float()
         for i, kind in enumerate(self.patches.kinds):
-            own = s.kind == i
-            which = own & climbs
+            of_kind = s.kind == i
+            which = of_kind & climbs
             mean = (which * level).sum() / which.sum().clamp(min=1)
-            mean = torch.where(own.any() & ~which.any(), last, mean)
+            mean = torch.where(of_kind.any() & ~which.any(), last, mean)
             measures[f"level/{kind}"] = mean.expand(len(level))
         return measures

@@ -18,7 +18,7 @@ from gpusim_rl.envs.task import Task
 GATE = 0.1  # a command of a smaller norm asks to stand
 
 
-class Spread(NamedTuple):
+class StartSpread(NamedTuple):
     """How far first states are from the stance: half-widths of uniform draws."""
 
     height: float = 0.02  # m, all of it upwards
@@ -40,7 +40,7 @@ class Walking(Task):
     feet_names: ClassVar[tuple[str, ...]]  # in the order of the legs' joints in ctrl
     knee: ClassVar[int]  # which number of `gait_pose` bends the knee
     offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
-    spread: ClassVar[Spread] = Spread()
+    spread: ClassVar[StartSpread] = StartSpread()
     ranges: ClassVar = dict(
         fastest=AT_LEAST_0,
         redraw=POSITIVE,
@@ -103,15 +103,15 @@ class Walking(Task):
         )
 
     def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
-        unit, joints, most = rng.uniform("start", *self.unit), slice(6, -2), self.spread
+        unit, joints, spread = rng.uniform("start", *self.unit), slice(6, -2), self.spread
         still = (unit[:, -2] < 2 * self.share_standing - 1).float()
-        tilt = most.tilt
+        tilt = spread.tilt
         turned = from_euler(tilt * unit[:, 3], tilt * unit[:, 4], math.pi * unit[:, 5])
-        height = self.rest[2] + most.height * (1 + unit[:, 2:3])
+        height = self.rest[2] + spread.height * (1 + unit[:, 2:3])
         qpos = torch.cat([0 * unit[:, :2], height, turned, self.rest[7:].expand(n, -1)], 1)
         return dict(
-            qpos=self.joint_columns.put(qpos, self.stance + most.joints * unit[:, joints]),
-            qvel=torch.cat([most.speed * unit[:, :6], 0 * unit[:, joints]], 1),
+            qpos=self.joint_columns.put(qpos, self.stance + spread.joints * unit[:, joints]),
+            qvel=torch.cat([spread.speed * unit[:, :6], 0 * unit[:, joints]], 1),
             command=self.draw_command(rng) * (1 - still)[:, None],
             still=still,
             phase=0.5 + 0.5 * unit[:, -1],

@@ -80,7 +80,7 @@ class Ant(Task):
         )
 
     def images(self, s):
-        """What the mirror makes of the readings that no sensor gives; forward stays forward."""
+        """Mirror images of the readings that no sensor gives; forward stays forward."""
         place, turn = s.base.new_tensor([1, 1, -1, 1, -1]), s.base.new_tensor([1, -1, 1])
         moves = torch.cat([turn, -turn])
         torques = torch.cat([-turn, turn])
@@ -97,7 +97,7 @@ class Ant(Task):
         return self.begin_at(qpos, self.spread * rng.normal("start/speed", 14))
 
     def begin_at(self, qpos, qvel):
-        """What an episode begins with at qpos (n, 15) and qvel (n, 14)."""
+        """First values of an episode at qpos (n, 15) and qvel (n, 14)."""
         return dict(qpos=qpos, qvel=qvel, x=qpos[:, 0].float(), speed=0 * qvel[:, 0].float())
 
     def update(self, s, rng):

@@ -64,15 +64,15 @@ class Hopper(Task):
 
     @property
     def derived(self):
-        own = dict(base=lambda s: s.qpos[:, 1:3], base_velocity=lambda s: s.qvel[:, :3])
-        return super().derived | own
+        readings = dict(base=lambda s: s.qpos[:, 1:3], base_velocity=lambda s: s.qvel[:, :3])
+        return super().derived | readings
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)  # (n, 12), each in ±1
         return self.begin_at(self.rest + self.spread * unit[:, :6], self.spread * unit[:, 6:])
 
     def begin_at(self, qpos, qvel):
-        """What an episode begins with at qpos (n, 6) and qvel (n, 6)."""
+        """First values of an episode at qpos (n, 6) and qvel (n, 6)."""
         return dict(qpos=qpos, qvel=qvel, x=qpos[:, 0].float(), speed=0 * qvel[:, 0].float())
 
     def update(self, s, rng):

@@ -12,7 +12,7 @@ import torch
 
 from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rotation, yaw_frame
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
-from gpusim_rl.core.symmetry import Mirror
+from gpusim_rl.core.symmetry import MirrorModule
 from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
@@ -125,7 +125,7 @@ class Getup(Task):
     @property
     def mirror(self):
         flip = leg_mirror(self.mjm, FEET, (), self.actuator)
-        swap = Mirror(flip).to(self.device)
+        swap = MirrorModule(flip).to(self.device)
         images = lambda s: dict(target=swap(s.target), begun=s.begun)  # noqa: E731
         return Reflection(axis=1, joints=flip, images=images)
 

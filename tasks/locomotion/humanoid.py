@@ -12,7 +12,7 @@ import torch
 from gpusim_rl.core.maths import squared
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.tasks.common.scores import walking_scores
-from gpusim_rl.tasks.common.walking import Spread, Walking
+from gpusim_rl.tasks.common.walking import StartSpread, Walking
 
 LEGS = ("left", "right")
 TOLERANCE = 0.3  # m/s, rad/s: largest errors of velocity and yaw rate of a success
@@ -62,14 +62,14 @@ class Humanoid(Walking):
     feet_names: ClassVar = LEGS
     knee: ClassVar = 3
     offsets: ClassVar = (0.0, 0.5)
-    spread: ClassVar = Spread(height=0.01, tilt=0.05, speed=0.2)
+    spread: ClassVar = StartSpread(height=0.01, tilt=0.05, speed=0.2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         m = self.mjm
         full = m.actuator_forcerange[:, 1] / m.actuator_gainprm[:, 0]  # rad, to the largest torque
         self.joint_scales = self.tensor(self.scale or self.action_scale * full)
-        self.most = self.nominal("actuator_forcerange")[:, 1]  # N m
+        self.torque_limit = self.nominal("actuator_forcerange")[:, 1]  # N m
         joints = m.actuator_trnid[:, 0]
         self.low, self.high = self.joint_limits
         d = mujoco.MjData(m)
@@ -104,16 +104,16 @@ class Humanoid(Walking):
         return (s.up[:, 2] < UPRIGHT) | (self.height_above_ground(s) < LOW * self.base_height)
 
     def measure(self, s):
-        """Beside those of walking, what wears a robot down, each a mean over its joints."""
+        """Measures of walking, and of what wears a robot down, each a mean over its joints."""
         torque, change = s.span(*self.torques).abs(), s.action - s.previous
         beyond = torch.relu(self.low - s.joint_pos) + torch.relu(s.joint_pos - self.high)
         return super().measure(s) | dict(
             jerk=squared(change) / change.shape[1],
-            saturated=(torque > FULL * self.most).float().mean(1),
+            saturated=(torque > FULL * self.torque_limit).float().mean(1),
             beyond=(beyond > 0).float().mean(1),
         )
 
     def score(self, record):
-        """Those of walking, and the means of jerk and of joints at full torque or beyond limits."""
+        """Scores of walking; means of jerk, and of joints at full torque or beyond limits."""
         wear = {name: record[name].mean().item() for name in ("jerk", "saturated", "beyond")}
         return walking_scores(record, self.dt, self.gait, TOLERANCE) | wear

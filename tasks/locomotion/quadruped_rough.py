@@ -55,8 +55,8 @@ class RoughQuadruped(OnTerrain, Quadruped):
         flat = super().mirror
 
         def images(s):
-            own = dict(below=s.below[:, [1, 0, 3, 2]], beside=s.beside[:, [1, 0, 3, 2]])
-            return flat.images(s) | dict(scan=self.mirrored_scan(s.scan)) | own
+            feet = dict(below=s.below[:, [1, 0, 3, 2]], beside=s.beside[:, [1, 0, 3, 2]])
+            return flat.images(s) | dict(scan=self.mirrored_scan(s.scan)) | feet
 
         return replace(flat, images=images)
 
@@ -82,11 +82,12 @@ class RoughQuadruped(OnTerrain, Quadruped):
         lowest = super().feet(s) - s.beside  # of each foot, above what is beside it
         velocities = s.span("FL_velocity", "RR_velocity").unflatten(1, (4, 3))
         speed = squared(velocities[..., :2]).sqrt()
-        told, made = squared(s.command[:, :2]), (s.velocity[:, :2] * s.command[:, :2]).sum(1)
+        goal = s.command[:, :2]
+        along = (s.velocity[:, :2] * goal).sum(1)
         return super().reward(s) | dict(
             clearance=-(self.swing(s) * (self.margin - lowest).clamp(min=0) ** 2).sum(1),
             stumble=-((lowest < 0) * speed).sum(1),
-            stuck=-(self.moving(s) * (made < 0.1 * told)),
+            stuck=-(self.moving(s) * (along < 0.1 * squared(goal))),
         )
 
     def terminated(self, s):

@@ -88,8 +88,8 @@ class Reach(Task):
         self.sensors = f"{names[0]}_torque", f"{names[-1]}_torque"
         inwards = self.tensor([[self.margin], [-self.margin]])
         self.limits = self.joint_limits + inwards  # (2, n)
-        self.middle, self.half = self.joint_limits.mean(0), self.joint_limits.diff(dim=0)[0] / 2
-        self.middle = self.middle.nan_to_num()  # of a joint without limits
+        self.center_pose = self.joint_limits.mean(0).nan_to_num()  # of a joint without limits
+        self.half = self.joint_limits.diff(dim=0)[0] / 2
         self.speed_limit = self.tensor(self.largest_speed)
         self.acceleration_limit = self.tensor(self.largest_acceleration)
         self.torque_limit = self.nominal("actuator_forcerange")[:, 1]
@@ -132,8 +132,8 @@ class Reach(Task):
         )
 
     def control(self, s):
-        most = self.dt * self.acceleration_limit
-        change = (self.speed_limit * s.action - s.rate).clamp(-most, most)
+        limit = self.dt * self.acceleration_limit
+        change = (self.speed_limit * s.action - s.rate).clamp(-limit, limit)
         step = self.dt * (s.rate + change)
         return integrated(s.target, step, self.limits, s.joint_pos, self.ahead)
 
@@ -180,7 +180,7 @@ class Reach(Task):
             fine=torch.exp(-error / self.sigma_fine),
             speed=-squared(s.joint_vel / self.speed_limit),
             jerk=-squared(s.action - s.previous),
-            middle=-squared((s.joint_pos - self.middle) / self.half),
+            middle=-squared((s.joint_pos - self.center_pose) / self.half),
         )
 
     def measure(self, s):

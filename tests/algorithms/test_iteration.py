@@ -80,9 +80,9 @@ def test_the_actors_view_of_the_end():
     env = make_env("cartpole", 8, episode=0.1)
     env.shows_end = True
     for _ in range(3):
-        env.act(torch.zeros(8, 1))
-        env.advance()
-        end = env.settle()
+        env.apply_action(torch.zeros(8, 1))
+        env.step_physics()
+        end = env.finish_step()
         assert end.end_obs is not None and end.end_obs.shape == env.observation.actor.shape
         stays = ~(end.terminated | end.truncated)
         noise = (end.end_obs - env.observation.actor)[stays].abs()

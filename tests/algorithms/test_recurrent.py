@@ -142,10 +142,10 @@ def test_memory_restarts_with_the_episode():
     ppo = remembering()
     ppo.env.time.zero_()
     ppo.source.act()
-    ppo.env.advance()
+    ppo.env.step_physics()
     ppo.env.time[2] = ppo.env.task.horizon  # the time limit
     ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.source.settle()
+    ppo.source.finish_step()
     blank = torch.tensor([i in (2, 5) for i in range(8)])
     for x in ppo.source.memory.values():
         assert (x[blank] == 0).all() and (x[~blank] != 0).any(1).all()

@@ -20,7 +20,7 @@ from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
 from gpusim_rl.core.ranges import SHARE
 from gpusim_rl.envs.load_task import load_task
-from gpusim_rl.play import replay
+from gpusim_rl.play import replay_failure
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.runs.run import Run
 from tests.worlds import ROOT
@@ -257,7 +257,7 @@ def test_a_step_of_ours(here):
     save_file({"x": torch.zeros(1)}, path, metadata={"gpusim_rl": json.dumps(about)})
     own = here / "conf" / "task" / "cartpole.yaml"
     own.write_text(own.read_text().replace("  sigma: 0.5", "  own: 0.5"))
-    assert replay.read(path)[1].plain["task"] == cfg["task"]
+    assert replay_failure.read(path)[1].plain["task"] == cfg["task"]
 
 
 def test_a_name_from_python(here, capsys):

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from gpusim_rl.core.graphs import Phases, capture
+from gpusim_rl.core.graphs import PartTimer, capture
 from tests import graphs
 from tests.robot_files import mjcf, write
 from tests.worlds import TASKS
@@ -84,17 +84,17 @@ def test_off_and_torch_on_the_cpu_simply_run():
 def test_phases_add_up():
     """Times of the same name add up, what is marked with no name is left out, and taking begins
     anew."""
-    phases = Phases(torch.device("cpu"))
+    timer = PartTimer(torch.device("cpu"))
     for _ in range(3):
-        phases.mark("work")
+        timer.start("work")
         time.sleep(0.01)
-        phases.mark("")
+        timer.start("")
         time.sleep(0.01)
-        phases.mark("rest")
-    phases.mark("")
-    spent = phases.take()
-    phases.mark("later")
+        timer.start("rest")
+    timer.start("")
+    spent = timer.read()
+    timer.start("later")
     assert set(spent()) == {"work", "rest"}
     assert spent()["work"].wall >= 0.03 > spent()["rest"].wall
     assert spent()["work"].processor < spent()["work"].wall  # it slept
-    assert phases.take()() == {}
+    assert timer.read()() == {}

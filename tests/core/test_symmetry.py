@@ -17,7 +17,14 @@ from gpusim_rl.build import make_spec, robot_arguments
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.record import Record
-from gpusim_rl.core.symmetry import Flip, Mirror, Mirrors, join, keep, mirrors
+from gpusim_rl.core.symmetry import (
+    Flip,
+    MirrorModule,
+    ViewMirrors,
+    concatenated,
+    unmoved,
+    view_mirrors,
+)
 from gpusim_rl.deploy.export import export_network, session
 from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.env import Env
@@ -59,8 +66,8 @@ def settings(mjcf: str) -> dict:
     return robot_arguments(Quadruped, make_config("task=quadruped", f"robot.mjcf={mjcf}").robot)
 
 
-def images_of(env: Env) -> Mirrors:
-    return mirrors(derive_flips(env.task), env.term_widths, env.task.history)
+def images_of(env: Env) -> ViewMirrors:
+    return view_mirrors(derive_flips(env.task), env.term_widths, env.task.history)
 
 
 def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> Iteration:
@@ -77,11 +84,11 @@ def shaken(policy: ActorCritic, scale: float = 0.3) -> ActorCritic:
     return policy
 
 
-def error(policy: ActorCritic, images: Mirrors, seed: int = 0) -> float:
+def error(policy: ActorCritic, images: ViewMirrors, seed: int = 0) -> float:
     """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000
     random views."""
     g = torch.Generator().manual_seed(seed)
-    view, wide, out = map(Mirror, images)
+    view, wide, out = map(MirrorModule, images)
     o, s = (3 * torch.randn(1000, len(flip.order), generator=g) for flip in images[:2])
     with torch.no_grad():
         acted = policy.actor(view(o)) - out(policy.actor(o))
@@ -106,7 +113,7 @@ def reflect(env: Env, qpos: Tensor, qvel: Tensor) -> None:
 def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
     """qpos, qvel of a quadruped, reflected in the x-z plane of the world: y, and what turns about x
     and z, change signs."""
-    joints = Mirror(derive_flips(env.task)["joints"]).double()
+    joints = MirrorModule(derive_flips(env.task)["joints"]).double()
     angles, speeds = env.task.joint_columns[:2]
     q, v = qpos.clone(), qvel.clone()
     q[:, [1, 4, 6]] *= -1  # y; x and z of the quaternion
@@ -133,7 +140,7 @@ def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
     env = make_env(num_envs=16, stagger=False, **STILL, **(settings(hund) if brought else {}))
     side_by_side(env)
     images, g = images_of(env), torch.Generator().manual_seed(0)
-    _, wide, out = map(Mirror, images)
+    _, wide, out = map(MirrorModule, images)
     action, live, lived = torch.zeros(8, 12), torch.ones(8, dtype=torch.bool), 0
     largest = torch.zeros(len(images.critic.order))
     for _ in range(50):
@@ -153,7 +160,7 @@ def test_the_mirrored_cartpole_does_the_mirrored_thing():
     """100 control steps of the cart: the image of each view, and the same reward."""
     env = make_env("cartpole", 8, stagger=False, randomise={})
     reflect(env, -env.sim.qpos[:4], -env.sim.qvel[:4])  # hanging at π: -π is the same
-    _, wide, out = map(Mirror, images_of(env))
+    _, wide, out = map(MirrorModule, images_of(env))
     g = torch.Generator().manual_seed(0)
     for _ in range(100):
         action = 2 * torch.rand(4, 1, generator=g) - 1
@@ -167,14 +174,14 @@ def test_the_mirrored_ant_does_the_mirrored_thing():
     """20 control steps of the ant, which falls onto its feet: the image of each view, contact
     forces among them, and the same reward."""
     env = make_env("ant", 16, stagger=False)
-    legs = Mirror(GOLDEN["ant"]["joints"]).double()
+    legs = MirrorModule(GOLDEN["ant"]["joints"]).double()
     qpos, qvel = env.sim.qpos[:8].clone(), env.sim.qvel[:8].clone()
     qpos[:, 7:], qvel[:, 6:] = legs(qpos[:, 7:]), legs(qvel[:, 6:])
     qpos[:, :7] *= torch.tensor([1, -1, 1, 1, -1, 1, -1])
     qvel[:, :6] *= torch.tensor([1, -1, 1, -1, 1, -1])
     reflect(env, qpos, qvel)
     env.memory["x"][8:] = env.memory["x"][:8]
-    _, wide, out = map(Mirror, images_of(env))
+    _, wide, out = map(MirrorModule, images_of(env))
     g, touched = torch.Generator().manual_seed(0), 0.0
     for _ in range(20):
         action = 0.2 * torch.randn(8, 8, generator=g)
@@ -192,12 +199,12 @@ SWAPPED = Flip((3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8), (-1.0, 1.0, 1.0) * 4)
 LEGS = Flip((*range(6, 12), *range(6)), (1, -1, -1, 1, 1, -1) * 2)
 PAIRS = Flip((1, 0, 3, 2), (1, 1, 1, 1))
 WALKER = dict(
-    gyro=keep(-1, 1, -1),  # a pseudovector
-    up=keep(1, -1, 1),
-    velocity=keep(1, -1, 1),
-    height=keep(1),
-    command=keep(1, -1, -1),
-    clock=keep(-1, -1),  # legs change sides: half a turn
+    gyro=unmoved(-1, 1, -1),  # a pseudovector
+    up=unmoved(1, -1, 1),
+    velocity=unmoved(1, -1, 1),
+    height=unmoved(1),
+    command=unmoved(1, -1, -1),
+    clock=unmoved(-1, -1),  # legs change sides: half a turn
 )
 GOLDEN = {
     "quadruped": WALKER | {x: SWAPPED for x in ("joints", "speeds", "action")} | dict(feet=PAIRS),
@@ -205,21 +212,25 @@ GOLDEN = {
     | {x: LEGS for x in ("joints", "speeds", "action")}
     | dict(feet=Flip((1, 0), (1, 1))),
     "drone": dict(
-        **{name: keep(1, -1, 1) for name in ("up", "velocity", "goal", "drift")},
+        **{name: unmoved(1, -1, 1) for name in ("up", "velocity", "goal", "drift")},
         **{name: PAIRS for name in ("action", "thrusts")},
-        gyro=keep(-1, 1, -1),
-        distance=keep(1),
+        gyro=unmoved(-1, 1, -1),
+        distance=unmoved(1),
     ),
-    "cartpole": dict(cart=keep(-1), pole=keep(1, -1), speeds=keep(-1, -1), action=keep(-1)),
+    "cartpole": dict(
+        cart=unmoved(-1), pole=unmoved(1, -1), speeds=unmoved(-1, -1), action=unmoved(-1)
+    ),
 }
 
 
-ARM = keep(-1, 1, -1, 1, -1, 1, -1)  # what turns about the vertical, or along the arm, turns round
+ARM = unmoved(
+    -1, 1, -1, 1, -1, 1, -1
+)  # what turns about the vertical, or along the arm, turns round
 POINT, COLUMN = (1, -1, 1), (-1, 1, -1)  # R' = MRM: its second column also changes sign
 GOLDEN["reach"] = {x: ARM for x in ("joints", "speeds", "lag", "rate", "torques", "action")}
-GOLDEN["reach"] |= dict(command=keep(*POINT), error=keep(*POINT), since=keep(1))
+GOLDEN["reach"] |= dict(command=unmoved(*POINT), error=unmoved(*POINT), since=unmoved(1))
 GOLDEN["reach_pose"] = GOLDEN["reach"] | dict(
-    command=keep(*POINT, *POINT, *COLUMN), turn=keep(*POINT, *COLUMN)
+    command=unmoved(*POINT, *POINT, *COLUMN), turn=unmoved(*POINT, *COLUMN)
 )
 # Six rows of the height scan, each from right to left
 SCAN = Flip(tuple(4 * i + j for i in range(6) for j in (3, 2, 1, 0)), (1.0,) * 24)
@@ -231,8 +242,8 @@ GOLDEN["quadruped_rough"] = GOLDEN["quadruped"] | dict(scan=SCAN)
 HIPS = (-1.0, 1.0) * 4
 BODIES = (0, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3)  # the torso, then three of each leg
 GOLDEN["ant"] = dict(
-    base=keep(1, 1, -1, 1, -1),  # height and quaternion
-    velocity=keep(1, -1, 1, -1, 1, -1),
+    base=unmoved(1, 1, -1, 1, -1),  # height and quaternion
+    velocity=unmoved(1, -1, 1, -1, 1, -1),
     joints=Flip((6, 7, 4, 5, 2, 3, 0, 1), HIPS),
     speeds=Flip((6, 7, 4, 5, 2, 3, 0, 1), HIPS),
     action=Flip((2, 3, 0, 1, 6, 7, 4, 5), HIPS),  # the motors of leg 4 come first
@@ -240,7 +251,7 @@ GOLDEN["ant"] = dict(
         tuple(6 * body + i for body in BODIES for i in range(6)),
         (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0) * 13,
     ),
-    progress=keep(1),
+    progress=unmoved(1),
 )
 
 
@@ -252,7 +263,7 @@ def test_every_term_has_its_image(name):
     assert derive_flips(env.task) == GOLDEN[name]
     for flip in images_of(env):
         x = torch.randn(5, len(flip.order))
-        assert torch.equal(Mirror(flip)(Mirror(flip)(x)), x)
+        assert torch.equal(MirrorModule(flip)(MirrorModule(flip)(x)), x)
 
 
 def with_methods(**methods) -> Quadruped:
@@ -358,9 +369,11 @@ def test_hidden_units_come_in_pairs():
 
 def test_statistics_of_views_and_their_images():
     """A mirrored normalizer absorbs a batch as a plain one absorbs the batch and its image."""
-    flip = join([keep(1, -1), Flip((1, 0, 2), (-1, -1, 1))])
-    mirror = Mirror(flip)
-    policy = make_policy(5, 5, 5, hidden=(4,), symmetry="net", mirrors=Mirrors(flip, flip, flip))
+    flip = concatenated([unmoved(1, -1), Flip((1, 0, 2), (-1, -1, 1))])
+    mirror = MirrorModule(flip)
+    policy = make_policy(
+        5, 5, 5, hidden=(4,), symmetry="net", mirrors=ViewMirrors(flip, flip, flip)
+    )
     ours, plain = policy.actor.normalizer, make_policy(5, 5, 5, hidden=(4,)).actor.normalizer
     for seed in range(3):
         x = 3 + torch.randn(50, 5, generator=torch.Generator().manual_seed(seed)) * torch.arange(
@@ -379,14 +392,14 @@ def test_a_mirror_is_its_own_inverse():
     """Columns that do not come back, or come back with another sign, are refused."""
     for flip in (Flip((1, 2, 0), (1, 1, 1)), Flip((1, 0), (1, -1))):
         with pytest.raises(ValueError, match="is not the original"):
-            Mirror(flip)
+            MirrorModule(flip)
 
 
 def test_symmetry_off_is_as_before():
     """With symmetry=none nothing is built for it, and no state has a name more."""
     env = make_env("cartpole", 4)
     policy = make_policy(*env.dims, hidden=(8,))
-    assert not [m for m in policy.modules() if isinstance(m, Mirror)]
+    assert not [m for m in policy.modules() if isinstance(m, MirrorModule)]
     assert env.observer.history is None
     assert not [name for name in env.state() if "history" in name]
 
@@ -472,7 +485,7 @@ def test_the_exported_network_commutes(tmp_path):
     about = {"name": "quadruped", "terms": env.term_widths, "history": HISTORY}
     export_network(actor, path, **about, observations=seen, mjcf="", lineage={})
     run = session(path.read_bytes()).run
-    view, _, out = map(Mirror, images)
+    view, _, out = map(MirrorModule, images)
     a, b = (torch.as_tensor(run(["action"], {"obs": x.numpy()})[0]) for x in (seen, view(seen)))
     assert (out(a) - b).abs().max() <= 1e-6 and a.abs().max() > 0.3
 

@@ -56,7 +56,11 @@ def main(words: list[str]) -> None:
     ppo.iteration()
     wp.launch = wp._src.context.launch = counting_launch
     emulate.later = counting_later
-    parts = {"act": ppo.source.act, "physics": ppo.env.advance, "settle": ppo.source.settle}
+    parts = {
+        "act": ppo.source.act,
+        "physics": ppo.env.step_physics,
+        "settle": ppo.source.finish_step,
+    }
     pack = partial(ppo.learner.pack_samples, ppo.source.record)
     parts |= {"pack_samples": pack, "minibatch": ppo.learner.minibatch}
     print(f"{task}, {num} worlds: launches of torch, of Warp; copies; MB of torch's operators")

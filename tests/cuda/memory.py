@@ -75,7 +75,7 @@ def clear() -> None:
 
 def plan(task: str = "quadruped", *worlds: str) -> bool:
     """Whether the plan says what a training with so many worlds holds."""
-    cfg, _ = memory.choose_recipe(commands.configure(f"task={task}", *TRAIN[1:]))
+    cfg, _ = memory.choose_device_overrides(commands.configure(f"task={task}", *TRAIN[1:]))
     planned, good = memory.measure(cfg, SINGLE), True
     for num in map(int, worlds or ("4096",)):
         clear()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpusim_rl.build import robot_arguments
-from gpusim_rl.core.symmetry import mirrors
+from gpusim_rl.core.symmetry import view_mirrors
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names
 from gpusim_rl.deploy.describe import describe_targets
@@ -312,7 +312,7 @@ def test_symmetric_network(tmp_path):
     """A network that commutes with the mirror is deployed as it is."""
     task = make_task("quadruped", **SHORT)
     env = fresh_env(task, "quadruped")
-    images = mirrors(derive_flips(task), env.term_widths, task.history)
+    images = view_mirrors(derive_flips(task), env.term_widths, task.history)
     actor = make_actor(env, symmetry="net", mirrors=images)
     check(export_task("quadruped", tmp_path / "p.onnx", task=task, actor=actor, steps=STEPS))
 

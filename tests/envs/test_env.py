@@ -374,7 +374,7 @@ def test_masses_and_what_follows_from_them():
     env = make_env(num_envs=8, fields=DERIVED)
     task, mjm = env.task, env.task.mjm
     entries = whole_entries(task.randomise)
-    share, centre = entries["mass"]["high"] - 1, entries["center"]["high"]
+    share, center = entries["mass"]["high"] - 1, entries["center"]["high"]
     mass = env.sim.model("body_mass")
     scale = mass[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
     assert ((scale - 1).abs() <= share + 1e-6).all()
@@ -383,7 +383,7 @@ def test_masses_and_what_follows_from_them():
     torch.testing.assert_close(inertia, scale[:, :, None].expand_as(inertia), rtol=1e-6, atol=0)
     moved = env.sim.model("body_ipos") - torch.from_numpy(mjm.body_ipos)
     trunk = mjm.body("trunk").id
-    assert 0.5 * centre < moved[:, trunk].abs().max() <= centre + 1e-6
+    assert 0.5 * center < moved[:, trunk].abs().max() <= center + 1e-6
     moved[:, trunk] = 0
     assert moved.abs().max() < 1e-7
     for i in range(8):

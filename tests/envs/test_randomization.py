@@ -278,10 +278,10 @@ def test_encoders_and_biases():
         action = torch.randn(8, 12, generator=torch.Generator().manual_seed(0))
         before, s = offset.clone(), env.current_state()
         want = env.task.control(s.with_(action=action, previous=env.action)) - before[:, 7:]
-        env.act(action)
+        env.apply_action(action)
         torch.testing.assert_close(env.sim.ctrl.float(), want)
-        env.advance()
-        env.settle()
+        env.step_physics()
+        env.finish_step()
         obs = env.observation.actor
         critic = env.observation.critic[:, : obs.shape[1]]
         read, biased = {"joints": "joint_pos", "gyro": "gyro"}, own.split([3, 12], dim=1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpusim_rl.envs.readings import measured
-from gpusim_rl.envs.tracing import Needs, needs, reads, sample_inputs
+from gpusim_rl.envs.tracing import RobotInputs, needs, reads, sample_inputs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.worlds import TASKS, make_actuator, make_env, make_task, numbers
 
@@ -82,7 +82,7 @@ def test_tracing_is_fast(name):
 def test_needs():
     """What a robot needs is what the terms and the controls read, and the memory behind both."""
     task = make(Walker)
-    assert needs(task) == Needs(
+    assert needs(task) == RobotInputs(
         readings=("gyro", "up", "joint_pos", "joint_vel"),
         memory=("phase", "filtered", "bias"),
         command=True,

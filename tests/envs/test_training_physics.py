@@ -37,8 +37,8 @@ def test_coarse_physics_is_stepped(sim):
         up[:, 2] = 2.0  # a free fall, which ends in the same second
         env.sim.reset(torch.ones(4, dtype=torch.bool), up, torch.zeros_like(env.sim.qvel))
         for _ in range(10):
-            env.act(torch.zeros(4, 12))
-            env.advance()
+            env.apply_action(torch.zeros(4, 12))
+            env.step_physics()
         drops.append(2.0 - env.sim.qpos[:, 2])
     # ½ g t², with an error of a timestep times half the speed
     torch.testing.assert_close(*drops, rtol=0, atol=0.5 * 0.005 * 2.0)

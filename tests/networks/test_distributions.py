@@ -5,7 +5,7 @@ from torch.distributions import Normal, kl_divergence
 
 from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip, Mirror
+from gpusim_rl.core.symmetry import Flip, MirrorModule
 from gpusim_rl.networks.distributions import Gaussian
 
 
@@ -51,8 +51,8 @@ def test_samples_have_its_mean_and_deviation():
 def test_a_deviation_has_no_sign_in_a_mirror():
     """The image's log-probability of the image of an action is that of the action."""
     action = Flip((1, 0, 2), (-1.0, -1.0, 1.0))
-    look = {name: Mirror(flip) for name, flip in Gaussian.flips(action).items()}
+    look = {name: MirrorModule(flip) for name, flip in Gaussian.flips(action).items()}
     new = drawn(3, shared=False)
     image = Gaussian(look["mean"](new.mean), look["std"](new.std))
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(4))
-    torch.testing.assert_close(image.log_prob(Mirror(action)(x)), new.log_prob(x))
+    torch.testing.assert_close(image.log_prob(MirrorModule(action)(x)), new.log_prob(x))

@@ -97,7 +97,7 @@ def test_the_own_robot_from_its_file():
     np.testing.assert_allclose(robot.kp, m.actuator_gainprm[:, 0])
     corners = [m.geom(f"left_{x}").pos for x in ("heel_in", "heel_out", "toe_in", "toe_out")]
     np.testing.assert_allclose(loaded.shape.soles[0].corners, corners, atol=4e-3)
-    assert loaded.shape.size == pytest.approx(robot_size.OWN["humanoid"][1], abs=1e-3)
+    assert loaded.shape.size == pytest.approx(robot_size.DEFAULTS["humanoid"][1], abs=1e-3)
     assert "the keyframe 'stance'" in reasons({}, loaded)["stance"]
 
 
@@ -126,6 +126,6 @@ def test_smaller_humanoids_are_asked_for_less(tmp_path, capsys):
     file = robot_files.write(tmp_path, mjcf())
     words = ["task=humanoid", f"robot.mjcf={file}"]
     cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "robot.mjcf"])
-    leg = load_any(**robot_keys(mjcf=file)).shape.size / robot_size.OWN["humanoid"][1]
+    leg = load_any(**robot_keys(mjcf=file)).shape.size / robot_size.DEFAULTS["humanoid"][1]
     assert cfg["task"]["swing_height"] == pytest.approx(0.1 * leg, rel=1e-2)
     assert "has legs of" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Actuators: closed forms of each kind, delays, restarts, resume, capture, incidents, and files
+"""Actuators: closed forms of each kind, delays, restarts, resume, capture, failures, and files
 from strangers."""
 
 import json
@@ -18,7 +18,7 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
-from gpusim_rl.play.replay import Repro
+from gpusim_rl.play.replay_failure import FailureReplay
 from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuated import ActuatedSim, make_actuated
 from gpusim_rl.sim.actuator_models import KEY, WIDEST, Inputs, Net, load
@@ -306,7 +306,7 @@ def test_quarantine(kind, file):
 
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
-def test_an_incident_is_stepped_again(kind, file, tmp_path):
+def test_a_failure_is_stepped_again(kind, file, tmp_path):
     """The record of the worst step, with the actuators' memory, leads play.py repro= to where
     that step led."""
     env, plan = worlds(kind, file, stagger=False), actions(4)
@@ -326,7 +326,7 @@ def test_an_incident_is_stepped_again(kind, file, tmp_path):
         tensors, path = dict(worst.tensors), tmp_path / "repro.safetensors"
         tensors["memory/targets"] = tensors["memory/targets"] + 0.1 * spoilt
         path.write_bytes(to_bytes(tensors, metadata={"gpusim_rl": note}))
-        again = Repro(path)
+        again = FailureReplay(path)
         assert len(list(again.steps())) == env.task.substeps + 3
         off = (again.sim.qpos[0] - ends[0][worst.world]).abs().max()
         assert off > 1e-4 if spoilt else off < 1e-5  # but for the solver's warm start

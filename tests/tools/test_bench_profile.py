@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.core.graphs import Spent
+from gpusim_rl.core.graphs import PartTime
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.tools.bench.levels import group_parts
@@ -87,7 +87,11 @@ def test_the_command(capsys, tmp_path):
 
 def test_parts_of_another_learner():
     """A part that the log does not know belongs to the update; the rest of the time is `other`."""
-    parts = {"physics": Spent(1.0, 2.0), "plans": Spent(3.0, 3.0), "returns": Spent(0.5, 0.5)}
-    groups = group_parts(parts | {"iteration": Spent(9.0, 9.0)}, 5.0)
-    assert groups["update"] == Spent(3.5, 3.5) and groups["physics"] == Spent(1.0, 2.0)
-    assert groups["other"] == Spent(0.5, 0.0) and groups["policy"] == Spent()
+    parts = {
+        "physics": PartTime(1.0, 2.0),
+        "plans": PartTime(3.0, 3.0),
+        "returns": PartTime(0.5, 0.5),
+    }
+    groups = group_parts(parts | {"iteration": PartTime(9.0, 9.0)}, 5.0)
+    assert groups["update"] == PartTime(3.5, 3.5) and groups["physics"] == PartTime(1.0, 2.0)
+    assert groups["other"] == PartTime(0.5, 0.0) and groups["policy"] == PartTime()

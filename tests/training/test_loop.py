@@ -456,7 +456,7 @@ def test_what_is_no_number_is_counted(what, value):
     assert spoilt.report()()["fault"] == 0
 
 
-def test_the_incident_is_the_world(tmp_path):
+def test_the_failure_is_the_world(tmp_path):
     """The report of a training that gave up names the world, the step and the term, and play.py
     steps what was stored."""
     env = make_env("quadruped", 16)

@@ -16,7 +16,7 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.core.symmetry import Mirrors
+from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.distributions import Gaussian
 from gpusim_rl.networks.policy import ActorCritic, Memory
 
@@ -83,14 +83,14 @@ class PPO:
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
-        mark = self.spec.timer.mark
+        start = self.spec.timer.start
         with torch_threads(self.spec.threads):
-            mark("returns")
+            start("returns")
             self._pack_samples(record)
-            mark("minibatches")
+            start("minibatches")
             for _ in range(self.minibatches.count):
                 self._minibatch()
-            mark("normalizers")
+            start("normalizers")
             # last: all epochs see the normalizers with which the policy acted
             self._update_normalizers(record)
 
@@ -211,7 +211,7 @@ def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
     ).to(spec.device)
 
 
-def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, Mirrors | None]:
+def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, ViewMirrors | None]:
     """`symmetry` for a task, and the mirrors of its observations and action.
 
     `auto` is net where the task has a mirror image and the networks can commute with it, else none.

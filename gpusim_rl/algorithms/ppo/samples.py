@@ -8,7 +8,7 @@ from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, packed
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip, Mirrors
+from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
 
@@ -26,7 +26,7 @@ def sample_columns(policy: ActorCritic) -> Columns:
     return policy.views | policy.stored | dict.fromkeys(numbers, NUMBER)
 
 
-def sample_flips(policy: ActorCritic, mirrors: Mirrors) -> dict[str, Flip]:
+def sample_flips(policy: ActorCritic, mirrors: ViewMirrors) -> dict[str, Flip]:
     """How the columns of a sample look in a mirror; the others stay as they are."""
     return mirrors._asdict() | policy.family.flips(mirrors.action)
 

@@ -17,10 +17,12 @@ def whole_entries(randomise: Entry) -> dict[str, Entry]:
     The entries of `bias` are named `bias.<reading>`. ValueError if an entry lacks a key, or has one
     that its field does not have.
     """
-    given = {name: entry for name, entry in randomise.items() if name != "bias"}
-    given |= {f"bias.{reading}": entry for reading, entry in (randomise.get("bias") or {}).items()}
+    entries = {name: entry for name, entry in randomise.items() if name != "bias"}
+    entries |= {
+        f"bias.{reading}": entry for reading, entry in (randomise.get("bias") or {}).items()
+    }
     whole = {}
-    for name, entry in given.items():
+    for name, entry in entries.items():
         keys = field(name).keys
         strange = [key for key in entry if key not in keys] if isinstance(entry, dict) else [entry]
         if strange:
@@ -54,7 +56,7 @@ def check_entries(randomise: Entry) -> None:
 
 def check_range(name: str, entry: Entry) -> None:
     """ValueError unless an entry draws numbers that may do what `how` says."""
-    key, known = f"task.randomise.{name}", field(name)
+    key, properties = f"task.randomise.{name}", field(name)
     if entry["kind"] not in KINDS:
         raise ValueError(f"{key}.kind={entry['kind']}: choose one of {', '.join(KINDS)}")
     low, high = (check_number(f"{key}.{end}", entry[end]) for end in ("low", "high"))
@@ -62,11 +64,11 @@ def check_range(name: str, entry: Entry) -> None:
         raise ValueError(f"{key}: low={low} is above high={high}")
     if entry["kind"] == "log_uniform" and low <= 0:
         raise ValueError(f"{key}.low={low}: a log_uniform draw needs more than 0")
-    how = entry.get("how", known.hows[0])
-    if how not in known.hows:
-        raise ValueError(f"{key}.how={how}: choose one of {', '.join(known.hows)}")
-    if how != "add" and (low < 0 or (known.positive and low == 0)):
-        least = "more than 0" if known.positive else "at least 0"
+    how = entry.get("how", properties.hows[0])
+    if how not in properties.hows:
+        raise ValueError(f"{key}.how={how}: choose one of {', '.join(properties.hows)}")
+    if how != "add" and (low < 0 or (properties.positive and low == 0)):
+        least = "more than 0" if properties.positive else "at least 0"
         raise ValueError(f"{key}.low={low}: expected {least}")
 
 

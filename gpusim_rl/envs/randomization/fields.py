@@ -166,19 +166,19 @@ def table_rows(randomise: dict[str, Any]) -> list[str]:
     """The rows of the table in docs/randomisation.md, with the numbers of `task.randomise`."""
     draws = {"world": "once per world", "episode": "at each restart", "push": "at random times"}
     rows = []
-    for name, known in {**FIELDS, "bias.<reading>": BIAS}.items():
+    for name, properties in {**FIELDS, "bias.<reading>": BIAS}.items():
         entry = randomise.get(name, {})
-        how = entry.get("how", known.hows[0])
-        hows = ", ".join(f"**{x}**" if x == how else x for x in known.hows)
-        default = f"{entry['low']} to {entry['high']}" if known is not BIAS else "the task's"
+        how = entry.get("how", properties.hows[0])
+        hows = ", ".join(f"**{x}**" if x == how else x for x in properties.hows)
+        default = f"{entry['low']} to {entry['high']}" if properties is not BIAS else "the task's"
         cells = [
             f"`{name}`",
-            known.means,
-            known.unit,
+            properties.means,
+            properties.unit,
             hows,
-            draws[known.when],
+            draws[properties.when],
             default,
-            " ".join(f"`{key}`" for key in known.keys if key not in ("kind", "low", "high")),
+            " ".join(f"`{key}`" for key in properties.keys if key not in ("kind", "low", "high")),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return rows

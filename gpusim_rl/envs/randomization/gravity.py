@@ -12,11 +12,11 @@ class Gravity:
         own: (3,) the model's own gravity [m/s²].
     """
 
-    def __init__(self, own: Tensor):
-        self.own = own
-        down = normalize(own, dim=0)
+    def __init__(self, nominal: Tensor):
+        self.nominal = nominal
+        down = normalize(nominal, dim=0)
         axis = [1.0, 0.0, 0.0] if abs(float(down[0])) < 0.9 else [0.0, 1.0, 0.0]
-        self.across = normalize(torch.linalg.cross(down, own.new_tensor(axis)), dim=0)
+        self.across = normalize(torch.linalg.cross(down, nominal.new_tensor(axis)), dim=0)
         self.ahead = torch.linalg.cross(self.across, down)
 
     def vector(self, strength: Tensor | None, angles: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -25,8 +25,8 @@ class Gravity:
         strength (B, 1): its magnitude [m/s²]; None: the model's own. angles: the tilt and its
         azimuth (B, 1) each [rad]; None: the model's own direction.
         """
-        down = normalize(self.own, dim=0)
-        size = self.own.norm() if strength is None else strength
+        down = normalize(self.nominal, dim=0)
+        size = self.nominal.norm() if strength is None else strength
         if angles is None:
             return size * down
         tilt, azimuth = angles

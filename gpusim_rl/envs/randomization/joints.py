@@ -1,4 +1,4 @@
-"""What randomization needs to know of the joints of a model, and of the servos on them."""
+"""Ranges of the joints of a model, and the servos on them, for randomization."""
 
 import mujoco
 import numpy as np

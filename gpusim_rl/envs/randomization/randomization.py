@@ -1,4 +1,4 @@
-"""What `task.randomise` changes in B worlds: once per world, and at each restart."""
+"""Randomization of B worlds by `task.randomise`: once per world, and at each restart."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gpusim_rl.envs.randomization.fields import field
 from gpusim_rl.envs.randomization.gravity import Gravity
 from gpusim_rl.envs.randomization.joints import joint_ranges, servo_joints
 from gpusim_rl.envs.randomization.pushes import Pushes
-from gpusim_rl.envs.randomization.sampling import Block, spread, zero_padded
+from gpusim_rl.envs.randomization.sampling import Block, element_columns, zero_padded
 from gpusim_rl.sim.actuator_spec import GAINS, Actuator
 from gpusim_rl.sim.base import GRAVITY, OPTIONS, WIND
 
@@ -58,22 +58,23 @@ class Randomization:
         self.entries = {
             name: entry for name, entry in active_entries(randomise).items() if name not in learned
         }
-        self.spreads = {
-            name: spread(mjm, name, entry, readings, device) for name, entry in self.entries.items()
+        self.columns = {
+            name: element_columns(mjm, name, entry, readings, device)
+            for name, entry in self.entries.items()
         }
         base = free_base(mjm)
         self.qpos, self.qvel = (base.qpos.start, base.qvel.start) if base else (0, 0)
-        self.own = {
-            target: self._own(target) for name in self.entries for target in self.targets(name)
+        self.nominal = {
+            target: self._nominal(target) for name in self.entries for target in self.targets(name)
         }
         for name in self.entries:
             self.check_low(name, self.entries[name]["low"])
         self.fields = tuple(
-            dict.fromkeys(t if t in OPTIONS else t.partition(".")[0] for t in self.own)
+            dict.fromkeys(t if t in OPTIONS else t.partition(".")[0] for t in self.nominal)
         )
         self.world_block, self.episode_block = self._block("world"), self._block("episode")
         self.push = Pushes(self.entries, dt, self.qvel, mjm.nv, device)
-        self.gravity = Gravity(self.own[GRAVITY]) if GRAVITY in self.own else None
+        self.gravity = Gravity(self.nominal[GRAVITY]) if GRAVITY in self.nominal else None
         self.lower, self.upper = (end.to(device) for end in joint_ranges(mjm))
         self.acts_on, self.gear = (x.to(device) for x in servo_joints(mjm))
         biased = [name[5:] for name in self.entries if name.startswith("bias.")]
@@ -88,7 +89,7 @@ class Randomization:
     def _tensor(self, values: object) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
-    def _own(self, target: str) -> Tensor:
+    def _nominal(self, target: str) -> Tensor:
         """The model's own value of a target; "geom_friction.0" is component 0 of the last axis."""
         if target in GAINS:
             return self._tensor(self.actuator.gains(self.mjm)[target])
@@ -102,24 +103,24 @@ class Randomization:
         Raises:
             ValueError: it scales only zeros, or a mass or the like could become negative.
         """
-        how, known = self._how(name), field(name)
+        how, properties = self._how(name), field(name)
         if name == "wind" and not self.mjm.opt.density:
             raise ValueError('task.randomise.wind: this model has no air, such as density="1.2"')
-        if name == "gravity" and how == "set" and not self.own[GRAVITY].any():
+        if name == "gravity" and how == "set" and not self.nominal[GRAVITY].any():
             raise ValueError("task.randomise.gravity: this model has none, so it has no direction")
-        own = {
-            target: self.own[target][self.spreads[name].mask]
+        nominal = {
+            target: self.nominal[target][self.columns[name].mask]
             for target in self.targets(name)
             if target not in OPTIONS
         }
-        if how == "scale" and any(not value.any() for value in own.values()):
-            other = ", say how=set" if "set" in known.hows else ""
+        if how == "scale" and any(not value.any() for value in nominal.values()):
+            other = ", say how=set" if "set" in properties.hows else ""
             raise ValueError(f"task.randomise.{name}: this model has none to scale{other}")
-        if how != "add" or known.signed:
+        if how != "add" or properties.signed:
             return
-        for target, value in own.items():
+        for target, value in nominal.items():
             least = float(value.min()) + low
-            if least < 0 or (known.positive and least == 0):
+            if least < 0 or (properties.positive and least == 0):
                 raise ValueError(
                     f"task.randomise.{name}.low={low}: {target} could become {least:.4g}"
                 )
@@ -131,7 +132,7 @@ class Randomization:
         """The block of the entries that are drawn per "world" or "episode"; None without any."""
         named = [(name, e) for name, e in self.entries.items() if field(name).when == when]
         parts = [
-            (name, e["kind"], e["low"], e["high"], self.spreads[name].width) for name, e in named
+            (name, e["kind"], e["low"], e["high"], self.columns[name].width) for name, e in named
         ]
         around = {"tilt": "azimuth", "wind": "wind_azimuth"}  # directions that go with a number
         directions = [around[name] for name, _ in named if name in around]
@@ -166,7 +167,7 @@ class Randomization:
         return self._model_fields(lambda name: drawn[:, block.place[name]], block)
 
     def restart(self, start: Values, rng: Rng) -> Values:
-        """What a task's `start` returned, with all that is drawn anew for each episode."""
+        """Values of a task's `start`, with all that is drawn anew for each episode."""
         if "force" in self.entries:
             start = start | {
                 "force_left": torch.zeros(len(start["qpos"]), dtype=torch.int64, device=self.device)
@@ -181,17 +182,17 @@ class Randomization:
         if self.biases:
             start["sensor_bias"] = torch.cat([draw(f"bias.{name}") for name in self.biases], dim=1)
         if "encoder" in self.entries:
-            start["encoder"] = self.spreads["encoder"].only(draw("encoder"))
+            start["encoder"] = self.columns["encoder"].only(draw("encoder"))
         return self._first_states(start, draw) | self._model_fields(draw, block)
 
     def _first_states(self, start: Values, draw: Draw) -> Values:
         """`start` with other joint angles and speeds, and another height and velocity."""
         m, on = self.mjm, self.entries
         if "start_angle" in on:
-            qpos = start["qpos"] + self.spreads["start_angle"].only(draw("start_angle"))
+            qpos = start["qpos"] + self.columns["start_angle"].only(draw("start_angle"))
             start["qpos"] = torch.minimum(torch.maximum(qpos, self.lower), self.upper)
         if "start_speed" in on:
-            start["qvel"] = start["qvel"] + self.spreads["start_speed"].only(draw("start_speed"))
+            start["qvel"] = start["qvel"] + self.columns["start_speed"].only(draw("start_speed"))
         for name, key, first, size in (
             ("start_height", "qpos", self.qpos + 2, m.nq),
             ("start_velocity", "qvel", self.qvel, m.nv),
@@ -206,12 +207,12 @@ class Randomization:
         values: Values = {}
         for name in (name for name in self.entries if name in block.place):
             for target in (t for t in self.targets(name) if t not in OPTIONS):
-                value = values.get(target, self.own[target])
+                value = values.get(target, self.nominal[target])
                 values[target] = self._changed(name, target, value, draw(name))
         if self.gravity and block is self.episode_block:
             strength = draw("gravity") if "gravity" in self.entries else None
             if strength is not None and self._how("gravity") == "scale":
-                strength = strength * self.own[GRAVITY].norm()
+                strength = strength * self.nominal[GRAVITY].norm()
             angles = (draw("tilt"), draw("azimuth")) if "tilt" in self.entries else None
             values[GRAVITY] = self.gravity.vector(strength, angles)
         if "wind" in block.place:
@@ -221,10 +222,10 @@ class Randomization:
 
     def _changed(self, name: str, target: str, value: Tensor, x: Tensor) -> Tensor:
         """A target's value ((B,) E, …) scaled by, increased by or set to numbers x (B, width)."""
-        columns, how, size = self.spreads[name], self._how(name), field(name).columns
+        columns, how, size = self.columns[name], self._how(name), field(name).columns
         x = columns(x) if size == 1 else x.unflatten(1, (-1, size)).index_select(1, columns.index)
         mask = columns.mask
-        if self.own[target].ndim == 2:  # each element is x, y and z, or two limits
+        if self.nominal[target].ndim == 2:  # each element is x, y and z, or two limits
             x, mask = x[:, :, None] if size == 1 else x, mask[:, None]
         if how == "scale":
             new = value * x

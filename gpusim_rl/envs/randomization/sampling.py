@@ -67,7 +67,7 @@ class Block:
         return torch.minimum(torch.maximum(torch.cat(numbers, dim=1), low), high)
 
 
-class Spread(NamedTuple):
+class ElementColumns(NamedTuple):
     """Which column of an entry belongs to which of the E elements of a model field."""
 
     index: Tensor  # (E,) int64: the column of each element
@@ -85,9 +85,9 @@ class Spread(NamedTuple):
         return x.index_select(1, self.index) * self.mask
 
 
-def spread(
+def element_columns(
     m: mujoco.MjModel, name: str, entry: Entry, readings: dict[str, int], device: str
-) -> Spread:
+) -> ElementColumns:
     """The columns of an entry, and the elements of a model that they belong to.
 
     Args:
@@ -96,18 +96,18 @@ def spread(
     Raises:
         ValueError: the model lacks what the entry names.
     """
-    known = field(name)
-    if not known.of:
+    properties = field(name)
+    if not properties.of:
         nothing = torch.zeros(1, dtype=torch.int64, device=device)
-        return Spread(nothing, nothing == 0, width(m, name, readings), True, True)
+        return ElementColumns(nothing, nothing == 0, width(m, name, readings), True, True)
     chosen = chosen_of(m, name, entry)
     check_actuators(m, name, chosen)
-    one, size, place = entry.get("each") is False, *elements(m, name, known.of)
+    one, size, place = entry.get("each") is False, *elements(m, name, properties.of)
     index, mask = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
     for column, thing in enumerate(chosen):
         index[place[thing]], mask[place[thing]] = 0 if one else column, True
-    columns = (1 if one else len(chosen)) * known.columns
-    return Spread(index.to(device), mask.to(device), columns, bool(mask.all()), one)
+    columns = (1 if one else len(chosen)) * properties.columns
+    return ElementColumns(index.to(device), mask.to(device), columns, bool(mask.all()), one)
 
 
 def width(m: mujoco.MjModel, name: str, readings: dict[str, int]) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.free_bodies import free_base, free_objects
-from gpusim_rl.core.graphs import known_rows
+from gpusim_rl.core.graphs import rows_on_host
 from gpusim_rl.core.maths import rotate
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.terrain.kinds import KINDS, Kind
@@ -154,7 +154,7 @@ class Patches:
 
     def write(self, sim: Sim, patch: Tensor, mask: Tensor) -> None:
         """Write the boxes and the plane of patches (B,) to the worlds of mask (B,) bool."""
-        rows = known_rows(mask)
+        rows = rows_on_host(mask)
         chosen = patch if rows is None else patch[rows]
         for name in FIELDS:
             field = sim.model(name)

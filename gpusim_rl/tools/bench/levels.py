@@ -36,7 +36,7 @@ from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.distributed import SINGLE
-from gpusim_rl.core.graphs import WARM_UP, Spent, capture
+from gpusim_rl.core.graphs import WARM_UP, PartTime, capture
 from gpusim_rl.core.provenance import processor, versions
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.waiting import waiting
@@ -103,8 +103,8 @@ def record(training: Iteration, rollouts: int) -> Recording:
         for _ in range(len(collector.record.rows)):
             collector.act()
             controls.append(env.sim.ctrl.clone())
-            env.advance()
-            collector.settle()
+            env.step_physics()
+            collector.finish_step()
         actions.append(collector.record.action.clone())
     controls = torch.stack(controls).unflatten(0, (rollouts, -1))
     return Recording(starts, torch.stack(actions), controls)
@@ -168,21 +168,21 @@ def measure_seconds(device: torch.device, work: Callable[[], object]) -> tuple[f
     return perf_counter() - start, host
 
 
-def group_parts(parts: dict[str, Spent], total: float) -> dict[str, Spent]:
+def group_parts(parts: dict[str, PartTime], total: float) -> dict[str, PartTime]:
     """Time of each share of the log, and as `other` the rest of `total` seconds.
 
     A learner may name its parts as it likes: they belong to `update`. An iteration that is captured
     as a whole has no parts.
     """
     share_of = {part: share for share, names in SHARES.items() for part in names}
-    sums = dict.fromkeys(SHARES, Spent())
+    sums = dict.fromkeys(SHARES, PartTime())
     for name, part in parts.items():
         if name != "iteration":
             share = share_of.get(name, "update")
             before = sums[share]
-            sums[share] = Spent(before.wall + part.wall, before.processor + part.processor)
+            sums[share] = PartTime(before.wall + part.wall, before.processor + part.processor)
     rest = total - sum(part.wall for part in sums.values())
-    return sums | {"other": Spent(max(rest, 0.0), 0.0)}
+    return sums | {"other": PartTime(max(rest, 0.0), 0.0)}
 
 
 class Levels:
@@ -201,9 +201,9 @@ class Levels:
         self.act, self.advance, self.settle = (
             capture(step, env.device, on=on)
             for step in (
-                lambda: env.act(self.action),
-                env.advance,
-                lambda: discard(env.settle()),
+                lambda: env.apply_action(self.action),
+                env.step_physics,
+                lambda: discard(env.finish_step()),
             )
         )
 
@@ -241,9 +241,9 @@ class Levels:
             collect = partial(training.source.collect, training.spec.num_steps)
             seconds["rollout"] += measure_seconds(device, collect)[0]
             load(start)
-            training.timer.take()
+            training.timer.read()
             whole, host = measure_seconds(device, training.iteration)
-            parts = training.timer.take()()
+            parts = training.timer.read()()
             walls = {name: part.wall for name, part in parts.items()}
             walls |= {"update": group_parts(parts, whole)["update"].wall, "host": host}
             for name, wall in ({"training": whole} | walls).items():

@@ -33,7 +33,7 @@ def measure(
 ) -> dict[str, Any]:
     """Train for some seconds, one iteration at least. Returns shares, cores and the verdict."""
     device = training.env.device
-    training.timer.take()
+    training.timer.read()
     iterations, total, host, pages = 0, 0.0, 0.0, pages_read()
     bar = progress.add_task("training", total=seconds) if progress else None
     while not iterations or total < seconds:
@@ -41,7 +41,7 @@ def measure(
         iterations, total, host = iterations + 1, total + whole, host + launch_s
         if progress and bar is not None:
             progress.update(bar, completed=total)
-    parts = group_parts(training.timer.take()(), total)
+    parts = group_parts(training.timer.read()(), total)
     shares = {name: part.wall / total for name, part in parts.items()}
     cuda = device.type == "cuda"
     cores = None if cuda else sum(part.processor for part in parts.values()) / total

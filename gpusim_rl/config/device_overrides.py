@@ -1,4 +1,4 @@
-"""What a training does otherwise on a GPU: the section `gpu` of a task's file.
+"""Overrides of a training on a GPU: the section `gpu` of a task's file.
 
 A GPU steps thousands of worlds in the time of a few, so other numbers of worlds, steps and updates
 pay there. The command line wins over the section, and a run keeps what it began with.
@@ -15,12 +15,12 @@ from gpusim_rl.config.trees import flatten, is_below
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
 
 
-def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
+def read_device_overrides(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
     """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
 
     Args:
         cfg: composed by `compose_plain`.
-        given: keys of the command line.
+        override_keys: keys of the command line.
 
     Raises:
         ValueError: the section holds a key that it may not change, or a wrong value.
@@ -31,7 +31,7 @@ def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
     for key in flatten(cfg["gpu"]):
         if not is_below(key, KEYS) or key == "algo.name":
             raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
-    left = without(cfg["gpu"], tuple(given))
+    left = without(cfg["gpu"], tuple(override_keys))
     try:
         Config.of(merge(cfg, left))
     except ValueError as error:
@@ -39,20 +39,20 @@ def open_recipe(cfg: dict[str, Any], given: list[str]) -> dict[str, Any]:
     return cfg | {"gpu": left}
 
 
-def without(tree: dict[str, Any], given: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
-    """A tree of values without the keys that are given, or lie below one that is."""
+def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    """A tree of values without some keys, and without those below them."""
     left = {}
     for key, value in tree.items():
-        if is_below(f"{prefix}{key}", given):
+        if is_below(f"{prefix}{key}", keys):
             continue
         inner = isinstance(value, dict)
-        value = without(value, given, f"{prefix}{key}.") if inner else value
+        value = without(value, keys, f"{prefix}{key}.") if inner else value
         left |= {} if inner and not value else {key: value}
     return left
 
 
-def choose_recipe(cfg: Config) -> tuple[Config, dict[str, Any]]:
-    """The configuration of a training on its device, and what the section `gpu` gave to it.
+def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
+    """The configuration of a training on its device, and what the section `gpu` gave it.
 
     The first is what config.yaml keeps: its section is empty. The second is dotted key → value.
     """
@@ -60,5 +60,7 @@ def choose_recipe(cfg: Config) -> tuple[Config, dict[str, Any]]:
 
     _, device = choose(cfg.sim.name, cfg.device)
     values = cfg.gpu if device.startswith("cuda") else {}
-    given = {key: value for key, value in flatten(values).items() if not isinstance(value, dict)}
-    return cfg.replace(given | {"gpu": {}}), given
+    overrides = {
+        key: value for key, value in flatten(values).items() if not isinstance(value, dict)
+    }
+    return cfg.replace(overrides | {"gpu": {}}), overrides

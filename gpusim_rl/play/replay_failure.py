@@ -21,7 +21,7 @@ from gpusim_rl.sim.actuated import make_actuated
 def read(
     path: Path, task_code: str | None = None
 ) -> tuple[dict[str, Any], Config, dict[str, Tensor]]:
-    """The report on an incident, its configuration, and its tensors.
+    """The report on a failure, its configuration, and its tensors.
 
     Raises:
         FileNotFoundError, ValueError: there is no such file, or it is none of ours.
@@ -43,11 +43,11 @@ def read(
             cfg[key] = find_files(path.parent, key, cfg[key], ours)
         config = Config.of(cfg | {"task_code": about["task_code"]})
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"repro={path} is no incident of a training: {error}") from None
+        raise ValueError(f"repro={path} is no failure of a training: {error}") from None
     return about, config, tensors
 
 
-class Repro:
+class FailureReplay:
     """One world as it was before the step that went wrong, its controls held.
 
     Args:

@@ -8,7 +8,7 @@ import yaml
 
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.config.recipe import choose_recipe
+from gpusim_rl.config.device_overrides import choose_device_overrides
 from gpusim_rl.config.resume import check_training
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE
@@ -39,12 +39,12 @@ def test_a_gpu_has_its_own_numbers(monkeypatch, task):
     cfg = configure(f"task={task}")
     if not cfg.gpu:  # nothing pays there, as far as is known
         on_a_gpu(monkeypatch)
-        assert choose_recipe(cfg) == (cfg, {})
+        assert choose_device_overrides(cfg) == (cfg, {})
         return
-    here, given = choose_recipe(cfg)
+    here, given = choose_device_overrides(cfg)
     assert here == cfg.replace({"gpu": {}}) and given == {}
     on_a_gpu(monkeypatch)
-    there, given = choose_recipe(cfg)
+    there, given = choose_device_overrides(cfg)
     assert there.num_envs == given["num_envs"] == cfg.plain["gpu"]["num_envs"] > cfg.num_envs
     assert there.task == cfg.task and there.gpu == {}
     assert there.num_steps % there.plain["algo"]["num_minibatches"] == 0
@@ -54,12 +54,12 @@ def test_the_command_line_wins(monkeypatch):
     """A key of the line is as it says; a group of the line replaces all of the section's."""
     on_a_gpu(monkeypatch)
     section = {"num_envs": 4096, "num_steps": 16, "algo": {"update_epochs": 7, "gamma": 0.9}}
-    cfg, given = choose_recipe(configured(section, "num_envs=64", "algo.gamma=0.95"))
+    cfg, given = choose_device_overrides(configured(section, "num_envs=64", "algo.gamma=0.95"))
     assert (cfg.num_envs, cfg.num_steps, cfg.plain["algo"]["gamma"]) == (64, 16, 0.95)
     assert given == {"num_steps": 16, "algo.update_epochs": 7}
     assert cfg.plain["algo"]["update_epochs"] == 7 and cfg.plain["algo"]["hidden"] == [64, 64]
     assert configured(section, "algo=ppo").gpu == {"num_envs": 4096, "num_steps": 16}
-    assert choose_recipe(configure("task=cartpole", "gpu.num_envs=99"))[0].num_envs == 99
+    assert choose_device_overrides(configure("task=cartpole", "gpu.num_envs=99"))[0].num_envs == 99
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_a_run_keeps_its_own_numbers(tmp_path, monkeypatch):
     assert "gpu.num_envs" in refused("train.py", "resume=run", "gpu.num_envs=16", cwd=tmp_path)
     on_a_gpu(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    cfg, given = choose_recipe(configure("resume=run", "device=auto"))
+    cfg, given = choose_device_overrides(configure("resume=run", "device=auto"))
     assert cfg.num_envs == 8 and given == {}
     # a scheduler starts the same line again
     again = ("task=cartpole", "auto_resume=true", "run_dir=run", "gpu.num_envs=16")
-    cfg, given = choose_recipe(configure(*again))
+    cfg, given = choose_device_overrides(configure(*again))
     assert cfg.num_envs == 8 and given == {}
 
 
