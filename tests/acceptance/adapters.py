@@ -32,12 +32,12 @@ CARTPOLE = dict(
 
 def judge(model, worlds, episodes: int = 64) -> dict[str, float]:
     """A Stable-Baselines3 policy for `gymnasium_env.Worlds`, judged as ours are."""
-    task = worlds.cfg["task"]
+    task = worlds.cfg.task
 
     def act(obs: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(model.predict(obs.numpy(), deterministic=True)[0])
 
-    made = dict(weights=task["weights"], noise=task["noise"], seed=STOP_SEED)
+    made = dict(weights=task.weights, noise=task.noise, seed=STOP_SEED)
     return evaluate(Stateless(act), worlds.env.task, episodes=episodes, **made)
 
 
