@@ -15,6 +15,7 @@ import yaml
 
 from gpusim_rl.build import make_task, robot_arguments
 from gpusim_rl.config.compose import build
+from gpusim_rl.config.sections import RobotSection
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy import runtime
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
@@ -60,7 +61,8 @@ def hund(tmp_path_factory) -> Loaded:
 
 def settings(**robot) -> dict:
     """The arguments of the task that a robot gives."""
-    return robot_arguments(Quadruped, robot_keys(**robot) | {"name": "own"})
+    keys = {"name": "own", "actuator": worlds.make_actuator(), "values": robot_keys(**robot)}
+    return robot_arguments(Quadruped, RobotSection(**keys))
 
 
 # -- the robot of the project ----------------------------------------------------------------------
