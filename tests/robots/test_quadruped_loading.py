@@ -168,7 +168,7 @@ def test_given_values_win(file):
         stance=[0, 0.7, 1.4, 0, 0.7, -1.4, 0, 0.7, 1.4, 0, 0.7, 1.4],
         scale=[0.1, 0.2, 0.3],
     )
-    task = worlds.make_task(**settings(mjcf=file, base_height=0.25, **values))
+    task = worlds.make_task(**settings(mjcf=file, height=0.25, **values))
     m = task.mjm
     assert m.actuator_gainprm[:, 0].tolist() == [20, 21, 40] * 4
     assert (m.actuator_biasprm[:, 2] == -1.5).all()
