@@ -35,11 +35,6 @@ READINGS = {
 def check_moved(key: str) -> None:
     """ValueError that says what took the place of a key of earlier versions, if it is one."""
     section, _, name = key.rpartition(".")
-    if key == "host":
-        raise ValueError(
-            "host is gone: the page is for this machine alone; "
-            "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
-        )
     if key == "task.delay":
         raise ValueError(
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
@@ -50,8 +45,6 @@ def check_moved(key: str) -> None:
             "algo.mirror_coef is gone, and algo.symmetry=loss with it: "
             "algo.symmetry is one of auto, none, augment, net"
         )
-    if key == "compare":
-        raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     if section in ("task.noise", "task.randomise.bias") and name in READINGS:
         new = " or ".join(f"{section}.{reading}" for reading in READINGS[name])
         raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")
@@ -75,6 +68,13 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         return
     if (new := current_key(key, flat)) != key:
         raise ValueError(f"{key} has another name now: say {new}")
+    if key == "host" and "port" in base:
+        raise ValueError(
+            "host is gone: the page is for this machine alone; "
+            "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
+        )
+    if key == "compare" and "repeats" in base:
+        raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
         check_moved(part)
     choices = [k for k in flat if k != "algo.name"]  # algo= chooses that

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpusim_rl.build import make_task, model_must_fit
 from gpusim_rl.config import check_words, compose, validate
+from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.run_files import find_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.envs.worst_step import step_tensors
@@ -38,7 +39,9 @@ def read(
         ours = about["task_code"] is None
         sections["task"].setdefault("training", check_words.EXACT)
         words = [f"task={validate.check_name('task', name)}"]
-        cfg = check_words.merge(compose.build("config", words, ours), sections)
+        base = compose.build("config", words, ours)
+        rename_keys(sections, base)
+        cfg = check_words.merge(base, sections)
         for key in ("task", "robot"):
             cfg[key] = find_files(path.parent, key, cfg[key], ours)
         config = Config.of(cfg | {"task_code": about["task_code"]})

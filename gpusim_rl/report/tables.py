@@ -11,6 +11,7 @@ from yaml import YAMLError
 
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
+from gpusim_rl.config.renamed_keys import current_key
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.maths import wilson
@@ -44,7 +45,7 @@ PER_EPISODE = {"falls_per_episode": "falls", "crashes_per_episode": "crashes"}
 def render(paths: list[Path], out: Path) -> str:
     """The page of runs, to be written to `out`. ValueError if one is damaged."""
     runs = [summarize(path) for path in paths]
-    flat = [plain(run.config) for run in runs]
+    flat = [with_current_keys(run.config) for run in runs]
     keys = list(dict.fromkeys(key for values in flat for key in values))
     swept = [key for key in keys if len({repr(values.get(key)) for values in flat}) > 1]
     swept.sort(key=lambda key: key not in ("task.name", "seed"))  # these first
@@ -193,12 +194,18 @@ def failures(run: Summary) -> list[tuple[str, str]]:
 
 def differences(runs: list[Summary], swept: set[str]) -> list[tuple[str, str, str]]:
     """(key, default, value) of what the runs have in common and the defaults do not say."""
-    common, default = plain(runs[0].config), defaults(runs[0].config)
+    common, default = with_current_keys(runs[0].config), defaults(runs[0].config)
     return [
         (key, text(default.get(key)), text(value))
         for key, value in common.items()
         if default and key not in swept and key != "seed" and default.get(key) != value
     ]
+
+
+def with_current_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Dotted key → value of a run's configuration, under the names that keys have today."""
+    keys = defaults(config)
+    return {current_key(key, keys): value for key, value in plain(config).items()}
 
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Robot:
     # [kg m²]; guess: the value in the file, else a fifth of the inertia of the leg about its hip,
     # or all of it if the robot stands still only then
     armature: Any = None
-    scale: Any = None  # [rad] of joint target per unit of action; None: the task's `reach`
+    scale: Any = None  # [rad] of joint target per unit of action; None: the task's `action_scale`
     height: float | None = None  # [m] of the base; guess: measured in simulation
     # ±1: the sign of each joint in a mirrored pose; guess: from the joints' axes, None if the robot
     # is not symmetric

@@ -35,11 +35,6 @@ RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "ppo/iteration": "iteration",
     "ppo/skips": "ppo/skip_sums",
     "policy/floor": "policy/min_std",
-    "schedule/algo.floor": "schedule/algo.min_std",
-    "schedule/task.height": "schedule/task.base_height",
-    "schedule/task.lift": "schedule/task.swing_height",
-    "schedule/task.randomise.centre": "schedule/task.randomise.center",
-    "schedule/task.still": "schedule/task.share_standing",
 }
 
 

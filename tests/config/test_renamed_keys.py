@@ -3,11 +3,15 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import save as to_bytes
 
 from gpusim_rl.config import compose
 from gpusim_rl.config.renamed_keys import RENAMED, current_key, rename_keys
 from gpusim_rl.config.resume import edits
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.play.replay_failure import read
+from gpusim_rl.report.tables import with_current_keys
 
 BASE = compose.build("config", ["task=quadruped"])
 OLD = {new: old for old, new in RENAMED.items() if new in flatten(BASE)}
@@ -60,3 +64,17 @@ def test_an_old_word(old):
     with pytest.raises(ValueError) as error:
         compose.compose_plain("config", ["task=quadruped", word])
     assert str(error.value) == f"{key} has another name now: say {current_key(key, flatten(BASE))}"
+
+
+def test_a_failure_of_before(tmp_path):
+    """Its file has old keys, which are read as today's."""
+    sections = {key: old_config()[key] for key in ("task", "robot")}
+    path = tmp_path / "repro.safetensors"
+    path.write_bytes(to_bytes({"x": torch.zeros(1)}, metadata={"gpusim_rl": json.dumps(sections)}))
+    assert read(path)[1].task.numbers["swing_height"] == 0.08
+
+
+def test_a_report_of_before():
+    """A report names the keys of an old run as today's, so that they equal the defaults."""
+    keys = with_current_keys(old_config() | {"task_code": None})
+    assert keys["task.swing_height"] == 0.08 and "task.lift" not in keys
