@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
 
 
 def make_env(cfg: Config) -> Env:
-    """Its Env; every first episode begins at time zero."""
+    """The Env of a configuration; every first episode begins at time zero."""
     with out_of_memory_named(cfg.num_envs):
         return build_env(cfg, cfg.num_envs, stagger=False)
 

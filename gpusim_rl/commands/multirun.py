@@ -258,7 +258,7 @@ def on_cluster(sweep: Sweep, home: Path) -> Start:
         executor.update_parameters(
             **{key if key in COMMON else f"slurm_{key}": x for key, x in sweep.resources.items()}
         )
-    except Exception as error:
+    except Exception as error:  # submitit has several, and some of its own plugins'
         shutil.rmtree(home)
         raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None
     return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)

@@ -5,7 +5,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.renamed_keys import current_key
+from gpusim_rl.config.renamed_keys import RENAMED, current_key
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
@@ -154,6 +154,8 @@ def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
     """
     for key, value in values.items():
         if key not in base:
+            if new := RENAMED.get(f"{prefix}{key}"):
+                raise ValueError(f"{prefix}{key} has another name now: say {new}")
             check_moved(f"{prefix}{key}")
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)

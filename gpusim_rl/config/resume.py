@@ -206,7 +206,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
-    """Key → "key old → new" for all that differs and that not any continuation may change."""
+    """Key → "key old → new", of keys that differ and that resuming may not change."""
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
     old, new = (
         {key: value for key, value in flatten(cfg).items() if not isinstance(value, dict)}

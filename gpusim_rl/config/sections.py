@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from gpusim_rl.config.check_words import check_physics, check_task_code
+from gpusim_rl.config.renamed_keys import current_key
 from gpusim_rl.config.trees import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
@@ -187,7 +188,11 @@ class Config:
         """
         values = {key: x for key, x in plain.items() if key in cls.__dataclass_fields__}
         arguments(cls, values | {"plain": plain}, "", "config")
-        curriculum.check_plan(plain["curriculum"], plain)
+        plan, keys = plain["curriculum"], flatten(plain)
+        for key in plan if isinstance(plan, dict) else ():
+            if isinstance(key, str) and (new := current_key(key, keys)) != key:
+                raise ValueError(f"curriculum: {key} has another name now: say {new}")
+        curriculum.check_plan(plan, plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
         made = {
@@ -219,6 +224,8 @@ class Config:
         """The configuration with other values, such as {"sim.njmax": 60}, checked again."""
         plain = copy.deepcopy(self.plain)
         for key, value in values.items():
+            if key.partition(".")[0] not in plain:
+                raise ValueError(f"unknown key {key!r}")
             set_key(plain, key, value)
         return Config.of(plain)
 

@@ -154,13 +154,13 @@ def wrap(angle: Tensor) -> Tensor:
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
-def tolerance(x: Tensor, low: float, high: float, margin: float, at_margin: float = 0.1) -> Tensor:
-    """1 where low ≤ x ≤ high, falling to `at_margin` at a distance `margin`, by a Gaussian.
+def tolerance(x: Tensor, low: float, high: float, margin: float) -> Tensor:
+    """1 where low ≤ x ≤ high, falling to 0.1 at a distance `margin`, by a Gaussian.
 
     The kernel of dm_control's rewards (Tassa et al., arXiv:1801.00690, section 2.2).
     """
     beyond = torch.relu(low - x) + torch.relu(x - high)
-    return torch.exp(math.log(at_margin) * (beyond / margin) ** 2)
+    return torch.exp(math.log(0.1) * (beyond / margin) ** 2)
 
 
 def squared(v: Tensor) -> Tensor:

@@ -43,16 +43,14 @@ class Record:
     Args:
         columns: name → its column.
         parts: type → (…, width of all columns of that type together), which views share.
-        memory: what the policy remembered before the first of the steps, name → (B, …).
+
+    Attributes:
+        memory: of the policy before the first of the steps, name → (B, …).
     """
 
-    def __init__(
-        self,
-        columns: Columns,
-        parts: dict[torch.dtype, Tensor],
-        memory: dict[str, Tensor] | None = None,
-    ):
-        self.columns, self.parts, self.memory = columns, parts, memory or {}
+    def __init__(self, columns: Columns, parts: dict[torch.dtype, Tensor]):
+        self.columns, self.parts = columns, parts
+        self.memory: dict[str, Tensor] = {}
         self._place: dict[str, slice] = {}
         self._views: dict[str, Tensor] = {}
         self._runs: dict[tuple[str, ...], list[list[str]]] = {}  # what `put` was given → its runs

@@ -210,7 +210,7 @@ def check_scheduled(kind: type, name: str) -> None:
 
 
 def no_images(s: Any) -> dict[str, Tensor]:
-    """No further images."""
+    """An empty mapping: the command has no further mirror images."""
     return {}
 
 

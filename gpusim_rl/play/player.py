@@ -43,10 +43,10 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
     config = resume.load_config(run, cfg["task_code"]).replace({"episodes": cfg["episodes"]})
     if cfg["checkpoint"]:
         path = Path(cfg["checkpoint"])
-        state, note = load(path)
+        state, metadata = load(path)
     else:
-        state, note, path = run.checkpoints.restore(errors.warn)
-    edited = resume.edits(note, config.plain, path)
+        state, metadata, path = run.checkpoints.restore(errors.warn)
+    edited = resume.edits(metadata, config.plain, path)
     from gpusim_rl.build import make_iteration  # loads torch, after mistakes are answered
 
     on_cpu: dict[str, Any] = {

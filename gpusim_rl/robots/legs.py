@@ -1,12 +1,14 @@
 """Kinematics of legs below a free base: what quadrupeds and humanoids have in common."""
 
+from abc import ABC, abstractmethod
+
 import mujoco
 import numpy as np
 
 from gpusim_rl.robots.bodies import FREE, Array, RobotError
 
 
-class Legs:
+class Legs(ABC):
     """Legs of hinges below a free base.
 
     All angles (n,) are in radians, in the order of `names`.
@@ -35,13 +37,13 @@ class Legs:
         ranges = np.where(limited[:, None], m.jnt_range[self.ids], np.pi * np.array([-1, 1]))
         self.low, self.high = np.clip(ranges, -np.pi, np.pi).T
 
+    @abstractmethod
     def lift_direction(self, angles: Array) -> tuple[float, ...]:
         """(n,) the direction of the joints that lifts each foot straight up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def height(self) -> float:
         """Height of the base above the lowest point of its feet [m], with the angles set."""
-        raise NotImplementedError
 
     def set_angles(self, angles: Array) -> float:
         """Set the joints, with the base upright at the origin. Returns `height`."""

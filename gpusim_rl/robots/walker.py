@@ -1,5 +1,6 @@
 """The part of a shape that quadrupeds and humanoids have in common: legs below a free base."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ SENSOR = prepare.SENSOR
 FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FRAMELINVEL}
 
 
-class Walker:
+class Walker(ABC):
     """A `robots.load.Shape` but for the topology, the stance and the gains."""
 
     feet_sites: Sequence[str]  # without our prefix
@@ -31,13 +32,13 @@ class Walker:
         moved = raise_origin(spec, original, self.base)
         self.original = spec.compile() if moved else original
 
+    @abstractmethod
     def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
         """Add geoms and sites of the feet to a spec, in place. Returns the names of the geoms."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self, m: mujoco.MjModel) -> Legs:
         """The kinematics of the prepared model."""
-        raise NotImplementedError
 
     def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
         """Prepare a spec for the task, in place. Returns a copy that has boxes for meshes.

@@ -61,7 +61,7 @@ class Checkpoints:
         self,
         iteration: int,
         state: "dict[str, Tensor]",
-        note: dict[str, str],
+        metadata: dict[str, str],
         success: float | None = None,
     ) -> Path:
         """Write a checkpoint, and remove all but the last three and the most successful.
@@ -71,7 +71,7 @@ class Checkpoints:
         Args:
             iteration: after which the state was taken.
             state: name → tensor.
-            note: strings that are kept with it.
+            metadata: strings that are kept with it.
             success: from 0 to 1, if it was evaluated.
         """
         from safetensors.torch import save as to_bytes
@@ -79,7 +79,7 @@ class Checkpoints:
         self.path.mkdir(parents=True, exist_ok=True)
         # in training this is the writer's thread, and the state is a snapshot
         state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-        data = to_bytes(state, metadata={"iteration": str(iteration), **note})
+        data = to_bytes(state, metadata={"iteration": str(iteration), **metadata})
         path = self.path / f"{iteration:06d}.safetensors"
         entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "success": success}
         manifest: dict[str, dict[str, Any]] = {}
@@ -148,7 +148,7 @@ class Checkpoints:
     def restore(
         self, say: Callable[[str], None]
     ) -> "tuple[dict[str, Tensor], dict[str, str], Path]":
-        """Tensors, note and path of the last checkpoint that is whole.
+        """Tensors, metadata and path of the last checkpoint that is whole.
 
         Args:
             say: called with one line if a later checkpoint is damaged.
@@ -163,13 +163,13 @@ class Checkpoints:
             for path in reversed(paths):
                 try:
                     self.check(path, manifest)
-                    tensors, note = load(path)
+                    tensors, metadata = load(path)
                 except (ValueError, OSError) as error:
                     wrong = str(error)
                     continue
                 if wrong:
                     say(f"{wrong}; going on from {path}")
-                return tensors, note, path
+                return tensors, metadata, path
             if self.saved() == paths:
                 break  # otherwise a training has written others meanwhile, and removed these
         raise ValueError(f"{wrong}; none in {self.path} is whole")
@@ -223,7 +223,7 @@ def current_name(name: str) -> str:
 
 
 def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Tensors and note of a checkpoint.
+    """Tensors and metadata of a checkpoint.
 
     The format is plain numbers: nothing in it is executed or larger than the file.
 
@@ -237,9 +237,9 @@ def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {current_name(name): file.get_tensor(name) for name in file.keys()}
-            note = file.metadata() or {}
+            metadata = file.metadata() or {}
     except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from None
-    if not note.get("iteration", "").isdecimal():
+    if not metadata.get("iteration", "").isdecimal():
         raise ValueError(f"{path} is a safetensors file, but not a checkpoint of gpusim_rl")
-    return tensors, note
+    return tensors, metadata

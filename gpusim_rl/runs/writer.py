@@ -79,19 +79,19 @@ class CheckpointWriter:
         self._thread.start()
 
     def save(
-        self, iteration: int, state: dict[str, Tensor], note: dict[str, str], **more: Any
+        self, iteration: int, state: dict[str, Tensor], metadata: dict[str, str], **more: Any
     ) -> None:
         """Write a checkpoint; returns before it is written.
 
         Args:
-            iteration, state, note: as for `Checkpoints.save`. Nobody may write to the tensors.
+            iteration, state, metadata: as for `Checkpoints.save`. Nobody may write to the tensors.
             more: `success`, if the state was evaluated.
         """
-        self._submit(iteration=iteration, read=snapshot(state), note=note, more=more)
+        self._submit(iteration=iteration, read=snapshot(state), metadata=metadata, more=more)
 
     def hash(self, iteration: int, state: dict[str, Tensor]) -> None:
         """Append the hashes of a state to `hashes.jsonl`; returns before they are written."""
-        self._submit(iteration=iteration, read=snapshot(state), note=None, more={})
+        self._submit(iteration=iteration, read=snapshot(state), metadata=None, more={})
 
     def wait(self) -> bool:
         """Wait until everything is written. Returns whether the last write worked."""
@@ -115,11 +115,11 @@ class CheckpointWriter:
         with self._change:
             self._written.clear()
             # Why: docs/decisions/0052-only-one-thread-frees.md
-            if job["note"] is not None:  # it replaces those that wait and have no evaluation
+            if job["metadata"] is not None:  # it replaces those that wait and have no evaluation
                 self._jobs = [
                     other
                     for other in self._jobs
-                    if other["note"] is None or other["more"].get("success") is not None
+                    if other["metadata"] is None or other["more"].get("success") is not None
                 ]
             self._jobs.append(job)
             self._change.notify_all()
@@ -133,7 +133,7 @@ class CheckpointWriter:
                 job, self._busy = self._jobs.pop(0), True
             try:
                 self._write(**job)
-                if self.failed and job["note"] is not None:
+                if self.failed and job["metadata"] is not None:
                     self.say(f"{self.run.path} can be written again")
                     self.failed = ""
             except Exception as error:  # an error must not end the only thread that writes
@@ -154,14 +154,14 @@ class CheckpointWriter:
         self,
         iteration: int,
         read: Callable[[], dict[str, Tensor]],
-        note: dict[str, str] | None,
+        metadata: dict[str, str] | None,
         more: dict,
     ) -> None:
         state = read()
-        if note is None:
+        if metadata is None:
             # The row waits for the next one, and the failure of a checkpoint is said.
             with suppress(OSError):
                 self.run.log({"iteration": iteration, "sha256": digests(state)}, "hashes.jsonl")
             return
         self.run.repair()
-        self.run.checkpoints.save(iteration, state, note, **more)
+        self.run.checkpoints.save(iteration, state, metadata, **more)

@@ -66,7 +66,7 @@ class Films:
             self.say(f"a film is not made: {error}")
 
     def __call__(self, row: dict[str, float]) -> None:
-        """To be called with each row of metrics: it starts what can be started, and never waits."""
+        """Start what can be started, after each row of metrics; never wait."""
         for step in (self.go_on, self.copy_if_due, self.go_on):
             self.attempt(step)
         i = int(row["iteration"])

@@ -42,7 +42,7 @@ class Training:
         cfg: the configuration.
         iteration: ready for its next one. `self.iteration` is the one to use afterwards.
         run: where checkpoints, metrics and hashes are written.
-        note: of the checkpoint that it comes from: seconds trained before, roll-backs.
+        metadata: of the checkpoint that it comes from: seconds trained before, roll-backs.
         build: makes an `Iteration` of a configuration.
         evaluate: gives the success of its policy, 0 to 1.
         table: shows the rows of metrics.
@@ -57,22 +57,22 @@ class Training:
         iteration: Iteration,
         run: Run,
         *,
-        note: dict[str, str],
+        metadata: dict[str, str],
         build: Callable[[Config], Iteration],
         evaluate: Callable[[Iteration], float],
         table: Dashboard,
     ):
         self.cfg, self.iteration, self.run, self.group = cfg, iteration, run, iteration.group
         self.build, self.evaluate, self.stopped = build, evaluate, 0
-        self.seconds_before = number(note.get("time_s"))
+        self.seconds_before = number(metadata.get("time_s"))
         self.checkpoint_writer = CheckpointWriter(run, table.say)
         self.stopwatch = Stopwatch(self.seconds_before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.rows: list[Row] = []  # that were logged, and not yielded yet
-        self.bad, self.rollbacks = 0, int(number(note.get("rollbacks")))
-        self.over = is_over(cfg, note, iteration.iterations)
-        self.saved = iteration.iterations if note else -1  # the iteration of the last checkpoint
-        self.progress, self.table = Progress(cfg, note), table
+        self.bad, self.rollbacks = 0, int(number(metadata.get("rollbacks")))
+        self.over = is_over(cfg, metadata, iteration.iterations)
+        self.saved = iteration.iterations if metadata else -1  # when the last checkpoint was
+        self.progress, self.table = Progress(cfg, metadata), table
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
@@ -169,18 +169,18 @@ class Training:
 
     def save(self, success: float | None = None) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk."""
-        note = {
+        metadata = {
             "task": self.cfg.task.name,
             "time_s": str(self.stopwatch.seconds),
             "rollbacks": str(self.rollbacks),
             "config": json.dumps(self.cfg.plain),
-            **self.progress.note(),
+            **self.progress.metadata(),
         }
         if success is not None:
-            note["success"] = str(success)
+            metadata["success"] = str(success)
         self.saved, state = self.iteration.iterations, self.iteration.state()
         if self.group.rank == 0:
-            self.checkpoint_writer.save(self.iteration.iterations, state, note, success=success)
+            self.checkpoint_writer.save(self.iteration.iterations, state, metadata, success=success)
 
     def flush(self) -> None:
         """Log the pending rows. Waits for the device to have done those iterations, no later."""
@@ -230,16 +230,16 @@ class Training:
         self.checkpoint_writer.wait()
         self.group.barrier()  # the others read what rank 0 has written
         try:
-            state, note, path = self.run.checkpoints.restore(self.table.say)
+            state, metadata, path = self.run.checkpoints.restore(self.table.say)
         except (OSError, ValueError) as error:
             raise TrainingFailed(
                 f"{bad}, and no checkpoint can be loaded: {error}; {reason}"
             ) from None
         self.iteration.load(state, str(path))
         self.iteration.env.worst_step.clear()
-        self.progress = Progress(self.cfg, note)
+        self.progress = Progress(self.cfg, metadata)
         # the rates of a checkpoint are lowered already by the roll-backs before it
-        self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(note.get("rollbacks")))))
+        self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(metadata.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
         # rows of iterations that are taken back

@@ -112,26 +112,26 @@ def make_fitting(
     return make_iteration(cfg, group=group), cfg
 
 
-def measure_plan(build: Callable[[int], Iteration], unit: int = 1) -> Plan:
+def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> Plan:
     """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
 
-    unit: the number of worlds must be a multiple of it.
+    world_multiple: the number of worlds must be a multiple of it.
 
     Raises:
         OutOfMemory: not even the smallest sizes fit.
     """
     # The first one also loads modules, libraries and kernels, which are not to be measured.
-    env = build(unit * math.ceil(FEW["cpu"] / unit)).env
+    env = build(world_multiple * math.ceil(FEW["cpu"] / world_multiple)).env
     device, alone = env.device, env.group.size == 1
     del env
-    few = unit * math.ceil(FEW[device.type] / unit)
+    few = world_multiple * math.ceil(FEW[device.type] / world_multiple)
     while True:
         try:
             return extrapolate(build, few, device)
         except OutOfMemory:
-            if few == unit or not alone:  # other processes would measure something else
+            if few == world_multiple or not alone:  # other processes would measure something else
                 raise
-            few = unit * math.ceil(few / MORE / unit)
+            few = world_multiple * math.ceil(few / MORE / world_multiple)
 
 
 def extrapolate(build: Callable[[int], Iteration], few: int, device: torch.device) -> Plan:

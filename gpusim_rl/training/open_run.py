@@ -26,16 +26,16 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run directory of a training: a new one, or that of resume=.
 
     Returns:
-        The run, the note of the checkpoint that it continues, and the configuration, which names
-        the copies of models in the run.
+        The run, the metadata of the checkpoint that it continues, and the configuration, which
+        names the copies of models in the run.
     """
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
-    run, note, cfg = create_run(cfg, iteration.group)
+    run, metadata, cfg = create_run(cfg, iteration.group)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
-    return run, note, cfg
+    return run, metadata, cfg
 
 
 def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
@@ -79,25 +79,25 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     run, group = Run.open(Path(str(cfg.resume))), iteration.group
     if group.rank == 0:
         run.lock()
-    state, note, path = run.checkpoints.restore(errors.warn)
-    edited = resume.check_edits(note, run, path)
+    state, metadata, path = run.checkpoints.restore(errors.warn)
+    edited = resume.check_edits(metadata, run, path)
     iteration.load(state, str(path))
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg.iterations}: {done}")
     # it went back to a checkpoint, and ended before it wrote the next one
-    lowered = run.rollbacks() - int(number(note.get("rollbacks")))
+    lowered = run.rollbacks() - int(number(metadata.get("rollbacks")))
     if lowered > 0:
         iteration.slow_down(0.5**lowered)
-    note["rollbacks"] = str(run.rollbacks())
+    metadata["rollbacks"] = str(run.rollbacks())
     group.barrier()  # all have read
     if group.rank == 0:
         rewrite_run(run, cfg, iteration, path, edited)
-        if not is_over(cfg, note, iteration.iterations):
+        if not is_over(cfg, metadata, iteration.iterations):
             # a run that goes on has not ended: a report would read the old scores
             for name in ENDINGS:
                 (run.path / name).unlink(missing_ok=True)
-    return run, note, cfg
+    return run, metadata, cfg
 
 
 def rewrite_run(

@@ -14,12 +14,12 @@ def number(text: str | None, least: float = 0.0) -> float:
         return least
 
 
-def is_over(cfg: Config, note: dict[str, str], iterations: int) -> bool:
+def is_over(cfg: Config, metadata: dict[str, str], iterations: int) -> bool:
     """Whether a training needs no more than the iterations that it has done.
 
-    note: of the checkpoint that it continues.
+    metadata: of the checkpoint that it continues.
     """
-    reached = bool(cfg.stop_at) and number(note.get("success")) >= cfg.stop_at
+    reached = bool(cfg.stop_at) and number(metadata.get("success")) >= cfg.stop_at
     return reached or iterations >= cfg.iterations
 
 
@@ -28,13 +28,13 @@ class Progress:
 
     Args:
         cfg: the configuration.
-        note: of a checkpoint, with what `note` returned when it was saved.
+        metadata: of a checkpoint, with what `metadata` returned when it was saved.
     """
 
-    def __init__(self, cfg: Config, note: dict[str, str]):
+    def __init__(self, cfg: Config, metadata: dict[str, str]):
         self.changes, self.every = bool(cfg.curriculum), cfg.eval_every
-        self.mean_return = number(note.get("return"), -1e12)
-        self.judged = number(note.get("judged"), -2e12)
+        self.mean_return = number(metadata.get("return"), -1e12)
+        self.judged = number(metadata.get("judged"), -2e12)
 
     def log(self, row: dict[str, float]) -> None:
         """Take the mean return of a row of metrics, if an episode has ended."""
@@ -50,8 +50,8 @@ class Progress:
         # an evaluation takes seconds: it is left out where no better score is likely
         return self.changes or not i % (4 * self.every) or self.mean_return > self.judged
 
-    def note(self) -> dict[str, str]:
-        """Entries of a checkpoint's note."""
+    def metadata(self) -> dict[str, str]:
+        """Entries of a checkpoint's metadata."""
         return {"return": str(self.mean_return), "judged": str(self.judged)}
 
 

@@ -83,8 +83,8 @@ class Trainer:
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
         cfg = cfg.replace({"threads": cfg.threads or torch.get_num_threads()})
-        iteration, cfg, self.recipe = make_on_device(cfg, self.group)
-        self.run, note, self.cfg = open_run(cfg, iteration)
+        iteration, cfg, self.device_overrides = make_on_device(cfg, self.group)
+        self.run, metadata, self.cfg = open_run(cfg, iteration)
         metrics = (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
             self.cfg.log.name if first else "none",
@@ -106,7 +106,7 @@ class Trainer:
             self.cfg,
             iteration,
             self.run,
-            note=note,
+            metadata=metadata,
             build=partial(make_iteration, group=self.group),
             evaluate=partial(success, self.cfg),  # no cycle: the run is unlocked at once
             table=self.table,
@@ -124,7 +124,11 @@ class Trainer:
         Raises:
             TrainingFailed: it went wrong too often.
         """
-        lines = [f"run: {self.run.path}", self.recipe, self.loop.iteration.env.task.difference]
+        lines = [
+            f"run: {self.run.path}",
+            self.device_overrides,
+            self.loop.iteration.env.task.difference,
+        ]
         failed = True
         try:
             with self.table:

@@ -81,6 +81,6 @@ class ReachPose(Reach):
         return super().within(record) & (record["angle"] <= self.tolerance_angle)
 
     def score(self, record):
-        """As of `Reach`, with `angle`, the mean angle in the last second of each goal [rad]."""
+        """Scores of `Reach`, and `angle`, the mean angle in the last second of each goal [rad]."""
         judged = record["judged"] > 0.5
         return super().score(record) | dict(angle=record["angle"][judged].mean().item())

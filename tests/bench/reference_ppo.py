@@ -117,11 +117,9 @@ class Plain:
 
 
 def check(algo: dict[str, Any]) -> None:
-    """ValueError for a section algo that the reference does not do; symmetry=auto becomes none."""
+    """ValueError for a section algo that the reference does not do."""
     if algo["name"] != "ppo":
         raise ValueError(f"algo={algo['name']}: the reference is of algo=ppo")
-    if algo["symmetry"] == "auto":
-        algo["symmetry"] = "none"
     for key in ("symmetry", "memory"):
         if algo[key] != "none":
             raise ValueError(f"algo.{key}={algo[key]}: the reference has algo.{key}=none")
@@ -134,6 +132,8 @@ def main(words: list[str]) -> None:
         return
     with errors.one_line_errors():
         cfg = configure("bench", words)
+        if cfg.plain["algo"].get("symmetry") == "auto":
+            cfg = cfg.replace({"algo.symmetry": "none"})
         check(cfg.plain["algo"])
         training, config, _ = make_on_device(cfg, SINGLE)
     cfg = config.plain

@@ -7,8 +7,10 @@ import torch
 from safetensors.torch import save as to_bytes
 
 from gpusim_rl.config import compose
+from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import RENAMED, current_key, rename_keys
 from gpusim_rl.config.resume import edits
+from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.play.replay_failure import read
 from gpusim_rl.report.tables import with_current_keys
@@ -78,3 +80,18 @@ def test_a_report_of_before():
     """A report names the keys of an old run as today's, so that they equal the defaults."""
     keys = with_current_keys(old_config() | {"task_code": None})
     assert keys["task.swing_height"] == 0.08 and "task.lift" not in keys
+
+
+def test_old_names_in_files():
+    """A file of the user's that says an old key, for a GPU or in a curriculum, gets today's."""
+    plan = {"task.lift": {"from": 0.0, "to": 1.0, "by": "iteration", "start": 0, "stop": 9}}
+    with pytest.raises(ValueError, match=r"curriculum: task.lift .* say task.swing_height"):
+        Config.of(BASE | {"curriculum": plan})
+    with pytest.raises(ValueError, match=r"gpu: algo.floor has another name now: say algo.min_std"):
+        read_device_overrides(BASE | {"gpu": {"algo": {"floor": 0.1}}}, [])
+
+
+def test_a_key_that_is_unknown():
+    """`replace` refuses it by name."""
+    with pytest.raises(ValueError, match="unknown key 'num_env'"):
+        Config.of(BASE).replace({"num_env": 3})

@@ -224,7 +224,7 @@ def label(policy: Any, name: str, i: int) -> str:
 
 
 def unit(policy: Any, name: str, i: int) -> str:
-    """Its unit; empty for a plain number."""
+    """The unit of a reading; empty for a plain number."""
     of = described(policy, name)["units"][i]
     return "" if of == "1" else of
 

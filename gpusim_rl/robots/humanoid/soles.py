@@ -85,10 +85,10 @@ def surface(m: mujoco.MjModel, d: mujoco.MjData, geom: int) -> Array:
     return d.geom_xpos[geom] + local @ d.geom_xmat[geom].reshape(3, 3).T
 
 
-def sphere_points(rings: int = 16, each: int = 32) -> Array:
+def sphere_points() -> Array:
     """(n, 3) points on the unit sphere, the same on both sides of each axis plane."""
     polar, around = np.meshgrid(
-        np.linspace(0, np.pi, rings + 1), np.arange(each) * 2 * np.pi / each, indexing="ij"
+        np.linspace(0, np.pi, 17), np.arange(32) * np.pi / 16, indexing="ij"
     )
     xyz = (np.sin(polar) * np.cos(around), np.sin(polar) * np.sin(around), np.cos(polar))
     return np.stack([x.ravel() for x in xyz], 1)

@@ -198,7 +198,7 @@ class Levels:
         )
         self.action = torch.zeros_like(env.action)
         on = training.graph != "off" and env.sim.capturable
-        self.act, self.advance, self.settle = (
+        self.apply_action, self.step_physics, self.finish_step = (
             capture(step, env.device, on=on)
             for step in (
                 lambda: env.apply_action(self.action),
@@ -211,15 +211,15 @@ class Levels:
         """Physics of our Sim."""
         for row in controls:
             self.training.env.sim.ctrl.copy_(row)
-            self.advance()
+            self.step_physics()
 
     def env(self, actions: Tensor) -> None:
         """Whole control steps of our Env."""
         for row in actions:
             self.action.copy_(row)
-            self.act()
-            self.advance()
-            self.settle()
+            self.apply_action()
+            self.step_physics()
+            self.finish_step()
 
     def measure(self, recording: Recording) -> dict[str, float]:
         """Seconds of each level, of the parts of an iteration, of its update and of the host.
