@@ -12,6 +12,9 @@ from gpusim_rl.envs.randomization.entries import SMALLEST
 
 # Lists with a number for each joint of the robot: the task knows how many these are.
 OF_JOINTS = ("task.largest_speed", "task.largest_acceleration")
+# Sections that name what differs: another reading is always delivered, and of another term the
+# actor sees one step.
+OPEN = ("task.dropout", "task.history")
 EXACT = "exact"  # of task.training: the model's own physics
 # MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
 INTEGRATORS = (None, "euler", "implicit", "implicitfast")
@@ -64,8 +67,10 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         raise ValueError(
             "curriculum: the task's file has one: change it there, or say curriculum=null for none"
         )
-    if key in flat:
-        return
+    if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
+        flat |= {f"task.dropout.{reading}": 0.0 for reading in noise}
+    if key in flat or ("task.history" in flat and key.rpartition(".")[0] == "task.history"):
+        return  # the task itself knows its terms
     if (new := current_key(key, flat)) != key:
         raise ValueError(f"{key} has another name now: say {new}")
     if key == "host" and "port" in base:
@@ -149,8 +154,8 @@ def check_physics(task: dict[str, Any]) -> None:
 def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """base with other values; ValueError at a key that base lacks, or a value of another kind.
 
-    Reward terms, noise, drop-out and a curriculum replace those of base: they belong to the task's
-    code, not to its file of today.
+    Reward terms, noise, drop-out, history and a curriculum replace those of base: they belong to
+    the task's code, not to its file of today.
     """
     for key, value in values.items():
         if key not in base:
@@ -159,7 +164,7 @@ def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
             check_moved(f"{prefix}{key}")
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)
-    whole = ("weights", "noise", "dropout", "curriculum")
+    whole = ("weights", "noise", "dropout", "history", "curriculum")
     deep = {
         key: merge(base[key], value, f"{prefix}{key}.")
         for key, value in values.items()

@@ -14,7 +14,7 @@ import hydra
 from hydra.core.override_parser.types import Override, ValueType
 from omegaconf import OmegaConf
 
-from gpusim_rl.config.compose import compose_plain, parse
+from gpusim_rl.config.compose import compose_plain, opened, parse
 from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
 from gpusim_rl.core.paths import CONF, program
@@ -89,7 +89,7 @@ def check(name: str, argv: list[str]) -> Any:
 
 def answer(name: str, argv: list[str]) -> None:
     """Let Hydra print what `--help`, `--cfg` or `--info` asks for, and end the program."""
-    sys.argv[1:] = argv
+    sys.argv[1:] = map(opened, argv)
     hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(lambda cfg: None)()
     raise SystemExit
 

@@ -72,7 +72,7 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
     before, after = flatten(base), flatten(cfg)
     for key in [o.key_or_group for o in parsed if not is_group(o.key_or_group)]:
         if key in after:  # a later word may have replaced what it lies below
-            check_words.same_kind(key, before[key], after[key])
+            check_words.same_kind(key, before.get(key), after[key])
     return cfg
 
 
@@ -120,6 +120,7 @@ def build(
     token = user_files.left_out.set(hidden)
     try:
         with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            overrides = [opened(word) for word in overrides]
             cfg = plain(compose(name, overrides=overrides))
             if "algo" not in cfg:
                 return cfg
@@ -133,6 +134,11 @@ def build(
     finally:
         user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer
+
+
+def opened(word: str) -> str:
+    """A word as Hydra takes it, also where it adds a key to a section of `check_words.OPEN`."""
+    return f"++{word}" if is_below(word.partition("=")[0], check_words.OPEN) else word
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

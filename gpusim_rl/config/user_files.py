@@ -140,7 +140,7 @@ def kinds() -> dict[str, Any]:
     for group, name in files:
         examples |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
     task = load(CONF / "task" / "cartpole.yaml")["task"]
-    for key in (*TASK_KEYS, "history", "dt", "episode", "clip"):
+    for key in (*TASK_KEYS, "dt", "episode", "clip"):
         examples[f"task.{key}"] = task[key]
     return {key: value for key, value in examples.items() if not key.endswith(".kind")}
 

@@ -134,4 +134,4 @@ def test_the_plan_is_measured_where_little_fits(monkeypatch):
     for part in memory.PARTS:
         assert few_fit.bytes(4096)[part] == pytest.approx(all_fit.bytes(4096)[part], rel=0.1), part
     with pytest.raises(OutOfMemory):
-        memory.measure_plan(partial(limited, memory.make_iteration, 2, cfg), unit=2)
+        memory.measure_plan(partial(limited, memory.make_iteration, 2, cfg), world_multiple=2)

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save as to_bytes
 
 from gpusim_rl.config import compose
+from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import RENAMED, current_key, rename_keys
 from gpusim_rl.config.resume import edits
@@ -95,3 +96,11 @@ def test_a_key_that_is_unknown():
     """`replace` refuses it by name."""
     with pytest.raises(ValueError, match="unknown key 'num_env'"):
         Config.of(BASE).replace({"num_env": 3})
+
+
+def test_lists_of_zeros():
+    """A run of before lists drop-out and history of all readings and terms, and is read so."""
+    base = compose.build("config", ["task=cartpole"])
+    lists = {"dropout": {"pole_angle": 0.0}, "history": {"cart": 1, "pole": 2}}
+    merged = merge(base, base | {"task": base["task"] | lists})
+    assert {key: merged["task"][key] for key in lists} == lists

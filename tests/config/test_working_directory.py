@@ -188,7 +188,7 @@ def test_the_command_runs_no_code(here, monkeypatch):
     [
         ("noise: {", "noise: null # {", "task.noise=None: expected keys with values"),
         ("weights: {", "weights: 3 # {", "task.weights=3: expected keys with values"),
-        ("history: {", "history: 3 # {", "task.history=3: expected keys with values"),
+        ("  clip:", "  history: 3\n  clip:", "task.history=3: expected keys with values"),
         ("dt: 0.1", "dt: null", "task.dt=None: expected a number"),
         ("randomise:\n", "randomise:\n    mass: 3\n    old:\n", "task.randomise.mass=3"),
         ("num_envs: 256", "num_envs: many", "num_envs='many': expected a whole number"),

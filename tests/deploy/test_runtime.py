@@ -19,7 +19,7 @@ from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.command_lines import run_process, run_python
 from tests.exported import Exported, export_task
 from tests.robot_computer import BANNED
-from tests.worlds import TASKS, make_task, numbers
+from tests.worlds import TASKS, make_env, make_task, numbers
 
 B = 8
 
@@ -27,7 +27,7 @@ B = 8
 @pytest.fixture(scope="module", params=TASKS)
 def exported(request, tmp_path_factory) -> Exported:
     """An exported policy of each task, with a history."""
-    term = next(iter(numbers(request.param)["history"]))  # the first that it observes
+    term = next(iter(make_env(request.param, 1).term_widths))  # the first that it observes
     path = tmp_path_factory.mktemp(request.param) / "policy.onnx"
     return export_task(request.param, path, history={term: 3})
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpusim_rl.build import make_task as make_configured_task
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from tests.algorithms.test_capture import exempt
-from tests.command_lines import refused_word
+from tests.command_lines import refused, refused_word, succeed
 from tests.guard import guard
-from tests.worlds import SIMS, make_env, make_ppo, make_task, numbers
+from tests.worlds import SIMS, make_config, make_env, make_ppo, make_task, numbers
 
 HISTORY = {"gyro": 4, "joints": 2, "action": 3}
 # An episode of 0.3 s has 15 control steps.
@@ -153,7 +154,6 @@ def test_an_unknown_term():
 @pytest.mark.parametrize(
     "word, says",
     [
-        ("task.history.sonar=2", "unknown key 'task.history.sonar'"),
         ("task.history.gyro=0", "task.history.gyro=0: expected a whole number from 1 to 64"),
         ("task.history.gyro=65", "task.history.gyro=65: expected a whole number from 1 to 64"),
         ("task.history.gyro=1.5", "task.history.gyro=1.5: expected a whole number"),
@@ -166,3 +166,15 @@ def test_an_unknown_term():
 def test_mistakes_are_one_line(word, says, capsys):
     """Wrong histories and delays are answered before anything is built."""
     assert says in refused_word(word, capsys)
+
+
+def test_the_command_line_names_terms(tmp_path):
+    """A term that no file lists can be named; `--cfg job` prints it, an unknown one is refused."""
+    config = make_config("task=quadruped", "task.history.gyro=3", "task.dropout.up=0.1")
+    task = make_configured_task(config, "cpu")
+    assert task.history == {"gyro": 3} and task.dropout == {"up": 0.1}
+    printed = succeed("train.py", "task.history.gyro=3", "--cfg", "job", cwd=tmp_path)
+    assert "history:\n    gyro: 3\n" in printed
+    words = ("task.history.sonar=2", "num_envs=4", "sim=native", "log=none")
+    line = refused("train.py", *words, cwd=tmp_path)
+    assert "task.history: 'sonar' is no term (terms: gyro, up, " in line
