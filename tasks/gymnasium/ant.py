@@ -53,6 +53,7 @@ class Ant(Task):
         self.rest = self.nominal("qpos0")
         self.unit = self.tensor([-1.0] * 15), self.tensor([1.0] * 15)
         self.gear = self.nominal("actuator_gear")[:, 0]  # N m: torque of action 1
+        self.limits = self.joint_limits  # made here: a report may not wait for the device
 
     @property
     def mirror(self):
@@ -127,7 +128,7 @@ class Ant(Task):
         return ~((s.qpos[:, 2] >= self.lowest) & (s.qpos[:, 2] <= self.highest))
 
     def measure(self, s):
-        return return_measures(s, self.gear, self.joint_limits)
+        return return_measures(s, self.gear, self.limits)
 
     def score(self, record):
         return return_scores(record, self.dt, self.solved)

@@ -53,6 +53,7 @@ class Hopper(Task):
         self.rest = self.nominal("qpos0")
         self.unit = self.tensor([-1.0] * 12), self.tensor([1.0] * 12)
         self.gear = self.nominal("actuator_gear")[:, 0]  # N m: torque of action 1
+        self.limits = self.joint_limits  # made here: a report may not wait for the device
 
     @property
     def estimated(self):
@@ -101,7 +102,7 @@ class Hopper(Task):
         return low | steep | (torch.cat([s.qpos[:, 2:], s.qvel], 1).abs().amax(1) >= self.largest)
 
     def measure(self, s):
-        return return_measures(s, self.gear, self.joint_limits)
+        return return_measures(s, self.gear, self.limits)
 
     def score(self, record):
         return return_scores(record, self.dt, self.solved)
