@@ -18,7 +18,6 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
 from gpusim_rl.core.sections import arguments, check, limits, number, require, word
 from gpusim_rl.envs import curriculum
-from gpusim_rl.envs.randomization import entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
@@ -43,7 +42,6 @@ class TaskSection:
             expected = "expected the least and the most control steps"
             raise ValueError(f"task.observation_delay={[low, high]}: {expected}")
         check_physics(values)
-        entries.check_entries(values["randomise"])
         named = ("name", "weights", "noise")
         numbers = {key: x for key, x in values.items() if key not in named}
         return cls(**{key: values[key] for key in named}, numbers=numbers)

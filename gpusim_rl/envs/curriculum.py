@@ -34,13 +34,14 @@ Number = float | list[float]
 
 
 def check_plan(plan: Plan | None, cfg: dict[str, Any]) -> None:
-    """Check the schedules against the whole configuration.
+    """Check `task.randomise`, and the schedules against the whole configuration.
 
     The task and PPO's settings check their own numbers, when they are built.
 
     Raises:
-        ValueError: a schedule names what cannot be scheduled, or makes no sense.
+        ValueError: an entry is wrong, or a schedule names what cannot be scheduled.
     """
+    entries.check_entries(cfg["task"].get("randomise", {}))
     if not (plan is None or isinstance(plan, dict)):
         raise ValueError(
             f"curriculum={plan}: expected KEY: {{from, to, by, start, stop}} for each key, or null"
@@ -48,7 +49,7 @@ def check_plan(plan: Plan | None, cfg: dict[str, Any]) -> None:
     for key, entry in (plan or {}).items():
         check_interval(key, entry)
         check_ends(key, entry, value_of(key, cfg))
-    for moment in range_ends(plan or {}):
+    for moment in range_ends(plan) if plan else ():
         try:
             entries.check_entries(config_at(plan, cfg, moment)["task"].get("randomise", {}))
         except ValueError as error:

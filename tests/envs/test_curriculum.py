@@ -465,3 +465,9 @@ def test_ranges_that_cross_on_their_way(low, high, when):
     says = f"curriculum, at {when}: task.randomise.kp: low=1.0 is above high=0.8"
     with pytest.raises(ValueError, match=re.escape(says)):
         build(written({LOW: low, HIGH: high}))
+
+
+def test_a_wrong_draw_without_schedules_names_no_curriculum():
+    """The line starts with the key, since the user wrote no schedule."""
+    with pytest.raises(ValueError, match=r"^task\.randomise\.friction: low=9\.0 is above high="):
+        build("task.randomise.friction.low=9")
