@@ -122,7 +122,7 @@ class Worlds(VectorEnv):
             )
         env, ends = self.env, []
         # Before `step` returns, the worlds whose episode ended have another state and past.
-        step = env.step(action, lambda s: ends.append(env.observer.final(s)))
+        step = env.step(action, lambda s: ends.append(env.observer.final(s, env.rows())))
         obs, critic, end, reward, terminated, truncated, fault = map(
             array, (*step.observation, *step[1:])
         )

@@ -12,6 +12,7 @@ bit-equal on every device, normals to 1e-6.
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
 
+import copy
 import hashlib
 import math
 from typing import Any
@@ -112,7 +113,7 @@ class Rng:
         self.step = torch.full((1,), life << 48, dtype=torch.int64, device=self.device)
         self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
         self._groups: list[tuple[int, int]] = []  # (stream id, column / 4) of each group
-        self._words = self._units = torch.empty(0)
+        self._words = self._units = torch.empty(len(worlds), 0, device=self.device)
         self._launch: Any = None
 
     def draw(self, step: Tensor) -> None:
@@ -124,6 +125,19 @@ class Rng:
         """Run the kernel, on torch's stream."""
         if self._launch:
             self._launch.launch(warp_stream(self.device))
+
+    def rows(self) -> dict[str, Tensor]:
+        """The block of this step as live rows: the words, and the numbers in [0, 1) of them."""
+        return {"rng/words": self._words, "rng/units": self._units}
+
+    def of_rows(self, rows: dict[str, Tensor]) -> "Rng":
+        """The same streams, of a block that stands in other rows, of as many worlds as they are.
+
+        Every stream must have joined the block.
+        """
+        twin = copy.copy(self)
+        twin._words, twin._units = rows["rng/words"], rows["rng/units"]
+        return twin
 
     def uniform(self, name: str, low: Tensor | float, high: Tensor | float) -> Tensor:
         """(B, *shape) float32 in [low, high), 24 random bits each; rounding may give `high` itself.

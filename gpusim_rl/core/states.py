@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 
+Rows = dict[str, Tensor]  # name → (B, …)
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]  # shape and type of each tensor, by name
 
 

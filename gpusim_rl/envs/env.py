@@ -1,23 +1,34 @@
 """`Env`: B robots that do one task, in control steps with restarts and observations."""
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
-from gpusim_rl.core.states import Live, copy_state, load_state, per_world, shared
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import Live, Rows, copy_state, load_state, per_world, shared
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
 from gpusim_rl.envs.task import Task, ordered_weights, reward_terms
-from gpusim_rl.envs.worlds import Worlds
+from gpusim_rl.envs.worlds import Worlds, store
 from gpusim_rl.envs.worst_step import WorstStep
 from gpusim_rl.sim.base import Sim
+
+
+class End(NamedTuple):
+    """The end of a control step of B worlds, before any restart."""
+
+    rows: Rows  # all rows as they are then
+    state: State
+    terms: Tensor  # (B, R) weighted reward terms [1/s]
+    reasons: Tensor  # (B, 4) bool, in the order of `worst_step.REASONS`
+    step: StepEnd
+    added: Tensor  # (B, n) what the step adds to the statistics
 
 
 # Why: docs/decisions/0060-rooms-and-seams.md
@@ -35,7 +46,6 @@ class Env(Worlds):
         noise: reading → half-width of its uniform noise, in the unit of the reading.
         first: global id of this Env's first world; life: how often they were begun before.
         stagger: begin the first episodes at random times, so that time limits are spread evenly.
-        compiled: fuse the task's methods with torch.compile; rounding may depend on B then.
         group: the processes that share the worlds; this Env has those of its rank.
     """
 
@@ -50,41 +60,31 @@ class Env(Worlds):
         first: int = 0,
         life: int = 0,
         stagger: bool = True,
-        compiled: bool = False,
         group: ProcessGroup = SINGLE,
     ):
         ids = {"first": first, "life": life}
         super().__init__(task, sim, seed=seed, **ids, stagger=stagger, group=group)
-        self.shows_end = False  # whether `finish_step` gives the actor's view of the end, too
+        self.shows_end = False  # whether a step gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        self._compile(lambda fn: fn)
-        self.terms = list(reward_terms(self.scheduled_task, self._now))
+        state = self.current_state()
+        self.terms = list(reward_terms(self.scheduled_task, state))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
-        self.observer = Observer(self.scheduled_task, self._now, noise)
+        self.observer = Observer(self.scheduled_task, state, noise)
         self.observation, self.term_widths = self.observer.observation, self.observer.term_widths
         self.measurement, self.readings = (x := self.observer.measurement), x.readings
-        self.update_observations(torch.ones_like(self._invalid))
-        # Each random stream joins the block now, before a graph holds the address of the block.
-        self._update(self._now, self.rng)
-        self._push(self.rng, self.sim.force, self.memory.get("force_left"))
-        if compiled:
-            fuse = functools.partial(torch.compile, dynamic=False)
-            self._compile(fuse)
-            self.observer.compile(fuse)
         terms, forced = len(self.terms), "force_left" in self.memory
         self.worst_step = WorstStep(sim, self.rng.worlds, task.fields, terms, forced, group)
         self.statistics = Statistics(self.terms, self.num_envs, task.dt, self.device, group)
+        self.update_observations(torch.ones_like(self._invalid))
+        # Each random stream joins the block now, before a graph holds the address of the block.
+        self.end(self.rows(), self.rng)
 
-    def _compile(self, fuse: Callable[[Any], Any]) -> None:
-        """Take the pure functions that make up a step, each as `fuse` returns it."""
-        task = self.scheduled_task
-        self._first_states, self._outcome = (
-            fuse(self.first_states),
-            fuse(self._compute_outcome),
-        )
-        self._control, self._update = fuse(task.control), fuse(task.update)
-        self._push = self.task.randomization.push
+    def rows(self) -> Rows:
+        """As `Worlds` has it, with what observations, episodes and the worst step need."""
+        ours = {f"env/{name}": x for name, x in self.statistics.episodes_by_name().items()}
+        ours |= self.observer.rows() | self.worst_step.rows() | {"env/invalid": self._invalid}
+        return self.world_rows() | ours
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
@@ -97,78 +97,98 @@ class Env(Worlds):
         end = self.finish_step(on_step)
         return Step(Observation(*(view.clone() for view in self.observation)), *end[:-1])
 
-    def apply_action(self, action: Tensor) -> None:
-        """The first part of a step: the controls for action (B, nu)."""
+    def begin_step(self) -> None:
+        """Count the step, and draw its random numbers. In place."""
         self.step_count += 1
         self.rng.draw(self.step_count)
-        # before the action: a repetition begins with the state in which it was taken
-        self.worst_step.begin()
-        valid = is_valid(self.observation.actor) & is_valid(self.observation.critic)
-        self._invalid.copy_(~(valid & is_valid(action)))
-        now, clip = self._refreshed(), self.task.clip
-        # a zero keeps NaN out of the engine; `finish_step` counts the fault
-        action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
-        ctrl = self._control(now.with_(**self.readings, action=action, previous=now.action))
-        self.previous.copy_(self.action)
-        self.action.copy_(action)
+
+    def apply_action(self, action: Tensor) -> None:
+        """The first part of a step: the controls for action (B, nu)."""
+        self.begin_step()
+        live = self.rows()
+        store(live, self.act(live, action))
+
+    def act(self, rows: Rows, action: Tensor) -> Rows:
+        """The new rows for action (B, nu), before the physics; pure."""
+        valid = is_valid(rows["view/actor"]) & is_valid(rows["view/critic"]) & is_valid(action)
+        clip = self.task.clip
+        # a zero keeps NaN out of the engine; `end` counts the fault
+        action = torch.where(valid[:, None], action, 0.0).clamp(-clip, clip)
+        s = self.measurement.delivered(self.state_of(rows), rows["env/readings"])
+        ctrl = self.scheduled_task.control(s.with_(action=action, previous=s.action))
         if "encoder" in self.memory:
-            ctrl = self.task.randomization.servo(ctrl, self.memory["encoder"])
-        self.sim.ctrl.copy_(ctrl)
+            ctrl = self.task.randomization.servo(ctrl, rows["encoder"])
+        changed = {"action": action, "previous": rows["action"], "ctrl": ctrl}
+        # before the action: a repetition begins with the state in which it was taken
+        return changed | {"env/invalid": ~valid} | self.worst_step.begin(rows)
 
     def step_physics(self) -> None:
         """The second part of a step: the physics of one control period."""
         self.sim.step(self.task.substeps)
 
-    def finish_step(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
-        """The last part of a step: reward, terminations, restarts and observations."""
-        self.time += 1
+    def end(self, rows: Rows, rng: Rng) -> End:
+        """How a step ended, of the rows after the physics; pure."""
+        task = self.scheduled_task
+        rows = rows | {"time": rows["time"] + 1}
         # Why: docs/decisions/0007-two-writes-in-a-step.md
-        self.write(self.measurement.updated(self._update, self._refreshed(), self.rng))
-        self.write(self._push(self.rng, self.sim.force, self.memory.get("force_left")))
-        s = self._refreshed()
-        terms, reward, end, failed = self._outcome(s)
-        reasons = fault_reasons(self.sim, self._invalid, end, reward)
-        timed_out, fault = self.time >= self.task.horizon, reasons.any(1)
+        values = self.measurement.updated(task.update, self.state_of(rows), rows, rng)
+        rows |= self.changed(rows, values)
+        push = self.task.randomization.push(rng, rows["sim/force"], rows.get("force_left"))
+        rows |= self.changed(rows, push)
+        s = self.state_of(rows)
+        terms, reward, end, failed = self.outcome(s)
+        reasons = fault_reasons(rows, end, reward)
+        timed_out, fault = rows["time"] >= self.task.horizon, reasons.any(1)
         ended = quarantined(end, reward, failed, timed_out, fault)
         if self.shows_end:
-            final = torch.where(fault[:, None], 0.0, self.observer.final(s))
+            final = torch.where(fault[:, None], 0.0, self.observer.final(s, rows))
             ended = ended._replace(end_obs=final)
-        if on_step:
-            on_step(s.clone())
-        self.worst_step.record(self.step_count, terms, reasons)
-        self.statistics.add(terms, *ended[1:-1], self.sim.overflow)
-        restarted = ended.terminated | ended.truncated | fault
-        # where nothing began, the critic's view of the end is that of now
-        if is_empty_on_host(restarted):
-            self.observer.write(s, self.rng, restarted, critic=end)
-        else:
-            self._restart(restarted, s)
-            self.update_observations(restarted)
-        return ended
+        counted = self.statistics.count(rows, terms, ended)
+        added = counted.pop("statistics/added")
+        return End(rows | counted, s, terms, reasons, ended, added)
 
-    def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
         task = self.scheduled_task
         terms = torch.stack(list(reward_terms(task, s).values()), 1) * self.weights
         # Summed over columns: the order of a sum over rows would depend on the number of worlds.
         return terms, task.dt * terms.sum(1), self.observer.critic(s), task.terminated(s)
 
+    def finish_step(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
+        """The last part of a step: reward, terminations, restarts and observations."""
+        live = self.rows()
+        end = self.end(live, self.rng)
+        ended, worst = end.step, self.worst_step
+        if on_step:
+            on_step(end.state.clone())
+        score = worst.score(end.terms, end.reasons)
+        if not worst.is_best(score):
+            worst.record(self.step_count, score, worst.numbers(end.rows, end.terms, end.reasons))
+        self.statistics.add(end.added)
+        changed = {name: x for name, x in end.rows.items() if x is not live[name]}
+        restarted = ended.terminated | ended.truncated | ended.fault
+        # where nothing began, the critic's view of the end is that of now
+        if is_empty_on_host(restarted):
+            seen = self.observer.observe(end.state, end.rows, self.rng, restarted, critic=ended.end)
+            store(live, changed | seen)
+        else:
+            store(live, changed)
+            self.restart_worlds(restarted, end.state)
+            self.update_observations(restarted)
+        return ended
+
     def restart(self) -> None:
         """Begin a new episode in every world, with the random numbers of the next step."""
-        self.step_count += 1
-        self.rng.draw(self.step_count)
-        self._restart(torch.ones_like(self._invalid))
+        self.begin_step()
+        every = torch.ones_like(self._invalid)
+        self.restart_worlds(every)
         self.statistics.restart()
-        self.update_observations(torch.ones_like(self._invalid))
+        self.update_observations(every)
 
     def set_memory(self, name: str, value: Any) -> None:
         """Overwrite an entry of the memory in every world, such as `command`, and observe again."""
         self.memory[name].copy_(self.task.tensor(value).expand_as(self.memory[name]))
         self.update_observations()
-
-    def _restart(self, mask: Tensor, ended: State | None = None) -> None:
-        """Begin a new episode in the worlds of mask (B,), after one with the state `ended`."""
-        self.write_start(self._first_states(ended), mask)
 
     def scheduled_number(self, key: str) -> Tensor:
         """The live tensor that holds the number of a key `task.….`; a curriculum writes to it.
@@ -191,7 +211,8 @@ class Env(Worlds):
 
         began (B,) bool: the worlds whose episode begins now; None: observe the same moment again.
         """
-        self.observer.write(self._refreshed(), self.rng, began)
+        live = self.rows()
+        store(live, self.observer.observe(self.state_of(live), live, self.rng, began))
 
     def report(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last report, and of the measures now."""

@@ -8,37 +8,36 @@ from gpusim_rl.core.rng import Rng
 
 # Why: docs/decisions/0019-history-is-of-the-env.md
 class Frames:
-    """The last values (B, n) of B worlds; a restart fills them with the first.
+    """The last values (B, n) of B worlds; a restart fills them with the first. Methods are pure.
 
     Args:
         worlds: B.
         count: how many are kept.
         width: n.
 
-    `now` (B, n) takes the values of this moment, and `push` keeps them.
+    Attributes:
+        frames: (B, count, n) live, oldest first.
     """
 
     def __init__(self, worlds: int, count: int, width: int, device: torch.device):
-        self.now = torch.zeros(worlds, width, device=device)
-        self.frames = torch.zeros(worlds, count, width, device=device)  # oldest first
+        self.frames = torch.zeros(worlds, count, width, device=device)
 
-    def push(self, began: Tensor | None, first: Tensor) -> None:
-        """Keep `now`: as the values of a new moment, or if began is None of the same one.
+    def pushed(self, frames: Tensor, now: Tensor, began: Tensor | None, first: Tensor) -> Tensor:
+        """The frames (B, count, n) after values now (B, n): of a new moment, or of the same one.
 
         Args:
-            began: (B,) bool, the worlds whose episode begins now.
+            began: (B,) bool, the worlds whose episode begins now; None: it is the same moment.
             first: (B,) bool, the worlds whose episode began at this moment, also if it is the same.
         """
-        now = self.now[:, None]
         if began is None:
-            began, frames = first, torch.cat([self.frames[:, :-1], now], 1)
+            began, after = first, torch.cat([frames[:, :-1], now[:, None]], 1)
         else:
-            frames = self.after(self.now)
-        self.frames.copy_(torch.where(began[:, None, None], now, frames))
+            after = self.after(frames, now)
+        return torch.where(began[:, None, None], now[:, None], after)
 
-    def after(self, now: Tensor) -> Tensor:
+    def after(self, frames: Tensor, now: Tensor) -> Tensor:
         """(B, count, n) the frames after a moment at which the values are now (B, n)."""
-        return torch.cat([self.frames[:, 1:], now[:, None]], 1)
+        return torch.cat([frames[:, 1:], now[:, None]], 1)
 
 
 class History(Frames):
@@ -85,14 +84,14 @@ class DelayLine(Frames):
         self.low, self.high = low, high
         self.age = torch.zeros(worlds, dtype=torch.int64, device=device)
 
-    def draw(self, began: Tensor, rng: Rng) -> None:
-        """Draw the age of the worlds of began (B,), whose episode begins now. In place."""
+    def drawn(self, age: Tensor, began: Tensor, rng: Rng) -> Tensor:
+        """(B,) the ages, drawn anew in the worlds of began (B,), whose episode begins now."""
         drawn = self.low + rng.integers("observe/delay", self.high - self.low + 1)[:, 0]
-        self.age.copy_(torch.where(began, drawn, self.age))
+        return torch.where(began, drawn, age)
 
-    def view(self, frames: Tensor) -> Tensor:
+    def view(self, frames: Tensor, age: Tensor) -> Tensor:
         """(B, n) what the robot gets of such frames."""
-        at = (self.high - self.age)[:, None, None].expand(-1, 1, frames.shape[2])
+        at = (self.high - age)[:, None, None].expand(-1, 1, frames.shape[2])
         return frames.gather(1, at)[:, 0]
 
     def state(self) -> dict[str, Tensor]:

@@ -1,12 +1,12 @@
 """Measurements of the robots of B worlds: readings with offsets, biases, noise, delay, drop-out."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.history import DelayLine
 from gpusim_rl.envs.randomization.joints import encoder_columns
 from gpusim_rl.envs.state import State
@@ -18,7 +18,9 @@ Update = Callable[[State, Rng], dict[str, Tensor]]  # Task.update
 
 # Why: docs/decisions/0018-noise-of-readings.md
 class Measurement:
-    """Writes the readings that a task's methods get on a robot, in the order that they use them.
+    """Computes the readings that a task's methods get on a robot, in the order that they use them.
+
+    Its methods are pure. They take the rows of the worlds: live tensors (B, …) by name.
 
     Args:
         task: the task.
@@ -59,15 +61,10 @@ class Measurement:
         self.readings = self.split(self._latest)
         # what nobody uses need not be computed: it is the reading of a hidden term alone
         self.unused = {
-            name: torch.zeros(worlds, every[name], device=device)
+            name: torch.zeros(1, every[name], device=device)
             for name in task.estimated
             if name not in widths
         }
-        self.compile(lambda fn: fn)
-
-    def compile(self, fuse: Callable[[Any], Any]) -> None:
-        """Take the pure functions of a state as `fuse` returns them."""
-        self._measured = fuse(self._measure)
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """(B, n) as the columns of each reading, which are views."""
@@ -97,25 +94,29 @@ class Measurement:
         """(B, n) the noise of this step."""
         return rng.uniform("observe", -self.amplitudes, self.amplitudes)
 
-    def write(self, s: State, rng: Rng, began: Tensor | None) -> State:
-        """Write the readings of a state, and return the state as they show it. In place.
+    def delivered(self, s: State, x: Tensor) -> State:
+        """The state as readings x (B, n) show it."""
+        unused = {name: zero.expand(len(x), -1) for name, zero in self.unused.items()}
+        return s.with_(**unused, **self.split(x))
+
+    def measure(self, s: State, rows: Rows, rng: Rng, began: Tensor | None) -> Rows:
+        """The new `env/readings` (B, n) of a state, and the new rows of delay and drop-out.
 
         began (B,) bool: the worlds whose episode begins now; None: measure the same moment again.
         """
-        delay, dropout = self.delay, self.dropout
-        now = delay.now if delay else torch.empty_like(self._latest) if dropout else self._latest
-        torch.add(self._measured(s), self.noise(rng), out=now)
+        delay, dropout, changed = self.delay, self.dropout, {}
+        now = self._measure(s) + self.noise(rng)
         if delay:
             # a restart fills all frames, so that any age that is drawn next is valid
-            delay.push(began, s.time == 0)
-            if began is not None:
-                delay.draw(began, rng)
-            now = delay.view(delay.frames)
-        if delay or dropout:
-            self._latest.copy_(dropout.hold(now, self._latest, rng, began) if dropout else now)
-        return s.with_(**self.unused, **self.readings)
+            frames = delay.pushed(rows["delay/frames"], now, began, s.time == 0)
+            age = rows["delay/age"] if began is None else delay.drawn(rows["delay/age"], began, rng)
+            changed = {"delay/frames": frames, "delay/age": age}
+            now = delay.view(frames, age)
+        if dropout:
+            now = dropout.hold(now, rows["env/readings"], rng, began)
+        return changed | {"env/readings": now}
 
-    def updated(self, update: Update, s: State, rng: Rng) -> dict[str, Tensor]:
+    def updated(self, update: Update, s: State, rows: Rows, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step.
 
         What the robot's computer keeps is computed of its readings and of the command, as it gets
@@ -124,25 +125,30 @@ class Measurement:
         values = update(s, rng)
         # Why: docs/decisions/0007-two-writes-in-a-step.md
         if self.filters:
-            delivered = self.preview(s, rng)
+            delivered = self.preview(s, rows, rng)
             if "command" in values:
                 delivered = delivered.with_(command=values["command"])
             remembered = update(delivered, rng)
             values |= {name: remembered[name] for name in self.filters}
         return values
 
-    def preview(self, s: State, rng: Rng | None) -> State:
-        """The state that `write` will return in worlds that do not restart.
+    def preview(self, s: State, rows: Rows, rng: Rng | None) -> State:
+        """The state as `measure` will show it in worlds that do not restart.
 
         If rng is None, it is without noise and drop-out.
         """
-        now = self._measured(s)
+        now = self._measure(s)
         now = now if rng is None else now + self.noise(rng)
         if self.delay:
-            now = self.delay.view(self.delay.after(now))
+            frames = self.delay.after(rows["delay/frames"], now)
+            now = self.delay.view(frames, rows["delay/age"])
         if self.dropout and rng is not None:
-            now = self.dropout.hold(now, self._latest, rng, None)
-        return s.with_(**self.unused, **self.split(now))
+            now = self.dropout.hold(now, rows["env/readings"], rng, None)
+        return self.delivered(s, now)
+
+    def rows(self) -> Rows:
+        """The live rows that `measure` writes."""
+        return {"env/readings": self._latest} | (self.delay.state() if self.delay else {})
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor that later readings depend on, by name; B rows each."""
@@ -171,7 +177,7 @@ class Dropout:
         """
         lost = rng.uniform("observe/dropout", *self.unit) < self.chances
         if began is not None:
-            lost &= ~began[:, None]
+            lost = lost & ~began[:, None]
         return torch.where(lost.index_select(1, self.columns), last, now)
 
 

@@ -3,13 +3,13 @@
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.declarations import check_shown_by
 from gpusim_rl.envs.history import History
 from gpusim_rl.envs.measurement import Measurement
@@ -25,7 +25,7 @@ class Observation(NamedTuple):
 
 
 class Observer:
-    """Writes what actor and critic observe of a state. Terms have the order of the task.
+    """Computes what actor and critic observe of a state. Terms have the order of the task.
 
     Args:
         task: the task, whose methods are pure.
@@ -36,7 +36,7 @@ class Observer:
         measurement: what the robots measure.
         term_widths: observation term → its width.
         history: what the actor observes of earlier steps; None if it observes one step alone.
-        observation: the tensors that `write` writes.
+        observation: the live tensors of the last observations.
 
     Raises:
         ValueError: a term reads what no robot measures, or a key names no reading or term.
@@ -49,7 +49,6 @@ class Observer:
         self.measurement = Measurement(task, n, noise, device)
         multiple = not set(task.history.values()) <= {1}
         self.history = History(self.term_widths, task.history, n, device) if multiple else None
-        self.compile(lambda fn: fn)
         no = self.history.width if self.history else sum(self.term_widths.values())
         self.observation = Observation(
             *(torch.zeros(n, width, device=device) for width in (no, self.critic(state).shape[1]))
@@ -67,39 +66,42 @@ class Observer:
         if set(task.hide) == set(self.term_widths):
             raise ValueError("task.hide names every term: the actor would observe nothing")
 
-    def compile(self, fuse: Callable[[Any], Any]) -> None:
-        """Take the pure functions of a state as `fuse` returns them."""
-        self.critic, self._actor = fuse(self._critic_view), fuse(self._actor_view)
-        self.measurement.compile(fuse)
-
-    def _actor_view(self, s: State) -> Tensor:
+    def actor(self, s: State) -> Tensor:
         """(B, n)"""
         return torch.cat(list(self.task.observe(s).values()), dim=1)
 
-    def _critic_view(self, s: State) -> Tensor:
+    def critic(self, s: State) -> Tensor:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
-    def write(self, s: State, rng: Rng, began: Tensor | None, critic: Tensor | None = None) -> None:
-        """Write what both observe of a state, and what the robot measures of it. In place.
+    def observe(
+        self, s: State, rows: Rows, rng: Rng, began: Tensor | None, critic: Tensor | None = None
+    ) -> Rows:
+        """The new rows of a state: what both observe of it, and what the robot measures; pure.
 
         began (B,) bool: the worlds whose episode begins now; None: observe the same moment again.
         critic: (B, nc) what the critic observes of this state, if it is known.
         """
-        observation, history = self.observation, self.history
-        observation.critic.copy_(self.critic(s) if critic is None else critic)
-        now = self._actor(self.measurement.write(s, rng, began))
-        if history is None:
-            observation.actor.copy_(now)
-        else:
-            history.now.copy_(now)
-            history.push(began, s.time == 0)
-            observation.actor.copy_(history.view(history.frames))
+        history = self.history
+        changed = self.measurement.measure(s, rows, rng, began)
+        now = self.actor(self.measurement.delivered(s, changed["env/readings"]))
+        if history:
+            frames = history.pushed(rows["history/frames"], now, began, s.time == 0)
+            changed["history/frames"], now = frames, history.view(frames)
+        critic = self.critic(s) if critic is None else critic
+        return changed | {"view/actor": now, "view/critic": critic}
 
-    def final(self, s: State) -> Tensor:
+    def final(self, s: State, rows: Rows) -> Tensor:
         """(B, no) what the actor would observe, without noise, of a state before its restart."""
-        now = self._actor(self.measurement.preview(s, None))
-        return self.history.view(self.history.after(now)) if self.history else now
+        now = self.actor(self.measurement.preview(s, rows, None))
+        history = self.history
+        return history.view(history.after(rows["history/frames"], now)) if history else now
+
+    def rows(self) -> Rows:
+        """The live rows that `observe` changes."""
+        views = {f"view/{name}": x for name, x in self.observation._asdict().items()}
+        history = self.history.state() if self.history else {}
+        return self.measurement.rows() | history | views
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor that a later observation depends on, by name; B rows each."""

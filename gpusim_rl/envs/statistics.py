@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.states import Rows
+from gpusim_rl.envs.step import StepEnd
 
 METRICS = (
     Metric("return", "train/return", "return of an episode", ".2f", "return"),
@@ -43,34 +44,30 @@ class Statistics:
         self.episode_return = torch.zeros(worlds, device=device)
         # control steps of the episode, since this object was made
         self.lived = torch.zeros(worlds, dtype=torch.int64, device=device)
-        self.term_sums = torch.zeros(len(terms), device=device)
-        self.sums = torch.zeros(len(SUMS), device=device)
+        self.totals = torch.zeros(len(terms) + len(SUMS), device=device)
+        self.term_sums, self.sums = self.totals.split([len(terms), len(SUMS)])
         # means over the last episodes that ended, as last logged
         self._ended = {"return": 0.0, "length": 0.0, "terminated": 0.0}
 
-    def add(
-        self,
-        terms: Tensor,
-        reward: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        fault: Tensor,
-        overflow: Tensor,
-    ) -> None:
-        """One control step: weighted terms (B, R) [1/s], reward and the rest (B,). In place."""
-        done = terminated | truncated
-        self.episode_return += reward
-        self.lived += 1
-        self.term_sums += torch.where(fault[:, None], 0.0, terms).sum(0)
-        flags = torch.stack([~fault, fault, overflow, done, terminated])
-        self.sums[: len(flags)] += flags.sum(1)
+    def count(self, rows: Rows, terms: Tensor, end: StepEnd) -> Rows:
+        """What a control step of each world adds: `statistics/added` (B, R + len(SUMS)); pure.
+
+        With it the new rows of the episodes. terms are weighted (B, R) [1/s].
+        """
+        done, fault = end.terminated | end.truncated, end.fault
+        returns, lived = rows["env/episode_return"] + end.reward, rows["env/lived"] + 1
+        flags = (~fault, fault, rows["sim/overflow"], done, end.terminated)
+        sums = torch.stack([*(x.float() for x in flags), done * returns, done * lived.float()], 1)
         ended = done | fault
-        if is_empty_on_host(ended):
-            return
-        sums = torch.stack([done * self.episode_return, (done * self.lived).float()])
-        self.sums[len(flags) :] += sums.sum(1)
-        self.episode_return.masked_fill_(ended, 0.0)
-        self.lived.masked_fill_(ended, 0)
+        return {
+            "statistics/added": torch.cat([torch.where(fault[:, None], 0.0, terms), sums], 1),
+            "env/episode_return": returns.masked_fill(ended, 0.0),
+            "env/lived": lived.masked_fill(ended, 0),
+        }
+
+    def add(self, added: Tensor) -> None:
+        """Add `statistics/added` of all worlds. In place."""
+        self.totals += added.sum(0)
 
     def clear_overflows(self) -> None:
         """Set the count of steps that went over a capacity to 0. In place."""
@@ -95,8 +92,7 @@ class Statistics:
                 *means.values(),
             ]
         )
-        self.term_sums.zero_()
-        self.sums.zero_()
+        self.totals.zero_()
         return [*(f"reward/{name}" for name in self.terms), *SUMS, *means], values
 
     def means(self, names: list[str], values: list[float]) -> dict[str, float]:

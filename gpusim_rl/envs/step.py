@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.observation import Observation
-from gpusim_rl.sim.base import LIMIT, Sim
+from gpusim_rl.sim.base import LIMIT
 
 
 # Why: docs/decisions/0072-end-of-a-step.md
@@ -43,13 +44,14 @@ def is_valid(x: Tensor) -> Tensor:
     return x.abs().amax(1) <= LIMIT
 
 
-def fault_reasons(sim: Sim, invalid: Tensor, end: Tensor, reward: Tensor) -> Tensor:
+def fault_reasons(rows: Rows, end: Tensor, reward: Tensor) -> Tensor:
     """(B, 4) bool: why a step is a fault, in the order of `worst_step.REASONS`.
 
-    invalid (B,) bool: the observation or the action at the start of the step was not valid.
+    Of the rows, `env/invalid` says that the observation or the action at the start of the step was
+    not valid.
     """
-    views, rewards = invalid | ~is_valid(end), ~is_valid(reward[:, None])
-    return torch.stack([sim.fault(), sim.overflow, views, rewards], 1)
+    views, rewards = rows["env/invalid"] | ~is_valid(end), ~is_valid(reward[:, None])
+    return torch.stack([rows["sim/fault"], rows["sim/overflow"], views, rewards], 1)
 
 
 # Why: docs/decisions/0022-quarantine.md

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Live, per_world, shared
+from gpusim_rl.core.states import Live, Rows, per_world, shared
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -46,93 +46,127 @@ class Worlds:
         self.previous = torch.zeros_like(self.action)
         self.memory: dict[str, Tensor] = {}
         self._start(stagger)
-        self._now = self.current_state()  # overwritten by `_refreshed`
 
     def _start(self, stagger: bool) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
         n, task = self.num_envs, self.task
-        once = Rng(
-            self.seed, self.rng.worlds, self.rng.life
-        )  # its streams need not be in the block of every step
+        # its streams need not be in the block of every step
+        once = Rng(self.seed, self.rng.worlds, self.rng.life)
         self.write(task.randomization.world(once))
         if task.fields:
             self.sim.refresh()
         memory = task_memory(task, task.begin(n, self.rng))
         self.memory = memory | task.randomization.memory(n)
-        self.write_start(self.first_states(None), self.time == 0)
+        every = self.time == 0
+        self.restart_worlds(every)
         if stagger:
             self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
 
     # -- the state ---------------------------------------------------------------------------------
 
-    def state_tensors(self) -> dict[str, Tensor]:
-        """The live tensors whose values make up a `State`."""
+    def world_rows(self) -> Rows:
+        """The live tensors (B, …) that a step reads and writes, by name.
+
+        Those of a `State` have its names, the fields of the model begin with `model/`.
+        """
         sim = self.sim
         live = dict(qpos=sim.qpos, qvel=sim.qvel, ctrl=sim.ctrl, sensordata=sim.sensordata)
-        ours = dict(action=self.action, previous=self.previous, time=self.time)
-        return live | ours | self.memory
+        live |= {"sim/force": sim.force, "sim/fault": sim.fault(), "sim/overflow": sim.overflow}
+        live |= dict(action=self.action, previous=self.previous, time=self.time) | self.memory
+        live |= {f"model/{name}": sim.model(name) for name in self.task.fields}
+        return live | self.rng.rows()
+
+    def state_of(self, rows: Rows) -> State:
+        """The state that rows make up. Numbers that are float32 already are shared, not copied."""
+        named = {
+            name: x.float() if x.is_floating_point() else x
+            for name, x in rows.items()
+            if "/" not in name
+        }
+        task = self.scheduled_task
+        return State(named, task.sensor_columns, task.joint_columns, task.derived)
 
     def current_state(self) -> State:
         """The state at this moment, as copies that no later step changes."""
-        live, t = self.state_tensors(), self.task
-        return State.copied(live, t.sensor_columns, t.joint_columns, self.scheduled_task.derived)
+        return self.state_of(self.world_rows()).clone()
 
-    def _refreshed(self) -> State:
-        """The state at this moment, in tensors of fixed addresses, which later steps overwrite."""
-        self._now.copy_(self.state_tensors())
-        return self._now.with_()  # what it computes is not kept: it may lie in a graph's memory
-
-    def write(self, values: dict[str, Tensor], mask: Tensor | None = None) -> None:
-        """Write values (B, …) by name, in the worlds of mask (B,) bool; None means all. In place.
+    def changed(self, rows: Rows, values: Rows, mask: Tensor | None = None) -> Rows:
+        """The rows that values (B, …) by name change, in the worlds of mask (B,) bool; None: all.
 
         A name is an entry of the memory or a model field of the Sim. "geom_friction.0" is component
         0 of the last axis of a field. `kick` (B, nv) is added to `qvel`; `force` (B, nv) is the
         Sim's.
         """
+        changed: Rows = {}
         for name, value in values.items():
-            if name == "kick":
-                value = self.sim.qvel + value
-            target = self._target(name)
-            value = value.to(target.dtype)
-            if mask is None:
-                target.copy_(value)
-            else:
-                torch.where(mask.view(-1, *[1] * (target.ndim - 1)), value, target, out=target)
+            key, part = self._row_of(name)
+            old = changed.get(key, rows[key])
+            place = old if part is None else old[..., part]
+            value = (old + value if name == "kick" else value).to(old.dtype)
+            if mask is not None:
+                value = torch.where(mask.view(-1, *[1] * (place.ndim - 1)), value, place)
+            if part is not None:
+                whole = old.clone()
+                whole[..., part] = value
+                value = whole
+            changed[key] = value.expand_as(old)
+        return changed
 
-    def _target(self, name: str) -> Tensor:
-        """The live tensor that a task means by a name."""
+    def _row_of(self, name: str) -> tuple[str, int | None]:
+        """The row that a task means by a name, and the component of its last axis."""
         if name in self.memory:
-            return self.memory[name]
+            return name, None
         if name in ("kick", "force"):
-            return self.sim.qvel if name == "kick" else self.sim.force
+            return {"kick": "qvel", "force": "sim/force"}[name], None
         field, _, part = name.rpartition(".") if name[-1].isdigit() else (name, "", "")
-        target = self.sim.model(field)
-        return target[..., int(part)] if part else target
+        return f"model/{field}", int(part) if part else None
+
+    def write(self, values: Rows, mask: Tensor | None = None) -> None:
+        """Write values (B, …), named as in `changed`, to worlds of mask (B,) bool. In place."""
+        live = self.world_rows()
+        store(live, self.changed(live, values, mask))
 
     # -- episodes ----------------------------------------------------------------------------------
 
-    def first_states(self, ended: State | None) -> dict[str, Tensor]:
+    def first_states(self, ended: State | None, rng: Rng) -> Rows:
         """First values of a new episode of each world, by name; pure.
 
         ended: the last state of the episodes; None if there was none before.
         """
-        start = self.scheduled_task.begin(self.num_envs, self.rng, ended)
-        start = self.task.randomization.restart(start, self.rng)
+        worlds = self.num_envs if ended is None else len(ended.time)
+        start = self.scheduled_task.begin(worlds, rng, ended)
+        start = self.task.randomization.restart(start, rng)
         patches = self.task.patches
         return patches.scale_friction(start) if patches else start
 
-    def write_start(self, start: dict[str, Tensor], mask: Tensor) -> None:
-        """Begin the episodes of `first_states` in the worlds of mask (B,) bool. In place."""
-        sim, patches = self.sim, self.task.patches
-        qpos, qvel = (start.pop(name).to(sim.qpos.dtype) for name in ("qpos", "qvel"))
-        self.write(start, mask)
-        if patches:
-            patches.write(sim, self.memory["patch"], mask)
+    def begin_episodes(self, rows: Rows, ended: State | None, mask: Tensor, rng: Rng) -> Rows:
+        """The rows as new episodes begin in the worlds of mask (B,) bool; pure.
+
+        `start/qpos` and `start/qvel` are first states of all worlds, for `reset`.
+        """
+        start = self.first_states(ended, rng)
+        begun = {f"start/{name}": start.pop(name).to(rows[name].dtype) for name in ("qpos", "qvel")}
+        begun |= self.changed(rows, start, mask)
+        begun["time"] = rows["time"].masked_fill(mask, 0)
+        for name in ("action", "previous"):
+            begun[name] = rows[name].masked_fill(mask[:, None], 0.0)
+        return begun
+
+    def restart_worlds(self, mask: Tensor, ended: State | None = None) -> None:
+        """Begin a new episode in the worlds of mask (B,) bool, as `first_states` says. In place."""
+        live = self.world_rows()
+        store(live, begun := self.begin_episodes(live, ended, mask, self.rng))
+        self.reset(mask, begun["start/qpos"], begun["start/qvel"])
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        """Begin the episodes in the Sim, once the rows of `begin_episodes` are written. In place.
+
+        Args: as `Sim.reset` has them.
+        """
+        if self.task.patches:
+            self.task.patches.write(self.sim, self.memory["patch"], mask)
         # after the model fields: sensors of restarted worlds depend on ground and masses
-        sim.reset(mask, qpos, qvel)
-        self.time.masked_fill_(mask, 0)
-        self.action.masked_fill_(mask[:, None], 0.0)
-        self.previous.masked_fill_(mask[:, None], 0.0)
+        self.sim.reset(mask, qpos, qvel)
 
     # -- checkpoints -------------------------------------------------------------------------------
 
@@ -142,6 +176,13 @@ class Worlds:
         ours = per_world("env/", ours) | per_world("env/memory/", self.memory)
         common = shared("env/", {"step_count": self.step_count})
         return per_world("sim/", self.sim.tensors()) | ours | common
+
+
+def store(live: Rows, changed: Rows) -> None:
+    """Write new rows to the live ones; others are left out. In place."""
+    for name, value in changed.items():
+        if name in live:
+            live[name].copy_(value)
 
 
 def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:

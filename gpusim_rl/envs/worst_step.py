@@ -7,9 +7,11 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
+from gpusim_rl.core.states import Rows
 from gpusim_rl.sim.actuated import ActuatedSim
 from gpusim_rl.sim.base import Sim
 
+ROWS = {"force": "sim/force"}  # name here → name among the rows of the worlds
 REASONS = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
 
 
@@ -77,27 +79,42 @@ class WorstStep:
         self.row = torch.zeros(sum(widths), dtype=torch.float64, device=sim.qpos.device)
         self.row[0] = -1.0
 
-    def begin(self) -> None:
-        """Copy the tensors that the next step changes. In place."""
-        for name, before in self._before.items():
-            before.copy_(self.live[name])
+    def rows(self) -> Rows:
+        """The live rows of the state before the step, and of what the actuators remember."""
+        before = {f"before/{name}": x for name, x in self._before.items()}
+        return before | {name: x for name, x in self.live.items() if name.startswith("memory/")}
 
-    def record(self, step: Tensor, terms: Tensor, why: Tensor) -> None:
+    def begin(self, rows: Rows) -> Rows:
+        """The new rows of the state before a step; pure."""
+        return {f"before/{name}": rows[ROWS.get(name, name)] for name in self._before}
+
+    def score(self, terms: Tensor, why: Tensor) -> Tensor:
+        """(B,) how bad a step was, of terms (B, R), weighted [1/s], and reasons (B, 4) bool."""
+        return torch.where(why.any(1), torch.inf, terms.abs().amax(1))
+
+    def numbers(self, rows: Rows, terms: Tensor, why: Tensor) -> Tensor:
+        """(B, n) float64, what is kept of each world's step beside its score; pure.
+
+        Rows are those after the step, before any restart.
+        """
+        names = [f"before/{x}" if x in self._before else x for x in self.live]
+        return torch.cat([x.flatten(1).double() for x in (why, terms, *map(rows.get, names))], 1)
+
+    def record(self, step: Tensor, score: Tensor, numbers: Tensor) -> None:
         """Keep the worst of this step if it is worse than what is kept. In place.
 
-        terms (B, R) are weighted [1/s], why (B, 4) bool is in the order of REASONS.
+        score (B,) and numbers (B, n) are those of each world.
         """
-        score = torch.where(why.any(1), torch.inf, terms.abs().amax(1))
-        if is_empty_on_host(score > self.row[0]):
-            return
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
-        values = self.live | self._before
         # Concatenation turns whole numbers and float32 into the row's float64.
         head = [score.index_select(0, world).double(), who, step[None]]
-        of_world = [x.index_select(0, world).flatten() for x in (why, terms, *values.values())]
-        row = torch.cat([*head, *of_world])
+        row = torch.cat([*head, numbers.index_select(0, world)[0]])
         self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
+
+    def is_best(self, score: Tensor) -> bool:
+        """Whether no score (B,) is worse than what is kept, as far as the host knows."""
+        return is_empty_on_host(score > self.row[0])
 
     def clear(self) -> None:
         """Forget the worst step. In place."""

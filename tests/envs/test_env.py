@@ -3,7 +3,6 @@ resume."""
 
 import itertools
 import math
-import shutil
 
 import mujoco
 import pytest
@@ -88,7 +87,7 @@ def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
             spoilt[3, 0] = math.nan if i == 20 else action[3, 0]
             step = env.step(spoilt)
             rows += [*step.observation, *step[1:]]
-            rows += [x.clone() for x in env.state_tensors().values()]
+            rows += [x.clone() for x in env.rows().values()]
         states = [x for _, x in sorted(env.state().items())]
         results.append([*rows, *states, env.worst_step.row.clone()])
         restarts = env.statistics.sums[SUMS.index("episodes")]
@@ -479,21 +478,6 @@ def test_sims_draw_and_start_alike():
             env.step(torch.zeros_like(env.action))
 
 
-# Inductor imports what torch itself deprecates.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_task_is_the_task():
-    """With torch.compile around the task's methods, twelve steps with restarts are those without
-    it, but for rounding."""
-    plan = actions(12, 8)
-    plain, compiled = (
-        run(make_env(num_envs=8, episode=0.1, compiled=on), plan) for on in (False, True)
-    )
-    for a, b in zip(plain, compiled, strict=True):
-        for x, y in zip(a, b, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
-
-
 # -- the state -------------------------------------------------------------------------------------
 
 
@@ -512,7 +496,7 @@ def test_a_state_is_the_moment_at_which_it_was_made(sim):
     for action in actions(8, 8):
         env.step(action, on_step=keep)
         keep(env.current_state())
-    live = env.state_tensors()
+    live = {name: x for name, x in env.rows().items() if "/" not in name}
     for s, copy in zip(kept, copies, strict=True):
         assert copy.keys() == live.keys()
         for name, x in copy.items():
@@ -528,7 +512,7 @@ def test_control_sees_the_action_of_its_step(sim):
     the step."""
     env = make_env(num_envs=4, sim=sim, stagger=False)
     states, control = [], env.task.control
-    env._control = lambda s: states.append(s.clone()) or control(s)
+    env.task.control = lambda s: states.append(s.clone()) or control(s)
     before, plan = [], actions(3, 4)
     for action in plan:
         before.append(env.current_state())
@@ -545,8 +529,7 @@ def test_update_may_return_what_it_was_given(sim):
     env = make_env("cartpole", 4, sim=sim, stagger=False)
     env.memory |= {name: torch.full((4, 1), float(i)) for i, name in enumerate("ab")}
     env.memory["speed"] = torch.zeros(4, 2)
-    env._now = env.current_state()
-    env._update = lambda s, rng: dict(a=s.b, b=s.a, kick=torch.ones_like(s.qvel), speed=s.qvel)
+    env.task.update = lambda s, rng: dict(a=s.b, b=s.a, kick=torch.ones_like(s.qvel), speed=s.qvel)
     seen = []
     env.step(torch.zeros(4, 1), on_step=seen.append)
     assert (seen[0].a == 1).all() and (seen[0].b == 0).all()

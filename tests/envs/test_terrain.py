@@ -147,7 +147,7 @@ def test_a_restart_moves_no_other_ground(name):
     fields = {field: env.sim.model(field).clone() for field in FIELDS}
     before = copies(env.sim.tensors()), env.memory["patch"].clone()
     env.memory["level"] += 3
-    env._restart(mask, env.current_state())
+    env.restart_worlds(mask, env.current_state())
     for field, old in fields.items():
         assert torch.equal(env.sim.model(field)[~mask], old[~mask]), field
     for key, old in before[0].items():

@@ -1,0 +1,631 @@
+"""What operators of torch compute, as expressions of Warp for the scalars of one world."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpusim_rl.core.fuse.trace import (
+    KINDS,
+    ROWS,
+    Call,
+    Cells,
+    Tracer,
+    UnknownOperator,
+    as_names,
+    each,
+    literal,
+)
+
+OPERATORS: dict[str, Callable[[Tracer, Call], Any]] = {}
+ARITHMETIC = {  # of operands of the result's kind
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "rsub": "{1} - {0}",
+    "mul": "{0} * {1}",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "atan2": "wp.atan2({0}, {1})",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "bitwise_left_shift": "{0} << {1}",
+    "bitwise_right_shift": "{0} >> {1}",
+    "neg": "-{0}",
+    "abs": "wp.abs({0})",
+    "sign": "wp.sign({0})",
+    "sin": "wp.sin({0})",
+    "cos": "wp.cos({0})",
+    "tan": "wp.tan({0})",
+    "asin": "wp.asin({0})",
+    "acos": "wp.acos({0})",
+    "atan": "wp.atan({0})",
+    "sinh": "wp.sinh({0})",
+    "cosh": "wp.cosh({0})",
+    "tanh": "wp.tanh({0})",
+    "exp": "wp.exp({0})",
+    "expm1": "expm1({0})",
+    "log": "wp.log({0})",
+    "log1p": "log1p({0})",
+    "log2": "wp.log2({0})",
+    "sqrt": "wp.sqrt({0})",
+    "floor": "wp.floor({0})",
+    "ceil": "wp.ceil({0})",
+    "trunc": "wp.trunc({0})",
+    "round": "wp.rint({0})",
+    "erf": "wp.erf({0})",
+    "special_ndtri": "normal_quantile({0})",
+}
+TRUTH = {  # of truth values
+    "add": "{0} or {1}",
+    "mul": "{0} and {1}",
+    "bitwise_and": "{0} and {1}",
+    "bitwise_or": "{0} or {1}",
+    "bitwise_xor": "{0} != {1}",
+}
+LOGIC = {
+    "logical_and": "{0} and {1}",
+    "logical_or": "{0} or {1}",
+    "logical_xor": "{0} != {1}",
+    "logical_not": "not {0}",
+}
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+SAME = {
+    "__and__": "bitwise_and",
+    "__iand__": "bitwise_and",
+    "__or__": "bitwise_or",
+    "__ior__": "bitwise_or",
+    "__xor__": "bitwise_xor",
+    "__rshift__": "bitwise_right_shift",
+    "__lshift__": "bitwise_left_shift",
+}
+
+
+def operator(*names: str):
+    """Take a function as the translation of these operators."""
+
+    def add(function: Callable[[Tracer, Call], Any]):
+        OPERATORS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def is_bool(call: Call) -> bool:
+    """Whether the result holds truth values."""
+    return call.result.dtype == torch.bool
+
+
+# -- element by element ----------------------------------------------------------------------------
+
+
+def arithmetic(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `ARITHMETIC`."""
+
+    def run(t: Tracer, call: Call) -> Cells:
+        text = TRUTH.get(name, "") if is_bool(call) else ARITHMETIC[name]
+        if not text:
+            raise UnknownOperator(f"{name} of truth values")
+        operands = list(call.args[:2])
+        alpha = call.options.get("alpha", 1)
+        if alpha != 1:
+            factor = literal(alpha, KINDS[call.result.dtype])
+            text = text.replace("{1}", f"{factor} * {{1}}")
+        return t.pointwise(call, text, operands)
+
+    return run
+
+
+OPERATORS.update({name: arithmetic(name) for name in ARITHMETIC})
+OPERATORS.update({name: OPERATORS[same] for name, same in SAME.items()})
+
+
+@operator("bitwise_not")
+def bitwise_not(t: Tracer, call: Call) -> Cells:
+    return t.pointwise(call, "not {0}" if is_bool(call) else "~{0}", call.args)
+
+
+def logic(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `LOGIC`."""
+    return lambda t, call: t.pointwise(call, LOGIC[name], call.args, "bool")
+
+
+OPERATORS.update({name: logic(name) for name in LOGIC})
+
+
+def common_kind(*operands: Any) -> str:
+    """The kind in which torch computes with these tensors and numbers."""
+    return KINDS[torch.result_type(*operands)]
+
+
+def comparison(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of a comparison."""
+    text = f"{{0}} {COMPARISONS[name]} {{1}}"
+
+    def run(t: Tracer, call: Call) -> Cells:
+        return t.pointwise(call, text, call.args[:2], common_kind(*call.tensors[:2]))
+
+    return run
+
+
+OPERATORS.update({name: comparison(name) for name in COMPARISONS})
+
+
+@operator("div")
+def div(t: Tracer, call: Call) -> Cells:
+    mode = call.options.get("rounding_mode")
+    text = {None: "{0} / {1}", "floor": "wp.floor({0} / {1})", "trunc": "wp.trunc({0} / {1})"}[mode]
+    if mode and KINDS[call.result.dtype].startswith("int"):
+        text = "floor_quotient({0}, {1})" if mode == "floor" else "{0} / {1}"
+    return t.pointwise(call, text, call.args[:2])
+
+
+@operator("floor_divide")
+def floor_divide(t: Tracer, call: Call) -> Cells:
+    whole = KINDS[call.result.dtype].startswith("int")
+    text = "floor_quotient({0}, {1})" if whole else "wp.floor({0} / {1})"
+    return t.pointwise(call, text, call.args[:2])
+
+
+@operator("remainder")
+def remainder(t: Tracer, call: Call) -> Cells:
+    whole = KINDS[call.result.dtype].startswith("int")
+    text = "{0} - {1} * floor_quotient({0}, {1})" if whole else "{0} - {1} * wp.floor({0} / {1})"
+    return t.pointwise(call, text, call.args[:2])
+
+
+@operator("pow")
+def power(t: Tracer, call: Call) -> Cells:
+    base, exponent = call.args[:2]
+    if exponent in (2, 3) and not isinstance(exponent, Cells):
+        return t.pointwise(call, " * ".join(["{0}"] * int(exponent)), [base])
+    if exponent == 0.5 and not isinstance(exponent, Cells):
+        return t.pointwise(call, "wp.sqrt({0})", [base])
+    return t.pointwise(call, "wp.pow({0}, {1})", [base, exponent])
+
+
+@operator("square")
+def square(t: Tracer, call: Call) -> Cells:
+    return t.pointwise(call, "{0} * {0}", call.args)
+
+
+COMPOSED = {
+    "rsqrt": "wp.{k}(1.0) / wp.sqrt({0})",
+    "reciprocal": "wp.{k}(1.0) / {0}",
+    "relu": "at_least({0}, wp.{k}(0.0))",
+    "sigmoid": "wp.{k}(1.0) / (wp.{k}(1.0) + wp.exp(-{0}))",
+    "frac": "{0} - wp.trunc({0})",
+    "deg2rad": "{0} * wp.{k}(0.017453292519943295)",
+    "rad2deg": "{0} * wp.{k}(57.29577951308232)",
+    "isfinite": "wp.isfinite({0})",
+    "isnan": "wp.isnan({0})",
+    "isinf": "wp.isinf({0})",
+}
+
+
+def composition(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `COMPOSED`."""
+
+    def run(t: Tracer, call: Call) -> Cells:
+        kind = call.args[0].kind
+        return t.pointwise(call, COMPOSED[name].replace("{k}", kind), call.args[:1], kind)
+
+    return run
+
+
+OPERATORS.update({name: composition(name) for name in COMPOSED})
+
+
+@operator("clamp", "clamp_min")
+def clamp(t: Tracer, call: Call) -> Cells:
+    return clamped(t, call, call.get(1, "min"), call.get(2, "max"))
+
+
+@operator("clamp_max")
+def clamp_max(t: Tracer, call: Call) -> Cells:
+    return clamped(t, call, None, call.get(1, "max"))
+
+
+def clamped(t: Tracer, call: Call, low: Any, high: Any) -> Cells:
+    """A tensor within bounds, either of which may be None. NaN stays."""
+    operands, text = [call.args[0]], "{0}"
+    for bound, name in ((low, "at_least"), (high, "at_most")):
+        if bound is not None:
+            text = f"{name}({text}, {{{len(operands)}}})"
+            operands.append(bound)
+    return t.pointwise(call, text, operands)
+
+
+@operator("where")
+def where(t: Tracer, call: Call) -> Cells:
+    mask, a, b = call.args
+    kind, shape = KINDS[call.result.dtype], tuple(call.result.shape)
+    worlds = any(isinstance(x, Cells) and x.worlds for x in call.args)
+    inner = shape[1:] if worlds else shape
+    masks = t.aligned(mask, inner, worlds, "bool")
+    yes, no = (t.aligned(x, inner, worlds, kind) for x in (a, b))
+    names = np.empty(inner, dtype=object)
+    for place in np.ndindex(*inner):
+        p, q = yes[place], no[place]
+        names[place] = p if p == q else t.emit(f"wp.where({masks[place]}, {p}, {q})", kind)
+    return Cells(names, worlds, kind)
+
+
+@operator("masked_fill")
+def masked_fill(t: Tracer, call: Call) -> Cells:
+    x, mask, value = call.args
+    return where(t, call._replace(args=(mask, value, x)))
+
+
+@operator("lerp")
+def lerp(t: Tracer, call: Call) -> Cells:
+    return t.pointwise(call, "{0} + {2} * ({1} - {0})", call.args)
+
+
+@operator("addcmul")
+def addcmul(t: Tracer, call: Call) -> Cells:
+    value = literal(call.options.get("value", 1), KINDS[call.result.dtype])
+    return t.pointwise(call, f"{{0}} + {value} * {{1}} * {{2}}", call.args)
+
+
+@operator("nan_to_num")
+def nan_to_num(t: Tracer, call: Call) -> Cells:
+    kind, limits = KINDS[call.result.dtype], torch.finfo(call.result.dtype)
+    nan = call.get(1, "nan") or 0.0
+    high, low = call.get(2, "posinf"), call.get(3, "neginf")
+    high, low = limits.max if high is None else high, limits.min if low is None else low
+    text = f"finite({{0}}, {literal(nan, kind)}, {literal(high, kind)}, {literal(low, kind)})"
+    return t.pointwise(call, text, call.args[:1])
+
+
+@operator("_to_copy", "copy", "clone", "fill")
+def copy(t: Tracer, call: Call) -> Cells:
+    """A copy, of another kind perhaps; what is written to the first argument, if there are two."""
+    shape, kind = tuple(call.result.shape), KINDS[call.result.dtype]
+    x = call.args[1] if len(call.args) > 1 else call.args[0]
+    worlds = any(isinstance(y, Cells) and y.worlds for y in call.args[:2])
+    return Cells(t.aligned(x, shape[1:] if worlds else shape, worlds, kind).copy(), worlds, kind)
+
+
+# -- sums and other reductions ---------------------------------------------------------------------
+
+
+def converted(t: Tracer, x: Cells, kind: str) -> Cells:
+    """Cells of another kind."""
+    return Cells(each(lambda name: t.cast(name, x.kind, kind), x.names), x.worlds, kind)
+
+
+@operator("sum")
+def total(t: Tracer, call: Call) -> Cells:
+    x = converted(t, call.args[0], KINDS[call.result.dtype])
+    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} + {}")
+
+
+@operator("prod")
+def product(t: Tracer, call: Call) -> Cells:
+    x = converted(t, call.args[0], KINDS[call.result.dtype])
+    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} * {}")
+
+
+@operator("mean")
+def mean(t: Tracer, call: Call) -> Cells:
+    added = total(t, call)
+    count = literal(call.args[0].names.size // max(added.names.size, 1), added.kind)
+    return added.like(each(lambda name: t.emit(f"{name} / {count}", added.kind), added.names))
+
+
+@operator("any")
+def any_of(t: Tracer, call: Call) -> Cells:
+    x = converted(t, call.args[0], "bool")
+    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} or {}")
+
+
+@operator("all")
+def all_of(t: Tracer, call: Call) -> Cells:
+    x = converted(t, call.args[0], "bool")
+    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} and {}")
+
+
+@operator("amax")
+def amax(t: Tracer, call: Call) -> Cells:
+    keep = call.get(2, "keepdim", False)
+    return t.reduce(call.args[0], call.get(1, "dim"), keep, "maximum({}, {})")
+
+
+@operator("amin")
+def amin(t: Tracer, call: Call) -> Cells:
+    keep = call.get(2, "keepdim", False)
+    return t.reduce(call.args[0], call.get(1, "dim"), keep, "minimum({}, {})")
+
+
+@operator("linalg_vector_norm")
+def vector_norm(t: Tracer, call: Call) -> Cells:
+    x, order = call.args[0], call.get(1, "ord", 2)
+    dims, keep = call.get(2, "dim"), call.get(3, "keepdim", False)
+    if order == float("inf"):
+        sizes = x.like(each(lambda name: t.emit(f"wp.abs({name})", x.kind), x.names))
+        return t.reduce(sizes, dims, keep, "maximum({}, {})")
+    if order != 2:
+        raise UnknownOperator(f"a norm of order {order}")
+    squares = x.like(each(lambda name: t.emit(f"{name} * {name}", x.kind), x.names))
+    sums = t.reduce(squares, dims, keep, "{} + {}")
+    return sums.like(each(lambda name: t.emit(f"wp.sqrt({name})", x.kind), sums.names))
+
+
+@operator("linalg_cross")
+def cross(t: Tracer, call: Call) -> Cells:
+    shape, kind = tuple(call.result.shape), KINDS[call.result.dtype]
+    if call.get(2, "dim", -1) not in (-1, len(shape) - 1):
+        raise UnknownOperator("a cross product along another axis than the last")
+    worlds = any(x.worlds for x in call.args[:2])
+    inner = shape[1:] if worlds else shape
+    a, b = (t.aligned(x, inner, worlds, kind) for x in call.args[:2])
+    names = np.empty(inner, dtype=object)
+    for place in np.ndindex(*inner[:-1]):
+        p, q = a[place], b[place]
+        for k, (i, j) in enumerate(((1, 2), (2, 0), (0, 1))):
+            names[(*place, k)] = t.emit(f"{p[i]} * {q[j]} - {p[j]} * {q[i]}", kind)
+    return Cells(names, worlds, kind)
+
+
+@operator("cumsum")
+def cumsum(t: Tracer, call: Call) -> Cells:
+    x = converted(t, call.args[0], KINDS[call.result.dtype])
+    names, axis = x.names.copy(), x.axis(call.args[1])
+    along = np.moveaxis(names, axis, 0)
+    for k in range(1, len(along)):
+        for place in np.ndindex(*along.shape[1:]):
+            now = (k, *place)
+            along[now] = t.emit(f"{along[(k - 1, *place)]} + {along[now]}", x.kind)
+    return x.like(names)
+
+
+# -- what costs nothing: views, joins and new tensors ----------------------------------------------
+
+
+@operator("alias", "detach", "lift_fresh", "view_as_real")
+def same(t: Tracer, call: Call) -> Cells:
+    return call.args[0]
+
+
+@operator("slice")
+def slice_(t: Tracer, call: Call) -> Cells:
+    x, dim = call.args[0], call.get(1, "dim", 0)
+    start, end, step = call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1)
+    if x.worlds and dim % x.ndim == 0:
+        if call.result.shape[0] != ROWS:
+            raise UnknownOperator("a slice of the worlds")
+        return x
+    place = [slice(None)] * x.names.ndim
+    place[x.axis(dim)] = slice(start, end, step)
+    return Cells(x.names[tuple(place)], x.worlds, x.kind)
+
+
+@operator("select")
+def select(t: Tracer, call: Call) -> Cells:
+    x, dim, index = call.args[:3]
+    place: list[Any] = [slice(None)] * x.names.ndim
+    place[x.axis(dim)] = index
+    names = x.names[tuple(place)]
+    if not isinstance(names, np.ndarray):  # a view of one name, so that it can be written to
+        place[x.axis(dim)] = slice(index, index + 1 or None)
+        names = x.names[tuple(place)].reshape(())
+    return Cells(names, x.worlds, x.kind)
+
+
+@operator("unsqueeze")
+def unsqueeze(t: Tracer, call: Call) -> Cells:
+    x, dim = call.args[:2]
+    axis = dim % (x.ndim + 1) - x.worlds
+    if axis < 0:
+        raise UnknownOperator("an axis before that of the worlds")
+    return x.like(np.expand_dims(x.names, axis))
+
+
+@operator("expand")
+def expand(t: Tracer, call: Call) -> Cells:
+    x, (shape, worlds) = call.args[0], call.inner()
+    names = x.names
+    if worlds and not x.worlds and names.ndim > len(shape):
+        names = names[0]
+    return Cells(np.broadcast_to(names, shape), worlds, x.kind)
+
+
+@operator("view", "_unsafe_view", "reshape", "squeeze", "unflatten")
+def view(t: Tracer, call: Call) -> Cells:
+    x, (shape, worlds) = call.args[0], call.inner()
+    if x.worlds and not worlds:  # (B n, …): the axis of the worlds and the next one as one
+        whole, rest = call.result.shape[0], call.result.shape[1:]
+        if whole % ROWS:
+            raise UnknownOperator("a view that moves the worlds")
+        return Flat(x.names.reshape(whole // ROWS, *rest), True, x.kind)
+    if worlds and not x.worlds:
+        raise UnknownOperator("a view that makes an axis of worlds")
+    return Cells(x.names.reshape(shape), worlds, x.kind)
+
+
+class Flat(Cells):
+    """Cells of a tensor (B n, …): `names` has the axis n."""
+
+    @property
+    def ndim(self) -> int:
+        """Axes of the tensor."""
+        return self.names.ndim
+
+
+@operator("permute", "transpose", "t")
+def permute(t: Tracer, call: Call) -> Cells:
+    x = call.args[0]
+    order = list(range(x.ndim))
+    if len(call.args) == 2:
+        order = [d % x.ndim for d in call.args[1]]
+    else:
+        a, b = (d % x.ndim for d in (call.args[1:] or (0, 1)))
+        order[a], order[b] = b, a
+    if x.worlds and order[0] != 0:
+        raise UnknownOperator("a permutation that moves the worlds")
+    return x.like(x.names.transpose([d - x.worlds for d in order if d - x.worlds >= 0]))
+
+
+@operator("flip")
+def flip(t: Tracer, call: Call) -> Cells:
+    x = call.args[0]
+    return x.like(np.flip(x.names, [x.axis(d) for d in call.args[1]]).copy())
+
+
+@operator("roll")
+def roll(t: Tracer, call: Call) -> Cells:
+    x, dims = call.args[0], call.get(2, "dims", [])
+    return x.like(np.roll(x.names, call.args[1], [x.axis(d) for d in dims]))
+
+
+@operator("repeat")
+def repeat(t: Tracer, call: Call) -> Cells:
+    x, times = call.args[0], call.args[1]
+    if x.worlds and times[0] != 1:
+        raise UnknownOperator("a repetition of the worlds")
+    return x.like(np.tile(x.names, times[1:] if x.worlds else times))
+
+
+@operator("unbind")
+def unbind(t: Tracer, call: Call) -> list[Cells]:
+    x = call.args[0]
+    names = np.moveaxis(x.names, x.axis(call.get(1, "dim", 0)), 0)
+    return [x.like(names[i, ...]) for i in range(len(names))]
+
+
+@operator("split", "split_with_sizes", "chunk")
+def split(t: Tracer, call: Call) -> list[Cells]:
+    x, axis = call.args[0], call.args[0].axis(call.get(2, "dim", 0))
+    dim = axis + x.worlds
+    ends = np.cumsum([part.shape[dim] for part in call.result])
+    return [x.like(names) for names in np.split(x.names, ends[:-1], axis)]
+
+
+def parts_of(t: Tracer, call: Call) -> tuple[list[np.ndarray], bool, int]:
+    """The names of tensors that are joined, whether they have worlds, and the axis of the result.
+
+    An empty tensor (0,) is left out, as torch does.
+    """
+    kind, given = KINDS[call.result.dtype], call.args[0]
+    given = [x for x in given if x.names.size or x.names.ndim > 1 or x.worlds]
+    worlds = any(x.worlds for x in given)
+    dim = call.get(1, "dim", 0) % call.result.ndim - worlds
+    if dim < 0 or any(x.worlds != worlds for x in given):
+        raise UnknownOperator("worlds side by side")
+    return [converted(t, x, kind).names for x in given], worlds, dim
+
+
+@operator("cat")
+def cat(t: Tracer, call: Call) -> Cells:
+    names, worlds, axis = parts_of(t, call)
+    return Cells(np.concatenate(names, axis), worlds, KINDS[call.result.dtype])
+
+
+@operator("stack")
+def stack(t: Tracer, call: Call) -> Cells:
+    names, worlds, axis = parts_of(t, call)
+    return Cells(np.stack(names, axis), worlds, KINDS[call.result.dtype])
+
+
+@operator("constant_pad_nd")
+def pad(t: Tracer, call: Call) -> Cells:
+    x, sizes, value = call.args[0], call.args[1], call.get(2, "value", 0)
+    widths = [(0, 0)] * x.names.ndim
+    for k in range(len(sizes) // 2):
+        widths[-1 - k] = (sizes[2 * k], sizes[2 * k + 1])
+    return x.like(np.pad(x.names, widths, constant_values=literal(value, x.kind)))
+
+
+FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
+EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+
+
+@operator(*FILLED, *EMPTY, "full", "full_like", "new_full", "scalar_tensor", "arange", "linspace")
+def new(t: Tracer, call: Call) -> Cells:
+    """A new tensor of numbers that no tensor decides. Its values stand in the code."""
+    (shape, worlds), kind = call.inner(), KINDS[call.result.dtype]
+    row = call.result[0] if worlds else call.result
+    names = [literal(x, kind) for x in row.flatten().tolist()]
+    return Cells(as_names(names, shape), worlds, kind)
+
+
+@operator("slice_scatter")
+def slice_scatter(t: Tracer, call: Call) -> Cells:
+    x, part = call.args[:2]
+    out = x.names.copy()
+    place = [slice(None)] * x.names.ndim
+    dim, start, end = call.get(2, "dim", 0), call.get(3, "start"), call.get(4, "end")
+    place[x.axis(dim)] = slice(start, end, call.get(5, "step", 1))
+    out[tuple(place)] = converted(t, part, x.kind).names
+    return x.like(out)
+
+
+@operator("index_copy")
+def index_copy(t: Tracer, call: Call) -> Cells:
+    x, dim, _, part = call.args[:4]
+    out = x.names.copy()
+    np.moveaxis(out, x.axis(dim), 0)[call.tensors[2].tolist()] = np.moveaxis(
+        converted(t, part, x.kind).names, x.axis(dim), 0
+    )
+    return x.like(out)
+
+
+# -- look-ups --------------------------------------------------------------------------------------
+
+
+@operator("index_select")
+def index_select(t: Tracer, call: Call) -> Cells:
+    x, dim, index = call.args[:3]
+    if not index.worlds:  # known when the code is written
+        return x.like(np.take(x.names, call.tensors[2].tolist(), x.axis(dim)))
+    if x.worlds or dim % x.ndim != 0:
+        raise UnknownOperator("a look-up in another axis than the first")
+    return looked_up(t, call, x, [index])
+
+
+@operator("index", "_unsafe_index")
+def index(t: Tracer, call: Call) -> Cells:
+    x, places = call.args[:2]
+    if not any(isinstance(p, Cells) and p.worlds for p in places):
+        if x.worlds and places[0] is not None:
+            raise UnknownOperator("a choice of worlds")
+        at = tuple(slice(None) if p is None else p.cpu().numpy() for p in call.tensors[1])
+        return x.like(x.names[at[x.worlds :]])
+    if x.worlds or any(p is None for p in places):
+        raise UnknownOperator("a look-up in another axis than the first")
+    return looked_up(t, call, x, places)
+
+
+def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
+    """Entries of a table at computed places of its first axes."""
+    if not x.table:
+        raise UnknownOperator("a look-up in what is computed")
+    axes = len(places)
+    rest = x.names.shape[axes:]
+    shape = np.broadcast_shapes(*(p.names.shape for p in places))
+    arrays = [np.broadcast_to(p.names, shape) for p in places]
+    out = np.empty((*shape, *rest), dtype=object)
+    for place in np.ndindex(*shape):
+        at = [t.emit(f"wp.int32({a[place]})", "int32") for a in arrays]
+        for inner in np.ndindex(*rest):
+            where_ = ", ".join([*at, *map(str, inner)])
+            out[(*place, *inner)] = t.emit(f"{x.table}[{where_}]", x.kind)
+    flat = any(isinstance(p, Flat) for p in places)
+    return (Flat if flat else Cells)(out, True, x.kind)
+
+
+@operator("gather")
+def gather(t: Tracer, call: Call) -> Cells:
+    """Entries of a row at places that are computed: a chain of comparisons."""
+    x, dim, at = call.args[:3]
+    axis, (shape, worlds) = x.axis(dim), call.inner()
+    out = np.empty(shape, dtype=object)
+    for place in np.ndindex(*shape):
+        options = x.names[(*place[:axis], slice(None), *place[axis + 1 :])]
+        name = options[0]
+        for k, other in enumerate(options[1:], 1):
+            name = t.emit(f"wp.where({at.names[place]} == wp.int64({k}), {other}, {name})", x.kind)
+        out[place] = name
+    return Cells(out, worlds, x.kind)

@@ -1,0 +1,269 @@
+"""The operators of a function of B worlds, followed scalar by scalar for one world.
+
+The function runs once, on rows of an example. Beside each tensor (B, …) that an operator makes
+stand the names of the scalars of one world. So a view, a slice or a concatenation costs nothing,
+and what is left are assignments, in an order that does not depend on B.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+ROWS = 1009  # of the example: a prime, so that no other axis has this length
+LARGEST_TABLE = 4096  # numbers of a constant that have names; more are only looked up
+KINDS = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.bool: "bool",
+    torch.int64: "int64",
+    torch.int32: "int32",
+}
+NAME = re.compile(r"\bv\d+\b")
+
+
+class UnknownOperator(NotImplementedError):
+    """An operator, or a use of one, that has no translation."""
+
+
+class Cells(NamedTuple):
+    """The scalars of a tensor, as names in the code of one world."""
+
+    names: np.ndarray  # of str: the shape of the tensor, without the axis of the worlds
+    worlds: bool  # whether the tensor has that axis
+    kind: str  # of `KINDS`
+    table: str = ""  # of a constant: the argument that holds it
+
+    @property
+    def ndim(self) -> int:
+        """Axes of the tensor."""
+        return self.names.ndim + self.worlds
+
+    def axis(self, dim: int) -> int:
+        """The axis of `names` for one of the tensor. It is never that of the worlds."""
+        axis = dim % self.ndim - self.worlds
+        if axis < 0:
+            raise UnknownOperator("an operation along the worlds")
+        return axis
+
+    def like(self, names: np.ndarray) -> "Cells":
+        """Others of the same kind."""
+        return Cells(names, self.worlds, self.kind)
+
+
+class Tracer(TorchDispatchMode):
+    """Runs operators, and writes down what they compute for one world.
+
+    Args:
+        operators: name → its translation (tracer, call) → cells.
+        device: of the rows.
+
+    Attributes:
+        lines: (name, expression) of each scalar, in the order of computation.
+        constants: argument → tensor that the function reads beside its rows. It stays live.
+        count: operators so far.
+    """
+
+    def __init__(self, operators: dict[str, Callable[..., Any]], device: torch.device):
+        super().__init__()
+        self.operators, self.device = operators, device
+        self.lines: list[tuple[str, str]] = []
+        self.constants: dict[str, Tensor] = {}
+        self.count = 0
+        self._names: dict[tuple[str, str], str] = {}
+        self._cells: dict[int, Cells] = {}
+        self._alive: list[Tensor] = []  # so that no id is used again
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, which takes two seconds
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def emit(self, text: str, kind: str) -> str:
+        """The name of an expression. The same expression has one name."""
+        key = text, kind
+        if key not in self._names:
+            self._names[key] = f"v{len(self.lines)}"
+            self.lines.append((self._names[key], text))
+        return self._names[key]
+
+    def cast(self, name: str, have: str, kind: str) -> str:
+        """A scalar as another kind."""
+        if have == kind:
+            return name
+        if kind == "bool":
+            return self.emit(f"{name} != {literal(0, have)}", kind)
+        if have == "bool":
+            return self.emit(f"wp.where({name}, {literal(1, kind)}, {literal(0, kind)})", kind)
+        return self.emit(f"wp.{kind}({name})", kind)
+
+    def rows(self, argument: str, x: Tensor) -> None:
+        """Follow a tensor (ROWS, …) that the kernel reads from an argument (B, n)."""
+        names = [
+            self.emit(f"{argument}[i, {j}]", KINDS[x.dtype]) for j in range(x[0].numel())
+        ]
+        cells = Cells(as_names(names, x.shape[1:]), True, KINDS[x.dtype])
+        self._follow(x, cells)
+
+    def _follow(self, x: Tensor, cells: Cells) -> None:
+        self._cells[id(x)] = cells
+        self._alive.append(x)
+
+    def cells(self, x: Any) -> Any:
+        """The cells of a tensor; anything else as it is."""
+        if not isinstance(x, Tensor):
+            return x
+        if id(x) not in self._cells:
+            self._follow(x, self._constant(x))
+        return self._cells[id(x)]
+
+    def _constant(self, x: Tensor) -> Cells:
+        """The cells of a tensor that the function did not make: an argument of the kernel."""
+        if x.dtype not in KINDS:
+            raise UnknownOperator(f"a constant of {x.dtype}")
+        kind = KINDS[x.dtype]
+        if x.device != self.device:  # a number that Python made a tensor of
+            return Cells(as_names([literal(x.item(), kind)], ()), False, kind)
+        argument = f"c{len(self.constants)}"
+        self.constants[argument] = x
+        if x.numel() > LARGEST_TABLE:
+            return Cells(np.broadcast_to(np.array("", dtype=object), x.shape), False, kind, argument)
+        places = [", ".join(map(str, place)) or "0" for place in np.ndindex(*x.shape)]
+        names = [self.emit(f"{argument}[{place}]", kind) for place in places]
+        return Cells(as_names(names, x.shape), False, kind, argument)
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and write down what it computes."""
+        kwargs = kwargs or {}
+        inputs, options = tree_map(self.cells, (args, kwargs))
+        result = func(*args, **kwargs)
+        self.count += 1
+        name = func._schema.name.removeprefix("aten::")
+        in_place = name.endswith("_") and not name.endswith("__")
+        name = name.removesuffix("_") if in_place else name
+        out = options.pop("out", None)
+        if name not in self.operators:
+            raise UnknownOperator(str(func))
+        # an index is a value that stands in the code, so the translation gets the tensors as well
+        cells = self.operators[name](self, Call(result, inputs, options, args))
+        if in_place or out is not None:
+            target = out if out is not None else inputs[0]
+            self._write(target, cells)
+            return result
+        for x, made in zip(tree_leaves(result), tree_leaves_of_cells(cells), strict=True):
+            self._follow(x, made)
+        return result
+
+    def _write(self, target: Cells, value: Cells) -> None:
+        """An operator in place: the names of the target, and of what it is a view of, change."""
+        if target.table:
+            raise UnknownOperator("an operation that writes to a constant")
+        names = value.names
+        if value.kind != target.kind:
+            names = each(lambda x: self.cast(x, value.kind, target.kind), names)
+        if value.worlds and not target.worlds:
+            raise UnknownOperator("an operation that writes a world's number to a constant")
+        target.names[...] = names
+
+    def pointwise(
+        self, call: "Call", text: str | Callable[..., str], operands: Any, kind: str = ""
+    ) -> Cells:
+        """An expression of each element, whose operands broadcast.
+
+        kind: of the operands, that of the result unless given.
+        """
+        shape, made = tuple(call.result.shape), KINDS[call.result.dtype]
+        kind = kind or made
+        worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
+        inner = shape[1:] if worlds else shape
+        arrays = [self.aligned(x, inner, worlds, kind) for x in operands]
+        form = text if callable(text) else text.format
+        names = np.empty(inner, dtype=object)
+        for place in np.ndindex(*inner):
+            names[place] = self.emit(form(*(x[place] for x in arrays)), made)
+        return Cells(names, worlds, made)
+
+    def aligned(self, x: Any, shape: tuple[int, ...], worlds: bool, kind: str) -> np.ndarray:
+        """The names of an operand of this kind, for each element of the result."""
+        if not isinstance(x, Cells):
+            return np.broadcast_to(np.array(literal(x, kind), dtype=object), shape)
+        names = x.names
+        if x.worlds and x.ndim != len(shape) + 1:
+            raise UnknownOperator("an operation between worlds")
+        if worlds and not x.worlds and names.ndim > len(shape):
+            names = names[0]
+        if x.kind != kind:
+            names = each(lambda name: self.cast(name, x.kind, kind), names)
+        return np.broadcast_to(names, shape)
+
+    def reduce(self, x: Cells, dims: Any, keep: bool, text: str) -> Cells:
+        """A chain along axes, in their order."""
+        dims = range(x.ndim) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
+        axes = tuple(sorted(x.axis(d) for d in dims))
+        names = np.moveaxis(x.names, axes, range(len(axes)))
+        names = names.reshape(-1, *names.shape[len(axes) :])
+        out = np.empty(names.shape[1:], dtype=object)
+        for place in np.ndindex(*out.shape):
+            first, *others = names[(slice(None), *place)]
+            for name in others:
+                first = self.emit(text.format(first, name), x.kind)
+            out[place] = first
+        return x.like(np.expand_dims(out, axes) if keep else out)
+
+
+class Call(NamedTuple):
+    """An operator that ran."""
+
+    result: Any
+    args: tuple[Any, ...]  # cells where a tensor was given
+    options: dict[str, Any]
+    tensors: tuple[Any, ...]  # the same arguments as they were given
+
+    def get(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by its place or its name."""
+        if len(self.args) > place:
+            return self.args[place]
+        return self.options.get(name, default)
+
+    def inner(self) -> tuple[tuple[int, ...], bool]:
+        """The shape of the result without the worlds' axis, and whether it has one."""
+        shape = tuple(self.result.shape)
+        worlds = bool(shape) and shape[0] == ROWS
+        return (shape[1:] if worlds else shape), worlds
+
+
+def literal(x: Any, kind: str) -> str:
+    """A number of the code."""
+    if kind == "bool":
+        return "True" if x else "False"
+    if kind.startswith("int"):
+        return f"wp.{kind}({int(x)})"
+    if math.isinf(x):
+        return f"wp.{kind}({'' if x > 0 else '-'}wp.inf)"
+    return f"wp.{kind}({'wp.nan' if math.isnan(x) else repr(float(x))})"
+
+
+def as_names(names: list[str], shape: Any) -> np.ndarray:
+    """A list of names in a shape."""
+    array = np.empty(len(names), dtype=object)
+    array[:] = names
+    return array.reshape(tuple(shape))
+
+
+def each(function: Callable[[str], str], names: np.ndarray) -> np.ndarray:
+    """A function of each name."""
+    return as_names([function(name) for name in names.ravel()], names.shape)
+
+
+def tree_leaves_of_cells(cells: Any) -> list[Cells]:
+    """The cells of each tensor that an operator made."""
+    return [cells] if isinstance(cells, Cells) else list(cells)
