@@ -268,7 +268,7 @@ def build_iteration(
     schedule = Curriculum(cfg.curriculum)
     env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
     kind, module = load_learner(cfg)
-    how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads")}
+    how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
     return join(env, kind, cfg.algo.settings, schedule=schedule, live=live, **makers, **how)
 
@@ -299,6 +299,7 @@ def join(
     live: Sequence[str] = (),
     graph: str,
     threads: int,
+    fuse: str = "off",
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
 ) -> Iteration:
@@ -340,7 +341,7 @@ def join(
     if make_source:
         source = make_source(env, learner, record)
     else:
-        how = {"graph": graph, "timer": spec.timer, "ring": learner.length != num_steps}
+        how = {"graph": graph, "fuse": fuse, "timer": spec.timer, "ring": learner.length != num_steps}
         source = Collector(env, learner.policy, record, **how)
     numbers = {f"algo.{key}": x for key, x in changing.items()}
     numbers |= {key: env.scheduled_number(key) for key in keys if not key.startswith("algo.")}

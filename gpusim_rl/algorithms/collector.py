@@ -10,6 +10,7 @@ from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.fused_step import FusedStep
 from gpusim_rl.envs.step import ended
 from gpusim_rl.networks.policy import Policy, restarted
 
@@ -67,6 +68,7 @@ class Collector:
         record: Record,
         *,
         graph: str,
+        fuse: str = "off",
         timer: PartTimer,
         ring: bool = False,
     ):
@@ -76,6 +78,10 @@ class Collector:
         record.memory = policy.blank_memory(env.num_envs)
         env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
+        self.fused: FusedStep | None = None
+        if fuse != "off" and hasattr(policy, "choose"):
+            show = fuse == "show"
+            self.fused = FusedStep(env, policy, record, self._t, show=show)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
         parts = {"act": self.act, "physics": env.step_physics, "settle": self.finish_step}
         self.parts = {name: on(part) for name, part in parts.items()}
@@ -84,6 +90,9 @@ class Collector:
         """So many control steps with the stochastic policy. In place."""
         # from here a learner unrolls the memory through the rollout
         write(self.record.memory, self.memory)
+        if self.fused:
+            with torch.no_grad():
+                self.fused.prepare()
         # Tiny tensors gain nothing from threads, and the physics needs the cores.
         with torch_threads(1):
             for _ in range(steps):
@@ -96,6 +105,12 @@ class Collector:
     def act(self) -> None:
         """The part of a step before the physics: sample an action from the policy. In place."""
         env, observation = self.env, self.env.observation
+        if self.fused:
+            head, memory = self.policy.compute(self.fused.prepared(), self.memory)
+            self.fused.own["step/head"].copy_(head)
+            write(self.memory, memory)
+            self.timer.start("control")
+            return self.fused.act()
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
         self.record.put(self._t, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
@@ -105,10 +120,15 @@ class Collector:
     @torch.no_grad()
     def finish_step(self) -> None:
         """The part after the physics. In place."""
-        end = self.env.finish_step()
-        self.record.put(self._t, end._asdict())
+        if self.fused:
+            self.fused.finish()
+            began = self.fused.restarted
+        else:
+            end = self.env.finish_step()
+            self.record.put(self._t, end._asdict())
+            began = ended(end)
         if self.memory:
-            write(self.memory, restarted(self.memory, ended(end)))
+            write(self.memory, restarted(self.memory, began))
         # on the device, so that a replayed graph writes another row each time
         self._t.add_(1).remainder_(len(self.record))
 

@@ -158,7 +158,7 @@ class Config:
     rollbacks: int = number(Range(0, 1024, whole=True))
     graph: str = word("parts", "whole", "off")
     export: str = word("controller", "none")
-    compile: bool
+    fuse: str = word("on", "off", "show")
     gate: bool
     report: bool
     plan: bool

@@ -100,6 +100,10 @@ class Record:
         )
         return " ".join(about).replace(", ", ",")
 
+    def column(self, name: str) -> Tensor:
+        """(…, *shape) the numbers that hold a column, truth values as 0 and 1."""
+        return self._views[name]
+
     def span(self, first: str, last: str) -> Tensor:
         """(…, n) adjacent columns of one type as one view."""
         rows = self.parts[self.columns[first].storage]

@@ -28,6 +28,20 @@ def shared(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Live]:
     return {prefix + name: Live(x, False) for name, x in tensors.items()}
 
 
+def store(live: Rows, changed: Rows) -> None:
+    """Write new rows to the live ones; others are left out. In place.
+
+    A new row may be a live one: what a step reads, it reads before anything is written.
+    """
+    taken = {x.untyped_storage().data_ptr() for x in live.values()}
+    new = {name: x for name, x in changed.items() if name in live}
+    for name, x in new.items():
+        if x.untyped_storage().data_ptr() in taken:
+            new[name] = x.clone()
+    for name, x in new.items():
+        live[name].copy_(x)
+
+
 def copy_state(live: dict[str, Live], group: ProcessGroup = SINGLE) -> dict[str, Tensor]:
     """Copies of live tensors by name, with the worlds of all processes."""
     state = {}

@@ -9,13 +9,13 @@ from torch import Tensor
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Live, Rows, copy_state, load_state, per_world, shared
+from gpusim_rl.core.states import Live, Rows, copy_state, load_state, per_world, shared, store
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
 from gpusim_rl.envs.task import Task, ordered_weights, reward_terms
-from gpusim_rl.envs.worlds import Worlds, store
+from gpusim_rl.envs.worlds import Worlds
 from gpusim_rl.envs.worst_step import WorstStep
 from gpusim_rl.sim.base import Sim
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Live, Rows, per_world, shared
+from gpusim_rl.core.states import Live, Rows, per_world, shared, store
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -176,13 +176,6 @@ class Worlds:
         ours = per_world("env/", ours) | per_world("env/memory/", self.memory)
         common = shared("env/", {"step_count": self.step_count})
         return per_world("sim/", self.sim.tensors()) | ours | common
-
-
-def store(live: Rows, changed: Rows) -> None:
-    """Write new rows to the live ones; others are left out. In place."""
-    for name, value in changed.items():
-        if name in live:
-            live[name].copy_(value)
 
 
 def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:

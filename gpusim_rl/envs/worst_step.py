@@ -105,6 +105,8 @@ class WorstStep:
 
         score (B,) and numbers (B, n) are those of each world.
         """
+        if self.is_best(score):
+            return
         world = score.argmax(0, keepdim=True)
         who = self.worlds.index_select(0, world)
         # Concatenation turns whole numbers and float32 into the row's float64.

@@ -215,19 +215,31 @@ class ActorCritic(nn.Module):
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """As `Policy` has it: an action for each of B worlds, and the next memory."""
-        obs = self.actor.normalizer(views[0])
-        if memory:
-            critic_obs, encoder = self.critic_normalizer(views[1]), self.critic.encoder
-            mean, actor = self._run(self.actor.net, obs, memory["actor"])
-            _, critic = self._run(encoder.step, critic_obs, memory["critic"])
-            memory = dict(actor=actor, critic=critic)
-        else:
-            mean = self.mean(obs)
-        acted = self.distribution(mean)
+        head, memory = self.compute(self.prepare(views), memory)
+        return self.choose(head, rng), memory
+
+    def prepare(self, views: Views) -> dict[str, Tensor]:
+        """What the networks take of the views, world by world: normalized observations."""
+        remembers = isinstance(self.critic, MemoryMLP)
+        critic = {"critic": self.critic_normalizer(views[1])} if remembers else {}
+        return {"obs": self.actor.normalizer(views[0])} | critic
+
+    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """The products of matrices: prepared views → the last layer (B, n), and the next memory."""
+        if not memory:
+            net = self.actor.net
+            return self._run(net.parts if self.symmetry == "net" else net, inputs["obs"]), memory
+        mean, actor = self._run(self.actor.net, inputs["obs"], memory["actor"])
+        _, critic = self._run(self.critic.encoder.step, inputs["critic"], memory["critic"])
+        return mean, dict(actor=actor, critic=critic)
+
+    def choose(self, head: Tensor, rng: Rng) -> dict[str, Tensor]:
+        """What is stored of an action, world by world, from the last layer (B, n)."""
+        acted = self.distribution(self.actor.net.whole(head) if self.symmetry == "net" else head)
         action = acted.sample(rng)
         # Why: docs/decisions/0016-what-is-stored-of-an-action.md
         columns = {name: getattr(acted, name).expand_as(action) for name in acted.columns}
-        return dict(action=action, logp=acted.log_prob(action)) | columns, memory
+        return dict(action=action, logp=acted.log_prob(action)) | columns
 
     @torch.no_grad()
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:

@@ -127,6 +127,10 @@ class SymmetricMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The parts of x (…, n) → f(x) (…, out)."""
+        return self.whole(self.parts(x))
+
+    def parts(self, x: Tensor) -> Tensor:
+        """The parts of x (…, n) → those of f(x) (…, out)."""
         even, odd = x.split(self.widths, -1)
         for p, q in zip(self.even[: self.depth], self.odd[: self.depth], strict=True):
             a, b = p(even), q(odd)
@@ -134,4 +138,4 @@ class SymmetricMLP(nn.Module):
             even, odd = u + v, u - v
         last = [self.even[self.depth :], self.odd[self.depth :]]
         parts = [layer(x) for layers, x in zip(last, (even, odd), strict=True) for layer in layers]
-        return self.whole(torch.cat(parts, -1))
+        return torch.cat(parts, -1)

@@ -34,9 +34,20 @@ class Place(NamedTuple):
         assert lead[-1] == worlds
         return self.tensor.view(*lead, -1)
 
+    def now(self) -> Tensor:
+        """(B, …) what is there now."""
+        return self.tensor if self.row is None else self.tensor.index_select(0, self.row)[0]
+
+    def blank(self, worlds: int) -> "Place":
+        """Another place like it, of zeros."""
+        if self.row is None:
+            return Place(self.tensor.new_zeros(worlds, *self.tensor.shape[1:]), None, self.guard)
+        tensor = self.tensor.new_zeros(1, worlds, *self.tensor.shape[2:])
+        return Place(tensor, torch.zeros_like(self.row), self.guard)
+
     def write(self, value: Tensor, results: Rows) -> None:
         """Write a result with torch. In place."""
-        place = self.tensor if self.row is None else self.tensor[self.row][0]
+        place = self.now()
         value = value.reshape(place.shape).to(place.dtype)
         if self.guard:
             value = torch.where(results[self.guard].view(-1, *[1] * (place.ndim - 1)), value, place)
@@ -52,14 +63,21 @@ class Eager:
     Calling it computes the results of the live rows, and then writes them to their places.
     """
 
-    reason = ""
+    def __init__(self, name: str, function: Function, rows: Rows, places: dict[str, Place]):
+        self.name, self.function, self.rows, self.places = name, function, rows, places
 
-    def __init__(self, function: Function, rows: Rows, places: dict[str, Place]):
-        self.function, self.rows, self.places = function, rows, places
+    @property
+    def about(self) -> str:
+        """A line on what runs."""
+        return f"{self.name}: as torch runs it"
 
     @torch.no_grad()
     def __call__(self) -> None:
         results = self.function(self.rows)
+        # what a result shares with a row is read before the row is written
+        taken = {x.untyped_storage().data_ptr() for x in self.rows.values()}
+        shared = {k for k in self.places if results[k].untyped_storage().data_ptr() in taken}
+        results |= {key: results[key].clone() for key in shared}
         for name, place in self.places.items():
             place.write(results[name], results)
 
@@ -85,9 +103,8 @@ class Kernel(Eager):
     """
 
     def __init__(self, name: str, function: Function, rows: Rows, places: dict[str, Place]):
-        super().__init__(function, rows, places)
+        super().__init__(name, function, rows, places)
         start_warp()
-        self.name, self.worlds = name, len(next(iter(rows.values())))
         self.device = next(iter(rows.values())).device
         self.example = {key: example_rows(x) for key, x in rows.items()}
         self.arguments = {key: f"r{k}" for k, key in enumerate(rows)}
@@ -98,6 +115,11 @@ class Kernel(Eager):
         self.source = self._write_source(tracer, results)
         self.kernel = load(self.source)
         self._launch, self._alive = self._bind(rows, places)
+
+    @property
+    def about(self) -> str:
+        lines, path = self.source.count("\n"), source_path(self.source)
+        return f"{self.name}: {self.operators} operators of torch in {lines} lines: {path}"
 
     @torch.no_grad()
     def _trace(self, tracer: Tracer) -> dict[str, Cells]:
@@ -186,12 +208,12 @@ class Kernel(Eager):
         """
         rows = {k: x.clone() for k, x in (example or self.example).items()}
         count = len(next(iter(rows.values())))
-        outs = {k: Place(blank(p, count), guard=p.guard) for k, p in self.places.items()}
+        outs = {key: place.blank(count) for key, place in self.places.items()}
         launch, _alive = self._bind(rows, outs)
         launch.launch(warp_stream(self.device))
         results = self.function(rows)
         return {
-            key: largest_difference(results[key], place.tensor, results.get(place.guard))
+            key: largest_difference(results[key], place.now(), results.get(place.guard))
             for key, place in outs.items()
         }
 
@@ -205,18 +227,18 @@ def fuse(
         on: whether a kernel is wanted.
     """
     if not on:
-        return Eager(function, rows, places)
+        return Eager(name, function, rows, places)
     try:
         kernel = Kernel(name, function, rows, places)
     except UnknownOperator as error:
         print(f"{name} runs as torch: no kernel has {error}", file=sys.stderr, flush=True)
-        return Eager(function, rows, places)
+        return Eager(name, function, rows, places)
     wrong = {key: x for key, x in kernel.difference().items() if not x <= 1e-4}
     if wrong:
         key = next(iter(wrong))
         text = f"its kernel gives another {key} ({wrong[key]:.1e})"
         print(f"{name} runs as torch: {text}", file=sys.stderr, flush=True)
-        return Eager(function, rows, places)
+        return Eager(name, function, rows, places)
     return kernel
 
 
@@ -224,12 +246,6 @@ def example_rows(x: Tensor) -> Tensor:
     """The same rows, repeated or cut to ROWS of them."""
     times = -(-ROWS // len(x))
     return x.repeat(times, *[1] * (x.ndim - 1))[:ROWS].contiguous()
-
-
-def blank(place: Place, worlds: int) -> Tensor:
-    """A tensor (worlds, …) as a place has it, of zeros."""
-    shape = place.tensor.shape[1 if place.row is None else 2 :]
-    return place.tensor.new_zeros(worlds, *shape)
 
 
 def largest_difference(right: Tensor, ours: Tensor, mask: Tensor | None) -> float:
@@ -249,10 +265,8 @@ def largest_difference(right: Tensor, ours: Tensor, mask: Tensor | None) -> floa
 @cache
 def load(source: str) -> Any:
     """The kernel of a source, from a module that is named by its content."""
-    digest = hashlib.blake2s(source.encode(), digest_size=8).hexdigest()
-    folder = Path(wp.config.kernel_cache_dir or wp.build.get_cache_dir()) / "gpusim_rl"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"fused_{digest}.py"
+    path = source_path(source)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_whole(path, source.encode())
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -260,6 +274,12 @@ def load(source: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.kernel
+
+
+def source_path(source: str) -> Path:
+    """Where the source of a kernel lies: beside what Warp compiles."""
+    digest = hashlib.blake2s(source.encode(), digest_size=8).hexdigest()
+    return Path(wp.config.kernel_cache_dir or "") / "gpusim_rl" / f"fused_{digest}.py"
 
 
 HEAD = '''"""Written by gpusim_rl: do not edit."""

@@ -1,0 +1,130 @@
+"""A control step as three kernels: before the physics, after it, and the views that follow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.fuse.kernel import Eager, Place, fuse
+from gpusim_rl.core.graphs import is_empty_on_host
+from gpusim_rl.core.record import Record
+from gpusim_rl.core.states import Rows
+from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.step import ended
+
+
+# Why: docs/decisions/0073-three-kernels.md
+class FusedStep:
+    """Steps an Env with a policy. Every kernel computes what `Env` computes with torch.
+
+    The products of the network stand before the first kernel, and the physics after it. A kernel
+    writes the rows of the worlds, those of the record, and what the other kernels need.
+
+    Args:
+        env: the worlds; their random streams have all joined the block.
+        policy: with the parts `prepare`, `compute` and `choose` of `FusedPolicy`.
+        record: (R, B, …) takes what a step gives, at row t (1,).
+        show: print what each kernel replaces, and the file of its source.
+
+    Attributes:
+        restarted: (B,) bool, the worlds that began an episode in the last step.
+        kernels: by their names, `before`, `after` and `views`.
+    """
+
+    @torch.no_grad()
+    def __init__(self, env: Env, policy: Any, record: Record, t: Tensor, *, show: bool = False):
+        self.env, self.policy, self.record, self.t = env, policy, record, t
+        self.own: Rows = {}  # rows of this object
+        views = list(env.observation)
+        self.own |= named("policy", policy.prepare(views))
+        head, _ = policy.compute(self.prepared(), policy.blank_memory(env.num_envs))
+        self.own["step/head"] = head.clone()
+        policy.choose(head, env.rng)  # its stream joins the block
+        self.kernels: dict[str, Eager] = {}
+        for name in ("before", "after", "views"):
+            self.kernels[name] = self._fuse(name, getattr(self, name))
+            if show:
+                print(self.kernels[name].about, flush=True)
+        self.restarted = self.own["step/restarted"]
+
+    def prepared(self) -> Rows:
+        """What `FusedPolicy.prepare` made of the views."""
+        return {key[7:]: x for key, x in self.own.items() if key.startswith("policy/")}
+
+    def prepare(self) -> None:
+        """Prepare the views anew, since the normalizers have changed. In place."""
+        for key, value in self.policy.prepare(list(self.env.observation)).items():
+            self.own[f"policy/{key}"].copy_(value)
+
+    def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
+        """A kernel that writes all rows that a function changes."""
+        rows = self.env.rows() | self.own
+        results = function(rows)
+        for key, value in results.items():
+            if key not in rows and not key.startswith("record/"):
+                self.own[key] = torch.zeros_like(value)
+        rows = self.env.rows() | self.own
+        places = {
+            key: Place(rows[key], guard="step/worse" if key == "step/worst" else "")
+            for key, value in results.items()
+            if key in rows and value is not rows[key]
+        }
+        record = {key[7:]: x for key, x in results.items() if key.startswith("record/")}
+        places |= {
+            f"record/{key}": Place(self.record.column(key), self.t)
+            for key in record
+            if key in self.record.columns
+        }
+        kind = type(self.env.task).__name__
+        return fuse(f"{kind}: the step's part {name!r}", function, rows, places)
+
+    # -- the parts, each a pure function of rows ---------------------------------------------------
+
+    def before(self, rows: Rows) -> Rows:
+        """From what the network gives to the controls."""
+        rng = self.env.rng.of_rows(rows)
+        columns = self.policy.choose(rows["step/head"], rng)
+        columns |= dict(obs=rows["view/actor"], critic=rows["view/critic"])
+        return self.env.act(rows, columns["action"]) | named("record", columns)
+
+    def after(self, rows: Rows) -> Rows:
+        """From the physics to rewards, statistics, and the first states of what restarts."""
+        env, worst, rng = self.env, self.env.worst_step, self.env.rng.of_rows(rows)
+        end = env.end(rows, rng)
+        mask, score = ended(end.step), worst.score(end.terms, end.reasons)
+        changed = end.rows | env.begin_episodes(end.rows, end.state, mask, rng)
+        numbers = worst.numbers(end.rows, end.terms, end.reasons)
+        changed |= {"step/restarted": mask, "step/added": end.added, "step/score": score}
+        changed |= {"step/worst": numbers, "step/worse": score > worst.row[0]}
+        step = {name: x for name, x in end.step._asdict().items() if x is not None}
+        return changed | named("record", step)
+
+    def views(self, rows: Rows) -> Rows:
+        """The observations after the restarts, prepared for the networks."""
+        env, rng = self.env, self.env.rng.of_rows(rows)
+        changed = env.observer.observe(env.state_of(rows), rows, rng, rows["step/restarted"])
+        views = [changed["view/actor"], changed["view/critic"]]
+        return changed | named("policy", self.policy.prepare(views))
+
+    # -- a step ------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Everything before the physics but the network, whose result is `step/head`. In place."""
+        self.kernels["before"]()
+        self.env.begin_step()
+
+    def finish(self) -> None:
+        """Everything after the physics. In place."""
+        env, own = self.env, self.own
+        self.kernels["after"]()
+        env.worst_step.record(env.step_count, own["step/score"], own["step/worst"])
+        env.statistics.add(own["step/added"])
+        if not is_empty_on_host(self.restarted):
+            env.reset(self.restarted, own["start/qpos"], own["start/qvel"])
+        self.kernels["views"]()
+
+
+def named(prefix: str, values: Rows) -> Rows:
+    """Values under names that begin with a prefix."""
+    return {f"{prefix}/{name}": x for name, x in values.items()}
