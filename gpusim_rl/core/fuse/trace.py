@@ -24,6 +24,7 @@ KINDS = {
     torch.bool: "bool",
     torch.int64: "int64",
     torch.int32: "int32",
+    torch.uint8: "uint8",
 }
 NAME = re.compile(r"\bv\d+\b")
 
@@ -245,7 +246,7 @@ def literal(x: Any, kind: str) -> str:
     """A number of the code."""
     if kind == "bool":
         return "True" if x else "False"
-    if kind.startswith("int"):
+    if "int" in kind:
         return f"wp.{kind}({int(x)})"
     if math.isinf(x):
         return f"wp.{kind}({'' if x > 0 else '-'}wp.inf)"
