@@ -210,7 +210,6 @@ def build_env(
             first=group.rank * worlds if first is None else first,
             life=life,
             stagger=stagger,
-            compiled=cfg.compile,
             group=group,
         )
         sim.ctrl.copy_(checked_controls(task, env.current_state()))

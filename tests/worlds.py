@@ -218,7 +218,6 @@ def make_env(
     seed: int = 1,
     first: int = 0,
     stagger: bool = True,
-    compiled: bool = False,
     fields: tuple[str, ...] = (),
     **settings: Any,
 ) -> Env:
@@ -236,7 +235,6 @@ def make_env(
         noise=noise,
         first=first,
         stagger=stagger,
-        compiled=compiled,
     )
 
 

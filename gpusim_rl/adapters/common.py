@@ -75,7 +75,5 @@ def make_env(cfg: Config) -> Env:
 def reseed(env: Env, cfg: Config, seed: int) -> Env:
     """The Env of another seed in the same Sim, which is reset: worlds, episodes and noise are what
     a new one would draw."""
-    weights, noise, compiled = cfg.task.weights, cfg.task.noise, cfg.compile
-    return Env(
-        env.task, env.sim, seed=seed, weights=weights, noise=noise, stagger=False, compiled=compiled
-    )
+    weights, noise = cfg.task.weights, cfg.task.noise
+    return Env(env.task, env.sim, seed=seed, weights=weights, noise=noise, stagger=False)

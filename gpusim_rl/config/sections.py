@@ -158,7 +158,6 @@ class Config:
     rollbacks: int = number(Range(0, 1024, whole=True))
     graph: str = word("parts", "whole", "off")
     export: str = word("controller", "none")
-    compile: bool
     gate: bool
     report: bool
     plan: bool

@@ -1,6 +1,5 @@
 """`Env`: B robots that do one task, in control steps with restarts and observations."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,6 @@ class Env(Worlds):
         noise: reading → half-width of its uniform noise, in the unit of the reading.
         first: global id of this Env's first world; life: how often they were begun before.
         stagger: begin the first episodes at random times, so that time limits are spread evenly.
-        compiled: fuse the task's methods with torch.compile; rounding may depend on B then.
         group: the processes that share the worlds; this Env has those of its rank.
     """
 
@@ -50,7 +48,6 @@ class Env(Worlds):
         first: int = 0,
         life: int = 0,
         stagger: bool = True,
-        compiled: bool = False,
         group: ProcessGroup = SINGLE,
     ):
         ids = {"first": first, "life": life}
@@ -58,7 +55,6 @@ class Env(Worlds):
         self.shows_end = False  # whether `finish_step` gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        self._compile(lambda fn: fn)
         self.terms = list(reward_terms(self.scheduled_task, self._now))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
         self.observer = Observer(self.scheduled_task, self._now, noise)
@@ -66,25 +62,11 @@ class Env(Worlds):
         self.measurement, self.readings = (x := self.observer.measurement), x.readings
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
-        self._update(self._now, self.rng)
-        self._push(self.rng, self.sim.force, self.memory.get("force_left"))
-        if compiled:
-            fuse = functools.partial(torch.compile, dynamic=False)
-            self._compile(fuse)
-            self.observer.compile(fuse)
+        self.scheduled_task.update(self._now, self.rng)
+        task.randomization.push(self.rng, self.sim.force, self.memory.get("force_left"))
         terms, forced = len(self.terms), "force_left" in self.memory
         self.worst_step = WorstStep(sim, self.rng.worlds, task.fields, terms, forced, group)
         self.statistics = Statistics(self.terms, self.num_envs, task.dt, self.device, group)
-
-    def _compile(self, fuse: Callable[[Any], Any]) -> None:
-        """Take the pure functions that make up a step, each as `fuse` returns it."""
-        task = self.scheduled_task
-        self._first_states, self._outcome = (
-            fuse(self.first_states),
-            fuse(self._compute_outcome),
-        )
-        self._control, self._update = fuse(task.control), fuse(task.update)
-        self._push = self.task.randomization.push
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
@@ -108,7 +90,8 @@ class Env(Worlds):
         now, clip = self._refreshed(), self.task.clip
         # a zero keeps NaN out of the engine; `finish_step` counts the fault
         action = torch.where(self._invalid[:, None], 0.0, action).clamp(-clip, clip)
-        ctrl = self._control(now.with_(**self.readings, action=action, previous=now.action))
+        seen = now.with_(**self.readings, action=action, previous=now.action)
+        ctrl = self.scheduled_task.control(seen)
         self.previous.copy_(self.action)
         self.action.copy_(action)
         if "encoder" in self.memory:
@@ -123,8 +106,9 @@ class Env(Worlds):
         """The last part of a step: reward, terminations, restarts and observations."""
         self.time += 1
         # Why: docs/decisions/0007-two-writes-in-a-step.md
-        self.write(self.measurement.updated(self._update, self._refreshed(), self.rng))
-        self.write(self._push(self.rng, self.sim.force, self.memory.get("force_left")))
+        update, force_left = self.scheduled_task.update, self.memory.get("force_left")
+        self.write(self.measurement.updated(update, self._refreshed(), self.rng))
+        self.write(self.task.randomization.push(self.rng, self.sim.force, force_left))
         s = self._refreshed()
         terms, reward, end, failed = self._outcome(s)
         reasons = fault_reasons(self.sim, self._invalid, end, reward)
@@ -146,7 +130,7 @@ class Env(Worlds):
             self.update_observations(restarted)
         return ended
 
-    def _compute_outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
         task = self.scheduled_task
         terms = torch.stack(list(reward_terms(task, s).values()), 1) * self.weights
@@ -168,7 +152,7 @@ class Env(Worlds):
 
     def _restart(self, mask: Tensor, ended: State | None = None) -> None:
         """Begin a new episode in the worlds of mask (B,), after one with the state `ended`."""
-        self.write_start(self._first_states(ended), mask)
+        self.write_start(self.first_states(ended), mask)
 
     def scheduled_number(self, key: str) -> Tensor:
         """The live tensor that holds the number of a key `task.….`; a curriculum writes to it.

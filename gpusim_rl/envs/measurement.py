@@ -1,7 +1,6 @@
 """Measurements of the robots of B worlds: readings with offsets, biases, noise, delay, drop-out."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,11 +62,6 @@ class Measurement:
             for name in task.estimated
             if name not in widths
         }
-        self.compile(lambda fn: fn)
-
-    def compile(self, fuse: Callable[[Any], Any]) -> None:
-        """Take the pure functions of a state as `fuse` returns them."""
-        self._measured = fuse(self._measure)
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """(B, n) as the columns of each reading, which are views."""
@@ -104,7 +98,7 @@ class Measurement:
         """
         delay, dropout = self.delay, self.dropout
         now = delay.now if delay else torch.empty_like(self._latest) if dropout else self._latest
-        torch.add(self._measured(s), self.noise(rng), out=now)
+        torch.add(self._measure(s), self.noise(rng), out=now)
         if delay:
             # a restart fills all frames, so that any age that is drawn next is valid
             delay.push(began, s.time == 0)
@@ -136,7 +130,7 @@ class Measurement:
 
         If rng is None, it is without noise and drop-out.
         """
-        now = self._measured(s)
+        now = self._measure(s)
         now = now if rng is None else now + self.noise(rng)
         if self.delay:
             now = self.delay.view(self.delay.after(now))

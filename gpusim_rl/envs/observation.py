@@ -3,8 +3,7 @@
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +48,6 @@ class Observer:
         self.measurement = Measurement(task, n, noise, device)
         multiple = not set(task.history.values()) <= {1}
         self.history = History(self.term_widths, task.history, n, device) if multiple else None
-        self.compile(lambda fn: fn)
         no = self.history.width if self.history else sum(self.term_widths.values())
         self.observation = Observation(
             *(torch.zeros(n, width, device=device) for width in (no, self.critic(state).shape[1]))
@@ -67,17 +65,12 @@ class Observer:
         if set(task.hide) == set(self.term_widths):
             raise ValueError("task.hide names every term: the actor would observe nothing")
 
-    def compile(self, fuse: Callable[[Any], Any]) -> None:
-        """Take the pure functions of a state as `fuse` returns them."""
-        self.critic, self._actor = fuse(self._critic_view), fuse(self._actor_view)
-        self.measurement.compile(fuse)
-
-    def _actor_view(self, s: State) -> Tensor:
+    def _actor(self, s: State) -> Tensor:
         """(B, n)"""
         return torch.cat(list(self.task.observe(s).values()), dim=1)
 
-    def _critic_view(self, s: State) -> Tensor:
-        """(B, nc)"""
+    def critic(self, s: State) -> Tensor:
+        """(B, nc) what the critic observes of a state."""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
 
     def write(self, s: State, rng: Rng, began: Tensor | None, critic: Tensor | None = None) -> None:

@@ -3,7 +3,6 @@ resume."""
 
 import itertools
 import math
-import shutil
 
 import mujoco
 import pytest
@@ -479,21 +478,6 @@ def test_sims_draw_and_start_alike():
             env.step(torch.zeros_like(env.action))
 
 
-# Inductor imports what torch itself deprecates.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_task_is_the_task():
-    """With torch.compile around the task's methods, twelve steps with restarts are those without
-    it, but for rounding."""
-    plan = actions(12, 8)
-    plain, compiled = (
-        run(make_env(num_envs=8, episode=0.1, compiled=on), plan) for on in (False, True)
-    )
-    for a, b in zip(plain, compiled, strict=True):
-        for x, y in zip(a, b, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
-
-
 # -- the state -------------------------------------------------------------------------------------
 
 
@@ -528,7 +512,7 @@ def test_control_sees_the_action_of_its_step(sim):
     the step."""
     env = make_env(num_envs=4, sim=sim, stagger=False)
     states, control = [], env.task.control
-    env._control = lambda s: states.append(s.clone()) or control(s)
+    env.scheduled_task.control = lambda s: states.append(s.clone()) or control(s)
     before, plan = [], actions(3, 4)
     for action in plan:
         before.append(env.current_state())
@@ -546,7 +530,8 @@ def test_update_may_return_what_it_was_given(sim):
     env.memory |= {name: torch.full((4, 1), float(i)) for i, name in enumerate("ab")}
     env.memory["speed"] = torch.zeros(4, 2)
     env._now = env.current_state()
-    env._update = lambda s, rng: dict(a=s.b, b=s.a, kick=torch.ones_like(s.qvel), speed=s.qvel)
+    kick = torch.ones_like(env.sim.qvel)
+    env.scheduled_task.update = lambda s, rng: dict(a=s.b, b=s.a, kick=kick, speed=s.qvel)
     seen = []
     env.step(torch.zeros(4, 1), on_step=seen.append)
     assert (seen[0].a == 1).all() and (seen[0].b == 0).all()
