@@ -5,7 +5,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.renamed_keys import RENAMED, current_key
+from gpusim_rl.config.renamed_keys import GONE, RENAMED, current_key
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
@@ -38,6 +38,8 @@ READINGS = {
 def check_moved(key: str) -> None:
     """ValueError that says what took the place of a key of earlier versions, if it is one."""
     section, _, name = key.rpartition(".")
+    if key in GONE:
+        raise ValueError(f"{key} is gone: {GONE[key]}")
     if key == "task.delay":
         raise ValueError(
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "

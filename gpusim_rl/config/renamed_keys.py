@@ -5,6 +5,8 @@ from typing import Any
 
 from gpusim_rl.config.trees import flatten, is_below, set_key
 
+# Key → what took its place; a run of before is read without it.
+GONE = {"compile": "fuse=on writes the step as Warp kernels"}
 PENALTY = "algo.mirror_coef"  # of algo.symmetry=loss
 RENAMED = {
     "algo.floor": "algo.min_std",
@@ -28,10 +30,13 @@ def current_key(key: str, keys: Container[str]) -> str:
 def rename_keys(saved: dict[str, Any], base: dict[str, Any]) -> None:
     """Give the keys of a run's configuration the names that they have in `base`, in place.
 
-    A penalty of PPO is left out: its networks were those of `symmetry=augment`.
+    A key that is gone is left out. So is a penalty of PPO: its networks were those of
+    `symmetry=augment`.
     """
     keys = flatten(base)
     algo, plan = saved.get("algo"), saved.get("curriculum")
+    for key in GONE:
+        saved.pop(key, None)
     if isinstance(algo, dict) and PENALTY not in keys and algo.pop("mirror_coef", None) is not None:
         if algo.get("symmetry") == "loss":
             algo["symmetry"] = "augment"

@@ -78,7 +78,8 @@ class Env(Worlds):
         self.statistics = Statistics(self.terms, self.num_envs, task.dt, self.device, group)
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
-        self.end(self.rows(), self.rng)
+        end = self.end(self.rows(), self.rng)
+        self.first_states(end.state, self.rng)
 
     def rows(self) -> Rows:
         """As `Worlds` has it, with what observations, episodes and the worst step need."""

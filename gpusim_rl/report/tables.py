@@ -11,7 +11,7 @@ from yaml import YAMLError
 
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
-from gpusim_rl.config.renamed_keys import current_key
+from gpusim_rl.config.renamed_keys import GONE, current_key
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.maths import wilson
@@ -205,7 +205,8 @@ def differences(runs: list[Summary], swept: set[str]) -> list[tuple[str, str, st
 def with_current_keys(config: dict[str, Any]) -> dict[str, Any]:
     """Dotted key → value of a run's configuration, under the names that keys have today."""
     keys = defaults(config)
-    return {current_key(key, keys): value for key, value in plain(config).items()}
+    values = {current_key(key, keys): value for key, value in plain(config).items()}
+    return {key: value for key, value in values.items() if key not in GONE}
 
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from gpusim_rl.sim.base import Sim
 
 NAMES = ("auto", "warp", "native", "mjx")
 
+ITERATIONS = 20  # of the solver, above which `solver_cost` names its kernels
+NEWTON, CG = 10, 8  # kernels of an iteration of MuJoCo Warp's solver
+
 NEEDS = "sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'"
 
 
@@ -35,6 +38,31 @@ def choose(name: str, device: str) -> tuple[str, str]:
     if name == "native" and device != "cpu":
         raise ValueError(f"sim=native runs on the CPU, not on device={device}; use sim=warp")
     return name, device
+
+
+def solver_cost(
+    name: str, device: str, mjm: mujoco.MjModel, substeps: int, conditional: bool
+) -> str:
+    """A line that says what the solver's iterations cost; empty if they are few, or end early.
+
+    Args:
+        name, device: of a Sim, as for `choose`.
+        mjm: the model that is stepped.
+        substeps: timesteps of a control step.
+        conditional: the option of sim=warp.
+    """
+    name, device = choose(name, device)
+    iterations, ends_early = mjm.opt.iterations, conditional and device != "cpu"
+    if name != "warp" or iterations <= ITERATIONS or ends_early:
+        return ""
+    stages = 4 if mjm.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4 else 1
+    one = NEWTON if mjm.opt.solver == mujoco.mjtSolver.mjSOL_NEWTON else CG
+    kernels = substeps * stages * iterations * one
+    return (
+        f"the model's solver has iterations={iterations}: MuJoCo Warp launches all of them in "
+        f"every timestep, about {kernels:,} kernels a control step; "
+        '<option iterations="6"/> is usually enough'
+    )
 
 
 def make(

@@ -34,6 +34,7 @@ from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import ReadingSamples
 from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import evaluate as evaluation
+from gpusim_rl.sim.factory import solver_cost
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.films import Films
@@ -124,17 +125,16 @@ class Trainer:
         Raises:
             TrainingFailed: it went wrong too often.
         """
-        lines = [
-            f"run: {self.run.path}",
-            self.device_overrides,
-            self.loop.iteration.env.task.difference,
-        ]
+        task, sim = self.loop.iteration.env.task, self.cfg.sim
+        first = filter(None, [f"run: {self.run.path}", self.device_overrides, task.difference])
+        cost = solver_cost(
+            sim.name, self.cfg.device, task.physics, task.substeps, bool(sim.conditional)
+        )
         failed = True
         try:
             with self.table:
-                self.table.say("; ".join(filter(None, lines)))
-                if self.sink.where:
-                    self.table.say(self.sink.where)
+                for line in filter(None, ["; ".join(first), cost, self.sink.where]):
+                    self.table.say(line)
                 with closing(self.loop.steps(stop)) as rows:
                     for row in rows:
                         self.log(row)

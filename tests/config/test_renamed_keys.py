@@ -4,17 +4,20 @@ import json
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save as to_bytes
 
 from gpusim_rl.config import compose
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.device_overrides import read_device_overrides
-from gpusim_rl.config.renamed_keys import RENAMED, current_key, rename_keys
-from gpusim_rl.config.resume import edits
+from gpusim_rl.config.renamed_keys import GONE, RENAMED, current_key, rename_keys
+from gpusim_rl.config.resume import edits, load_config
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.paths import CONF
 from gpusim_rl.play.replay_failure import read
 from gpusim_rl.report.tables import with_current_keys
+from gpusim_rl.runs.run import Run
 
 BASE = compose.build("config", ["task=quadruped"])
 OLD = {new: old for old, new in RENAMED.items() if new in flatten(BASE)}
@@ -29,7 +32,8 @@ def old_config():
             task[old.removeprefix("task.")] = task.pop(new.removeprefix("task."))
     task["randomise"]["centre"] = task["randomise"].pop("center") | {"low": -0.5}
     entry = {"from": 0.0, "to": 1.0, "by": "iteration", "start": 0, "stop": 9}
-    return saved | {"curriculum": {"task.lift": entry, "task.randomise.centre.high": entry}}
+    plan = {"task.lift": entry, "task.randomise.centre.high": entry}
+    return saved | {"curriculum": plan, "compile": True}
 
 
 def test_a_run_of_before():
@@ -40,6 +44,7 @@ def test_a_run_of_before():
     assert saved["task"]["swing_height"] == 0.08
     assert saved["task"]["randomise"]["center"]["low"] == -0.5
     assert list(saved["curriculum"]) == ["task.swing_height", "task.randomise.center.high"]
+    assert not GONE.keys() & saved.keys()
 
 
 def test_a_checkpoint_of_before(tmp_path):
@@ -69,6 +74,28 @@ def test_an_old_word(old):
     assert str(error.value) == f"{key} has another name now: say {current_key(key, flatten(BASE))}"
 
 
+@pytest.mark.parametrize("name", ["config", "bench"])
+def test_a_word_that_is_gone(name):
+    """The command line answers it in one line with what took its place."""
+    with pytest.raises(ValueError) as error:
+        compose.compose_plain(name, ["compile=true"])
+    assert str(error.value) == "compile is gone: fuse=on writes the step as Warp kernels"
+
+
+def test_a_key_that_is_gone_in_files(tmp_path, monkeypatch):
+    """A user's file of a task may say it; a run that kept it is read without it."""
+    (tmp_path / "conf" / "task").mkdir(parents=True)
+    text = (CONF / "task" / "cartpole.yaml").read_text() + "\ncompile: true\n"
+    (tmp_path / "conf" / "task" / "cartpole.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    cfg = compose.compose_plain("config", ["task=cartpole"])
+    Config.of(cfg)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(yaml.safe_dump(cfg))
+    assert not GONE.keys() & load_config(Run.open(run)).plain.keys()
+
+
 def test_a_failure_of_before(tmp_path):
     """Its file has old keys, which are read as today's."""
     sections = {key: old_config()[key] for key in ("task", "robot")}
@@ -80,7 +107,7 @@ def test_a_failure_of_before(tmp_path):
 def test_a_report_of_before():
     """A report names the keys of an old run as today's, so that they equal the defaults."""
     keys = with_current_keys(old_config() | {"task_code": None})
-    assert keys["task.swing_height"] == 0.08 and "task.lift" not in keys
+    assert keys["task.swing_height"] == 0.08 and not {"task.lift", *GONE} & keys.keys()
 
 
 def test_old_names_in_files():

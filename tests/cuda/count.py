@@ -1,16 +1,19 @@
-"""Kernels and bytes of a control step on CUDA, part by part, counted on the simulated runtime.
+"""Nodes and bytes of a control step on CUDA by part and function, on the simulated runtime.
 
-    bash tests/cuda/run count.py [task] [num_envs] [words …]
+    bash tests/cuda/run count.py [task] [num_envs] [words …]   prints them
+    bash tests/cuda/run count.py check TASK   ends with 1 if a part has grown since the table
+    bash tests/cuda/run count.py renew        writes the table, counts.json, of all tasks
 
-Prints, for each part of a control step, for `pack_samples` and for one minibatch: launches of
-torch's kernels, launches of Warp's, copies, and the bytes that torch's operators read and write.
-The physics' bytes are not counted. In a graph each launch is a node.
+Parts are those of a control step, `pack_samples`, one minibatch and the normalizers. Bytes are what
+torch's operators read and write; those of the physics are not counted. A node belongs to the
+innermost function of the project on the stack, above `gpusim_rl/core`.
 """
 
 import sys
 from collections import Counter
 from functools import partial
 
+import counts
 import emulate
 import simgpu
 import torch
@@ -21,55 +24,102 @@ emulate.start()
 emulate.run_warp()
 
 from tests import graphs  # noqa: E402 the simulation is set up first
+from tests.worlds import TASKS  # noqa: E402
 
-launch, later = wp.launch, emulate.later
-COUNTS: Counter[str] = Counter()
-
-
-def counting_launch(*args, **options):
-    """wp.launch, counted."""
-    COUNTS["Warp"] += 1
-    return launch(*args, **options)
+WORLDS = 64  # counts do not depend on it
+MARKS = ("gpusim_rl/", "tasks/")
+NODES: Counter[str] = Counter()  # function → nodes
+BYTES = [0]
+dispatch, launch, queue = emulate.Emulate.__torch_dispatch__, wp.launch, emulate.queue
 
 
-def counting_later(func, args, kwargs, out):
-    """What an operator reads and writes, counted."""
-    tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
-    COUNTS["bytes"] += sum(x.numel() * x.element_size() for x in tensors)
-    return later(func, args, kwargs, out)
+def function() -> str:
+    """The function that launches now: its file and name."""
+    frame = sys._getframe(1)
+    while frame:
+        path, code = frame.f_code.co_filename, frame.f_code
+        for mark in MARKS:
+            file = path.rpartition(f"/{mark}")[2]
+            if file != path and "site-packages" not in path and not file.startswith("core/"):
+                return f"{mark}{file}:{code.co_qualname.partition('.<locals>')[0]}"
+        frame = frame.f_back
+    return "autograd"
 
 
-def count(function) -> Counter[str]:
-    """What a function launches."""
-    COUNTS.clear()
-    simgpu.RUNTIME.fake_reset()
-    function()
-    for name, key in (("torch", "kernel on stream 1"), ("copies", "copy DtoD on stream 1")):
-        COUNTS[name] = simgpu.RUNTIME.fake_count(key.encode())
-    return COUNTS.copy()
+def seen() -> int:
+    """Kernels, copies and fills of torch since `fake_reset`."""
+    return sum(
+        n
+        for what, n in simgpu.counts().items()
+        if "on stream" in what and not what.startswith(("event", "graph"))
+    )
 
 
-def main(words: list[str]) -> None:
-    """Prints the table."""
-    task, num, *more = words if len(words) > 1 else [*words, *("quadruped", "4096")[len(words) :]]
-    ppo = graphs.build("cuda", task, int(num), "graph=off", *more)
+def counted_dispatch(self, func, types, args=(), kwargs=None):
+    """An operator of torch, which is counted with what it reads and writes."""
+    before = seen()
+    out = dispatch(self, func, types, args, kwargs)
+    if nodes := seen() - before:
+        NODES[function()] += nodes
+        tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
+        BYTES[0] += sum(x.numel() * x.element_size() for x in tensors)
+    return out
+
+
+def counted_launch(kernel, *args, **options):
+    """wp.launch; a kernel of MuJoCo Warp does not run, and is counted here."""
+    if kernel.func.__module__.startswith("mujoco_warp"):
+        NODES[function()] += 1
+    return launch(kernel, *args, **options)
+
+
+def counted_queue(run) -> None:
+    """Work that Warp queues: a kernel of ours, a fill or a copy."""
+    NODES[function()] += sys._getframe(1).f_code is not emulate.later.__code__
+    queue(run)
+
+
+def count(task: str, num_envs: int, *words: str) -> tuple[counts.Counts, dict[str, float]]:
+    """Part → function → nodes; part → MB of torch's operators."""
+    ppo = graphs.build("cuda", task, num_envs, "graph=off", *words)
     ppo.iteration()
-    wp.launch = wp._src.context.launch = counting_launch
-    emulate.later = counting_later
-    parts = {
-        "act": ppo.source.act,
-        "physics": ppo.env.step_physics,
-        "settle": ppo.source.finish_step,
+    record, learner = ppo.source.record, ppo.learner
+    parts = ppo.source.parts | {
+        "pack_samples": partial(learner.pack_samples, record),
+        "minibatch": learner.minibatch,
+        "normalizers": partial(learner.update_normalizers, record),
     }
-    pack = partial(ppo.learner.pack_samples, ppo.source.record)
-    parts |= {"pack_samples": pack, "minibatch": ppo.learner.minibatch}
-    print(f"{task}, {num} worlds: launches of torch, of Warp; copies; MB of torch's operators")
-    for name, function in parts.items():
-        n = count(function)
-        size = n["bytes"] / 1e6
-        print(f"{name:14} {n['torch']:6} {n['Warp']:6} {n['copies']:6} {size:10.1f}", flush=True)
+    emulate.Emulate.__torch_dispatch__, emulate.queue = counted_dispatch, counted_queue
+    wp.launch = wp._src.context.launch = counted_launch
+    nodes, size = {}, {}
+    for name, part in parts.items():
+        NODES.clear()
+        BYTES[0] = 0
+        part()
+        nodes[name], size[name] = dict(NODES.most_common()), BYTES[0] / 1e6
+    emulate.Emulate.__torch_dispatch__, emulate.queue = dispatch, queue
+    wp.launch = wp._src.context.launch = launch
+    return nodes, size
+
+
+def main(words: list[str]) -> int:
+    """Does what the words say. Returns how many parts have grown."""
+    if words == ["renew"]:
+        counts.write({task: count(task, WORLDS)[0] for task in TASKS})
+        return 0
+    if words[:1] == ["check"]:
+        lines = counts.growth(counts.read()[words[1]], count(words[1], WORLDS)[0])
+        print("\n".join(lines))
+        return len(lines)
+    task, num, *more = words if len(words) > 1 else [*words, *("quadruped", "4096")[len(words) :]]
+    nodes, size = count(task, int(num), *more)
+    print(f"{task}, {num} worlds: nodes; MB of torch's operators")
+    for part, functions in nodes.items():
+        print(f"{sum(functions.values()):5} {part}; {size[part]:.1f} MB")
+        for name, n in functions.items():
+            print(f"{n:9} {name}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
-    simgpu.finish()
+    simgpu.finish(min(main(sys.argv[1:]), 1))

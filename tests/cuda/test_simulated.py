@@ -65,6 +65,12 @@ def test_a_planted_defect_is_found(defect):
     simulated("planted.py", defect)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_no_part_of_an_iteration_grows(task):
+    """A control step and an update launch at most three nodes more than `counts.json` says."""
+    simulated("count.py", "check", task)
+
+
 @pytest.mark.parametrize("part", ["robot", "net", "load", "gym"])
 def test_other_parts(part):
     """Another robot, a network as actuator, a state that is loaded, Gymnasium."""

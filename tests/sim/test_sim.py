@@ -15,7 +15,7 @@ import torch
 import warp as wp
 from mujoco.batch import Batch
 
-from gpusim_rl.sim.factory import choose
+from gpusim_rl.sim.factory import choose, solver_cost
 from gpusim_rl.sim.native import ISLAND, WARMSTART, Native, fast
 from gpusim_rl.sim.warp import Warp
 from gpusim_rl.sim.warp_model import STATE
@@ -423,6 +423,18 @@ def test_choices_are_explained():
     for name, device, word in (("newton", "cpu", "native"), ("native", "cuda", "warp|CUDA")):
         with pytest.raises(ValueError, match=word):
             choose(name, device)
+
+
+@pytest.mark.parametrize(
+    "options, kernels",
+    [("", 2000), ('integrator="RK4"', 8000), ('solver="CG"', 1600), ('iterations="20"', None)],
+)
+def test_the_cost_of_a_solver(options, kernels):
+    """It is told of a model with many iterations, where MuJoCo Warp launches all of them."""
+    mjm = mujoco.MjModel.from_xml_string(f"<mujoco><option {options}/></mujoco>")
+    said = solver_cost("warp", "cpu", mjm, 2, True)  # the CPU knows no conditional node
+    assert said == "" if kernels is None else f"about {kernels:,} kernels a control step" in said
+    assert solver_cost("auto", "cpu", mjm, 2, False) == ""
 
 
 def test_models_that_do_not_fit_are_explained(backend):

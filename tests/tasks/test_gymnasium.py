@@ -25,7 +25,7 @@ SEEN = ("tex", "mat_", "light_", "cam_", "geom_rgba", "geom_matid", "site_", "se
 SEEN += ("name", "nname", "ntex", "nmat", "nlight", "ncam", "nbuffer", "nsensor", "nsite", "nkey")
 SEEN += ("signature", "narena", "nnumeric", "numeric_")  # and room in memory, own numbers
 # options of which the ant's are stricter, or that are compared alone
-OTHERWISE = ("disableflags", "tolerance")
+OTHERWISE = ("disableflags", "iterations", "ls_iterations", "tolerance")
 GREATER = 1e-5  # largest difference of an observation and of a reward
 
 # task → where the package's data have the place that the next reward counts from [m]

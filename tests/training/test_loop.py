@@ -22,6 +22,7 @@ from gpusim_rl.build import make_iteration as build_iteration
 from gpusim_rl.commands import train
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.evaluation import evaluate as evaluation
@@ -282,6 +283,21 @@ with Signals(print) as signals:
     with Signals(print):
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("iterations", ["", 'iterations="6"'])
+def test_many_solver_iterations_are_named(here, capsys, iterations):
+    """A model of the user's with MuJoCo's 100 trains on MuJoCo Warp, and one line says the cost."""
+    ours = (ASSETS / "cartpole.xml").read_text()
+    (here / "mine.xml").write_text(ours.replace('iterations="6" ls_iterations="10"', iterations))
+    words = ("task=cartpole", *WARP[1:], "task.mjcf=mine.xml", "iterations=1", "run_dir=run")
+    made = Trainer(make_config(*words))
+    next(made.steps())
+    made.close()
+    said = capsys.readouterr().out
+    cost = "launches all of them in every timestep, about 5,000 kernels a control step"
+    assert said.count("the model's solver has iterations=100") == (not iterations)
+    assert (cost in " ".join(said.split())) == (not iterations)
 
 
 def test_auto_resume_begins_and_goes_on(here):

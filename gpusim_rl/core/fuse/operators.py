@@ -156,21 +156,21 @@ OPERATORS.update({name: comparison(name) for name in COMPARISONS})
 def div(t: Tracer, call: Call) -> Cells:
     mode = call.options.get("rounding_mode")
     text = {None: "{0} / {1}", "floor": "wp.floor({0} / {1})", "trunc": "wp.trunc({0} / {1})"}[mode]
-    if mode and KINDS[call.result.dtype].startswith("int"):
+    if mode and KINDS[call.result.dtype] in WHOLE:
         text = "floor_quotient({0}, {1})" if mode == "floor" else "{0} / {1}"
     return t.pointwise(call, text, call.args[:2])
 
 
 @operator("floor_divide")
 def floor_divide(t: Tracer, call: Call) -> Cells:
-    whole = KINDS[call.result.dtype].startswith("int")
+    whole = KINDS[call.result.dtype] in WHOLE
     text = "floor_quotient({0}, {1})" if whole else "wp.floor({0} / {1})"
     return t.pointwise(call, text, call.args[:2])
 
 
 @operator("remainder")
 def remainder(t: Tracer, call: Call) -> Cells:
-    whole = KINDS[call.result.dtype].startswith("int")
+    whole = KINDS[call.result.dtype] in WHOLE
     text = "{0} - {1} * floor_quotient({0}, {1})" if whole else "{0} - {1} * wp.floor({0} / {1})"
     return t.pointwise(call, text, call.args[:2])
 
