@@ -133,11 +133,12 @@ class HostReadGuard(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def source_line() -> str:
-    """The line of Python that now runs, outside of torch and of this module, with its place."""
-    this_file, torch_files = Path(__file__), str(Path(torch.__file__).parent)
-    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(torch_files)]
-    frame = next(f for f in reversed(frames) if Path(f.filename) != this_file)
+def source_line(*folders: str) -> str:
+    """The line of Python that now runs, with its place, outside of torch, this module and folders.
+    """
+    outside = (str(Path(torch.__file__).parent), __file__, *folders)
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(outside)]
+    frame = frames[-1]
     line = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"{Path(frame.filename).name}:{frame.lineno}: {line}"
 

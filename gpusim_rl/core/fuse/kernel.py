@@ -231,7 +231,7 @@ def fuse(
     try:
         kernel = Kernel(name, function, rows, places)
     except UnknownOperator as error:
-        print(f"{name} runs as torch: no kernel has {error}", file=sys.stderr, flush=True)
+        print(f"{name} runs as torch: {error}", file=sys.stderr, flush=True)
         return Eager(name, function, rows, places)
     wrong = {key: x for key, x in kernel.difference().items() if not x <= 1e-4}
     if wrong:

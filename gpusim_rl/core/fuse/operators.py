@@ -9,6 +9,7 @@ import torch
 from gpusim_rl.core.fuse.trace import (
     KINDS,
     ROWS,
+    WHOLE,
     Call,
     Cells,
     Tracer,

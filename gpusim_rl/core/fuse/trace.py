@@ -8,6 +8,7 @@ and what is left are assignments, in an order that does not depend on B.
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gpusim_rl.core.dependencies import source_line
+
 ROWS = 1009  # of the example: a prime, so that no other axis has this length
 LARGEST_TABLE = 4096  # numbers of a constant that have names; more are only looked up
+HERE = str(Path(__file__).parent)
 KINDS = {
     torch.float32: "float32",
     torch.float64: "float64",
@@ -26,6 +30,7 @@ KINDS = {
     torch.int32: "int32",
     torch.uint8: "uint8",
 }
+WHOLE = {"int64", "int32", "uint8"}
 NAME = re.compile(r"\bv\d+\b")
 
 
@@ -152,10 +157,8 @@ class Tracer(TorchDispatchMode):
         in_place = name.endswith("_") and not name.endswith("__")
         name = name.removesuffix("_") if in_place else name
         out = options.pop("out", None)
-        if name not in self.operators:
-            raise UnknownOperator(str(func))
         # an index is a value that stands in the code, so the translation gets the tensors as well
-        cells = self.operators[name](self, Call(result, inputs, options, args))
+        cells = self._translate(name, Call(result, inputs, options, args))
         if in_place or out is not None:
             target = out if out is not None else inputs[0]
             self._write(target, cells)
@@ -163,6 +166,15 @@ class Tracer(TorchDispatchMode):
         for x, made in zip(tree_leaves(result), tree_leaves_of_cells(cells), strict=True):
             self._follow(x, made)
         return result
+
+    def _translate(self, name: str, call: "Call") -> Any:
+        """The cells of a result. UnknownOperator, with the line that asks for it, if it has none."""
+        try:
+            if name not in self.operators:
+                raise UnknownOperator("no translation")
+            return self.operators[name](self, call)
+        except (LookupError, TypeError, ValueError, UnknownOperator) as error:
+            raise UnknownOperator(f"{name} ({error}): {source_line(HERE)}") from error
 
     def _write(self, target: Cells, value: Cells) -> None:
         """An operator in place: the names of the target, and of what it is a view of, change."""
@@ -246,7 +258,7 @@ def literal(x: Any, kind: str) -> str:
     """A number of the code."""
     if kind == "bool":
         return "True" if x else "False"
-    if "int" in kind:
+    if kind in WHOLE:
         return f"wp.{kind}({int(x)})"
     if math.isinf(x):
         return f"wp.{kind}({'' if x > 0 else '-'}wp.inf)"
