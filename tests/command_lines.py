@@ -17,7 +17,7 @@ from tests.worlds import ROOT
 
 # Without policy.onnx and report.html, which take longer than such a training; `EXPORTED` asks for
 # the first.
-SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "export=none", "report=false")
+SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "export=none", "report=false", "fuse=off")
 EXPORTED = "export=controller"
 TINY = (*SMALL, "task.episode=2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
 # Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot
