@@ -20,7 +20,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.core.streams import launch, start_warp, warp_stream
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85
@@ -181,18 +181,8 @@ class Rng:
         Each is a stable sort of 63-bit keys.
         """
         keys = torch.empty(count, len(self.worlds), n, dtype=torch.int64, device=self.device)
-        wp.launch(
-            philox_keys,
-            dim=keys.shape,
-            inputs=[
-                *map(wp.from_torch, (self.worlds, step.view(1))),
-                self.seed,
-                stream_id(name),
-            ],
-            outputs=[wp.from_torch(keys)],
-            stream=warp_stream(self.device),
-            device=wp.device_from_torch(self.device),
-        )
+        inputs = [self.worlds, step.view(1), self.seed, stream_id(name)]
+        launch(philox_keys, tuple(keys.shape), inputs, [keys], device=self.device)
         return torch.argsort(keys, dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
@@ -217,16 +207,12 @@ class Rng:
         self._words = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._units = torch.zeros(shape, device=self.device)
         groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device).T.contiguous()
-        self._launch = wp.launch(
+        self._launch = launch(
             philox_block,
-            dim=(shape[0], len(self._groups)),
-            inputs=[
-                *map(wp.from_torch, (self.worlds, self.step)),
-                self.seed,
-                *map(wp.from_torch, groups),
-            ],
-            outputs=[*map(wp.from_torch, (self._words, self._units))],
-            device=wp.device_from_torch(self.device),
-            record_cmd=True,
+            (shape[0], len(self._groups)),
+            [self.worlds, self.step, self.seed, *groups],
+            [self._words, self._units],
+            device=self.device,
+            record=True,
         )
         self._group_numbers = groups  # the launch holds addresses alone

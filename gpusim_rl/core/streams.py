@@ -85,15 +85,14 @@ def launch(
     that many threads share the tiles of each index.
     """
     start_warp()
-    arrays = {
+    options: dict[str, Any] = {
         key: [wp.from_torch(x.detach()) if isinstance(x, Tensor) else x for x in xs]
         for key, xs in (("inputs", inputs), ("outputs", outputs))
     }
-    place, stream = wp.device_from_torch(device), warp_stream(device)
-    options = arrays | dict(device=place, stream=stream, record_cmd=record)
+    options |= {"device": wp.device_from_torch(device), "stream": warp_stream(device)}
     if block:
-        return wp.launch_tiled(kernel, dim=[dim], block_dim=block, **options)
-    return wp.launch(kernel, dim=dim, **options)
+        return wp.launch_tiled(kernel, dim=[dim], block_dim=block, record_cmd=record, **options)
+    return wp.launch(kernel, dim=dim, record_cmd=record, **options)
 
 
 # Why: docs/decisions/0056-threads-are-a-key.md
