@@ -57,16 +57,14 @@ def measure(
     squares: wp.array[float],
     firsts: wp.array[int],
     share: wp.array[float],
-    stats: wp.array[float],
+    stats: wp.array[float],  # (1,) their sum
     max_norm: float,
     norms: wp.array[float],
     divisors: wp.array[float],
     bad: wp.array[float],
 ):
     """Norms of the groups, what to divide their gradients by, and whether a number is no number."""
-    total = float(0.0)
-    for j in range(stats.shape[0]):
-        total += stats[j]
+    total = float(stats[0])
     for group in range(norms.shape[0]):
         square = float(0.0)
         for i in range(firsts[group], firsts[group + 1]):
@@ -140,6 +138,7 @@ class FlatAdam:
         moments: of each group, the number of steps and the means of gradients and their squares.
         rates: name → () learning rate, which may be written at any time.
         norms: (groups,) of the gradients, before they were clipped last.
+        share: (1,) what `clip` multiplies gradients by, which may be written at any time.
         bad: () where it is 1, a step changes nothing.
     """
 
@@ -164,11 +163,12 @@ class FlatAdam:
             self.gradients |= zip(params, places(params, grads), strict=True)
             self.moments[name] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         self.grads, self.bad = flat[1], torch.zeros((), device=device)
+        self.share = torch.ones(1, device=device)
         self._kernels = device.type == "cuda" if kernels is None else kernels
         self._record(flat, chunks, rates, steps, divisors)
 
     def _record(self, flat: Tensor, chunks: list[int], *numbers: Tensor) -> None:
-        """Prepare the launches, of which only that of `measure` depends on arguments."""
+        """Prepare the launches, but that of `measure`, which depends on a number of `clip`."""
         rates, steps, self._divisors = numbers
         weights, grads, means, squares = flat
         if not self._kernels:  # torch sums up a whole group at once
@@ -178,7 +178,7 @@ class FlatAdam:
         self._groups = ints([group for group, n in enumerate(chunks) for _ in range(n)])
         self._squares = torch.zeros(sum(chunks), device=self.device)
         self._factors = torch.zeros(3, len(chunks), device=self.device)
-        self._one, self._key = torch.ones(1, device=self.device), None
+        self._stats, self._max_norm = torch.zeros((), device=self.device), None
         record, bad = partial(launch, device=self.device, record=True), self.bad.view(1)
         inputs = [bad, rates, self._divisors]
         self._advance = record(advance, len(self.rates), inputs, [steps, self._factors])
@@ -201,30 +201,25 @@ class FlatAdam:
         views = list(self.gradients.values())[first:]
         torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
-    def clip(self, max_norm: float, stats: Tensor, share: Tensor | None = None) -> Tensor:
+    @torch.no_grad()
+    def clip(self, max_norm: float, stats: Tensor) -> Tensor:
         """Let the next step clip the gradient of each group to a norm of `max_norm`.
 
-        `bad` becomes 1 if a norm or an entry of `stats` is not finite, else 0. In place.
-
-        Args:
-            stats: (n,) at the same address in every call, for speed.
-            share: (1,) what gradients are multiplied by before. None: they stay as they are.
-
-        Returns:
-            `norms`, those before.
+        They are multiplied by `share` before. Returns `norms`. `bad` becomes 1 if one of them or an
+        entry of `stats` is not finite, else 0. In place.
         """
-        stream, share = warp_stream(self.device), self._one if share is None else share
+        stream = warp_stream(self.device)
+        torch.sum(stats, (), out=self._stats)
         if self._kernels:
             self._sum.launch(stream)
         else:
             for w, square in zip(self.weights.values(), self._squares, strict=True):
                 torch.dot(w.grad, w.grad, out=square)  # pyright: ignore[reportArgumentType]
-        key = max_norm, stats.data_ptr(), share.data_ptr()
-        if key != self._key:
-            inputs = [self._squares, self._firsts, share, stats, max_norm]
+        if max_norm != self._max_norm:
+            inputs = [self._squares, self._firsts, self.share, self._stats.view(1), max_norm]
             outputs = [self.norms, self._divisors, self.bad.view(1)]
             self._measure = launch(measure, 1, inputs, outputs, device=self.device, record=True)
-            self._key, self._held = key, (stats, share)
+            self._max_norm = max_norm
         self._measure.launch(stream)
         return self.norms
 

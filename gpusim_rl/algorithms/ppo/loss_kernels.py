@@ -220,13 +220,14 @@ class FusedLoss:
         batch: the minibatch (n, …), written by the caller before each call.
         cfg: its clip_coef, clip_value and ent_coef. Tensors () may be written at any time.
         grad_log_std: (nu,) where the gradient of log_std goes.
+        share: (1,) where 1 / the number of valid samples of all processes goes. The gradients are
+            to be multiplied by it.
         copies: of each sample; the first n / copies samples are those that were acted.
         group: the processes that share the worlds.
 
     Attributes:
         mean, value: (n, nu) and (n, 1), the outputs of the networks, written by the caller.
         grad_mean, grad_value: the gradients of the sum of losses by them, after a call.
-        share: (1,) is 1 / the number of valid samples of all processes. Multiply gradients by it.
         stats: (5,) the statistics of `loss.loss`.
     """
 
@@ -237,6 +238,7 @@ class FusedLoss:
         cfg: Settings,
         *,
         grad_log_std: Tensor,
+        share: Tensor,
         copies: int = 1,
         group: ProcessGroup = SINGLE,
     ):
@@ -246,7 +248,7 @@ class FusedLoss:
         new = partial(torch.zeros, device=device)
         self.mean, self.value = new(n, nu), new(n, 1)
         self.grad_mean, self.grad_value = new(n, nu), new(n, 1)
-        self.stats, self.share = new(5), new(1)
+        self.stats, self.share = new(5), share
         self.terms, self.scale, self.offset = new(n, SUMS + nu), new(2, nu), new(1)
         scale, offset = self.scale, self.offset
         self.ours = self.all = new(SUMS + nu)

@@ -69,7 +69,6 @@ class PPO:
         self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
-        self.share = self.fused.share if self.fused else None
         self._adapt = self._record_adapt()
         self._pack_samples = spec.capture(self.pack_samples)
         self._minibatch = spec.capture(self.minibatch)
@@ -82,8 +81,10 @@ class PPO:
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
-        batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
-        return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
+        batch, optimizer = self.minibatches.batch, self.optimizer
+        places = {"grad_log_std": optimizer.gradients[self.policy.log_std]}
+        places["share"] = optimizer.share
+        return FusedLoss(self.policy, batch, self.cfg, **places, **self.loss_args)
 
     def _record_adapt(self) -> Any:
         """The launch that follows each minibatch's gradients."""
@@ -126,12 +127,12 @@ class PPO:
         """
         self.minibatches.take()
         self.gradients()
-        self.optimizer.clip(self.cfg.max_grad_norm, self.losses, self.share)
+        self.optimizer.clip(self.cfg.max_grad_norm, self.losses)
         self._adapt.launch(warp_stream(self.spec.device))
         self.optimizer.step()
 
     def gradients(self) -> None:
-        """Write `losses` (5,) of the minibatch and its gradients, by `share`. In place."""
+        """Write `losses` (5,) of the minibatch, and its gradients / `optimizer.share`. In place."""
         policy, optimizer, taken = self.policy, self.optimizer, self.minibatches
         if self.fused:
             self._fused_gradients(self.fused, taken.batch, taken.memory)
