@@ -1,9 +1,24 @@
 """Adam on groups of parameters, each group and its gradients kept as one vector."""
 
+# ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
+# The kernels are Warp's dialect of Python:
+# pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+
+from functools import partial
+from itertools import accumulate
+
 import torch
+import warp as wp
 from torch import Tensor, nn
 
+from gpusim_rl.core.streams import launch, warp_stream
+
 LINE = 32  # numbers: 128 bytes
+CHUNK = 4096  # numbers whose squares one block of threads adds up; a group begins at a multiple
+BLOCK = 256  # threads
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-5  # eps as in CleanRL's PPO
+GAIN_1, GAIN_2 = 1 - BETA_1, 1 - BETA_2  # a kernel would subtract in float32
 
 
 def lines(n: int) -> int:
@@ -29,43 +44,148 @@ def flatten(params: list[nn.Parameter], flat: Tensor) -> None:
         p.data = place
 
 
+@wp.kernel(enable_backward=False)
+def square_sums(grads: wp.array[float], squares: wp.array[float]):
+    """The sum of squares of each chunk, by a block of threads in a fixed order."""
+    i = wp.tid()
+    part = wp.tile_load(grads, shape=CHUNK, offset=i * CHUNK)
+    wp.tile_store(squares, wp.tile_sum(wp.tile_map(wp.mul, part, part)), offset=i)
+
+
+@wp.kernel(enable_backward=False)
+def measure(
+    squares: wp.array[float],
+    firsts: wp.array[int],
+    share: wp.array[float],
+    stats: wp.array[float],  # (1,) their sum
+    max_norm: float,
+    norms: wp.array[float],
+    divisors: wp.array[float],
+    bad: wp.array[float],
+):
+    """Norms of the groups, what to divide their gradients by, and whether a number is no number."""
+    total = float(stats[0])
+    for group in range(norms.shape[0]):
+        square = float(0.0)
+        for i in range(firsts[group], firsts[group + 1]):
+            square += squares[i]
+        norms[group] = share[0] * wp.sqrt(square)
+        total += norms[group]
+        # 1e-6 as in torch.nn.utils.clip_grad_norm_
+        divisors[group] = wp.max((norms[group] + 1e-6) / max_norm, 1.0) / share[0]
+    bad[0] = wp.where(wp.isfinite(total), 0.0, 1.0)
+
+
+@wp.kernel(enable_backward=False)
+def advance(
+    bad: wp.array[float],
+    rates: wp.array[float],
+    divisors: wp.array[float],
+    steps: wp.array[float],
+    factors: wp.array2d[float],
+):
+    """Count the step of a group; rows: divisor of gradients, size of a step, √(1 - β₂ᵗ)."""
+    group = wp.tid()
+    steps[group] += 1.0 - bad[0]
+    t = wp.float64(steps[group])  # in float32, 1 - 0.999 has four digits
+    first = wp.float64(1.0) - wp.pow(wp.float64(BETA_1), t)
+    factors[0, group] = divisors[group]
+    factors[1, group] = wp.float32(wp.float64(rates[group]) / first)
+    factors[2, group] = wp.float32(wp.sqrt(wp.float64(1.0) - wp.pow(wp.float64(BETA_2), t)))
+    divisors[group] = 1.0
+
+
+@wp.kernel(enable_backward=False)
+def adam(
+    bad: wp.array[float],
+    groups: wp.array[int],
+    factors: wp.array2d[float],
+    grads: wp.array[float],
+    means: wp.array[float],
+    squares: wp.array[float],
+    weights: wp.array[float],
+):
+    """Adam for one number; `groups` has the group of each chunk."""
+    i = wp.tid()
+    if bad[0] != 0.0:
+        return
+    group = groups[i // CHUNK]
+    grad = grads[i] / factors[0, group]
+    mean = BETA_1 * means[i] + GAIN_1 * grad
+    square = BETA_2 * squares[i] + GAIN_2 * grad * grad
+    grads[i] = grad
+    means[i] = mean
+    squares[i] = square
+    weights[i] -= factors[1, group] * mean / (wp.sqrt(square) / factors[2, group] + EPS)
+
+
 # Why: docs/decisions/0006-adam-in-one-vector.md
 class FlatAdam:
-    """Adam with one kernel for each group, instead of one for each parameter.
+    """Adam (arXiv:1412.6980) on groups of parameters, in few kernels for all of them.
+
+    On CUDA a clipped step is four kernels of Warp. On the CPU torch's own take the long vectors,
+    since they use vector instructions and all threads.
 
     Args:
         groups: name → parameters, which become views of the group's vector, in their order.
         rate: the learning rate of all groups, at first.
+        kernels: whether Warp takes the long vectors too. None: on CUDA.
 
     Attributes:
         weights: name → the group's vector.
+        grads: the gradients of all groups.
         gradients: parameter → where its gradient stands in `grads`, in the order of the groups.
         moments: of each group, the number of steps and the means of gradients and their squares.
         rates: name → () learning rate, which may be written at any time.
+        norms: (groups,) of the gradients, before they were clipped last.
+        share: (1,) what `clip` multiplies gradients by, which may be written at any time.
         bad: () where it is 1, a step changes nothing.
     """
 
-    def __init__(self, groups: dict[str, list[nn.Parameter]], rate: float):
-        device = next(p.device for params in groups.values() for p in params)
-        sizes = [length(params) for params in groups.values()]
-        flat, self.grads = (torch.zeros(sum(sizes), device=device) for _ in range(2))
-        self.weights, self.gradients = {}, {}
-        parts = zip(groups.items(), flat.split(sizes), self.grads.split(sizes), strict=True)
-        for (name, params), weights, grads in parts:
+    def __init__(
+        self, groups: dict[str, list[nn.Parameter]], rate: float, kernels: bool | None = None
+    ):
+        self.device = device = next(p.device for params in groups.values() for p in params)
+        chunks = [-(-length(params) // CHUNK) for params in groups.values()]
+        flat = torch.zeros(4, CHUNK * sum(chunks), device=device)
+        numbers = torch.zeros(4, len(groups), device=device)
+        rates, steps, self.norms, divisors = numbers
+        rates.fill_(rate)
+        divisors.fill_(1.0)
+        self.rates = dict(zip(groups, rates, strict=True))
+        self.weights, self.gradients, self.moments = {}, {}, {}
+        parts = zip(*(x.split([CHUNK * n for n in chunks]) for x in flat), strict=True)
+        for (name, params), step, part in zip(groups.items(), steps, parts, strict=True):
+            weights, grads, mean, square = (x[: length(params)] for x in part)
             flatten(params, weights)
             self.weights[name] = nn.Parameter(weights)
             self.weights[name].grad = grads
             self.gradients |= zip(params, places(params, grads), strict=True)
-        self.rates = {name: torch.full((), float(rate), device=device) for name in groups}
-        self.bad = torch.zeros((), device=device)
-        self.moments = {
-            name: {
-                "step": torch.zeros((), device=device),
-                "exp_avg": torch.zeros_like(w.data),
-                "exp_avg_sq": torch.zeros_like(w.data),
-            }
-            for name, w in self.weights.items()
-        }
+            self.moments[name] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+        self.grads, self.bad = flat[1], torch.zeros((), device=device)
+        self.share = torch.ones(1, device=device)
+        self._kernels = device.type == "cuda" if kernels is None else kernels
+        self._record(flat, chunks, rates, steps, divisors)
+
+    def _record(self, flat: Tensor, chunks: list[int], *numbers: Tensor) -> None:
+        """Prepare the launches, but that of `measure`, which depends on a number of `clip`."""
+        rates, steps, self._divisors = numbers
+        weights, grads, means, squares = flat
+        if not self._kernels:  # torch sums up a whole group at once
+            chunks = [1] * len(chunks)
+        ints = partial(torch.tensor, dtype=torch.int32, device=self.device)
+        self._firsts = ints([0, *accumulate(chunks)])
+        self._groups = ints([group for group, n in enumerate(chunks) for _ in range(n)])
+        self._squares = torch.zeros(sum(chunks), device=self.device)
+        self._factors = torch.zeros(3, len(chunks), device=self.device)
+        self._stats, self._max_norm = torch.zeros((), device=self.device), None
+        record, bad = partial(launch, device=self.device, record=True), self.bad.view(1)
+        inputs = [bad, rates, self._divisors]
+        self._advance = record(advance, len(self.rates), inputs, [steps, self._factors])
+        if self._kernels:
+            self._sum = record(square_sums, sum(chunks), [grads], [self._squares], block=BLOCK)
+            inputs = [bad, self._groups, self._factors]
+            self._adam = record(adam, len(grads), inputs, [grads, means, squares, weights])
 
     def target(self, name: str, copies: list[nn.Parameter]) -> Tensor:
         """Move copies of a group's parameters, in its order, into one vector, and return it.
@@ -81,43 +201,55 @@ class FlatAdam:
         views = list(self.gradients.values())[first:]
         torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
+    @torch.no_grad()
     def clip(self, max_norm: float, stats: Tensor) -> Tensor:
-        """Clip the gradient of each group to a norm of `max_norm`. Returns the norms before (n,).
+        """Let the next step clip the gradient of each group to a norm of `max_norm`.
 
-        `bad` becomes 1 if a norm or an entry of `stats` is not finite, else 0. In place.
+        They are multiplied by `share` before. Returns `norms`. `bad` becomes 1 if one of them or an
+        entry of `stats` is not finite, else 0. In place.
         """
-        norms = [nn.utils.clip_grad_norm_(w, max_norm) for w in self.weights.values()]
-        norms = torch.stack(norms)
-        bad = ~torch.isfinite(norms.sum() + stats.sum())
-        self.bad.copy_(bad)
-        self.grads.masked_fill_(bad, 0.0)  # also between the parameters, which nobody writes
-        return norms
+        stream = warp_stream(self.device)
+        torch.sum(stats, (), out=self._stats)
+        if self._kernels:
+            self._sum.launch(stream)
+        else:
+            for w, square in zip(self.weights.values(), self._squares, strict=True):
+                torch.dot(w.grad, w.grad, out=square)  # pyright: ignore[reportArgumentType]
+        if max_norm != self._max_norm:
+            inputs = [self._squares, self._firsts, self.share, self._stats.view(1), max_norm]
+            outputs = [self.norms, self._divisors, self.bad.view(1)]
+            self._measure = launch(measure, 1, inputs, outputs, device=self.device, record=True)
+            self._max_norm = max_norm
+        self._measure.launch(stream)
+        return self.norms
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of Adam (arXiv:1412.6980), or none where `bad` is 1. In place.
+        """One step of Adam, or none where `bad` is 1. In place.
 
-        The kernel is that of torch.optim.Adam with fused=True. That class loads torch's compiler,
-        which takes seconds at each start.
+        A step that is skipped does not count for the correction of Adam's bias. The CPU's kernel is
+        that of torch.optim.Adam with fused=True. That class loads torch's compiler, which takes
+        seconds at each start.
         """
-        for name, w in self.weights.items():
+        stream = warp_stream(self.device)
+        self._advance.launch(stream)
+        if self._kernels:
+            self._adam.launch(stream)
+            return
+        for (name, w), divisor in zip(self.weights.items(), self._factors[0], strict=True):
             step, mean, square = self.moments[name].values()
-            step += 1
-            assert w.grad is not None
-            # eps=1e-5, as in CleanRL's PPO
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
                 *([w.data], [w.grad], [mean], [square], [], [step]),
                 lr=self.rates[name],
-                beta1=0.9,
-                beta2=0.999,
+                beta1=BETA_1,
+                beta2=BETA_2,
                 weight_decay=0.0,
-                eps=1e-5,
+                eps=EPS,
                 amsgrad=False,
                 maximize=False,
+                grad_scale=divisor,
                 found_inf=self.bad,
             )
-            # a step that is skipped does not count for the correction of Adam's bias
-            step -= self.bad
 
     def tensors(self) -> dict[str, Tensor]:
         """Adam's live tensors, by name."""

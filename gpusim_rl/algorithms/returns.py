@@ -11,7 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.core.streams import launch
 
 
 def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
@@ -19,18 +19,8 @@ def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
 
     δ, k and the result are (T, B) and of one type.
     """
-    start_warp()
     out = torch.empty_like(delta) if out is None else out
-    arrays = [wp.from_torch(x) for x in (delta, k, out)]
-    stream, device = warp_stream(delta.device), wp.device_from_torch(delta.device)
-    wp.launch(
-        backward,
-        dim=delta.shape[1],
-        inputs=arrays[:2],
-        outputs=arrays[2:],
-        stream=stream,
-        device=device,
-    )
+    launch(backward, delta.shape[1], [delta, k], [out], device=delta.device)
     return out
 
 

@@ -21,7 +21,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.core.streams import launch, start_warp, warp_stream
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85
@@ -51,6 +51,23 @@ def philox(
     return c0, c1, c2, c3
 
 
+@wp.func
+def philox_words(counter: wp.vec4ui, key: wp.vec2ui):
+    """`philox` for one counter and key."""
+    c0, c1, c2, c3 = counter[0], counter[1], counter[2], counter[3]
+    k0, k1 = key[0], key[1]
+    for _ in range(10):
+        p0, p1 = wp.uint64(c0) * wp.uint64(0xD2511F53), wp.uint64(c2) * wp.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            wp.uint32(p1 >> wp.uint64(32)) ^ c1 ^ k0,
+            wp.uint32(p1),
+            wp.uint32(p0 >> wp.uint64(32)) ^ c3 ^ k1,
+            wp.uint32(p0),
+        )
+        k0, k1 = k0 + WEYL0, k1 + WEYL1
+    return wp.vec4ui(c0, c1, c2, c3)
+
+
 @wp.kernel(enable_backward=False)
 def philox_block(
     world: wp.array[wp.int64],
@@ -66,22 +83,33 @@ def philox_block(
     Writes the words, and their exact multiples of 2⁻²⁴ in [0, 1).
     """
     i, g = wp.tid()
-    c0, c1 = wp.uint32(world[i]), wp.uint32(column[g])
-    c2, c3 = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
-    k0, k1 = seed, wp.uint32(stream[g])
-    for _ in range(10):
-        p0, p1 = wp.uint64(c0) * wp.uint64(0xD2511F53), wp.uint64(c2) * wp.uint64(0xCD9E8D57)
-        c0, c1, c2, c3 = (
-            wp.uint32(p1 >> wp.uint64(32)) ^ c1 ^ k0,
-            wp.uint32(p1),
-            wp.uint32(p0 >> wp.uint64(32)) ^ c3 ^ k1,
-            wp.uint32(p0),
-        )
-        k0, k1 = k0 + WEYL0, k1 + WEYL1
-    words = wp.vec4ui(c0, c1, c2, c3)
+    low, high = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
+    words = philox_words(
+        wp.vec4ui(wp.uint32(world[i]), wp.uint32(column[g]), low, high),
+        wp.vec2ui(seed, wp.uint32(stream[g])),
+    )
     for j in range(4):
         words_out[i, 4 * g + j] = wp.int64(words[j])
         units_out[i, 4 * g + j] = wp.float32(words[j] >> wp.uint32(8)) * 5.9604644775390625e-08
+
+
+@wp.kernel(enable_backward=False)
+def philox_keys(
+    world: wp.array[wp.int64],
+    step: wp.array[wp.int64],
+    seed: wp.uint32,
+    stream: wp.uint32,
+    keys_out: wp.array3d[wp.int64],
+):
+    """The first 63 bits of `philox` for every row, world and item of keys (count, B, n)."""
+    row, i, item = wp.tid()
+    column = wp.uint32(row * keys_out.shape[2] + item)
+    low, high = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
+    words = philox_words(wp.vec4ui(column, wp.uint32(world[i]), low, high), wp.vec2ui(seed, stream))
+    # 63 bits, as a set sign bit of int64 would sort first
+    keys_out[row, i, item] = (wp.int64(words[0]) << wp.int64(31)) | wp.int64(
+        words[1] >> wp.uint32(1)
+    )
 
 
 def stream_id(name: str) -> int:
@@ -166,14 +194,10 @@ class Rng:
 
         Each is a stable sort of 63-bit keys.
         """
-        key = (
-            torch.full((), self.seed, device=self.device),
-            torch.full((), stream_id(name), device=self.device),
-        )
-        item = torch.arange(count * n, device=self.device).view(count, 1, n)
-        words = philox((item, self.worlds[:, None], step & LOW, (step >> 32) & LOW), key)
-        # 63 bits, as a set sign bit of int64 would sort first
-        return torch.argsort((words[0] << 31) | (words[1] >> 1), dim=2, stable=True)
+        keys = torch.empty(count, len(self.worlds), n, dtype=torch.int64, device=self.device)
+        inputs = [self.worlds, step.view(1), self.seed, stream_id(name)]
+        launch(philox_keys, tuple(keys.shape), inputs, [keys], device=self.device)
+        return torch.argsort(keys, dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
         """(B, width) of a stream at the current step: int64 words, and float32 in [0, 1).
@@ -197,16 +221,12 @@ class Rng:
         self._words = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._units = torch.zeros(shape, device=self.device)
         groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device).T.contiguous()
-        self._launch = wp.launch(
+        self._launch = launch(
             philox_block,
-            dim=(shape[0], len(self._groups)),
-            inputs=[
-                *map(wp.from_torch, (self.worlds, self.step)),
-                self.seed,
-                *map(wp.from_torch, groups),
-            ],
-            outputs=[*map(wp.from_torch, (self._words, self._units))],
-            device=wp.device_from_torch(self.device),
-            record_cmd=True,
+            (shape[0], len(self._groups)),
+            [self.worlds, self.step, self.seed, *groups],
+            [self._words, self._units],
+            device=self.device,
+            record=True,
         )
         self._group_numbers = groups  # the launch holds addresses alone

@@ -3,9 +3,11 @@
 import functools
 import os
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import warp as wp
+from torch import Tensor
 
 KEEP_ALL = 2**63  # [byte] more than a device has: Warp's pool gives nothing back to the driver
 
@@ -64,6 +66,33 @@ def warp_stream(device: torch.device) -> wp.Stream | None:
 
 
 _warp_stream = functools.cache(wp.stream_from_torch)
+
+
+def launch(
+    kernel: Any,
+    dim: int | tuple[int, ...],
+    inputs: list[Any],
+    outputs: list[Tensor],
+    *,
+    device: torch.device,
+    block: int = 0,
+    record: bool = False,
+) -> Any:
+    """Launch a kernel of Warp on tensors, on torch's current stream.
+
+    With `record` nothing runs yet: the result's `launch(warp_stream(device))` does, as often as it
+    is called. It holds addresses alone, so that somebody else must keep the tensors. With `block`,
+    that many threads share the tiles of each index.
+    """
+    start_warp()
+    options: dict[str, Any] = {
+        key: [wp.from_torch(x.detach()) if isinstance(x, Tensor) else x for x in xs]
+        for key, xs in (("inputs", inputs), ("outputs", outputs))
+    }
+    options |= {"device": wp.device_from_torch(device), "stream": warp_stream(device)}
+    if block:
+        return wp.launch_tiled(kernel, dim=[dim], block_dim=block, record_cmd=record, **options)
+    return wp.launch(kernel, dim=dim, record_cmd=record, **options)
 
 
 # Why: docs/decisions/0056-threads-are-a-key.md

@@ -215,8 +215,8 @@ class ActorCritic(nn.Module):
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """As `Policy` has it: an action for each of B worlds, and the next memory."""
-        head, memory = self.compute(self.prepare(views), memory)
-        return self.choose(head, rng), memory
+        mean, memory = self.compute(self.prepare(views), memory)
+        return self.choose(mean, rng), memory
 
     def prepare(self, views: Views) -> dict[str, Tensor]:
         """What the networks take of the views, world by world: normalized observations."""
@@ -225,17 +225,16 @@ class ActorCritic(nn.Module):
         return {"obs": self.actor.normalizer(views[0])} | critic
 
     def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
-        """The products of matrices: prepared views → the last layer (B, n), and the next memory."""
+        """The networks: prepared views → mean actions (B, nu), and the next memory."""
         if not memory:
-            net = self.actor.net
-            return self._run(net.parts if self.symmetry == "net" else net, inputs["obs"]), memory
+            return self.mean(inputs["obs"]), memory
         mean, actor = self._run(self.actor.net, inputs["obs"], memory["actor"])
         _, critic = self._run(self.critic.encoder.step, inputs["critic"], memory["critic"])
         return mean, dict(actor=actor, critic=critic)
 
-    def choose(self, head: Tensor, rng: Rng) -> dict[str, Tensor]:
-        """What is stored of an action, world by world, from the last layer (B, n)."""
-        acted = self.distribution(self.actor.net.whole(head) if self.symmetry == "net" else head)
+    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
+        """What is stored of an action, world by world, from mean actions (B, nu)."""
+        acted = self.distribution(mean)
         action = acted.sample(rng)
         # Why: docs/decisions/0016-what-is-stored-of-an-action.md
         columns = {name: getattr(acted, name).expand_as(action) for name in acted.columns}

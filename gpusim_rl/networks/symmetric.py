@@ -2,12 +2,14 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.symmetry import Flip
 from gpusim_rl.networks.encoders import LAYERS, check_hidden, linear
+from gpusim_rl.networks.symmetric_kernels import SymmetricForward, combined, runs_kernels
 
 
 class Pairs(nn.Module):
@@ -20,11 +22,17 @@ class Pairs(nn.Module):
     def __init__(self, entries: list[tuple[int, int, float, float]]):
         super().__init__()
         first, second, *scales = zip(*entries, strict=True)
+        self.is_identity = entries == [(i, i, 1.0, 0.0) for i in range(len(entries))]
         self.register_buffer("first", torch.tensor(first), persistent=False)
         self.register_buffer("second", torch.tensor(second), persistent=False)
         self.register_buffer("scales", torch.tensor(scales), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_identity:
+            return x
+        if runs_kernels(x):
+            rows = x.flatten(0, -2)
+            return combined(self, rows, rows[:, :0], len(self.first))[0].view(*x.shape[:-1], -1)
         a, b = self.scales
         return x.index_select(-1, self.first) * a + x.index_select(-1, self.second) * b
 
@@ -123,19 +131,29 @@ class SymmetricMLP(nn.Module):
                 n, m, bias = a[part], b[part], part == 0  # an odd part has no bias
                 if m:
                     layers.append(linear(n, m, scale, generator, bias) if n else Constant(m, bias))
-        self.activation, self.whole = LAYERS[activation](), EvenOddMerge(out)
+        self.activation, self.kind = LAYERS[activation](), list(LAYERS).index(activation)
+        self.split, self.whole = out, EvenOddMerge(out)
+
+    @property
+    def hidden(self) -> list[tuple[Any, Any]]:
+        """The layers (P, Q) of each hidden layer."""
+        return [(self.even[i], self.odd[i]) for i in range(self.depth)]
+
+    @property
+    def last(self) -> tuple[Any, Any]:
+        """The layers of the even and of the odd part of the result; None where it has none."""
+        layers = (*self.even[self.depth :], None), (*self.odd[self.depth :], None)
+        return layers[0][0], layers[1][0]
 
     def forward(self, x: Tensor) -> Tensor:
         """The parts of x (…, n) → f(x) (…, out)."""
-        return self.whole(self.parts(x))
-
-    def parts(self, x: Tensor) -> Tensor:
-        """The parts of x (…, n) → those of f(x) (…, out)."""
+        if runs_kernels(x) and self.depth and all(self.widths):
+            y = SymmetricForward.apply(self, x.flatten(0, -2), *self.parameters())
+            return y.view(*x.shape[:-1], -1)
         even, odd = x.split(self.widths, -1)
-        for p, q in zip(self.even[: self.depth], self.odd[: self.depth], strict=True):
+        for p, q in self.hidden:
             a, b = p(even), q(odd)
             u, v = self.activation(a + b), self.activation(a - b)
             even, odd = u + v, u - v
-        last = [self.even[self.depth :], self.odd[self.depth :]]
-        parts = [layer(x) for layers, x in zip(last, (even, odd), strict=True) for layer in layers]
-        return torch.cat(parts, -1)
+        parts = [layer(part) for layer, part in zip(self.last, (even, odd), strict=True) if layer]
+        return self.whole(parts[0] if len(parts) == 1 else torch.cat(parts, -1))

@@ -52,7 +52,7 @@ def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Ten
     where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
     batch = Record(COLUMNS, {rows.dtype: rows})
-    ours = FusedLoss(policy, batch, CFG, grad_log_std=grad)
+    ours = FusedLoss(policy, batch, CFG, grad_log_std=grad, share=grad.new_zeros(1))
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):
             value.fill_(torch.nan)

@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import mujoco_warp as mjw
 import warp as wp
 
-from gpusim_rl.algorithms import returns
+from gpusim_rl.algorithms import flat_adam, returns
 from gpusim_rl.algorithms.ppo import loss_kernels
 from gpusim_rl.core import rng
+from gpusim_rl.networks import symmetric_kernels
 
 context = wp._src.context
 ARCH = int(os.environ.get("ARCH", 90))
@@ -93,7 +94,7 @@ def run(task_name: str, *, deterministic: bool = False, conditional: bool = Fals
 def note_own_kernels() -> None:
     """Notes the kernels of the project."""
     wp.overload(returns.backward, {name: wp.array2d(dtype=float) for name in ("delta", "k", "out")})
-    for module in (returns, loss_kernels, rng):
+    for module in (flat_adam, loss_kernels, returns, rng, symmetric_kernels):
         module = context.get_module(module.__name__)
         NOTED[(module, module.options["block_dim"])] = {*module.kernels}
 

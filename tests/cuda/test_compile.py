@@ -6,18 +6,22 @@ import sys
 import pytest
 import warp as wp
 
-from gpusim_rl.algorithms import returns
+from gpusim_rl.algorithms import flat_adam, returns
 from gpusim_rl.algorithms.ppo import loss_kernels
 from gpusim_rl.core import rng
+from gpusim_rl.networks import symmetric_kernels
 from tests.command_lines import run_process
 
 ARCHS = [80, 90, 100]  # of the A100, of H100 and H200, of the B200
 SCAN = {name: wp.array2d(dtype=float) for name in ("delta", "k", "out")}  # of float32
 
 
-@pytest.mark.parametrize("module", [loss_kernels, returns, rng], ids=lambda module: module.__name__)
+OWN = [flat_adam, loss_kernels, returns, rng, symmetric_kernels]
+
+
+@pytest.mark.parametrize("module", OWN, ids=lambda module: module.__name__)
 def test_own_kernels_compile(module, tmp_path):
-    """Those of the loss, of returns and of random numbers."""
+    """Those of the optimizer, the loss, returns, random numbers and symmetric networks."""
     if module is returns:
         wp.overload(returns.backward, SCAN)
     wp.compile_aot_module(module.__name__, arch=ARCHS, module_dir=tmp_path, use_ptx=False)

@@ -1,7 +1,7 @@
-"""The loss of PPO, its statistics and its gradient in three Warp kernels, for a Gaussian.
+"""The kernels of a minibatch of PPO: its loss, and what a step means for rate and statistics.
 
-`loss.loss` is the same in torch operations under autograd. It takes 140 operators more for each
-minibatch.
+Loss, statistics and gradient are three Warp kernels for a Gaussian. `loss.loss` is the same in
+torch operations under autograd. It takes 140 operators more for each minibatch.
 """
 
 # ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
@@ -27,7 +27,7 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
 from gpusim_rl.core.record import Record
-from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.core.streams import launch, warp_stream
 from gpusim_rl.networks.policy import ActorCritic
 
 # The columns of `terms`: what each sample adds. From SUMS on, its part of the gradient of std.
@@ -150,14 +150,23 @@ def conclude(
     scale: wp.array2d[float],
     offset: wp.array[float],
     ent_coef: wp.array[float],
+    images: wp.array[wp.int64],
     grad_log_std: wp.array[float],
     stats: wp.array[float],
     share: wp.array[float],
 ):
-    """The gradient of log_std from the sums of this process; statistics and 1 / count from all."""
+    """The gradient of log_std from the sums of this process; statistics and 1 / count from all.
+
+    It becomes the mean of itself and of its mirror image, whose columns are `images`.
+    """
     for j in range(log_std.shape[0]):
         by_std = ours[SUMS + j] - ent_coef[0] * ours[SUM_VALID] * scale[0, j]
         grad_log_std[j] = by_std * (scale[1, j] - min_std)
+    for j in range(log_std.shape[0]):
+        image = int(images[j])
+        if j < image:  # both at once, to be equal to the bit
+            grad_log_std[j] = 0.5 * (grad_log_std[j] + grad_log_std[image])
+            grad_log_std[image] = grad_log_std[j]
     share[0] = 1.0 / wp.max(all_[SUM_VALID], 1.0)
     entropy = offset[0] + 0.5 * float(log_std.shape[0])
     stats[POLICY_LOSS] = all_[SUM_POLICY] * share[0]
@@ -167,22 +176,58 @@ def conclude(
     stats[CLIPPED] = all_[SUM_CLIPPED] * share[0]
 
 
+# Why: docs/decisions/0011-ppo-for-robots.md
+@wp.kernel(enable_backward=False)
+def adapt(
+    stats: wp.array[float],
+    norms: wp.array[float],
+    bad: wp.array[float],
+    target_kl: wp.array[float],
+    lr_min: float,
+    lr_max: float,
+    lr_factor: float,
+    count: float,
+    rate: wp.array[float],
+    sums: wp.array[float],
+    skips: wp.array[float],
+):
+    """Adapt the actor's rate to the KL; add means over `count` minibatches, or count a skipped one.
+
+    The rate shrinks where the KL is large, and grows where it is small.
+    """
+    factor = float(1.0)
+    if bad[0] == 0.0:
+        if stats[APPROX_KL] > 2.0 * target_kl[0]:
+            factor = 1.0 / lr_factor
+        elif stats[APPROX_KL] < 0.5 * target_kl[0]:
+            factor = lr_factor
+        for i in range(stats.shape[0]):
+            sums[i] += stats[i] / count
+        for i in range(norms.shape[0]):
+            sums[stats.shape[0] + i] += norms[i] / count
+    rate[0] = wp.clamp(rate[0] * factor, lr_min, lr_max)
+    for i in range(skips.shape[0]):
+        skips[i] += bad[0]
+
+
 # Why: docs/decisions/0012-loss-in-kernels.md
 class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 
     Args:
-        policy: whose log_std and min_std the loss reads.
+        policy: whose log_std and min_std the loss reads. With symmetry=net the gradient of log_std
+            is made equal left and right.
         batch: the minibatch (n, …), written by the caller before each call.
         cfg: its clip_coef, clip_value and ent_coef. Tensors () may be written at any time.
         grad_log_std: (nu,) where the gradient of log_std goes.
+        share: (1,) where 1 / the number of valid samples of all processes goes. The gradients are
+            to be multiplied by it.
         copies: of each sample; the first n / copies samples are those that were acted.
         group: the processes that share the worlds.
 
     Attributes:
         mean, value: (n, nu) and (n, 1), the outputs of the networks, written by the caller.
         grad_mean, grad_value: the gradients of the sum of losses by them, after a call.
-        share: (1,) is 1 / the number of valid samples of all processes. Multiply gradients by it.
         stats: (5,) the statistics of `loss.loss`.
     """
 
@@ -193,31 +238,35 @@ class FusedLoss:
         cfg: Settings,
         *,
         grad_log_std: Tensor,
+        share: Tensor,
         copies: int = 1,
         group: ProcessGroup = SINGLE,
     ):
-        start_warp()
         (n, nu), device = batch.action.shape, batch.action.device
         log_std, min_std = policy.log_std.detach(), float(policy.min_std)
         self.device, self.group = device, group
         new = partial(torch.zeros, device=device)
         self.mean, self.value = new(n, nu), new(n, 1)
         self.grad_mean, self.grad_value = new(n, nu), new(n, 1)
-        self.stats, self.share = new(5), new(1)
+        self.stats, self.share = new(5), share
         self.terms, self.scale, self.offset = new(n, SUMS + nu), new(2, nu), new(1)
         scale, offset = self.scale, self.offset
-        self.ours, self.all = new(SUMS + nu), new(SUMS + nu)
-        as_array = partial(torch.as_tensor, dtype=torch.float32, device=device)
+        self.ours = self.all = new(SUMS + nu)
+        if group.size > 1:
+            self.all = new(SUMS + nu)
         numbers = (cfg.clip_coef, cfg.clip_value, cfg.ent_coef)
-        clip_coef, clip_value, ent_coef = (as_array(x).view(1) for x in numbers)
-        self._prepare = self._record(prepare, 1, [log_std, min_std], [scale, offset])
+        clip_coef, clip_value, ent_coef = (as_array(x, device) for x in numbers)
+        record = partial(launch, device=device, record=True)
+        self._prepare = record(prepare, 1, [log_std, min_std], [scale, offset])
         inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
         outputs = [self.terms, self.grad_mean, self.grad_value]
-        self._sample = self._record(sample, n, [*inputs, n // copies], outputs)
-        inputs = [self.ours, self.all, log_std, min_std, scale, offset, ent_coef]
-        self._conclude = self._record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
+        self._sample = record(sample, n, [*inputs, n // copies], outputs)
+        mirror = policy.action_mirror if policy.symmetry == "net" else None
+        images = mirror.order if mirror else torch.arange(nu, device=device)
+        inputs = [self.ours, self.all, log_std, min_std, scale, offset, ent_coef, images]
+        self._conclude = record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
         # A launch holds addresses alone: these references keep the tensors alive.
-        self._tensors = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef
+        self._tensors = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef, images
 
     def __call__(self) -> None:
         """From `mean`, `value` and the minibatch to gradients and statistics. In place."""
@@ -225,18 +274,15 @@ class FusedLoss:
         self._prepare.launch(stream)
         self._sample.launch(stream)
         torch.sum(self.terms, 0, out=self.ours)
-        self.all.copy_(self.ours)
-        self.group.all_reduce(self.all)
+        if self.all is not self.ours:
+            self.all.copy_(self.ours)
+            self.group.all_reduce(self.all)
         self._conclude.launch(stream)
 
-    def _record(self, kernel: Any, dim: int, inputs: list[Any], outputs: list[Tensor]) -> Any:
-        """A launch to repeat on the same addresses."""
-        arrays = {
-            key: [wp.from_torch(x) if isinstance(x, Tensor) else x for x in xs]
-            for key, xs in (("inputs", inputs), ("outputs", outputs))
-        }
-        device = wp.device_from_torch(self.device)
-        return wp.launch(kernel, dim=dim, **arrays, device=device, record_cmd=True)
+
+def as_array(number: Tensor | float, device: torch.device) -> Tensor:
+    """(1,) a number, or a view of a tensor () that may be written at any time."""
+    return torch.as_tensor(number, dtype=torch.float32, device=device).view(1)
 
 
 def samples(batch: Record) -> Any:

@@ -1,21 +1,22 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.algorithms.ppo.loss import APPROX_KL, STATS, loss
-from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss
+from gpusim_rl.algorithms.ppo.loss import STATS, loss
+from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, as_array
 from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
-from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.streams import launch, torch_threads, warp_stream
 from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.distributions import Gaussian
 from gpusim_rl.networks.policy import ActorCritic, Memory
@@ -67,6 +68,8 @@ class PPO:
         self.minibatches = Minibatches(shape, policy, cfg, first)
         self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
+        self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
+        self._adapt = self._record_adapt()
         self._pack_samples = spec.capture(self.pack_samples)
         self._minibatch = spec.capture(self.minibatch)
         self._update_normalizers = spec.capture(self.update_normalizers)
@@ -78,8 +81,20 @@ class PPO:
 
     def _make_fused_loss(self) -> FusedLoss:
         """The kernels of the current minibatch's loss."""
-        batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
-        return FusedLoss(self.policy, batch, self.cfg, grad_log_std=grad, **self.loss_args)
+        batch, optimizer = self.minibatches.batch, self.optimizer
+        places = {"grad_log_std": optimizer.gradients[self.policy.log_std]}
+        places["share"] = optimizer.share
+        return FusedLoss(self.policy, batch, self.cfg, **places, **self.loss_args)
+
+    def _record_adapt(self) -> Any:
+        """The launch that follows each minibatch's gradients."""
+        cfg, optimizer, device = self.cfg, self.optimizer, self.spec.device
+        self._target_kl = as_array(cfg.target_kl, device)
+        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), self._target_kl]
+        inputs += [cfg.lr_min, cfg.lr_max, cfg.lr_factor, float(self.minibatches.count)]
+        rate = optimizer.rates["actor"].view(1)
+        outputs = [rate, self.stats, self.skips[:BAD]]
+        return launch(adapt, 1, inputs, outputs, device=device, record=True)
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
@@ -110,30 +125,25 @@ class PPO:
 
         If the loss or a gradient is not finite, the minibatch is skipped and counted.
         """
-        optimizer = self.optimizer
         self.minibatches.take()
-        stats = self.gradients()
-        norms = optimizer.clip(self.cfg.max_grad_norm, stats)
-        skip = optimizer.bad.bool()
-        self.adapt_learning_rate(stats[APPROX_KL], skip)
-        optimizer.step()
-        mean = torch.cat([stats, norms]) / self.minibatches.count
-        self.stats += torch.where(skip, 0.0, mean)
-        self.skips[:BAD] += optimizer.bad
+        self.gradients()
+        self.optimizer.clip(self.cfg.max_grad_norm, self.losses)
+        self._adapt.launch(warp_stream(self.spec.device))
+        self.optimizer.step()
 
-    def gradients(self) -> Tensor:
-        """Write the gradients of the minibatch's loss. Returns its statistics (5,). In place."""
+    def gradients(self) -> None:
+        """Write `losses` (5,) of the minibatch, and its gradients / `optimizer.share`. In place."""
         policy, optimizer, taken = self.policy, self.optimizer, self.minibatches
         if self.fused:
-            stats = self._fused_gradients(self.fused, taken.batch, taken.memory)
+            self._fused_gradients(self.fused, taken.batch, taken.memory)
         else:
-            objective, stats = loss(policy, taken.batch, self.cfg, taken.memory, **self.loss_args)
+            objective, losses = loss(policy, taken.batch, self.cfg, taken.memory, **self.loss_args)
+            self.losses.copy_(losses)
             optimizer.write(torch.autograd.grad(objective, list(optimizer.gradients)))
-            self.group.all_reduce(optimizer.grads)
-        policy.symmetrize(optimizer.gradients)
-        return stats
+            policy.symmetrize(optimizer.gradients)
+        self.group.all_reduce(optimizer.grads)
 
-    def _fused_gradients(self, fused: FusedLoss, batch: Record, memory: Memory) -> Tensor:
+    def _fused_gradients(self, fused: FusedLoss, batch: Record, memory: Memory) -> None:
         """Gradients by the networks' outputs from the kernels, by the weights from autograd."""
         mean, value = self.policy.outputs(batch, memory)
         with torch.no_grad():
@@ -144,17 +154,6 @@ class PPO:
         _, *params = self.optimizer.gradients
         slopes = fused.grad_mean, fused.grad_value
         self.optimizer.write(torch.autograd.grad((mean, value), params, slopes), first=1)
-        self.group.all_reduce(self.optimizer.grads).mul_(fused.share)
-        return fused.stats
-
-    # Why: docs/decisions/0011-ppo-for-robots.md
-    def adapt_learning_rate(self, kl: Tensor, skip: Tensor) -> None:
-        """Shrink the actor's learning rate where the KL () is large, grow it where it is small."""
-        cfg = self.cfg
-        grow = torch.where(kl < cfg.target_kl / 2, cfg.lr_factor, 1.0)
-        factor = torch.where(kl > 2 * cfg.target_kl, 1 / cfg.lr_factor, grow)
-        rate = self.optimizer.rates["actor"]
-        rate.mul_(torch.where(skip, 1.0, factor)).clamp_(cfg.lr_min, cfg.lr_max)
 
     def update_normalizers(self, rollout: Record) -> None:
         """Add the rollout to the normalizers. In place.

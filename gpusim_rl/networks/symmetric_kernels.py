@@ -1,0 +1,204 @@
+"""Symmetric networks on CUDA: two Warp kernels for a hidden layer and two for columns in pairs.
+
+`SymmetricMLP.forward` is the same in torch operations, of which autograd makes four times as many
+launches. On the CPU torch is faster, since its operations take vector instructions and all threads.
+"""
+
+# ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
+# The kernels are Warp's dialect of Python:
+# pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+
+from typing import Any
+
+import torch
+import warp as wp
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gpusim_rl.core.streams import launch
+from gpusim_rl.networks.encoders import LAYERS
+
+# A fused product and sum would round one of two mirrored terms, and not the other.
+wp.set_module_options({"fuse_fp": False})
+RELU, ELU, TANH, SILU, HARDSWISH = range(len(LAYERS))  # in the order of LAYERS
+
+
+@wp.func
+def activate(kind: int, x: float):
+    """φ(x)."""
+    y = wp.where(x <= 0.0, 0.0, x)
+    if kind == ELU and x <= 0.0:
+        y = wp.exp(x) - 1.0
+    elif kind == TANH:
+        y = wp.tanh(x)
+    elif kind == SILU:
+        y = x / (1.0 + wp.exp(-x))
+    elif kind == HARDSWISH:
+        y = x * wp.clamp(x + 3.0, 0.0, 6.0) / 6.0
+    return y
+
+
+@wp.func
+def slope(kind: int, x: float):
+    """φ'(x)."""
+    y = wp.where(x <= 0.0, 0.0, 1.0)
+    if kind == ELU and x <= 0.0:
+        y = wp.exp(x)
+    elif kind == TANH:
+        tanh = wp.tanh(x)
+        y = 1.0 - tanh * tanh
+    elif kind == SILU:
+        gate = 1.0 / (1.0 + wp.exp(-x))
+        y = gate * (1.0 + x * (1.0 - gate))
+    elif kind == HARDSWISH:
+        y = wp.where(x <= -3.0, 0.0, wp.where(x < 3.0, x / 3.0 + 0.5, 1.0))
+    return y
+
+
+@wp.kernel(enable_backward=False)
+def pair(
+    kind: int,
+    a: wp.array2d[float],
+    b: wp.array2d[float],
+    bias: wp.array[float],
+    out: wp.array3d[float],
+):
+    """Even part u + v and odd part u - v of units u = φ(a + bias + b), v = φ(a + bias - b)."""
+    i, j = wp.tid()
+    x = a[i, j] + bias[j]
+    u, v = activate(kind, x + b[i, j]), activate(kind, x - b[i, j])
+    out[0, i, j] = u + v
+    out[1, i, j] = u - v
+
+
+@wp.kernel(enable_backward=False)
+def pair_gradient(
+    kind: int,
+    a: wp.array2d[float],
+    b: wp.array2d[float],
+    bias: wp.array[float],
+    grad: wp.array3d[float],
+    out: wp.array3d[float],
+):
+    """The gradients by a and by b, of those by the even and the odd part."""
+    i, j = wp.tid()
+    x = a[i, j] + bias[j]
+    u = (grad[0, i, j] + grad[1, i, j]) * slope(kind, x + b[i, j])
+    v = (grad[0, i, j] - grad[1, i, j]) * slope(kind, x - b[i, j])
+    out[0, i, j] = u + v
+    out[1, i, j] = u - v
+
+
+@wp.func
+def column(even: wp.array2d[float], odd: wp.array2d[float], i: int, j: int):
+    """Column j of row i of two arrays side by side."""
+    y = float(0.0)
+    if j < even.shape[1]:
+        y = even[i, j]
+    else:
+        y = odd[i, j - even.shape[1]]
+    return y
+
+
+@wp.kernel(enable_backward=False)
+def combine(
+    even: wp.array2d[float],
+    odd: wp.array2d[float],
+    first: wp.array[wp.int64],
+    second: wp.array[wp.int64],
+    scales: wp.array2d[float],
+    even_out: wp.array2d[float],
+    odd_out: wp.array2d[float],
+):
+    """`Pairs` from two arrays side by side to two others."""
+    i, k = wp.tid()
+    y = column(even, odd, i, int(first[k])) * scales[0, k]
+    y += column(even, odd, i, int(second[k])) * scales[1, k]
+    if k < even_out.shape[1]:
+        even_out[i, k] = y
+    else:
+        odd_out[i, k - even_out.shape[1]] = y
+
+
+def runs_kernels(x: Tensor) -> bool:
+    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed."""
+    mixed = torch.is_autocast_enabled(x.device.type)
+    return x.is_cuda and x.dtype == torch.float32 and not mixed and not x.requires_grad
+
+
+def combined(pairs: Any, even: Tensor, odd: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """`pairs` (n, ·) of two tensors side by side, as its first `width` columns and the others."""
+    n, m = len(even), len(pairs.first)
+    out = even.new_empty(n, width), even.new_empty(n, m - width)
+    tables = [pairs.first, pairs.second, pairs.scales]
+    launch(combine, (n, m), [even, odd, *tables], [*out], device=even.device)
+    return out
+
+
+def stacked(p: Tensor, q: Tensor) -> Tensor:
+    """(2, m, n) two weights (m, n): a view if the second one lies behind the first, else a copy."""
+    distance = (q.data_ptr() - p.data_ptr()) // p.element_size()
+    if distance > 0 and p.untyped_storage().data_ptr() == q.untyped_storage().data_ptr():
+        return p.detach().as_strided((2, *p.shape), (distance, *p.stride()))
+    return torch.stack([p, q])
+
+
+class SymmetricForward(torch.autograd.Function):
+    """f(x) of a `SymmetricMLP` for the parts of x (n, …), and its gradient by the parameters.
+
+    Hidden layers after the first multiply both parts in one batched product. Gradients go to `net`
+    in the order of its parameters.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, net: Any, x: Tensor, *_: Tensor) -> Tensor:
+        ctx.net, ctx.layers = net, []
+        parts: Any = x.split(net.widths, 1)
+        for i, (p, q) in enumerate(net.hidden):
+            if i:
+                a, b = torch.bmm(parts, stacked(p.weight, q.weight).mT)
+            else:
+                a, b = (part @ layer.weight.t() for part, layer in zip(parts, (p, q), strict=True))
+            ctx.layers.append((parts, a, b))
+            parts = x.new_empty(2, *a.shape)
+            launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts], device=x.device)
+        ctx.parts = parts
+        layers = zip(net.last, parts, strict=True)
+        even, odd = (layer(part) if layer else part[:, :0] for layer, part in layers)
+        if all(net.last):
+            return combined(net.whole, even, odd, len(net.whole.first))[0]
+        return even if net.last[0] else odd
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        net, slopes, grads = ctx.net, torch.empty_like(ctx.parts), {}
+        halves = grad, grad
+        if all(net.last):
+            halves = combined(net.split, grad, grad[:, :0], net.split.widths[0])
+        for layer, half, part, out in zip(net.last, halves, ctx.parts, slopes, strict=True):
+            if layer:
+                grads |= linear_gradients(layer, half, part)
+                torch.mm(half, layer.weight, out=out)
+            else:
+                out.zero_()
+        for i, (p, q) in reversed([*enumerate(net.hidden)]):
+            parts, a, b = ctx.layers[i]
+            inputs = [net.kind, a, b, p.bias, slopes]
+            by_product = a.new_empty(2, *a.shape)
+            launch(pair_gradient, tuple(a.shape), inputs, [by_product], device=a.device)
+            if i:
+                grads[p.weight], grads[q.weight] = torch.bmm(by_product.mT, parts)
+                grads[p.bias] = by_product[0].sum(0)
+                slopes = torch.bmm(by_product, stacked(p.weight, q.weight))
+            else:
+                for layer, half, part in zip((p, q), by_product, parts, strict=True):
+                    grads |= linear_gradients(layer, half, part)
+        return None, None, *(grads[parameter] for parameter in net.parameters())
+
+
+def linear_gradients(layer: nn.Linear, grad: Tensor, x: Tensor) -> dict[Tensor, Tensor]:
+    """The gradients by weight and bias of a layer of x (n, …), from those by its result."""
+    grads: dict[Tensor, Tensor] = {layer.weight: grad.t() @ x}
+    return grads if layer.bias is None else grads | {layer.bias: grad.sum(0)}
