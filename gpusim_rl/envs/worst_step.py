@@ -3,16 +3,40 @@
 from typing import NamedTuple
 
 import torch
+import warp as wp
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.states import Rows
+from gpusim_rl.core.streams import launch
 from gpusim_rl.sim.actuated import ActuatedSim
 from gpusim_rl.sim.base import Sim
 
+# The kernel is Warp's dialect of Python:
+# pyright: reportArgumentType=false, reportIndexIssue=false, reportGeneralTypeIssues=false
+
 ROWS = {"force": "sim/force"}  # name here → name among the rows of the worlds
 REASONS = ("physics", "capacity", "view or action", "reward")  # what made a step a fault
+
+
+@wp.kernel(enable_backward=False)
+def keep(
+    worst: wp.array[wp.int64],
+    score: wp.array[float],
+    worlds: wp.array[wp.int64],
+    step: wp.array[wp.int64],
+    numbers: wp.array2d[wp.float64],
+    row: wp.array[wp.float64],
+):
+    """Overwrite the row by that of world worst[0], if its score is larger."""
+    i = int(worst[0])
+    if wp.float64(score[i]) > row[0]:
+        row[0] = wp.float64(score[i])
+        row[1] = wp.float64(worlds[i])
+        row[2] = wp.float64(step[0])
+        for j in range(numbers.shape[1]):
+            row[3 + j] = numbers[i, j]
 
 
 class Failure(NamedTuple):
@@ -107,16 +131,12 @@ class WorstStep:
         """
         if self.is_best(score):
             return
-        world = score.argmax(0, keepdim=True)
-        who = self.worlds.index_select(0, world)
-        # Concatenation turns whole numbers and float32 into the row's float64.
-        head = [score.index_select(0, world).double(), who, step[None]]
-        row = torch.cat([*head, numbers.index_select(0, world)[0]])
-        self.row.copy_(torch.where(row[0] > self.row[0], row, self.row))
+        inputs = [score.argmax(0, keepdim=True), score, self.worlds, step.view(1), numbers]
+        launch(keep, 1, inputs, [self.row], device=self.row.device)
 
     def is_best(self, score: Tensor) -> bool:
         """Whether no score (B,) is worse than what is kept, as far as the host knows."""
-        return is_empty_on_host(score > self.row[0])
+        return score.device.type == "cpu" and is_empty_on_host(score > self.row[0])
 
     def clear(self) -> None:
         """Forget the worst step. In place."""

@@ -15,6 +15,7 @@ import torch
 import warp as wp
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gpusim_rl.core.streams import launch
 from gpusim_rl.networks.encoders import LAYERS
@@ -122,9 +123,14 @@ def combine(
 
 
 def runs_kernels(x: Tensor) -> bool:
-    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed."""
+    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed.
+
+    They do not where operators are followed, since no operator shows what a kernel does.
+    """
+    if not x.is_cuda or _get_current_dispatch_mode():
+        return False
     mixed = torch.is_autocast_enabled(x.device.type)
-    return x.is_cuda and x.dtype == torch.float32 and not mixed and not x.requires_grad
+    return x.dtype == torch.float32 and not mixed and not x.requires_grad
 
 
 def combined(pairs: Any, even: Tensor, odd: Tensor, width: int) -> tuple[Tensor, Tensor]:

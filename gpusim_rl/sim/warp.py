@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.maths import to_matrix
-from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors
 from gpusim_rl.sim.base import LIMIT
 from gpusim_rl.sim.warp_model import (
@@ -23,12 +23,47 @@ from gpusim_rl.sim.warp_model import (
     with_derived,
 )
 
+# The kernel is Warp's dialect of Python:
+# pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+
 OverflowType = mjw.OverflowType
-POOL = OverflowType.BROADPHASE | OverflowType.NARROWPHASE | OverflowType.CCD  # of naconmax
-ROWS = OverflowType.NEFC | OverflowType.NJMAX_NNZ  # of njmax
+POOL = wp.constant(int(OverflowType.BROADPHASE | OverflowType.NARROWPHASE | OverflowType.CCD))
+ROWS = wp.constant(int(OverflowType.NEFC | OverflowType.NJMAX_NNZ))
 # A solver that stops at its iteration limit is normal at training settings. Every other bit says
 # that physics was left out.
-CAPACITY = int(OverflowType.ALL & ~(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS))
+NORMAL = OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS
+CAPACITY = wp.constant(int(OverflowType.ALL & ~NORMAL))
+LARGEST = wp.constant(LIMIT)
+
+
+@wp.kernel(enable_backward=False)
+def judge(
+    qpos: wp.array2d[float],
+    qvel: wp.array2d[float],
+    bits: wp.array[int],
+    overflow: wp.array[bool],
+    fault: wp.array[bool],
+    exceeded: wp.array[bool],
+):
+    """Whether a world exceeded a capacity, or its state is not finite or beyond LIMIT.
+
+    The engine's kernels only ever set bits, so they are cleared.
+    """
+    i = wp.tid()
+    over = (bits[i] & CAPACITY) != 0
+    if (bits[i] & POOL) != 0:
+        exceeded[0] = True
+    if (bits[i] & ROWS) != 0:
+        exceeded[1] = True
+    valid = True
+    for j in range(qpos.shape[1]):
+        valid = valid and wp.abs(qpos[i, j]) <= LARGEST
+    for j in range(qvel.shape[1]):
+        valid = valid and wp.abs(qvel[i, j]) <= LARGEST
+    bits[i] = 0
+    overflow[i] = over
+    fault[i] = over or not valid
 
 
 class Warp:
@@ -108,26 +143,20 @@ class Warp:
         self.force = self._state["qfrc_applied"]
         self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
         self._fault = torch.zeros_like(self.overflow)
-        # Whether any step before the last one exceeded the pool, and the rows.
+        # whether any step so far exceeded the pool, and the rows
         self._exceeded = torch.zeros(2, dtype=torch.bool, device=self._torch_device)
-        self._largest = torch.zeros(2, num_envs, device=self._torch_device).unbind(0)
+        out = [self.overflow, self._fault, self._exceeded]
+        inputs = [self.qpos, self.qvel, self._bits]
+        self._judge = launch(
+            judge, num_envs, inputs, out, device=self._torch_device, record=True
+        )
 
     def step(self, n: int) -> None:
-        # Of the step before, because after the solver nothing may be allocated.
-        self._exceeded |= self._exceeded_last()
-        self._bits.zero_()  # the kernels only ever set bits
         self._advance(n)
         data_sensors.write(self._fields, self._data.__getitem__, self.sensordata)
         # Nothing is allocated from here on: a conditional node in the solver takes torch's capture
         # from its memory pool.
-        self._bits &= CAPACITY
-        torch.ne(self._bits, 0, out=self.overflow)
-        # A maximum is not finite if a term is not. So one pass over the state finds both faults.
-        torch.linalg.vector_norm(self.qpos, torch.inf, dim=1, out=self._largest[0])
-        torch.linalg.vector_norm(self.qvel, torch.inf, dim=1, out=self._largest[1])
-        torch.maximum(*self._largest, out=self._largest[0])
-        torch.le(self._largest[0], LIMIT, out=self._fault).logical_not_()
-        self._fault |= self.overflow
+        self._judge.launch(warp_stream(self._torch_device))
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         rows = mask[:, None]
@@ -159,13 +188,9 @@ class Warp:
         frames.copy_(to_matrix(quat).view_as(frames))
 
     def exceeded(self) -> dict[str, int]:
-        pool, rows = (self._exceeded | self._exceeded_last()).tolist()
+        pool, rows = self._exceeded.tolist()
         sizes = {"naconmax": 2 * self.d.naconmax} if pool else {}
         return sizes | ({"njmax": 2 * self.d.njmax} if rows else {})
-
-    def _exceeded_last(self) -> Tensor:
-        """(2,) bool: whether the last step exceeded the pool, and the rows."""
-        return torch.stack([(self._bits & int(POOL)).any(), (self._bits & int(ROWS)).any()])
 
     def model(self, field: str) -> Tensor:
         return self._model[field]
