@@ -15,8 +15,8 @@ import torch
 import warp as wp
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from gpusim_rl.core.fuse.trace import Tracer
 from gpusim_rl.core.streams import launch
 from gpusim_rl.networks.encoders import LAYERS
 
@@ -127,7 +127,7 @@ def runs_kernels(x: Tensor) -> bool:
 
     They do not where operators are followed, since no operator shows what a kernel does.
     """
-    if not x.is_cuda or _get_current_dispatch_mode():
+    if not x.is_cuda or Tracer.running:
         return False
     mixed = torch.is_autocast_enabled(x.device.type)
     return x.dtype == torch.float32 and not mixed and not x.requires_grad

@@ -56,7 +56,7 @@ def judge(
         exceeded[0] = True
     if (bits[i] & ROWS) != 0:
         exceeded[1] = True
-    valid = True
+    valid = bool(True)  # a variable
     for j in range(qpos.shape[1]):
         valid = valid and wp.abs(qpos[i, j]) <= LARGEST
     for j in range(qvel.shape[1]):

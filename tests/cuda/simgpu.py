@@ -165,7 +165,7 @@ def to_torch(array, requires_grad=None):
 
 
 WARP = {torch.float32: wp.float32, torch.float64: wp.float64, torch.bool: wp.bool}
-WARP |= {torch.int64: wp.int64, torch.int32: wp.int32}
+WARP |= {torch.int64: wp.int64, torch.int32: wp.int32, torch.uint8: wp.uint8}
 
 
 def from_torch(tensor, dtype=None, **options):

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -74,7 +74,10 @@ class Tracer(TorchDispatchMode):
         lines: (name, expression) of each scalar, in the order of computation.
         constants: argument → tensor that the function reads beside its rows. It stays live.
         count: operators so far.
+        running: whether any tracer runs now. Kernels of Warp are no operators: use none then.
     """
+
+    running: ClassVar[bool] = False
 
     def __init__(self, operators: dict[str, Callable[..., Any]], device: torch.device):
         super().__init__()
@@ -89,6 +92,14 @@ class Tracer(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch imports its compiler, which takes two seconds
+
+    def __enter__(self) -> Self:
+        Tracer.running = True
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        Tracer.running = False
+        super().__exit__(*error)
 
     # -- names -------------------------------------------------------------------------------------
 
