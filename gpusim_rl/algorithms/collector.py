@@ -83,6 +83,7 @@ class Collector:
             show = fuse == "show"
             self.fused = FusedStep(env, policy, record, self._t, show=show)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
+        self._prepare = on(self.fused.prepare) if self.fused else None
         parts = {"act": self.act, "physics": env.step_physics, "settle": self.finish_step}
         self.parts = {name: on(part) for name, part in parts.items()}
 
@@ -90,9 +91,8 @@ class Collector:
         """So many control steps with the stochastic policy. In place."""
         # from here a learner unrolls the memory through the rollout
         write(self.record.memory, self.memory)
-        if self.fused:
-            with torch.no_grad():
-                self.fused.prepare()
+        if self._prepare:
+            self._prepare()
         # Tiny tensors gain nothing from threads, and the physics needs the cores.
         with torch_threads(1):
             for _ in range(steps):

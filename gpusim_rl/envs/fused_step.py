@@ -52,6 +52,7 @@ class FusedStep:
         """What `FusedPolicy.prepare` made of the views."""
         return {key[7:]: x for key, x in self.own.items() if key.startswith("policy/")}
 
+    @torch.no_grad()
     def prepare(self) -> None:
         """Prepare the views anew, since the normalizers have changed. In place."""
         for key, value in self.policy.prepare(list(self.env.observation)).items():

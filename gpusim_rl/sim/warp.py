@@ -9,7 +9,6 @@ import warp as wp
 from torch import Tensor
 
 from gpusim_rl.core.graphs import capture
-from gpusim_rl.core.maths import to_matrix
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors
 from gpusim_rl.sim.base import LIMIT
@@ -64,6 +63,29 @@ def judge(
     bits[i] = 0
     overflow[i] = over
     fault[i] = over or not valid
+
+
+@wp.kernel(enable_backward=False)
+def place(
+    pos: wp.array3d[float],
+    quat: wp.array3d[float],
+    places: wp.array3d[float],
+    frames: wp.array4d[float],
+):
+    """Position and rotation of a geom (3, 3), as MuJoCo computes it of a quaternion w, x, y, z."""
+    i, k = wp.tid()
+    for j in range(3):
+        places[i, k, j] = pos[i, k, j]
+    w, x, y, z = quat[i, k, 0], quat[i, k, 1], quat[i, k, 2], quat[i, k, 3]
+    frames[i, k, 0, 0] = w * w + x * x - y * y - z * z
+    frames[i, k, 0, 1] = 2.0 * (x * y - w * z)
+    frames[i, k, 0, 2] = 2.0 * (x * z + w * y)
+    frames[i, k, 1, 0] = 2.0 * (x * y + w * z)
+    frames[i, k, 1, 1] = w * w - x * x + y * y - z * z
+    frames[i, k, 1, 2] = 2.0 * (y * z - w * x)
+    frames[i, k, 2, 0] = 2.0 * (x * z - w * y)
+    frames[i, k, 2, 1] = 2.0 * (y * z + w * x)
+    frames[i, k, 2, 2] = w * w - x * x - y * y + z * z
 
 
 class Warp:
@@ -182,10 +204,9 @@ class Warp:
 
     def _move_ground(self) -> None:
         """Write the poses of the world body's geoms, which no kernel computes anew. In place."""
-        pos, quat = (self._model[f"geom_{name}"][:, self._ground] for name in ("pos", "quat"))
-        places, frames = self._poses
-        places.copy_(pos)
-        frames.copy_(to_matrix(quat).view_as(frames))
+        poses = [self._model[f"geom_{name}"][:, self._ground] for name in ("pos", "quat")]
+        size = tuple(poses[0].shape[:2])
+        launch(place, size, poses, list(self._poses), device=self._torch_device)
 
     def exceeded(self) -> dict[str, int]:
         pool, rows = self._exceeded.tolist()
