@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.fuse.operators import OPERATORS
-from gpusim_rl.core.fuse.trace import KINDS, NAME, ROWS, Cells, Tracer, UnknownOperator
+from gpusim_rl.core.fuse.trace import KINDS, NAME, ROWS, Cells, Tracer, UnknownOperator, entry
 from gpusim_rl.core.states import Rows
 from gpusim_rl.core.streams import start_warp, warp_stream
 
@@ -143,22 +143,18 @@ class Kernel(Eager):
         for name, text in reversed(tracer.lines):
             if name in needed:
                 needed.update(NAME.findall(text))
-                lines.append(f"    {name} = {text}")
+                lines.append(f"const auto {name} = {text};")
         body = "\n".join([*reversed(lines), *stores])
-        self.rows = {k: x for k, x in self.rows.items() if f" {self.arguments[k]}[" in body}
-        self.constants = {k: x for k, x in tracer.constants.items() if f"{k}[" in body}
-        indices = {key: place.row for key, place in self.places.items() if place.row is not None}
-        arguments = [self._argument(self.arguments[k], x, 2) for k, x in self.rows.items()]
-        arguments += [self._argument(k, x, max(x.ndim, 1)) for k, x in self.constants.items()]
-        arguments += [f"    t{k}: wp.array[wp.int64]," for k, _ in enumerate(indices)]
-        arguments += [
-            self._argument(self.outputs[k], p.tensor, 2 if p.row is None else 3)
-            for k, p in self.places.items()
-        ]
-        return HEAD + "\n".join(arguments) + "\n):\n    i = wp.tid()\n" + body + "\n"
-
-    def _argument(self, name: str, x: Tensor, ndim: int) -> str:
-        return f"    {name}: wp.array{f'{ndim}d' if ndim > 1 else ''}[wp.{KINDS[x.dtype]}],"
+        self.rows = {k: x for k, x in self.rows.items() if f"({self.arguments[k]}, " in body}
+        self.constants = {k: x for k, x in tracer.constants.items() if f"({k}, " in body}
+        indices = [place.row for place in self.places.values() if place.row is not None]
+        arguments = {self.arguments[k]: array_type(x, 2) for k, x in self.rows.items()}
+        arguments |= {k: array_type(x, max(x.ndim, 1)) for k, x in self.constants.items()}
+        arguments |= {f"t{k}": array_type(x, 1) for k, x in enumerate(indices)}
+        for key, place in self.places.items():
+            arguments[self.outputs[key]] = array_type(place.tensor, 2 + (place.row is not None))
+        texts = ",\n".join(f"    {name}: {kind}" for name, kind in arguments.items())
+        return MODULE.format(body=body, arguments=texts, names=", ".join(arguments))
 
     def _stores(self, tracer: Tracer, results: dict[str, Cells]) -> list[str]:
         """The statements that write the results, those under a guard first."""
@@ -166,18 +162,18 @@ class Kernel(Eager):
         rows = [key for key, place in self.places.items() if place.row is not None]
         for key, place in self.places.items():
             cells, kind = results[key], KINDS[place.tensor.dtype]
-            first = "" if place.row is None else f"wp.int32(t{rows.index(key)}[0]), "
+            first = [] if place.row is None else [f"int32({entry(f't{rows.index(key)}', 0)})"]
             for j, name in enumerate(cells.names.ravel()):
-                value = tracer.cast(name, cells.kind, kind)
-                text = f"{self.outputs[key]}[{first}i, {j}] = {value}"
+                target = entry(self.outputs[key], *first, "i", j)
+                text = f"{target} = {tracer.cast(name, cells.kind, kind)};"
                 stores.setdefault(place.guard, []).append(text)
         texts = []
         for guard in sorted(stores, reverse=True):
-            indent = "    "
             if guard:
-                texts.append(f"    if {results[guard].names[()]}:")
-                indent = "        "
-            texts += [indent + text for text in stores[guard]]
+                body = [f"    {text}" for text in stores[guard]]
+                texts += [f"if ({results[guard].names[()]}) {{", *body, "}"]
+            else:
+                texts += stores[guard]
         return texts
 
     def _bind(self, rows: Rows, places: dict[str, Place]) -> tuple[Any, Any]:
@@ -262,6 +258,11 @@ def largest_difference(right: Tensor, ours: Tensor, mask: Tensor | None) -> floa
     return torch.where(same, 0.0, apart).max().item()
 
 
+def array_type(x: Tensor, ndim: int) -> str:
+    """The annotation of an argument."""
+    return f"wp.array{'' if ndim == 1 else f'{ndim}d'}[wp.{KINDS[x.dtype]}]"
+
+
 @cache
 def load(source: str) -> Any:
     """The kernel of a source, from a module that is named by its content."""
@@ -282,64 +283,50 @@ def source_path(source: str) -> Path:
     return Path(wp.config.kernel_cache_dir or "") / "gpusim_rl" / f"fused_{digest}.py"
 
 
-HEAD = '''"""Written by gpusim_rl: do not edit."""
-
-from typing import Any
+# Written so that NaN goes through, as it does in torch.
+MODULE = '''"""Written by gpusim_rl: do not edit."""
 
 import warp as wp
 
-wp.set_module_options({"enable_backward": False, "fast_math": False})
+# a fused product and sum would round one of two mirrored terms, and not the other
+wp.set_module_options({{"enable_backward": False, "fast_math": False, "fuse_fp": False}})
+WORLD = """
+using namespace wp;
+auto maximum = [](auto a, auto b) {{ return a != a || a > b ? a : b; }};
+auto minimum = [](auto a, auto b) {{ return a != a || a < b ? a : b; }};
+auto at_least = [](auto a, auto low) {{ return a < low ? low : a; }};
+auto at_most = [](auto a, auto high) {{ return a > high ? high : a; }};
+auto finite = [](auto a, auto nan, auto high, auto low) {{
+    return a != a ? nan : a < low ? low : a > high ? high : a;
+}};
+// Kahan: what rounding takes from u, the quotient gives back
+auto log1p = [](float x) {{
+    float u = 1.0f + x;
+    return u == 1.0f ? x : wp::log(u) * x / (u - 1.0f);
+}};
+auto expm1 = [](float x) {{
+    float u = wp::exp(x);
+    return u == 1.0f ? x : wp::abs(x) < 0.5f ? (u - 1.0f) * x / wp::log(u) : u - 1.0f;
+}};
+auto normal_quantile = [](float p) {{ return 1.4142135623730951f * wp::erfinv(2.0f * p - 1.0f); }};
+auto floor_quotient = [](int64 a, int64 b) {{
+    int64 q = a / b;
+    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}};
+{body}
+"""
 
 
-@wp.func
-def maximum(a: Any, b: Any):
-    return wp.where(a != a or a > b, a, b)
-
-
-@wp.func
-def minimum(a: Any, b: Any):
-    return wp.where(a != a or a < b, a, b)
-
-
-@wp.func
-def at_least(a: Any, low: Any):
-    return wp.where(a < low, low, a)
-
-
-@wp.func
-def at_most(a: Any, high: Any):
-    return wp.where(a > high, high, a)
-
-
-@wp.func
-def finite(a: Any, nan: Any, high: Any, low: Any):
-    return wp.where(a != a, nan, at_most(at_least(a, low), high))
-
-
-@wp.func
-def log1p(x: float):
-    u = 1.0 + x  # Kahan: what rounding takes from u, the quotient gives back
-    return wp.where(u == 1.0, x, wp.log(u) * x / wp.where(u == 1.0, 1.0, u - 1.0))
-
-
-@wp.func
-def expm1(x: float):
-    u = wp.exp(x)
-    near = wp.abs(x) < 0.5 and u != 1.0
-    return wp.where(near, (u - 1.0) * x / wp.log(wp.where(near, u, 2.0)), wp.where(u == 1.0, x, u - 1.0))
-
-
-@wp.func
-def normal_quantile(p: float):
-    return 1.4142135623730951 * wp.erfinv(2.0 * p - 1.0)
-
-
-@wp.func
-def floor_quotient(a: wp.int64, b: wp.int64):
-    q = a / b
-    return wp.where(q * b != a and (a < wp.int64(0)) != (b < wp.int64(0)), q - wp.int64(1), q)
+@wp.func_native(WORLD)
+def world(
+    i: int,
+{arguments}
+): ...
 
 
 @wp.kernel(enable_backward=False)
 def kernel(
+{arguments}
+):
+    world(wp.tid(), {names})
 '''

@@ -1,4 +1,4 @@
-"""What operators of torch compute, as expressions of Warp for the scalars of one world."""
+"""What operators of torch compute, as expressions of C++ for the scalars of one world."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +16,7 @@ from gpusim_rl.core.fuse.trace import (
     UnknownOperator,
     as_names,
     each,
+    entry,
     literal,
 )
 
@@ -27,49 +28,49 @@ ARITHMETIC = {  # of operands of the result's kind
     "mul": "{0} * {1}",
     "maximum": "maximum({0}, {1})",
     "minimum": "minimum({0}, {1})",
-    "atan2": "wp.atan2({0}, {1})",
+    "atan2": "wp::atan2({0}, {1})",
     "bitwise_and": "{0} & {1}",
     "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}",
     "bitwise_left_shift": "{0} << {1}",
     "bitwise_right_shift": "{0} >> {1}",
     "neg": "-{0}",
-    "abs": "wp.abs({0})",
-    "sign": "wp.sign({0})",
-    "sin": "wp.sin({0})",
-    "cos": "wp.cos({0})",
-    "tan": "wp.tan({0})",
-    "asin": "wp.asin({0})",
-    "acos": "wp.acos({0})",
-    "atan": "wp.atan({0})",
-    "sinh": "wp.sinh({0})",
-    "cosh": "wp.cosh({0})",
-    "tanh": "wp.tanh({0})",
-    "exp": "wp.exp({0})",
+    "abs": "wp::abs({0})",
+    "sign": "wp::sign({0})",
+    "sin": "wp::sin({0})",
+    "cos": "wp::cos({0})",
+    "tan": "wp::tan({0})",
+    "asin": "wp::asin({0})",
+    "acos": "wp::acos({0})",
+    "atan": "wp::atan({0})",
+    "sinh": "wp::sinh({0})",
+    "cosh": "wp::cosh({0})",
+    "tanh": "wp::tanh({0})",
+    "exp": "wp::exp({0})",
     "expm1": "expm1({0})",
-    "log": "wp.log({0})",
+    "log": "wp::log({0})",
     "log1p": "log1p({0})",
-    "log2": "wp.log2({0})",
-    "sqrt": "wp.sqrt({0})",
-    "floor": "wp.floor({0})",
-    "ceil": "wp.ceil({0})",
-    "trunc": "wp.trunc({0})",
-    "round": "wp.rint({0})",
-    "erf": "wp.erf({0})",
+    "log2": "wp::log2({0})",
+    "sqrt": "wp::sqrt({0})",
+    "floor": "wp::floor({0})",
+    "ceil": "wp::ceil({0})",
+    "trunc": "wp::trunc({0})",
+    "round": "rint({0})",
+    "erf": "wp::erf({0})",
     "special_ndtri": "normal_quantile({0})",
 }
 TRUTH = {  # of truth values
-    "add": "{0} or {1}",
-    "mul": "{0} and {1}",
-    "bitwise_and": "{0} and {1}",
-    "bitwise_or": "{0} or {1}",
+    "add": "{0} || {1}",
+    "mul": "{0} && {1}",
+    "bitwise_and": "{0} && {1}",
+    "bitwise_or": "{0} || {1}",
     "bitwise_xor": "{0} != {1}",
 }
 LOGIC = {
-    "logical_and": "{0} and {1}",
-    "logical_or": "{0} or {1}",
+    "logical_and": "{0} && {1}",
+    "logical_or": "{0} || {1}",
     "logical_xor": "{0} != {1}",
-    "logical_not": "not {0}",
+    "logical_not": "!{0}",
 }
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 SAME = {
@@ -124,7 +125,7 @@ OPERATORS.update({name: OPERATORS[same] for name, same in SAME.items()})
 
 @operator("bitwise_not")
 def bitwise_not(t: Tracer, call: Call) -> Cells:
-    return t.pointwise(call, "not {0}" if is_bool(call) else "~{0}", call.args)
+    return t.pointwise(call, "!{0}" if is_bool(call) else "~{0}", call.args)
 
 
 def logic(name: str) -> Callable[[Tracer, Call], Cells]:
@@ -156,7 +157,7 @@ OPERATORS.update({name: comparison(name) for name in COMPARISONS})
 @operator("div")
 def div(t: Tracer, call: Call) -> Cells:
     mode = call.options.get("rounding_mode")
-    text = {None: "{0} / {1}", "floor": "wp.floor({0} / {1})", "trunc": "wp.trunc({0} / {1})"}[mode]
+    text = {None: "{0} / {1}", "floor": "wp::floor({0} / {1})", "trunc": "wp::trunc({0} / {1})"}[mode]
     if mode and KINDS[call.result.dtype] in WHOLE:
         text = "floor_quotient({0}, {1})" if mode == "floor" else "{0} / {1}"
     return t.pointwise(call, text, call.args[:2])
@@ -165,14 +166,14 @@ def div(t: Tracer, call: Call) -> Cells:
 @operator("floor_divide")
 def floor_divide(t: Tracer, call: Call) -> Cells:
     whole = KINDS[call.result.dtype] in WHOLE
-    text = "floor_quotient({0}, {1})" if whole else "wp.floor({0} / {1})"
+    text = "floor_quotient({0}, {1})" if whole else "wp::floor({0} / {1})"
     return t.pointwise(call, text, call.args[:2])
 
 
 @operator("remainder")
 def remainder(t: Tracer, call: Call) -> Cells:
     whole = KINDS[call.result.dtype] in WHOLE
-    text = "{0} - {1} * floor_quotient({0}, {1})" if whole else "{0} - {1} * wp.floor({0} / {1})"
+    text = "{0} - {1} * floor_quotient({0}, {1})" if whole else "{0} - {1} * wp::floor({0} / {1})"
     return t.pointwise(call, text, call.args[:2])
 
 
@@ -182,8 +183,8 @@ def power(t: Tracer, call: Call) -> Cells:
     if exponent in (2, 3) and not isinstance(exponent, Cells):
         return t.pointwise(call, " * ".join(["{0}"] * int(exponent)), [base])
     if exponent == 0.5 and not isinstance(exponent, Cells):
-        return t.pointwise(call, "wp.sqrt({0})", [base])
-    return t.pointwise(call, "wp.pow({0}, {1})", [base, exponent])
+        return t.pointwise(call, "wp::sqrt({0})", [base])
+    return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
 
 
 @operator("square")
@@ -192,16 +193,16 @@ def square(t: Tracer, call: Call) -> Cells:
 
 
 COMPOSED = {
-    "rsqrt": "wp.{k}(1.0) / wp.sqrt({0})",
-    "reciprocal": "wp.{k}(1.0) / {0}",
-    "relu": "at_least({0}, wp.{k}(0.0))",
-    "sigmoid": "wp.{k}(1.0) / (wp.{k}(1.0) + wp.exp(-{0}))",
-    "frac": "{0} - wp.trunc({0})",
-    "deg2rad": "{0} * wp.{k}(0.017453292519943295)",
-    "rad2deg": "{0} * wp.{k}(57.29577951308232)",
-    "isfinite": "wp.isfinite({0})",
-    "isnan": "wp.isnan({0})",
-    "isinf": "wp.isinf({0})",
+    "rsqrt": "{k}(1.0) / wp::sqrt({0})",
+    "reciprocal": "{k}(1.0) / {0}",
+    "relu": "at_least({0}, {k}(0.0))",
+    "sigmoid": "{k}(1.0) / ({k}(1.0) + wp::exp(-{0}))",
+    "frac": "{0} - wp::trunc({0})",
+    "deg2rad": "{0} * {k}(0.017453292519943295)",
+    "rad2deg": "{0} * {k}(57.29577951308232)",
+    "isfinite": "wp::isfinite({0})",
+    "isnan": "wp::isnan({0})",
+    "isinf": "wp::isinf({0})",
 }
 
 
@@ -249,7 +250,7 @@ def where(t: Tracer, call: Call) -> Cells:
     names = np.empty(inner, dtype=object)
     for place in np.ndindex(*inner):
         p, q = yes[place], no[place]
-        names[place] = p if p == q else t.emit(f"wp.where({masks[place]}, {p}, {q})", kind)
+        names[place] = p if p == q else t.emit(f"{masks[place]} ? {p} : {q}", kind)
     return Cells(names, worlds, kind)
 
 
@@ -319,13 +320,13 @@ def mean(t: Tracer, call: Call) -> Cells:
 @operator("any")
 def any_of(t: Tracer, call: Call) -> Cells:
     x = converted(t, call.args[0], "bool")
-    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} or {}")
+    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} || {}")
 
 
 @operator("all")
 def all_of(t: Tracer, call: Call) -> Cells:
     x = converted(t, call.args[0], "bool")
-    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} and {}")
+    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} && {}")
 
 
 @operator("amax")
@@ -345,13 +346,13 @@ def vector_norm(t: Tracer, call: Call) -> Cells:
     x, order = call.args[0], call.get(1, "ord", 2)
     dims, keep = call.get(2, "dim"), call.get(3, "keepdim", False)
     if order == float("inf"):
-        sizes = x.like(each(lambda name: t.emit(f"wp.abs({name})", x.kind), x.names))
+        sizes = x.like(each(lambda name: t.emit(f"wp::abs({name})", x.kind), x.names))
         return t.reduce(sizes, dims, keep, "maximum({}, {})")
     if order != 2:
         raise UnknownOperator(f"a norm of order {order}")
     squares = x.like(each(lambda name: t.emit(f"{name} * {name}", x.kind), x.names))
     sums = t.reduce(squares, dims, keep, "{} + {}")
-    return sums.like(each(lambda name: t.emit(f"wp.sqrt({name})", x.kind), sums.names))
+    return sums.like(each(lambda name: t.emit(f"wp::sqrt({name})", x.kind), sums.names))
 
 
 @operator("linalg_cross")
@@ -609,10 +610,9 @@ def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
     arrays = [np.broadcast_to(p.names, shape) for p in places]
     out = np.empty((*shape, *rest), dtype=object)
     for place in np.ndindex(*shape):
-        at = [t.emit(f"wp.int32({a[place]})", "int32") for a in arrays]
+        at = [t.emit(f"int32({a[place]})", "int32") for a in arrays]
         for inner in np.ndindex(*rest):
-            where_ = ", ".join([*at, *map(str, inner)])
-            out[(*place, *inner)] = t.emit(f"{x.table}[{where_}]", x.kind)
+            out[(*place, *inner)] = t.emit(entry(x.table, *at, *inner), x.kind)
     flat = any(isinstance(p, Flat) for p in places)
     return (Flat if flat else Cells)(out, True, x.kind)
 
@@ -627,6 +627,6 @@ def gather(t: Tracer, call: Call) -> Cells:
         options = x.names[(*place[:axis], slice(None), *place[axis + 1 :])]
         name = options[0]
         for k, other in enumerate(options[1:], 1):
-            name = t.emit(f"wp.where({at.names[place]} == wp.int64({k}), {other}, {name})", x.kind)
+            name = t.emit(f"{at.names[place]} == int64({k}) ? {other} : {name}", x.kind)
         out[place] = name
     return Cells(out, worlds, x.kind)

@@ -117,14 +117,12 @@ class Tracer(TorchDispatchMode):
             return name
         if kind == "bool":
             return self.emit(f"{name} != {literal(0, have)}", kind)
-        if have == "bool":
-            return self.emit(f"wp.where({name}, {literal(1, kind)}, {literal(0, kind)})", kind)
-        return self.emit(f"wp.{kind}({name})", kind)
+        return self.emit(f"{kind}({name})", kind)
 
     def rows(self, argument: str, x: Tensor) -> None:
         """Follow a tensor (ROWS, …) that the kernel reads from an argument (B, n)."""
         names = [
-            self.emit(f"{argument}[i, {j}]", KINDS[x.dtype]) for j in range(x[0].numel())
+            self.emit(entry(argument, "i", j), KINDS[x.dtype]) for j in range(x[0].numel())
         ]
         cells = Cells(as_names(names, x.shape[1:]), True, KINDS[x.dtype])
         self._follow(x, cells)
@@ -152,8 +150,8 @@ class Tracer(TorchDispatchMode):
         self.constants[argument] = x
         if x.numel() > LARGEST_TABLE:
             return Cells(np.broadcast_to(np.array("", dtype=object), x.shape), False, kind, argument)
-        places = [", ".join(map(str, place)) or "0" for place in np.ndindex(*x.shape)]
-        names = [self.emit(f"{argument}[{place}]", kind) for place in places]
+        places = np.ndindex(*(x.shape or (1,)))
+        names = [self.emit(entry(argument, *place), kind) for place in places]
         return Cells(as_names(names, x.shape), False, kind, argument)
 
     # -- operators ---------------------------------------------------------------------------------
@@ -268,12 +266,17 @@ class Call(NamedTuple):
 def literal(x: Any, kind: str) -> str:
     """A number of the code."""
     if kind == "bool":
-        return "True" if x else "False"
+        return "true" if x else "false"
     if kind in WHOLE:
-        return f"wp.{kind}({int(x)})"
-    if math.isinf(x):
-        return f"wp.{kind}({'' if x > 0 else '-'}wp.inf)"
-    return f"wp.{kind}({'wp.nan' if math.isnan(x) else repr(float(x))})"
+        return f"{kind}({int(x)})"
+    if not math.isfinite(x):
+        return f"{kind}({'NAN' if math.isnan(x) else 'INFINITY' if x > 0 else '-INFINITY'})"
+    return f"{kind}({float(x)!r})"
+
+
+def entry(argument: str, *place: Any) -> str:
+    """An entry of an array."""
+    return f"(*address({argument}, {', '.join(map(str, place))}))"
 
 
 def as_names(names: list[str], shape: Any) -> np.ndarray:
