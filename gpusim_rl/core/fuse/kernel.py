@@ -297,7 +297,7 @@ auto minimum = [](auto a, auto b) {{ return a != a || a < b ? a : b; }};
 auto at_least = [](auto a, auto low) {{ return a < low ? low : a; }};
 auto at_most = [](auto a, auto high) {{ return a > high ? high : a; }};
 auto finite = [](auto a, auto nan, auto high, auto low) {{
-    return a != a ? nan : a < low ? low : a > high ? high : a;
+    return a != a ? nan : a == INFINITY ? high : a == -INFINITY ? low : a;
 }};
 // Kahan: what rounding takes from u, the quotient gives back
 auto log1p = [](float x) {{
@@ -309,9 +309,17 @@ auto expm1 = [](float x) {{
     return u == 1.0f ? x : wp::abs(x) < 0.5f ? (u - 1.0f) * x / wp::log(u) : u - 1.0f;
 }};
 auto normal_quantile = [](float p) {{ return 1.4142135623730951f * wp::erfinv(2.0f * p - 1.0f); }};
-auto floor_quotient = [](int64 a, int64 b) {{
-    int64 q = a / b;
-    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+auto sign = [](auto a) {{ return decltype(a)((a > 0) - (a < 0)); }};
+auto whole_quotient = [](auto a, auto b) {{
+    auto q = a / b;
+    return decltype(a)(q * b != a && (a < 0) != (b < 0) ? q - 1 : q);
+}};
+auto remainder = [](auto a, auto b) {{
+    auto rest = wp::mod(a, b);
+    return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}};
+auto quotient = [remainder](auto a, auto b) {{
+    return b == 0 ? a / b : wp::rint((a - remainder(a, b)) / b);
 }};
 {body}
 """

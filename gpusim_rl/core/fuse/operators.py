@@ -36,7 +36,7 @@ ARITHMETIC = {  # of operands of the result's kind
     "bitwise_right_shift": "{0} >> {1}",
     "neg": "-{0}",
     "abs": "wp::abs({0})",
-    "sign": "wp::sign({0})",
+    "sign": "sign({0})",
     "sin": "wp::sin({0})",
     "cos": "wp::cos({0})",
     "tan": "wp::tan({0})",
@@ -157,24 +157,23 @@ OPERATORS.update({name: comparison(name) for name in COMPARISONS})
 @operator("div")
 def div(t: Tracer, call: Call) -> Cells:
     mode = call.options.get("rounding_mode")
-    text = {None: "{0} / {1}", "floor": "wp::floor({0} / {1})", "trunc": "wp::trunc({0} / {1})"}[mode]
-    if mode and KINDS[call.result.dtype] in WHOLE:
-        text = "floor_quotient({0}, {1})" if mode == "floor" else "{0} / {1}"
+    if mode == "floor":
+        return floor_divide(t, call)
+    whole = KINDS[call.result.dtype] in WHOLE
+    text = "wp::trunc({0} / {1})" if mode and not whole else "{0} / {1}"
     return t.pointwise(call, text, call.args[:2])
 
 
 @operator("floor_divide")
 def floor_divide(t: Tracer, call: Call) -> Cells:
     whole = KINDS[call.result.dtype] in WHOLE
-    text = "floor_quotient({0}, {1})" if whole else "wp::floor({0} / {1})"
+    text = "whole_quotient({0}, {1})" if whole else "quotient({0}, {1})"
     return t.pointwise(call, text, call.args[:2])
 
 
 @operator("remainder")
 def remainder(t: Tracer, call: Call) -> Cells:
-    whole = KINDS[call.result.dtype] in WHOLE
-    text = "{0} - {1} * floor_quotient({0}, {1})" if whole else "{0} - {1} * wp::floor({0} / {1})"
-    return t.pointwise(call, text, call.args[:2])
+    return t.pointwise(call, "remainder({0}, {1})", call.args[:2])
 
 
 @operator("pow")
@@ -602,8 +601,7 @@ def index(t: Tracer, call: Call) -> Cells:
 
 def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
     """Entries of a table at computed places of its first axes."""
-    if not x.table:
-        raise UnknownOperator("a look-up in what is computed")
+    table = x.table or t.view_of_constant(call.tensors[0])
     axes = len(places)
     rest = x.names.shape[axes:]
     shape = np.broadcast_shapes(*(p.names.shape for p in places))
@@ -612,7 +610,7 @@ def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
     for place in np.ndindex(*shape):
         at = [t.emit(f"int32({a[place]})", "int32") for a in arrays]
         for inner in np.ndindex(*rest):
-            out[(*place, *inner)] = t.emit(entry(x.table, *at, *inner), x.kind)
+            out[(*place, *inner)] = t.emit(entry(table, *at, *inner), x.kind)
     flat = any(isinstance(p, Flat) for p in places)
     return (Flat if flat else Cells)(out, True, x.kind)
 

@@ -154,6 +154,13 @@ class Tracer(TorchDispatchMode):
         names = [self.emit(entry(argument, *place), kind) for place in places]
         return Cells(as_names(names, x.shape), False, kind, argument)
 
+    def view_of_constant(self, x: Tensor) -> str:
+        """The argument of a view of a constant, which is as live as that."""
+        storages = {c.untyped_storage().data_ptr() for c in self.constants.values()}
+        if x.untyped_storage().data_ptr() not in storages:
+            raise UnknownOperator("a look-up in what is computed")
+        return self._constant(x).table
+
     # -- operators ---------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
