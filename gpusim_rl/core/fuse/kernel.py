@@ -203,15 +203,19 @@ class Kernel(Eager):
         Whole numbers and truth values that differ give infinity.
         """
         rows = {k: x.clone() for k, x in (example or self.example).items()}
-        count = len(next(iter(rows.values())))
-        outs = {key: place.blank(count) for key, place in self.places.items()}
-        launch, _alive = self._bind(rows, outs)
-        launch.launch(warp_stream(self.device))
-        results = self.function(rows)
+        ours, right = self.results(rows), self.function(rows)
         return {
-            key: largest_difference(results[key], place.now(), results.get(place.guard))
-            for key, place in outs.items()
+            key: largest_difference(right[key], ours[key], right.get(place.guard))
+            for key, place in self.places.items()
         }
+
+    def results(self, rows: Rows) -> Rows:
+        """The results of other rows, of any number of worlds; zero where a guard is false."""
+        worlds = len(next(iter(rows.values())))
+        places = {key: place.blank(worlds) for key, place in self.places.items()}
+        launch, _alive = self._bind(rows, places)
+        launch.launch(warp_stream(self.device))
+        return {key: place.now() for key, place in places.items()}
 
 
 def fuse(

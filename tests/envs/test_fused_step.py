@@ -1,0 +1,133 @@
+"""A control step in three kernels: what it computes is what `Env` computes with torch."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+
+from gpusim_rl.build import make_iteration
+from gpusim_rl.core.fuse.kernel import Kernel, largest_difference
+from tests.worlds import TASKS, make_config, numbers
+
+SMALL = ("sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[16]", "fuse=on")
+FREE = ("quadruped", "quadruped_rough", "humanoid", "getup", "ant")  # with a base to push
+RAMP = {"by": "iteration", "start": 0, "stop": 3}
+NAMES = ("before", "after", "views")
+
+
+def words(task: str, num_envs: int = 12) -> list[str]:
+    """A task with short episodes, late and lost readings, histories, pushes, and a curriculum."""
+    yaml = numbers(task)
+    reading, weight = next(iter(yaml["noise"])), next(iter(yaml["weights"]))
+    value = yaml["weights"][weight]
+    plan = {f"task.weights.{weight}": {"from": value, "to": 2 * value} | RAMP}
+    pushes = ("push.kind=uniform", "push.every=0.2", "force.kind=uniform", "force.every=0.2")
+    extra = [f"task.randomise.{x}" for x in pushes] if task in FREE else []
+    plan_word = "curriculum=" + json.dumps(plan).replace('"', "").replace(" ", "")
+    about = [f"task={task}", f"num_envs={num_envs}", "num_steps=8", "task.episode=0.6", *SMALL]
+    about += ["task.observation_delay=[0,2]", f"task.dropout.{reading}=0.2", plan_word, *extra]
+    terms = make_iteration(make_config(f"task={task}", *SMALL, "fuse=off", "num_envs=2"))
+    about += [f"task.history.{next(iter(terms.env.term_widths))}=3"]
+    return about + (["task.randomise.friction.kind=uniform"] if task in FREE else [])
+
+
+def check_part(fused, name: str) -> None:
+    """Launch a part, and compare what it writes with what torch makes of the same rows."""
+    kernel = fused.kernels[name]
+    assert isinstance(kernel, Kernel), kernel.about
+    rows = {key: x.clone() for key, x in (fused.env.rows() | fused.own).items()}
+    right = kernel.function(rows)
+    kernel()
+    for key, place in kernel.places.items():
+        apart = largest_difference(right[key], place.now(), right.get(place.guard))
+        assert apart <= 1e-5, (name, key, apart)
+
+
+def run(task: str, steps: int) -> None:
+    """Steps of a task, part by part, with faults of every kind on the way."""
+    ppo = make_iteration(make_config(*words(task)))
+    env, source, fused = ppo.env, ppo.source, ppo.source.fused
+    restarts = faults = 0
+    fused.prepare()
+    with torch.no_grad():
+        for t in range(steps):
+            if t % 50 == 25:  # a curriculum writes to tensors that the kernels read
+                ppo.schedule.write(ppo.numbers, env.success, t // 50)
+            mean, _ = source.policy.compute(fused.prepared(), {})
+            mean[t % 7] = math.nan if t % 40 == 10 else mean[t % 7]
+            fused.own["step/head"].copy_(mean)
+            check_part(fused, "before")
+            env.begin_step()
+            env.step_physics()
+            if t % 40 == 20:
+                env.sim.qvel[3, 0], env.sim.qpos[5, 0] = math.inf, math.nan
+                env.sim.sensordata[7] = math.nan
+            env.sim.overflow[2] = t % 40 == 30
+            check_part(fused, "after")
+            env.reset(fused.restarted, fused.own["start/qpos"], fused.own["start/qvel"])
+            check_part(fused, "views")
+            restarts += int(fused.restarted.sum())
+            faults += int((source.record.column("fault")[0] > 0).sum())
+    assert restarts > 5 and faults > 5
+
+
+@pytest.mark.parametrize("task", ["quadruped", "cartpole", "drone"])
+def test_a_step_is_that_of_torch(task):
+    """In each of 200 steps, begun from the same state: floats to 1e-5, the rest exactly."""
+    run(task, 200)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("task", sorted({*TASKS} - {"quadruped", "cartpole", "drone"}))
+def test_a_step_of_every_task_is_that_of_torch(task):
+    """The same for the other tasks, whose kernels take longer to compile."""
+    run(task, 200)
+
+
+def test_a_world_does_not_depend_on_its_neighbors():
+    """Of the same rows the kernels make the same bits among 16, 256 and 4096 worlds, and as the
+    second half of them, as another process has it."""
+    ppo = make_iteration(make_config("task=quadruped", "num_envs=16", "num_steps=4", *SMALL))
+    ppo.iteration()
+    fused = ppo.source.fused
+    for name in NAMES:
+        kernel = fused.kernels[name]
+        rows = {key: x.clone() for key, x in (fused.env.rows() | fused.own).items()}
+        few = kernel.results(rows)
+        for worlds in (256, 4096):
+            many = {k: x.repeat(worlds // 16, *[1] * (x.ndim - 1)) for k, x in rows.items()}
+            for key, x in kernel.results(many).items():
+                assert same_bits(x[:16], few[key]) and same_bits(x[-16:], few[key]), key
+        for key, x in kernel.results({k: x[8:].contiguous() for k, x in rows.items()}).items():
+            assert same_bits(x, few[key][8:]), key
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are equal, where NaN is NaN."""
+    return a.numpy().tobytes() == b.contiguous().numpy().tobytes()
+
+
+def test_two_trainings_agree():
+    """Rewards and observations of an iteration with kernels and without are those of torch."""
+    records = []
+    for fuse in ("on", "off"):
+        about = ("task=quadruped", "num_envs=32", "num_steps=8", "task.episode=1")
+        ppo = make_iteration(make_config(*about, *SMALL, f"fuse={fuse}"))
+        ppo.source.collect(8)
+        records.append(ppo.source.record.rows.clone())
+    apart = (records[0] - records[1]).abs() / (1 + records[1].abs())
+    assert apart[:3].max() < 1e-4
+    assert apart.median() < 1e-5
+
+
+def test_fuse_shows_what_it_writes(capsys):
+    """Each part's operators, and the file of its source, which says the same."""
+    make_iteration(make_config("task=cartpole", "num_envs=4", "num_steps=4", *SMALL, "fuse=show"))
+    said = capsys.readouterr().out.splitlines()
+    assert [re.search("part '(.*)'", line)[1] for line in said] == list(NAMES)
+    for line in said:
+        assert re.search(r"\d+ operators of torch in \d+ lines: ", line)
+        with open(line.rpartition(": ")[2]) as file:
+            assert "def kernel(" in file.read()
