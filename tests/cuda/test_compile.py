@@ -28,6 +28,15 @@ def test_own_kernels_compile(module, tmp_path):
     assert len([*tmp_path.glob("*.cubin")]) == len(ARCHS)
 
 
+def test_mirrored_terms_are_rounded_alike(tmp_path):
+    """No kernel of symmetric networks fuses a product of two columns with their sum."""
+    name = symmetric_kernels.__name__
+    wp.compile_aot_module(name, arch=ARCHS[0], module_dir=tmp_path, use_ptx=True)
+    kernels = next(tmp_path.glob("*.ptx")).read_text().split(".entry ")[1:]
+    combine = next(code for code in kernels if code.startswith("combine"))
+    assert "mul.rn.f32" in combine and "fma.rn.f32" not in combine
+
+
 @pytest.mark.simulated
 @pytest.mark.parametrize("arch", ARCHS)
 def test_all_kernels_compile(arch, tmp_path):
