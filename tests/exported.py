@@ -1,9 +1,13 @@
 """Exported policies for the tests: an actor that is not at rest, what its Env did with it, and the
 file."""
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -94,3 +98,21 @@ def export_task(
     about: Any = dict(name=name, recorded=recorded, ranges=ranges, lineage={}, rest=rest)
     error = export(controller, path, **about)
     return Exported(path, controller, recorded, error)
+
+
+def use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an export compare the controller itself with Env, and not its file: making that takes
+    ten times as long."""
+
+    @torch.no_grad()
+    def run(controller: Controller, _: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [x.numpy() for x in controller(*map(torch.as_tensor, feed.values()))]
+
+    def session(controller: Controller) -> Any:
+        return SimpleNamespace(run=partial(run, controller))
+
+    module = "gpusim_rl.deploy.export"
+    for name in ("to_onnx", "finished"):
+        monkeypatch.setattr(f"{module}.{name}", lambda controller, *_: controller)
+    monkeypatch.setattr(f"{module}.session", session)
+    monkeypatch.setattr(f"{module}.write_whole", lambda *_: None)

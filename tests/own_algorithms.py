@@ -1,4 +1,7 @@
-"""Two algorithms of a user's own, as the files of a working directory: see tests/test_wheel.py."""
+"""Two algorithms of a user's own, as the files of a working directory: see
+tests/algorithms/test_own_algorithms.py."""
+
+from pathlib import Path
 
 REINFORCE = '''
 """REINFORCE: each action is made likelier by the rewards that follow it."""
@@ -142,3 +145,15 @@ file: demonstrations.safetensors
 learning_rate: 0.01
 hidden: [32]
 """
+
+
+def write(folder: Path) -> None:
+    """Write both and their numbers into a directory."""
+    for part in ("conf/algo", "algorithms"):
+        (folder / part).mkdir(parents=True)
+    for name, code, numbers in (
+        ("mine", REINFORCE, REINFORCE_YAML),
+        ("clone", CLONE, CLONE_YAML),
+    ):
+        (folder / "algorithms" / f"{name}.py").write_text(code)
+        (folder / "conf" / "algo" / f"{name}.yaml").write_text(numbers)

@@ -5,6 +5,7 @@ import inspect
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from gpusim_rl.web.requirements import VERSIONS
 from tests.worlds import ROOT, TASKS
 
 CONF = ROOT / "conf"
-SIMS = sorted(file.stem for file in (CONF / "sim").glob("*.yaml"))
+EACH_TASK = [("task", name) for name in TASKS]
+EACH_SIM = [("sim", file.stem) for file in sorted((CONF / "sim").glob("*.yaml"))]
 NOT_GIVEN = (None, "", (), {})  # defaults that say nothing: None and empty
 
 
@@ -33,9 +35,10 @@ def frozen(value: Any) -> Any:
     return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
+@cache
 def configured() -> set[tuple[str, Any]]:
     """(last word of a key, value) of every command's composed configuration."""
-    lines = [("config", [f"task={task}", f"sim={sim}"]) for task in TASKS for sim in SIMS]
+    lines = [("config", [f"{group}={name}"]) for group, name in (*EACH_TASK, *EACH_SIM)]
     benches = [(name, []) for name in ("bench", "bench_time", "bench_profile")]
     trees = [build(*line) for line in (*lines, ("play", ["robot=go1"]), *benches)]
     pairs = {(key, value) for tree in trees for key, value in leaves(tree).items()}
@@ -63,11 +66,12 @@ def defaults(module: Any) -> Iterator[tuple[str, str, Any]]:
 
 def twice(module: Any, known: set[tuple[str, Any]]) -> list[str]:
     """The defaults of a module that a YAML file states, too."""
+    typed = {(key, type(x), x) for key, x in known}
     return [
         f"{where}: {name}={value!r}"
         for where, name, value in defaults(module)
         if value.__hash__ and not any(value is x or value == x for x in NOT_GIVEN)
-        if any((name, type(value), value) == (key, type(x), x) for key, x in known)
+        if (name, type(value), value) in typed
     ]
 
 

@@ -16,8 +16,8 @@ GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]")
 
 @pytest.mark.parametrize("words", [*([task] for task in TASKS), GRU], ids=str)
 def test_captured_is_eager(words):
-    """Ten iterations of sim=warp with its kernels replayed leave the state of ten eager ones, bit
-    by bit, restarts included."""
+    """Iterations of sim=warp with its kernels replayed leave the state of eager ones, bit by bit,
+    restarts included."""
     graphs.captured_is_eager("cpu", *words)
 
 

@@ -14,6 +14,7 @@ from tests.worlds import TASKS
 TABLE = table()
 # Numbers with a check of their own: they depend on other keys, or on the model.
 OTHERS = ("task.randomise", "curriculum", "robot.stance", "robot.mirror", "gpu", "command")
+OTHER_PROGRAMS = ("play", "bench", "bench_time", "bench_profile")  # tasks add the same to them
 
 
 def is_number(value: object) -> bool:
@@ -22,10 +23,12 @@ def is_number(value: object) -> bool:
     return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", ["config", "play", "bench", "bench_time", "bench_profile"])
+@pytest.mark.parametrize(
+    "name, task",
+    [("config", task) for task in TASKS] + [(name, "quadruped") for name in OTHER_PROGRAMS],
+)
 def test_each_number_has_a_range(name, task):
-    """Of each program, and of each task what it adds."""
+    """Of each program, and of each task what it adds to training's."""
     tables = {"config": TABLE, "play": PLAY | TABLE | GATE}
     table = tables.get(name, BENCH | TABLE)
     own = load_task(task).ranges
@@ -33,7 +36,7 @@ def test_each_number_has_a_range(name, task):
     words = [] if name == "play" else [f"task={task}"]
     numbers = {
         key
-        for key, value in compose.flatten(compose.compose_plain(name, words)).items()
+        for key, value in compose.flatten(compose.build_base(name, tuple(words))).items()
         if is_number(value) and not key.startswith(OTHERS)
     }
     assert len(numbers) > (2 if name == "play" else 30)
@@ -43,8 +46,8 @@ def test_each_number_has_a_range(name, task):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_table_names_keys_that_exist(task):
     """A misspelt key of the table would check nothing."""
-    known = compose.flatten(compose.compose_plain("config", [f"task={task}"]))
-    rough = compose.flatten(compose.compose_plain("config", ["terrain=rough"]))
+    known = compose.flatten(compose.build_base("config", (f"task={task}",)))
+    rough = compose.flatten(compose.build_base("config", ("terrain=rough",)))
     known |= {key: value for key, value in rough.items() if key.startswith("terrain.")}
     for key in [*TABLE, *(f"task.{name}" for name in load_task(task).ranges)]:
         start = key.removesuffix("*")

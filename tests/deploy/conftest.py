@@ -1,4 +1,4 @@
-"""A policy for the tests of deployment that stands without training."""
+"""Exported policies for the tests of deployment, which take seconds each."""
 
 from pathlib import Path
 
@@ -7,8 +7,22 @@ import torch
 
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export_policy import rest
-from tests.exported import export_task
-from tests.worlds import make_task
+from tests.exported import Exported, export_task
+from tests.worlds import TASKS, make_env, make_task
+
+
+@pytest.fixture(scope="session", params=TASKS)
+def exported(request, tmp_path_factory) -> Exported:
+    """An exported policy of each task, with a history."""
+    term = next(iter(make_env(request.param, 1).term_widths))  # the first that it observes
+    path = tmp_path_factory.mktemp(request.param) / "policy.onnx"
+    return export_task(request.param, path, history={term: 3})
+
+
+@pytest.fixture(scope="session")
+def walker(tmp_path_factory) -> Exported:
+    """An exported policy of the quadruped."""
+    return export_task("quadruped", tmp_path_factory.mktemp("walker") / "policy.onnx")
 
 
 class Rest(torch.nn.Module):

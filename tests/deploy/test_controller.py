@@ -22,7 +22,7 @@ from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
-from tests.exported import Exported, export_task, fresh_env, make_actor
+from tests.exported import Exported, export_task, fresh_env, make_actor, use_torch
 from tests.schema import problems
 from tests.worlds import (
     ROOT,
@@ -116,8 +116,9 @@ def check(exported: Exported) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_targets_are_those_of_env(case, tmp_path):
-    """Fed with what Env delivered, the file gives the targets of Env."""
+def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
+    """Fed with what Env delivered, the controller gives the targets of Env."""
+    use_torch(monkeypatch)
     check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **settings_of(case)))
 
 
@@ -127,7 +128,8 @@ def test_cartpole(tmp_path):
 
 
 def test_memory_of_the_task(tmp_path):
-    """An action delay, a filter of a reading, the time and a reading in `control` are deployed."""
+    """An action delay, a filter of a reading, the time and a reading in `control` are deployed in a
+    file, with late and lost readings, biases and a history."""
     settings = SHORT | CASES["all"] | {"history": {"filtered": 3}}
     task = task_of(Late, **settings)
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
@@ -317,8 +319,9 @@ def test_symmetric_network(tmp_path):
     check(export_task("quadruped", tmp_path / "p.onnx", task=task, actor=actor, steps=STEPS))
 
 
-def test_order_of_joints(tmp_path):
+def test_order_of_joints(monkeypatch, tmp_path):
     """A robot whose joints and actuators have other orders and signs is deployed by its names."""
+    use_torch(monkeypatch)
     mjcf = robot_files.write(tmp_path, robot_files.mjcf())
     robot = make_config("task=quadruped", f"robot.mjcf={mjcf}").robot
     task = task_of(Quadruped, **SHORT | robot_arguments(Quadruped, robot))

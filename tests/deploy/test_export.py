@@ -24,23 +24,18 @@ from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.robots.servos import actuators, driven_joints
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.deploy.test_controller import task_of
-from tests.exported import Exported, export_task, fresh_env, make_actor, record_observations
+from tests.exported import (
+    Exported,
+    export_task,
+    fresh_env,
+    make_actor,
+    record_observations,
+    use_torch,
+)
 from tests.schema import problems
-from tests.worlds import ROOT, TASKS, make_task, numbers
+from tests.worlds import ROOT, make_task, numbers
 
 SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
-
-
-@pytest.fixture(scope="module", params=TASKS)
-def exported(request, tmp_path_factory) -> Exported:
-    """An exported policy of each task."""
-    return export_task(request.param, tmp_path_factory.mktemp(request.param) / "policy.onnx")
-
-
-@pytest.fixture(scope="module")
-def quadruped(tmp_path_factory) -> Exported:
-    """An exported policy of the quadruped."""
-    return export_task("quadruped", tmp_path_factory.mktemp("one") / "policy.onnx")
 
 
 def again(exported: Exported, path, **changes) -> float:
@@ -95,14 +90,14 @@ def test_file_is_standard(exported):
     assert [x.name for x in model.graph.output] == exported.controller.outputs
 
 
-def test_export_leaves_the_actor_alone(quadruped, tmp_path):
+def test_export_leaves_the_actor_alone(walker, tmp_path):
     """Export changes no weight, no statistic and no mode of the actor."""
-    actor = quadruped.actor.train()
+    actor = walker.actor.train()
     before = copy.deepcopy(actor.state_dict())
-    again(quadruped, tmp_path / "again.onnx")
+    again(walker, tmp_path / "again.onnx")
     assert actor.training and all(torch.equal(v, before[k]) for k, v in actor.state_dict().items())
     assert all(p.requires_grad for p in actor.parameters())
-    assert (tmp_path / "again.onnx").read_bytes() == quadruped.path.read_bytes()
+    assert (tmp_path / "again.onnx").read_bytes() == walker.path.read_bytes()
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -115,47 +110,47 @@ class Split(Actor):
         return super().forward(obs) + (1e-3 if torch.compiler.is_compiling() else 0.0)
 
 
-def test_a_file_that_differs_from_env_is_not_written(quadruped, tmp_path):
+def test_a_file_that_differs_from_env_is_not_written(walker, tmp_path):
     """An export that differs from Env fails, and an older file stays as it is."""
-    split = copy.deepcopy(quadruped.controller)
+    split = copy.deepcopy(walker.controller)
     split.actor = Split(split.actor.normalizer, split.actor.net)
-    path = tmp_path / "policy.onnx"
-    for old in (None, b"the one before"):
-        if old:
-            path.write_bytes(old)
-        with pytest.raises(ValueError, match=r"of ONNX and Env differ by 1\.00e-03 over 1280"):
-            again(quadruped, path, controller=split)
-        assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
+    path, old = tmp_path / "policy.onnx", b"the one before"
+    path.write_bytes(old)
+    with pytest.raises(ValueError, match=r"of ONNX and Env differ by 1\.00e-03 over 1280"):
+        again(walker, path, controller=split)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [old]
 
 
-def test_a_file_that_remembers_something_else_is_not_written(quadruped, tmp_path):
+def test_a_file_that_remembers_something_else_is_not_written(walker, tmp_path, monkeypatch):
     """Memory that differs from the Env's fails, even in the last step, where no target shows it."""
-    after = {name: x.copy() for name, x in quadruped.recorded.after.items()}
+    use_torch(monkeypatch)
+    after = {name: x.copy() for name, x in walker.recorded.after.items()}
     assert {*after} == {"action", "phase"}
     after["phase"][-1, 3] += 1e-3
-    recorded = quadruped.recorded._replace(after=after)
-    refuses("memory of ONNX and Env differ by 1", quadruped, tmp_path, recorded=recorded)
+    recorded = walker.recorded._replace(after=after)
+    refuses("memory of ONNX and Env differ by 1", walker, tmp_path, recorded=recorded)
 
 
-def test_what_differs_from_training_is_not_written(quadruped, tmp_path):
+def test_what_differs_from_training_is_not_written(walker, tmp_path, monkeypatch):
     """A task whose `observe` has another order than in training, one whose memory advances
     otherwise than the Env's, and NaN in the weights are caught by the comparison."""
-    other, slow, broken = (copy.deepcopy(quadruped.controller) for _ in range(3))
-    terms = quadruped.task.observe
+    use_torch(monkeypatch)
+    other, slow, broken = (copy.deepcopy(walker.controller) for _ in range(3))
+    terms = walker.task.observe
     other.task.observe = lambda s: dict(reversed(terms(s).items()))
-    refuses("differ by", quadruped, tmp_path, controller=other)
+    refuses("differ by", walker, tmp_path, controller=other)
     slow.task.gait = 0.9 * slow.task.gait
-    refuses("memory of ONNX and Env differ", quadruped, tmp_path, controller=slow)
+    refuses("memory of ONNX and Env differ", walker, tmp_path, controller=slow)
     broken.actor.net[0].bias.data[3] = torch.nan
-    refuses(r"control step 0 of .* is not finite", quadruped, tmp_path, controller=broken)
+    refuses(r"control step 0 of .* is not finite", walker, tmp_path, controller=broken)
 
 
 @pytest.mark.parametrize(
     "fault, says", [("few", "992, of which 992"), ("nan", "1280, of which 1279")]
 )
-def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
+def test_world_steps_are_checked(walker, tmp_path, fault, says):
     """Too few world-steps, or one that is not finite, fail the export in one line."""
-    recorded = copy.deepcopy(quadruped.recorded)
+    recorded = copy.deepcopy(walker.recorded)
     if fault == "few":
         recorded = recorded._replace(
             restart=recorded.restart[:31],
@@ -165,7 +160,7 @@ def test_world_steps_are_checked(quadruped, tmp_path, fault, says):
         assert recorded.restart.size < LEAST
     else:
         recorded.readings["gyro"][3, 7, 1] = np.inf
-    refuses(says, quadruped, tmp_path, recorded=recorded)
+    refuses(says, walker, tmp_path, recorded=recorded)
 
 
 def refusal(**methods) -> str:
@@ -252,9 +247,9 @@ def test_the_description_is_complete(exported):
     assert notes["lineage"]["versions"] == versions()
 
 
-def test_the_description_of_the_quadruped(quadruped):
+def test_the_description_of_the_quadruped(walker):
     """The metadata of the quadruped equals values that were copied by hand."""
-    notes = about(quadruped.path)
+    notes = about(walker.path)
     inputs, targets = {x["name"]: x for x in notes["inputs"]}, notes["outputs"][0]
     assert list(inputs) == ["gyro", "up", "joint_pos", "joint_vel", "command", "restart"]
     assert inputs["gyro"]["units"] == ["rad/s"] * 3 and inputs["gyro"]["frame"] == "site imu"

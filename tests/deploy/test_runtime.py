@@ -17,25 +17,11 @@ from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.command_lines import run_process, run_python
-from tests.exported import Exported, export_task
+from tests.exported import export_task
 from tests.robot_computer import BANNED
-from tests.worlds import TASKS, make_env, make_task, numbers
+from tests.worlds import make_task, numbers
 
 B = 8
-
-
-@pytest.fixture(scope="module", params=TASKS)
-def exported(request, tmp_path_factory) -> Exported:
-    """An exported policy of each task, with a history."""
-    term = next(iter(make_env(request.param, 1).term_widths))  # the first that it observes
-    path = tmp_path_factory.mktemp(request.param) / "policy.onnx"
-    return export_task(request.param, path, history={term: 3})
-
-
-@pytest.fixture(scope="module")
-def walker(tmp_path_factory) -> Exported:
-    """An exported policy of the quadruped."""
-    return export_task("quadruped", tmp_path_factory.mktemp("walker") / "policy.onnx")
 
 
 def sample_readings(policy: runtime.Policy) -> dict[str, np.ndarray]:

@@ -1,13 +1,11 @@
 """The Python examples of the docs run."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.command_lines import environment
+from tests.command_lines import command
 from tests.docs.examples import PAGES, Block, blocks
 from tests.worlds import ROOT
 
@@ -71,13 +69,5 @@ def test_an_example_runs(block: Block, tmp_path: Path, trained: Path):
         shutil.copytree(ROOT / "gpusim_rl" / "deploy" / "onboard", here / "onboard")
         text = ROBOT + text + "assert robot.steps in (5, 900)\n"
     (here / "example.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "example.py"],
-        cwd=here,
-        env=environment(tmp_path / "home"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = command(str(here / "example.py"), cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr

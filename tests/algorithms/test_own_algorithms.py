@@ -1,0 +1,103 @@
+"""Two algorithms of a user's own in a working directory: see tests/own_algorithms.py."""
+
+import base64
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests import own_algorithms
+from tests.command_lines import command, refused
+from tests.shared import shared
+from tests.worlds import ROOT
+
+SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "sim.threads=1", "device=cpu", "log=none")
+BARE = ("export=none", "report=false")
+
+
+def succeed(cwd: Path, name: str, script: str, *words: str) -> str:
+    """What a command printed, after it ended well and said which algorithm it imports."""
+    done = command(script, *words, cwd=cwd)
+    says = f"importing {cwd}/algorithms/{name}.py\n"
+    assert (done.returncode, done.stderr) == (0, says), done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def learners(tmp_path_factory) -> Path:
+    """The directory, in which the first has trained."""
+
+    def make(cwd: Path) -> None:
+        own_algorithms.write(cwd)
+        words = ("task=cartpole", *SMALL[:-1], "algo=mine", "log=tensorboard", "run_dir=run")
+        said = succeed(cwd, "mine", "train.py", *words, "iterations=3")
+        assert "wrote run/eval.json, run/policy.onnx and run/report.html" in said
+
+    return shared(tmp_path_factory, "learners", make)
+
+
+def test_an_algorithm_of_ones_own(learners):
+    """At most 60 lines that import no other algorithm train, and the rest of the program knows
+    them: metrics, report, loggers, verify, evaluation, export and the gate."""
+    code = own_algorithms.REINFORCE.strip().splitlines()
+    assert len(code) <= 60 and not any("ppo" in line.lower() for line in code)
+    run = learners / "run"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [math.isfinite(row["gain"]) for row in rows] == [True] * 3
+    pictures = re.findall('data:image/svg[+]xml;base64,([^"]+)', (run / "report.html").read_text())
+    assert b"mean gain of an action" in b"".join(map(base64.b64decode, pictures))
+    assert b"loss/gain" in b"".join(x.read_bytes() for x in run.glob("tensorboard/*"))
+    words = ("mode=evaluate", "episodes=4", "run=run", "task_code=here")
+    assert '"success"' in succeed(learners, "mine", "play.py", *words)
+    words = ("mode=gate", "onnx=run/policy.onnx")
+    assert "no base that could fall" in refused("play.py", *words, cwd=learners)
+    said = succeed(learners, "mine", "-m gpusim_rl.verify", "run", "task_code=here")
+    assert said.count("tensors agree, bit by bit") == 3
+
+
+def test_an_own_algorithm_is_judged(learners):
+    """The gate judges what it has trained: a quadruped after one iteration fails."""
+    words = ("task=quadruped", *SMALL, "algo=mine", "run_dir=walker", "iterations=1")
+    succeed(learners, "mine", "train.py", *words, "report=false")
+    words = ("mode=gate", "run=walker", "gate.robots=2", "gate.endurance.robots=1")
+    gate = command("play.py", *words, "gate.endurance.minutes=0.1", cwd=learners)
+    assert gate.returncode == 1 and "policy.onnx fails the gate: " in gate.stderr, gate
+
+
+def test_an_own_algorithm_goes_on_to_the_bit(learners):
+    """A run of 2 iterations that is continued to 4 ends with the tensors of one of 4."""
+    words = ("task=cartpole", *SMALL, "algo=mine", *BARE)
+    for name, count in (("whole", 4), ("part", 2)):
+        more = (f"run_dir={name}", f"iterations={count}")
+        succeed(learners, "mine", "train.py", *words, *more)
+    succeed(learners, "mine", "train.py", "resume=part", "iterations=4", "task_code=here")
+    a, b = (
+        load_file(learners / name / "checkpoints" / "000004.safetensors")
+        for name in ("whole", "part")
+    )
+    assert a.keys() == b.keys() and "mine/actor/exp_avg" in a
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_record_from_a_file(learners):
+    """A learner whose record is filled from a file learns its actions, and is exported."""
+    obs = torch.randn(32, 16, 5, generator=torch.Generator().manual_seed(0))
+    steps = {"obs": obs, "action": obs[..., :1].contiguous() * 0.5}
+    save_file(steps, learners / "demonstrations.safetensors")
+    words = ("task=cartpole", *SMALL, "algo=clone", "run_dir=cloned", "iterations=60")
+    said = succeed(learners, "clone", "train.py", *words, "report=false")
+    assert "cloned/policy.onnx" in said
+    lines = (learners / "cloned" / "metrics.jsonl").read_text().splitlines()
+    first, *_, last = (json.loads(line)["miss"] for line in lines)
+    assert last < 0.2 * first
+
+
+def test_nothing_names_them():
+    """The package knows neither algorithm: both are a user's files alone."""
+    for file in (ROOT / "gpusim_rl").rglob("*.py"):
+        text = file.read_text().lower()
+        assert not re.search("reinforce\\b|behaviou?r cloning", text), file
