@@ -341,7 +341,12 @@ def join(
     if make_source:
         source = make_source(env, learner, record)
     else:
-        how = {"graph": graph, "fuse": fuse, "timer": spec.timer, "ring": learner.length != num_steps}
+        how = {
+            "graph": graph,
+            "fuse": fuse,
+            "timer": spec.timer,
+            "ring": learner.length != num_steps,
+        }
         source = Collector(env, learner.policy, record, **how)
     numbers = {f"algo.{key}": x for key, x in changing.items()}
     numbers |= {key: env.scheduled_number(key) for key in keys if not key.startswith("algo.")}

@@ -55,7 +55,7 @@ def judge(
         exceeded[0] = True
     if (bits[i] & ROWS) != 0:
         exceeded[1] = True
-    valid = bool(True)  # a variable
+    valid = True  # a variable
     for j in range(qpos.shape[1]):
         valid = valid and wp.abs(qpos[i, j]) <= LARGEST
     for j in range(qvel.shape[1]):
@@ -169,9 +169,7 @@ class Warp:
         self._exceeded = torch.zeros(2, dtype=torch.bool, device=self._torch_device)
         out = [self.overflow, self._fault, self._exceeded]
         inputs = [self.qpos, self.qvel, self._bits]
-        self._judge = launch(
-            judge, num_envs, inputs, out, device=self._torch_device, record=True
-        )
+        self._judge = launch(judge, num_envs, inputs, out, device=self._torch_device, record=True)
 
     def step(self, n: int) -> None:
         self._advance(n)

@@ -8,7 +8,15 @@ from tests.bench import mjlab, reference_ppo, tasks
 from tests.command_lines import command
 from tests.worlds import TASKS, make_env, make_ppo
 
-SMALL = ("device=cpu", "warmup=1", "seconds=1e-3", "repeats=1", "num_envs=8", "num_steps=4", "fuse=off")
+SMALL = (
+    "device=cpu",
+    "warmup=1",
+    "seconds=1e-3",
+    "repeats=1",
+    "num_envs=8",
+    "num_steps=4",
+    "fuse=off",
+)
 
 
 def test_tasks_has_a_row_for_each_pair(tmp_path):

@@ -29,7 +29,9 @@ from tests.guard import guard
 from tests.sim.test_actuators import INPUTS
 from tests.worlds import ROOT, TASKS, check_words, differing, goes_on
 
-TINY = "num_envs=8 num_steps=4 algo.hidden=[16] sim=native sim.threads=1 device=cpu fuse=off".split()
+TINY = (
+    "num_envs=8 num_steps=4 algo.hidden=[16] sim=native sim.threads=1 device=cpu fuse=off".split()
+)
 TINY += ["task.episode=0.2"]
 ROBOT = "robot.mjcf=tasks/assets/quadruped.xml"
 

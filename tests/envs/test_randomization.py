@@ -261,7 +261,11 @@ def test_pushes_come_as_often_as_they_should():
     env, count = make_env(num_envs=WORLDS, randomise={"push": push}), 0
     for step in range(1, 21):
         env.rng.draw(torch.tensor(step))
-        count += (env.task.randomization.push(env.rng, env.sim.force, None)["kick"][:, 0] != 0).sum().item()
+        count += (
+            (env.task.randomization.push(env.rng, env.sim.force, None)["kick"][:, 0] != 0)
+            .sum()
+            .item()
+        )
     mean = 20 * WORLDS * 0.02 / 2.0
     assert abs(count - mean) < 5 * math.sqrt(mean)
 

@@ -121,7 +121,9 @@ def test_nothing_and_anything_fall(size):
 
 def test_errors_up_to_the_tolerance_succeed(task):
     """An error of 0.29 m/s is a success and one of 0.31 m/s none; the quadruped's bound is 0.25."""
-    record = {name: torch.ones(100, 2) for name in task.measure(make_env("humanoid", 2).current_state())}
+    record = {
+        name: torch.ones(100, 2) for name in task.measure(make_env("humanoid", 2).current_state())
+    }
     record |= {"terminated": torch.zeros(100, 2), "yaw_error": torch.zeros(100, 2)}
     record["velocity_error"] = torch.tensor([[0.29**2, 0.31**2]]).expand(100, 2)
     assert task.score(record)["success"] == 0.5

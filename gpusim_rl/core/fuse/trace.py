@@ -121,9 +121,7 @@ class Tracer(TorchDispatchMode):
 
     def rows(self, argument: str, x: Tensor) -> None:
         """Follow a tensor (ROWS, …) that the kernel reads from an argument (B, n)."""
-        names = [
-            self.emit(entry(argument, "i", j), KINDS[x.dtype]) for j in range(x[0].numel())
-        ]
+        names = [self.emit(entry(argument, "i", j), KINDS[x.dtype]) for j in range(x[0].numel())]
         cells = Cells(as_names(names, x.shape[1:]), True, KINDS[x.dtype])
         self._follow(x, cells)
 
@@ -149,7 +147,9 @@ class Tracer(TorchDispatchMode):
         argument = f"c{len(self.constants)}"
         self.constants[argument] = x
         if x.numel() > LARGEST_TABLE:
-            return Cells(np.broadcast_to(np.array("", dtype=object), x.shape), False, kind, argument)
+            return Cells(
+                np.broadcast_to(np.array("", dtype=object), x.shape), False, kind, argument
+            )
         places = np.ndindex(*(x.shape or (1,)))
         names = [self.emit(entry(argument, *place), kind) for place in places]
         return Cells(as_names(names, x.shape), False, kind, argument)
