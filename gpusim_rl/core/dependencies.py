@@ -134,7 +134,7 @@ class HostReadGuard(TorchFunctionMode):
 
 
 def source_line(*folders: str) -> str:
-    """The line of Python that now runs, with its place, outside of torch, this module and folders."""
+    """The line of Python that runs, and its place: outside of torch, of here and of folders."""
     outside = (str(Path(torch.__file__).parent), __file__, *folders)
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(outside)]
     frame = frames[-1]

@@ -14,7 +14,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
 
 
-# Why: docs/decisions/0073-three-kernels.md
+# Why: docs/decisions/0076-three-kernels.md
 class FusedStep:
     """Steps an Env with a policy. Every kernel computes what `Env` computes with torch.
 

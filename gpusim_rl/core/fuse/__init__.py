@@ -1,1 +1,0 @@
-"""Pure functions of B worlds, written in torch, as Warp kernels with a thread for each world."""

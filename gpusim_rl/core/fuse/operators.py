@@ -472,7 +472,7 @@ def permute(t: Tracer, call: Call) -> Cells:
 @operator("flip")
 def flip(t: Tracer, call: Call) -> Cells:
     x = call.args[0]
-    return x.like(np.flip(x.names, [x.axis(d) for d in call.args[1]]).copy())
+    return x.like(np.flip(x.names, tuple(x.axis(d) for d in call.args[1])).copy())
 
 
 @operator("roll")

@@ -184,7 +184,7 @@ class Tracer(TorchDispatchMode):
         return result
 
     def _translate(self, name: str, call: "Call") -> Any:
-        """The cells of a result. UnknownOperator, with the line that asks for it, if it has none."""
+        """The cells of a result. An UnknownOperator names the line that asks for it."""
         try:
             if name not in self.operators:
                 raise UnknownOperator("no translation")
