@@ -123,8 +123,8 @@ def adam(
 class FlatAdam:
     """Adam (arXiv:1412.6980) on groups of parameters, in few kernels for all of them.
 
-    On CUDA a clipped step is a sum and four kernels of Warp. On the CPU torch's own kernels take the
-    long vectors, since they use vector instructions and all threads.
+    On CUDA a clipped step is a sum and four kernels of Warp. On the CPU torch's own kernels take
+    the long vectors, since they use vector instructions and all threads.
 
     Args:
         groups: name → parameters, which become views of the group's vector, in their order.
