@@ -123,8 +123,8 @@ def adam(
 class FlatAdam:
     """Adam (arXiv:1412.6980) on groups of parameters, in few kernels for all of them.
 
-    On CUDA a clipped step is four kernels of Warp. On the CPU torch's own take the long vectors,
-    since they use vector instructions and all threads.
+    On CUDA a clipped step is a sum and four kernels of Warp. On the CPU torch's own kernels take
+    the long vectors, since they use vector instructions and all threads.
 
     Args:
         groups: name → parameters, which become views of the group's vector, in their order.
@@ -209,7 +209,7 @@ class FlatAdam:
         entry of `stats` is not finite, else 0. In place.
         """
         stream = warp_stream(self.device)
-        torch.sum(stats, (), out=self._stats)
+        torch.sum(stats, 0, out=self._stats)
         if self._kernels:
             self._sum.launch(stream)
         else:
