@@ -122,7 +122,9 @@ class WorstStep:
         Rows are those after the step, before any restart.
         """
         names = [f"before/{x}" if x in self._before else x for x in self.live]
-        return torch.cat([x.flatten(1).double() for x in (why, terms, *(rows[x] for x in names))], 1)
+        return torch.cat(
+            [x.flatten(1).double() for x in (why, terms, *(rows[x] for x in names))], 1
+        )
 
     def record(self, step: Tensor, score: Tensor, numbers: Tensor) -> None:
         """Keep the worst of this step if it is worse than what is kept. In place.
