@@ -33,13 +33,15 @@ def store(live: Rows, changed: Rows) -> None:
 
     A new row may be a live one: what a step reads, it reads before anything is written.
     """
-    taken = {x.untyped_storage().data_ptr() for x in live.values()}
-    new = {name: x for name, x in changed.items() if name in live}
-    for name, x in new.items():
-        if x.untyped_storage().data_ptr() in taken:
-            new[name] = x.clone()
+    new = separate({name: x for name, x in changed.items() if name in live}, live)
     for name, x in new.items():
         live[name].copy_(x)
+
+
+def separate(changed: Rows, live: Rows) -> Rows:
+    """Rows of which none is a live one, nor a view: such are copied."""
+    shared = {id(x) for x in live.values()}
+    return {k: x.clone() if x._is_view() or id(x) in shared else x for k, x in changed.items()}
 
 
 def copy_state(live: dict[str, Live], group: ProcessGroup = SINGLE) -> dict[str, Tensor]:

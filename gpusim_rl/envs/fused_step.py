@@ -47,6 +47,7 @@ class FusedStep:
             if show:
                 print(self.kernels[name].about, flush=True)
         self.restarted = self.own["step/restarted"]
+        self.block = env.rng.rows()["rng/units"].data_ptr()
 
     def prepared(self) -> Rows:
         """What `FusedPolicy.prepare` made of the views."""
@@ -112,6 +113,8 @@ class FusedStep:
 
     def act(self) -> None:
         """Everything before the physics but the network, whose result is `step/head`. In place."""
+        if self.env.rng.rows()["rng/units"].data_ptr() != self.block:
+            raise RuntimeError("a random stream joined the block after the step's kernels were made")
         self.kernels["before"]()
         self.env.begin_step()
 

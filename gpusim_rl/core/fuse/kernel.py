@@ -15,7 +15,7 @@ from torch import Tensor
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.fuse.operators import OPERATORS
 from gpusim_rl.core.fuse.trace import KINDS, NAME, ROWS, Cells, Tracer, UnknownOperator, entry
-from gpusim_rl.core.states import Rows
+from gpusim_rl.core.states import Rows, separate
 from gpusim_rl.core.streams import start_warp, warp_stream
 
 Function = Callable[[Rows], Rows]
@@ -75,9 +75,7 @@ class Eager:
     def __call__(self) -> None:
         results = self.function(self.rows)
         # what a result shares with a row is read before the row is written
-        taken = {x.untyped_storage().data_ptr() for x in self.rows.values()}
-        shared = {k for k in self.places if results[k].untyped_storage().data_ptr() in taken}
-        results |= {key: results[key].clone() for key in shared}
+        results = separate(results, self.rows)
         for name, place in self.places.items():
             place.write(results[name], results)
 
