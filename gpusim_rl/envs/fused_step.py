@@ -114,7 +114,9 @@ class FusedStep:
     def act(self) -> None:
         """Everything before the physics but the network, whose result is `step/head`. In place."""
         if self.env.rng.rows()["rng/units"].data_ptr() != self.block:
-            raise RuntimeError("a random stream joined the block after the step's kernels were made")
+            raise RuntimeError(
+                "a random stream joined the block after the step's kernels were made"
+            )
         self.kernels["before"]()
         self.env.begin_step()
 

@@ -14,11 +14,15 @@ from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.fuse.operators import OPERATORS
-from gpusim_rl.core.fuse.trace import KINDS, NAME, ROWS, Cells, Tracer, UnknownOperator, entry
+from gpusim_rl.core.fuse.source import MODULE, Store, write_body
+from gpusim_rl.core.fuse.trace import KINDS, ROWS, Cells, Tracer, UnknownOperator, entry
 from gpusim_rl.core.states import Rows, separate
 from gpusim_rl.core.streams import start_warp, warp_stream
 
 Function = Callable[[Rows], Rows]
+
+
+BLOCK = 32  # threads: so that few thousand worlds reach all multiprocessors of a GPU
 
 
 class Place(NamedTuple):
@@ -133,16 +137,7 @@ class Kernel(Eager):
 
     def _write_source(self, tracer: Tracer, results: dict[str, Cells]) -> str:
         """The source of the module: what the results need, and no more."""
-        stores = self._stores(tracer, results)
-        needed: set[str] = set()
-        for text in stores:
-            needed.update(NAME.findall(text))
-        lines = []
-        for name, text in reversed(tracer.lines):
-            if name in needed:
-                needed.update(NAME.findall(text))
-                lines.append(f"const auto {name} = {text};")
-        body = "\n".join([*reversed(lines), *stores])
+        body = "\n".join(write_body(tracer.lines, self._stores(tracer, results)))
         self.rows = {k: x for k, x in self.rows.items() if f"({self.arguments[k]}, " in body}
         self.constants = {k: x for k, x in tracer.constants.items() if f"({k}, " in body}
         indices = [place.row for place in self.places.values() if place.row is not None]
@@ -154,25 +149,28 @@ class Kernel(Eager):
         texts = ",\n".join(f"    {name}: {kind}" for name, kind in arguments.items())
         return MODULE.format(body=body, arguments=texts, names=", ".join(arguments))
 
-    def _stores(self, tracer: Tracer, results: dict[str, Cells]) -> list[str]:
-        """The statements that write the results, those under a guard first."""
-        stores: dict[str, list[str]] = {}
+    def _stores(self, tracer: Tracer, results: dict[str, Cells]) -> list[Store]:
+        """The statements that write the results."""
+        stores = []
         rows = [key for key, place in self.places.items() if place.row is not None]
         for key, place in self.places.items():
             cells, kind = results[key], KINDS[place.tensor.dtype]
             first = [] if place.row is None else [f"int32({entry(f't{rows.index(key)}', 0)})"]
+            guard = str(results[place.guard].names[()]) if place.guard else ""
+            row, late = self._overlap(place)
             for j, name in enumerate(cells.names.ravel()):
                 target = entry(self.outputs[key], *first, "i", j)
-                text = f"{target} = {tracer.cast(name, cells.kind, kind)};"
-                stores.setdefault(place.guard, []).append(text)
-        texts = []
-        for guard in sorted(stores, reverse=True):
-            if guard:
-                body = [f"    {text}" for text in stores[guard]]
-                texts += [f"if ({results[guard].names[()]}) {{", *body, "}"]
-            else:
-                texts += stores[guard]
-        return texts
+                over = entry(self.arguments[row], "i", j) if row else ""
+                value = tracer.cast(name, cells.kind, kind)
+                stores.append(Store(target, value, guard, over, late))
+        return stores
+
+    def _overlap(self, place: Place) -> tuple[str, bool]:
+        """The row that a place is, if it is one; whether it overlaps rows in another way."""
+        same = [k for k, x in self.rows.items() if span(x) == span(place.tensor)]
+        if same and place.row is None:
+            return same[0], len(same) > 1
+        return "", any(overlap(span(x), span(place.tensor)) for x in self.rows.values())
 
     def _bind(self, rows: Rows, places: dict[str, Place]) -> tuple[Any, Any]:
         """A recorded launch on live tensors, and what it needs to stay alive."""
@@ -187,6 +185,7 @@ class Kernel(Eager):
             inputs=[wp.from_torch(x.detach()) for x in flat],
             outputs=[wp.from_torch(x) for x in out],
             device=wp.device_from_torch(self.device),
+            block_dim=BLOCK,
             record_cmd=True,
         )
         return launch, (flat, out)
@@ -260,6 +259,20 @@ def largest_difference(right: Tensor, ours: Tensor, mask: Tensor | None) -> floa
     return torch.where(same, 0.0, apart).max().item()
 
 
+def span(x: Tensor) -> tuple[int, int, int, int]:
+    """Where the columns of rows lie: storage, distance of rows, first column, width [byte]."""
+    size = x.element_size()
+    stride = max(x.stride(0), 1) * size
+    return x.untyped_storage().data_ptr(), stride, x.data_ptr() % stride, x[0].numel() * size
+
+
+def overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
+    """Whether two spans may have a column in common."""
+    if a[0] != b[0] or a[1] != b[1]:
+        return a[0] == b[0]
+    return a[2] < b[2] + b[3] and b[2] < a[2] + a[3]
+
+
 def array_type(x: Tensor, ndim: int) -> str:
     """The annotation of an argument."""
     return f"wp.array{'' if ndim == 1 else f'{ndim}d'}[wp.{KINDS[x.dtype]}]"
@@ -283,60 +296,3 @@ def source_path(source: str) -> Path:
     """Where the source of a kernel lies: beside what Warp compiles."""
     digest = hashlib.blake2s(source.encode(), digest_size=8).hexdigest()
     return Path(wp.config.kernel_cache_dir or "") / "gpusim_rl" / f"fused_{digest}.py"
-
-
-# Written so that NaN goes through, as it does in torch.
-MODULE = '''"""Written by gpusim_rl: do not edit."""
-
-import warp as wp
-
-# a fused product and sum would round one of two mirrored terms, and not the other
-wp.set_module_options({{"enable_backward": False, "fast_math": False, "fuse_fp": False}})
-WORLD = """
-using namespace wp;
-auto maximum = [](auto a, auto b) {{ return a != a || a > b ? a : b; }};
-auto minimum = [](auto a, auto b) {{ return a != a || a < b ? a : b; }};
-auto at_least = [](auto a, auto low) {{ return a < low ? low : a; }};
-auto at_most = [](auto a, auto high) {{ return a > high ? high : a; }};
-auto finite = [](auto a, auto nan, auto high, auto low) {{
-    return a != a ? nan : a == INFINITY ? high : a == -INFINITY ? low : a;
-}};
-// Kahan: what rounding takes from u, the quotient gives back
-auto log1p = [](float x) {{
-    float u = 1.0f + x;
-    return u == 1.0f ? x : wp::log(u) * x / (u - 1.0f);
-}};
-auto expm1 = [](float x) {{
-    float u = wp::exp(x);
-    return u == 1.0f ? x : wp::abs(x) < 0.5f ? (u - 1.0f) * x / wp::log(u) : u - 1.0f;
-}};
-auto normal_quantile = [](float p) {{ return 1.4142135623730951f * wp::erfinv(2.0f * p - 1.0f); }};
-auto sign = [](auto a) {{ return decltype(a)((a > 0) - (a < 0)); }};
-auto whole_quotient = [](auto a, auto b) {{
-    auto q = a / b;
-    return decltype(a)(q * b != a && (a < 0) != (b < 0) ? q - 1 : q);
-}};
-auto remainder = [](auto a, auto b) {{
-    auto rest = wp::mod(a, b);
-    return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
-}};
-auto quotient = [remainder](auto a, auto b) {{
-    return b == 0 ? a / b : wp::rint((a - remainder(a, b)) / b);
-}};
-{body}
-"""
-
-
-@wp.func_native(WORLD)
-def world(
-    i: int,
-{arguments}
-): ...
-
-
-@wp.kernel(enable_backward=False)
-def kernel(
-{arguments}
-):
-    world(wp.tid(), {names})
-'''

@@ -6,7 +6,6 @@ and what is left are assignments, in an order that does not depend on B.
 """
 
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -31,7 +30,6 @@ KINDS = {
     torch.uint8: "uint8",
 }
 WHOLE = {"int64", "int32", "uint8"}
-NAME = re.compile(r"\bv\d+\b")
 
 
 class UnknownOperator(NotImplementedError):

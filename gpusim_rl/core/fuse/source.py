@@ -1,0 +1,154 @@
+"""The source of a kernel: assignments in the order in which their values are written."""
+
+import re
+from typing import NamedTuple
+
+NAME = re.compile(r"\bv\d+\b")
+LOAD = re.compile(r"\(\*address\(r\d+, i, \d+\)\)")  # of an entry of a row
+CAST = re.compile(r"\w+\((v\d+)\)")
+
+
+class Store(NamedTuple):
+    """A statement that writes a scalar."""
+
+    target: str  # an entry of an array
+    value: str
+    guard: str  # the truth value under which it is written; "": always
+    overwrites: str  # the entry of a row that it replaces; "": none
+    late: bool  # other rows may lie there, too: after all others
+
+
+def write_body(lines: list[tuple[str, str]], stores: list[Store]) -> list[str]:
+    """The statements of one world, each value shortly before it is written.
+
+    So few values wait in registers. An entry of a row is read before it is overwritten.
+    """
+    body = Body(lines, stores)
+    guards = dict.fromkeys(store.guard for store in stores if store.guard)
+    for guard in guards:
+        body.write_guarded(guard, [store for store in stores if store.guard == guard])
+    others = [store for store in stores if not store.guard]
+    for store in sorted(others, key=lambda store: (store.late, bool(store.overwrites))):
+        if store.late:
+            for other in others:
+                body.assign(other.value)
+        body.write(store)
+    return body.statements
+
+
+class Body:
+    """Statements, and which names they have assigned.
+
+    Args:
+        lines: (name, expression) in an order in which they can be computed.
+        stores: all that will be written.
+    """
+
+    def __init__(self, lines: list[tuple[str, str]], stores: list[Store]):
+        self.expressions = dict(lines)
+        self.statements: list[str] = []
+        self._assigned: set[str] = set()
+        needed = {name for x in stores for name in NAME.findall(f"{x.value} {x.guard}")}
+        for name, text in reversed(lines):
+            if name in needed:
+                needed.update(NAME.findall(text))
+        # entry of a row → its name, of those that are needed
+        self._loads = {text: name for name, text in lines if name in needed}
+
+    def assign(self, text: str) -> None:
+        """Assign the names of an expression, after those that they are made of."""
+        waiting = NAME.findall(text)
+        while waiting:
+            name = waiting[-1]
+            needs = NAME.findall(self.expressions[name]) if name not in self._assigned else ()
+            needs = [x for x in needs if x not in self._assigned]
+            if needs:
+                waiting += needs
+                continue
+            waiting.pop()
+            if name not in self._assigned:
+                self._assigned.add(name)
+                self.statements.append(f"const auto {name} = {self.expressions[name]};")
+
+    def write(self, store: Store) -> None:
+        """Write a value, after what it is made of and after the entry was read."""
+        self.assign(store.value)
+        if store.overwrites in self._loads:
+            self.assign(self._loads[store.overwrites])
+        self.statements.append(f"{store.target} = {store.value};")
+
+    def write_guarded(self, guard: str, stores: list[Store]) -> None:
+        """Write values under a guard. What is only read and copied, is read under it."""
+        self.assign(guard)
+        values = [self._copied(store.value) for store in stores]
+        for value in values:
+            self.assign(value)
+        pairs = zip(stores, values, strict=True)
+        copies = [f"    {store.target} = {value};" for store, value in pairs]
+        self.statements += [f"if ({guard}) {{", *copies, "}"]
+
+    def _copied(self, value: str) -> str:
+        """The expression of a value that is an entry of a row, or the value itself."""
+        text = self.expressions.get(value, "")
+        cast = CAST.fullmatch(text)
+        inner = self.expressions[cast[1]] if cast else text
+        if value in self._assigned or not LOAD.fullmatch(inner):
+            return value
+        return text.replace(cast[1], inner) if cast else text
+
+
+# Written so that NaN goes through, as it does in torch.
+MODULE = '''"""Written by gpusim_rl: do not edit."""
+
+import warp as wp
+
+# a fused product and sum would round one of two mirrored terms, and not the other
+wp.set_module_options({{"enable_backward": False, "fast_math": False, "fuse_fp": False}})
+WORLD = """
+using namespace wp;
+auto maximum = [](auto a, auto b) {{ return a != a || a > b ? a : b; }};
+auto minimum = [](auto a, auto b) {{ return a != a || a < b ? a : b; }};
+auto at_least = [](auto a, auto low) {{ return a < low ? low : a; }};
+auto at_most = [](auto a, auto high) {{ return a > high ? high : a; }};
+auto finite = [](auto a, auto nan, auto high, auto low) {{
+    return a != a ? nan : a == INFINITY ? high : a == -INFINITY ? low : a;
+}};
+// Kahan: what rounding takes from u, the quotient gives back
+auto log1p = [](float x) {{
+    float u = 1.0f + x;
+    return u == 1.0f ? x : wp::log(u) * x / (u - 1.0f);
+}};
+auto expm1 = [](float x) {{
+    float u = wp::exp(x);
+    return u == 1.0f ? x : wp::abs(x) < 0.5f ? (u - 1.0f) * x / wp::log(u) : u - 1.0f;
+}};
+auto normal_quantile = [](float p) {{ return 1.4142135623730951f * wp::erfinv(2.0f * p - 1.0f); }};
+auto sign = [](auto a) {{ return decltype(a)((a > 0) - (a < 0)); }};
+auto whole_quotient = [](auto a, auto b) {{
+    auto q = a / b;
+    return decltype(a)(q * b != a && (a < 0) != (b < 0) ? q - 1 : q);
+}};
+auto remainder = [](auto a, auto b) {{
+    auto rest = wp::mod(a, b);
+    return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}};
+auto quotient = [remainder](auto a, auto b) {{
+    return b == 0 ? a / b : wp::rint((a - remainder(a, b)) / b);
+}};
+{body}
+"""
+
+
+@wp.func_native(WORLD)
+def world(
+    i: int,
+{arguments}
+): ...
+
+
+@wp.kernel(enable_backward=False)
+def kernel(
+{arguments}
+):
+    world(wp.tid(), {names})
+'''
