@@ -283,10 +283,10 @@ def nan_to_num(t: Tracer, call: Call) -> Cells:
 @operator("_to_copy", "copy", "clone", "fill")
 def copy(t: Tracer, call: Call) -> Cells:
     """A copy, of another kind perhaps; what is written to the first argument, if there are two."""
-    shape, kind = tuple(call.result.shape), KINDS[call.result.dtype]
-    x = call.args[1] if len(call.args) > 1 else call.args[0]
+    kind, x = KINDS[call.result.dtype], call.args[-1 if len(call.args) < 2 else 1]
     worlds = any(isinstance(y, Cells) and y.worlds for y in call.args[:2])
-    return Cells(t.aligned(x, shape[1:] if worlds else shape, worlds, kind).copy(), worlds, kind)
+    shape = tuple(call.result.shape[int(worlds) :])
+    return Cells(t.aligned(x, shape, worlds, kind).copy(), worlds, kind)
 
 
 # -- sums and other reductions ---------------------------------------------------------------------
