@@ -55,7 +55,12 @@ class FusedStep:
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Prepare the views anew, since the normalizers have changed. In place."""
+        """Observe once more, and prepare the views for normalizers that have changed. In place.
+
+        A training that goes on from a checkpoint observes with torch. So does one that was never
+        interrupted, that their bits agree.
+        """
+        self.env.update_observations()
         for key, value in self.policy.prepare(list(self.env.observation)).items():
             self.own[f"policy/{key}"].copy_(value)
 

@@ -22,7 +22,8 @@ from gpusim_rl.sim.warp_model import (
     with_derived,
 )
 
-# The kernel is Warp's dialect of Python:
+# ruff: noqa: UP018 (in a kernel int(0) is a variable, 0 a constant)
+# The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
 
@@ -55,14 +56,16 @@ def judge(
         exceeded[0] = True
     if (bits[i] & ROWS) != 0:
         exceeded[1] = True
-    valid = True  # a variable
+    wrong = int(0)
     for j in range(qpos.shape[1]):
-        valid = valid and wp.abs(qpos[i, j]) <= LARGEST
+        if not wp.abs(qpos[i, j]) <= LARGEST:
+            wrong = 1
     for j in range(qvel.shape[1]):
-        valid = valid and wp.abs(qvel[i, j]) <= LARGEST
+        if not wp.abs(qvel[i, j]) <= LARGEST:
+            wrong = 1
     bits[i] = 0
     overflow[i] = over
-    fault[i] = over or not valid
+    fault[i] = over or wrong > 0
 
 
 @wp.kernel(enable_backward=False)

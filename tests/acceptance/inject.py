@@ -47,10 +47,10 @@ class Injections:
         env, fused = ppo.env, ppo.learner.fused
         assert fused is not None
         parts: dict[str, Any] = ppo.source.parts
-        self._judge, minibatch = env._outcome, fused.__call__
+        self._judge, minibatch = env.outcome, fused.__call__
         parts["act"] = self.wrap(self.begin, parts["act"])
         parts["physics"] = self.wrap(self.physics, parts["physics"])
-        env._outcome = self.judged
+        env.outcome = self.judged
         ppo.learner.fused = Poisoned(self, minibatch, fused)  # type: ignore[assignment]
 
     def value(self, kind: str) -> float:

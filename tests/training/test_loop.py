@@ -446,7 +446,7 @@ def test_what_is_no_number_is_counted(what, value):
     """NaN and Inf in one world or one minibatch: counted once, never learned from, neighbors
     bit-identical."""
     spoilt = two_minibatches()
-    env, judge, fused = spoilt.env, spoilt.env._outcome, spoilt.learner.fused
+    env, judge, fused = spoilt.env, spoilt.env.outcome, spoilt.learner.fused
     assert fused is not None
     before = spoilt.learner.optimizer.weights["actor"].detach().clone()
     if what == "physics":
@@ -458,10 +458,10 @@ def test_what_is_no_number_is_counted(what, value):
         def judged(s):
             terms, reward, end, failed = judge(s)
             reward[5] = value
-            env._outcome = judge
+            env.outcome = judge
             return terms, reward, end, failed
 
-        env._outcome = judged
+        env.outcome = judged
     else:
         sample = fused._sample
 
