@@ -22,7 +22,7 @@ from gpusim_rl.sim.warp_model import (
     with_derived,
 )
 
-# ruff: noqa: UP018 (in a kernel int(0) is a variable, 0 a constant)
+# ruff: noqa: UP018, RUF046 (in a kernel int(0) is a variable, 0 a constant)
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false

@@ -138,29 +138,28 @@ class Kernel(Eager):
     def _write_source(self, tracer: Tracer, results: dict[str, Cells]) -> str:
         """The source of the module: what the results need, and no more."""
         body = "\n".join(write_body(tracer.lines, self._stores(tracer, results)))
-        self.rows = {k: x for k, x in self.rows.items() if f"({self.arguments[k]}, " in body}
-        self.constants = {k: x for k, x in tracer.constants.items() if f"({k}, " in body}
-        indices = [place.row for place in self.places.values() if place.row is not None]
+        self.rows = {k: x for k, x in self.rows.items() if f"{self.arguments[k]}_[" in body}
+        self.constants = {k: x for k, x in tracer.constants.items() if f"{k}_[" in body}
+        indexed = [self.outputs[k] for k, p in self.places.items() if p.row is not None]
         arguments = {self.arguments[k]: array_type(x, 2) for k, x in self.rows.items()}
         arguments |= {k: array_type(x, max(x.ndim, 1)) for k, x in self.constants.items()}
-        arguments |= {f"t{k}": array_type(x, 1) for k, x in enumerate(indices)}
+        arguments |= {f"t{name}": "wp.array[wp.int64]" for name in indexed}
         for key, place in self.places.items():
             arguments[self.outputs[key]] = array_type(place.tensor, 2 + (place.row is not None))
+        body = "\n".join(pointers(arguments, indexed)) + "\n" + body
         texts = ",\n".join(f"    {name}: {kind}" for name, kind in arguments.items())
         return MODULE.format(body=body, arguments=texts, names=", ".join(arguments))
 
     def _stores(self, tracer: Tracer, results: dict[str, Cells]) -> list[Store]:
         """The statements that write the results."""
         stores = []
-        rows = [key for key, place in self.places.items() if place.row is not None]
         for key, place in self.places.items():
             cells, kind = results[key], KINDS[place.tensor.dtype]
-            first = [] if place.row is None else [f"int32({entry(f't{rows.index(key)}', 0)})"]
             guard = str(results[place.guard].names[()]) if place.guard else ""
             row, late = self._overlap(place)
             for j, name in enumerate(cells.names.ravel()):
-                target = entry(self.outputs[key], *first, "i", j)
-                over = entry(self.arguments[row], "i", j) if row else ""
+                target = entry(self.outputs[key], j)
+                over = entry(self.arguments[row], j) if row else ""
                 value = tracer.cast(name, cells.kind, kind)
                 stores.append(Store(target, value, guard, over, late))
         return stores
@@ -175,10 +174,10 @@ class Kernel(Eager):
     def _bind(self, rows: Rows, places: dict[str, Place]) -> tuple[Any, Any]:
         """A recorded launch on live tensors, and what it needs to stay alive."""
         worlds = len(next(iter(rows.values())))
-        flat = [rows[key].view(worlds, -1) for key in self.rows]
+        flat = [side_by_side(rows[key].view(worlds, -1)) for key in self.rows]
         flat += [x.view(1) if x.ndim == 0 else x for x in self.constants.values()]
         flat += [place.row for place in places.values() if place.row is not None]
-        out = [place.view(worlds) for place in places.values()]
+        out = [side_by_side(place.view(worlds)) for place in places.values()]
         launch = wp.launch(
             self.kernel,
             dim=worlds,
@@ -259,6 +258,13 @@ def largest_difference(right: Tensor, ours: Tensor, mask: Tensor | None) -> floa
     return torch.where(same, 0.0, apart).max().item()
 
 
+def side_by_side(x: Tensor) -> Tensor:
+    """An array (…, n), if the numbers of a world lie side by side."""
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        raise UnknownOperator("a row whose numbers are not side by side")
+    return x
+
+
 def span(x: Tensor) -> tuple[int, int, int, int]:
     """Where the columns of rows lie: storage, distance of rows, first column, width [byte]."""
     size = x.element_size()
@@ -271,6 +277,20 @@ def overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
     if a[0] != b[0] or a[1] != b[1]:
         return a[0] == b[0]
     return a[2] < b[2] + b[3] and b[2] < a[2] + a[3]
+
+
+def pointers(arguments: dict[str, str], indexed: list[str]) -> list[str]:
+    """Where the numbers of this world begin in each array, and those of a constant."""
+    lines = []
+    for name, kind in arguments.items():
+        if name.startswith("t"):
+            continue
+        at = f"i * {name}.strides[{int(name in indexed)}]" if name[0] in "ro" else "0"
+        if name in indexed:
+            at = f"t{name}.data[0] * {name}.strides[0] + {at}"
+        scalar = kind.rpartition("wp.")[2].rstrip("]")
+        lines.append(f"auto {name}_ = ({scalar}*)((char*){name}.data + {at});")
+    return lines
 
 
 def array_type(x: Tensor, ndim: int) -> str:

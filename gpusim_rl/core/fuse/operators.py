@@ -1,6 +1,7 @@
 """What operators of torch compute, as expressions of C++ for the scalars of one world."""
 
 from collections.abc import Callable
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -607,10 +608,13 @@ def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
     shape = np.broadcast_shapes(*(p.names.shape for p in places))
     arrays = [np.broadcast_to(p.names, shape) for p in places]
     out = np.empty((*shape, *rest), dtype=object)
+    strides = t.constants[table].stride()
+    inner = [sum(map(mul, at, strides[axes:])) for at in np.ndindex(*rest)]
     for place in np.ndindex(*shape):
-        at = [t.emit(f"int32({a[place]})", "int32") for a in arrays]
-        for inner in np.ndindex(*rest):
-            out[(*place, *inner)] = t.emit(entry(table, *at, *inner), x.kind)
+        terms = [f"{a[place]} * {stride}" for a, stride in zip(arrays, strides, strict=False)]
+        at = t.emit(" + ".join(terms), "int64")
+        row = [t.emit(entry(table, f"{at} + {k}"), x.kind) for k in inner]
+        out[place] = as_names(row, rest) if rest else row[0]
     flat = any(isinstance(p, Flat) for p in places)
     return (Flat if flat else Cells)(out, True, x.kind)
 

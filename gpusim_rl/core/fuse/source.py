@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 NAME = re.compile(r"\bv\d+\b")
-LOAD = re.compile(r"\(\*address\(r\d+, i, \d+\)\)")  # of an entry of a row
+LOAD = re.compile(r"r\d+_\[\d+\]")  # of an entry of a row
 CAST = re.compile(r"\w+\((v\d+)\)")
 
 
@@ -17,21 +17,46 @@ class Store(NamedTuple):
     overwrites: str  # the entry of a row that it replaces; "": none
     late: bool  # other rows may lie there, too: after all others
 
+    @property
+    def array(self) -> str:
+        """The name of the array."""
+        return self.target.partition("[")[0]
+
+    @property
+    def statement(self) -> str:
+        return f"{self.target} = {self.value};"
+
 
 def write_body(lines: list[tuple[str, str]], stores: list[Store]) -> list[str]:
     """The statements of one world, each value shortly before it is written.
 
-    So few values wait in registers. An entry of a row is read before it is overwritten.
+    So few values wait in registers: what is made of most others comes first, and takes them along.
+    An entry of a row is read before it is overwritten.
     """
     body = Body(lines, stores)
+    # what nobody reads may be overwritten at once
+    stores = [x if x.overwrites in body.loads else x._replace(overwrites="") for x in stores]
     guards = dict.fromkeys(store.guard for store in stores if store.guard)
     for guard in guards:
         body.write_guarded(guard, [store for store in stores if store.guard == guard])
     others = [store for store in stores if not store.guard]
-    for store in sorted(others, key=lambda store: (store.late, bool(store.overwrites))):
-        if store.late:
-            for other in others:
-                body.assign(other.value)
+    places = {name: k for k, (name, _) in enumerate(lines)}
+    last: dict[str, int] = {}  # array → the place of its last value
+    for store in others:
+        last[store.array] = max(last.get(store.array, 0), places.get(store.value, 0))
+    free = [store for store in others if not store.late and not store.overwrites]
+    body.pending = {store.value: [] for store in free}
+    for store in free:
+        body.pending[store.value].append(store)
+    for store in sorted(free, key=lambda store: -last[store.array]):
+        body.write(store)
+    for store in others:
+        if store.overwrites and not store.late:
+            body.write(store)
+    late = [store for store in others if store.late]
+    for store in late:
+        body.assign(store.value)
+    for store in late:
         body.write(store)
     return body.statements
 
@@ -47,13 +72,14 @@ class Body:
     def __init__(self, lines: list[tuple[str, str]], stores: list[Store]):
         self.expressions = dict(lines)
         self.statements: list[str] = []
+        self.pending: dict[str, list[Store]] = {}  # value → what may be written once it is there
         self._assigned: set[str] = set()
         needed = {name for x in stores for name in NAME.findall(f"{x.value} {x.guard}")}
         for name, text in reversed(lines):
             if name in needed:
                 needed.update(NAME.findall(text))
-        # entry of a row → its name, of those that are needed
-        self._loads = {text: name for name, text in lines if name in needed}
+        # expression → its name, of those that are needed
+        self.loads = {text: name for name, text in lines if name in needed}
 
     def assign(self, text: str) -> None:
         """Assign the names of an expression, after those that they are made of."""
@@ -69,13 +95,18 @@ class Body:
             if name not in self._assigned:
                 self._assigned.add(name)
                 self.statements.append(f"const auto {name} = {self.expressions[name]};")
+                self.statements += [x.statement for x in self.pending.pop(name, ())]
 
     def write(self, store: Store) -> None:
         """Write a value, after what it is made of and after the entry was read."""
         self.assign(store.value)
-        if store.overwrites in self._loads:
-            self.assign(self._loads[store.overwrites])
-        self.statements.append(f"{store.target} = {store.value};")
+        if store.overwrites:
+            self.assign(self.loads[store.overwrites])
+            self.statements.append(store.statement)
+        elif store.late:
+            self.statements.append(store.statement)
+        else:  # of a number that stands in the code, or of a name that a guard needed
+            self.statements += [x.statement for x in self.pending.pop(store.value, ())]
 
     def write_guarded(self, guard: str, stores: list[Store]) -> None:
         """Write values under a guard. What is only read and copied, is read under it."""

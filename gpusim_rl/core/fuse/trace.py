@@ -7,6 +7,7 @@ and what is left are assignments, in an order that does not depend on B.
 
 import math
 from collections.abc import Callable
+from operator import mul
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -119,7 +120,7 @@ class Tracer(TorchDispatchMode):
 
     def rows(self, argument: str, x: Tensor) -> None:
         """Follow a tensor (ROWS, …) that the kernel reads from an argument (B, n)."""
-        names = [self.emit(entry(argument, "i", j), KINDS[x.dtype]) for j in range(x[0].numel())]
+        names = [self.emit(entry(argument, j), KINDS[x.dtype]) for j in range(x[0].numel())]
         cells = Cells(as_names(names, x.shape[1:]), True, KINDS[x.dtype])
         self._follow(x, cells)
 
@@ -148,8 +149,8 @@ class Tracer(TorchDispatchMode):
             return Cells(
                 np.broadcast_to(np.array("", dtype=object), x.shape), False, kind, argument
             )
-        places = np.ndindex(*(x.shape or (1,)))
-        names = [self.emit(entry(argument, *place), kind) for place in places]
+        places = (sum(map(mul, at, x.stride())) for at in np.ndindex(*x.shape))
+        names = [self.emit(entry(argument, place), kind) for place in places]
         return Cells(as_names(names, x.shape), False, kind, argument)
 
     def view_of_constant(self, x: Tensor) -> str:
@@ -279,9 +280,9 @@ def literal(x: Any, kind: str) -> str:
     return f"{kind}({float(x)!r})"
 
 
-def entry(argument: str, *place: Any) -> str:
-    """An entry of an array."""
-    return f"(*address({argument}, {', '.join(map(str, place))}))"
+def entry(argument: str, place: Any) -> str:
+    """An entry of an array: of a row of this world, or of a constant."""
+    return f"{argument}_[{place}]"
 
 
 def as_names(names: list[str], shape: Any) -> np.ndarray:
