@@ -124,6 +124,9 @@ class Worlds:
     def write(self, values: Rows, mask: Tensor | None = None) -> None:
         """Write values (B, …), named as in `changed`, to worlds of mask (B,) bool. In place."""
         live = self.world_rows()
+        for key, _ in map(self._row_of, values):
+            if key not in live:  # a field of the Sim that the task does not name
+                live[key] = self.sim.model(key.removeprefix("model/"))
         store(live, self.changed(live, values, mask))
 
     # -- episodes ----------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_it_measures_every_level(tmp_path, sim):
         assert 0.7 * ms < sum(parts[part]["all"][i] for part in PARTS) <= ms
         learning = sum(parts[part]["all"][i] for part in ("returns", "minibatches", "normalizers"))
         assert learning <= parts["update"]["all"][i] <= ms
-    assert report["an_iteration"]["operators"] > 1000 and report["memory"]["host"] > 1e8
+    assert report["an_iteration"]["operators"] > 100 and report["memory"]["host"] > 1e8
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 100 + len(str(out)) and "\x1b" not in done.stdout
     assert [line.split()[0] for line in lines if line.split()[0] in LEVELS] == list(LEVELS)

@@ -108,7 +108,6 @@ class Kernel(Eager):
         super().__init__(name, function, rows, places)
         start_warp()
         self.device = next(iter(rows.values())).device
-        self.example = {key: example_rows(x) for key, x in rows.items()}
         self.arguments = {key: f"r{k}" for k, key in enumerate(rows)}
         self.outputs = {key: f"o{k}" for k, key in enumerate(places)}
         tracer = Tracer(OPERATORS, self.device)
@@ -126,7 +125,7 @@ class Kernel(Eager):
     @torch.no_grad()
     def _trace(self, tracer: Tracer) -> dict[str, Cells]:
         """Run the function on the example, and return the cells of its results."""
-        rows = {key: x.clone() for key, x in self.example.items()}
+        rows = example_rows(self.rows)
         for key, x in rows.items():
             tracer.rows(self.arguments[key], x)
         with tracer:
@@ -193,12 +192,12 @@ class Kernel(Eager):
         self._launch.launch(warp_stream(self.device))
 
     @torch.no_grad()
-    def difference(self, example: Rows | None = None) -> dict[str, float]:
-        """Result → its largest difference from torch's on an example, relative to 1 + its size.
+    def difference(self, rows: Rows) -> dict[str, float]:
+        """Result → its largest difference from torch's on these rows, relative to 1 + its size.
 
         Whole numbers and truth values that differ give infinity.
         """
-        rows = {k: x.clone() for k, x in (example or self.example).items()}
+        rows = {key: x.clone() for key, x in rows.items()}
         ours, right = self.results(rows), self.function(rows)
         return {
             key: largest_difference(right[key], ours[key], right.get(place.guard))
@@ -229,7 +228,7 @@ def fuse(
     except UnknownOperator as error:
         print(f"{name} runs as torch: {error}", file=sys.stderr, flush=True)
         return Eager(name, function, rows, places)
-    wrong = {key: x for key, x in kernel.difference().items() if not x <= 1e-4}
+    wrong = {key: x for key, x in kernel.difference(example_rows(rows)).items() if not x <= 1e-4}
     if wrong:
         key = next(iter(wrong))
         text = f"its kernel gives another {key} ({wrong[key]:.1e})"
@@ -238,10 +237,10 @@ def fuse(
     return kernel
 
 
-def example_rows(x: Tensor) -> Tensor:
-    """The same rows, repeated or cut to ROWS of them."""
-    times = -(-ROWS // len(x))
-    return x.repeat(times, *[1] * (x.ndim - 1))[:ROWS].contiguous()
+def example_rows(rows: Rows) -> Rows:
+    """The same rows, repeated or cut to ROWS of them, as copies."""
+    times = -(-ROWS // len(next(iter(rows.values()))))
+    return {k: x.repeat(times, *[1] * (x.ndim - 1))[:ROWS].contiguous() for k, x in rows.items()}
 
 
 def largest_difference(right: Tensor, ours: Tensor, mask: Tensor | None) -> float:
