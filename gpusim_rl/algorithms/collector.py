@@ -1,6 +1,7 @@
 """Steps an Env with a policy and writes what happens to a record, captured in CUDA graphs."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +11,9 @@ from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.fused_step import FusedStep
+from gpusim_rl.envs.fused_step import FusedStep, WholeSample
 from gpusim_rl.envs.step import ended
-from gpusim_rl.networks.policy import Policy, restarted
+from gpusim_rl.networks.policy import ActorCritic, Policy, restarted
 
 
 def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
@@ -79,9 +80,12 @@ class Collector:
         env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
         self.fused: FusedStep | None = None
-        if fuse != "off" and hasattr(policy, "choose"):
-            show = fuse == "show"
-            self.fused = FusedStep(env, policy, record, self._t, show=show)
+        floats = all(x.dtype == torch.float32 for x in policy.stored.values())
+        if fuse != "off" and floats:
+            whole = type(policy).sample is not ActorCritic.sample  # it may be of the user's own
+            parts: Any = WholeSample(policy, env) if whole else policy
+            show, memory = fuse == "show", self.memory
+            self.fused = FusedStep(env, parts, memory, record, self._t, show=show)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
         self._prepare = on(self.fused.prepare) if self.fused else None
         parts = {"act": self.act, "physics": env.step_physics, "settle": self.finish_step}
@@ -106,8 +110,7 @@ class Collector:
         """The part of a step before the physics: sample an action from the policy. In place."""
         env, observation = self.env, self.env.observation
         if self.fused:
-            head, memory = self.policy.compute(self.fused.prepared(), self.memory)
-            self.fused.own["step/head"].copy_(head)
+            memory = self.fused.compute(self.memory)
             write(self.memory, memory)
             self.timer.start("control")
             return self.fused.act()

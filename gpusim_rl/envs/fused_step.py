@@ -1,17 +1,58 @@
 """A control step as three kernels: before the physics, after it, and the views that follow."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.fuse.kernel import Eager, Place, fuse
 from gpusim_rl.core.graphs import is_empty_on_host
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, packed
+from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
+
+
+class PolicyParts(Protocol):
+    """A policy's `sample` in three parts, of which the first and the last are pure, world by world.
+
+    `prepare` takes the views (B, …) of both networks, `compute` gives a tensor (B, n) and the next
+    memory, and `choose` makes of it what is stored of an action.
+    """
+
+    def prepare(self, views: Any) -> Rows: ...
+    def compute(self, inputs: Rows, memory: Rows) -> tuple[Tensor, Rows]: ...
+    def choose(self, head: Tensor, rng: Rng) -> Rows: ...
+
+
+class WholeSample:
+    """The parts of any policy: `sample` stands outside the kernels.
+
+    Args:
+        policy: with float32 columns alone; env: whose views it takes.
+    """
+
+    def __init__(self, policy: Any, env: Env):
+        self.policy, self.env = policy, env
+
+    def prepare(self, views: Any) -> Rows:
+        """Nothing: `sample` takes the views as they are."""
+        return {}
+
+    def compute(self, inputs: Rows, memory: Rows) -> tuple[Tensor, Rows]:
+        """What `sample` gives, side by side, and the next memory."""
+        columns, memory = self.policy.sample(self.env.observation, memory, self.env.rng)
+        return packed(columns), memory
+
+    def choose(self, head: Tensor, rng: Rng) -> Rows:
+        """The columns of `compute`."""
+        columns = self.policy.stored
+        widths = [math.prod(x.shape) for x in columns.values()]
+        parts = zip(columns.items(), head.split(widths, 1), strict=True)
+        return {name: part.reshape(-1, *x.shape) for (name, x), part in parts}
 
 
 # Why: docs/decisions/0076-three-kernels.md
@@ -23,7 +64,7 @@ class FusedStep:
 
     Args:
         env: the worlds; their random streams have all joined the block.
-        policy: with the parts `prepare`, `compute` and `choose` of `FusedPolicy`.
+        policy: the parts of the policy that acts; memory: what it remembers, as it is at first.
         record: (R, B, …) takes what a step gives, at row t (1,).
         show: print what each kernel replaces, and the file of its source.
 
@@ -33,12 +74,21 @@ class FusedStep:
     """
 
     @torch.no_grad()
-    def __init__(self, env: Env, policy: Any, record: Record, t: Tensor, *, show: bool = False):
+    def __init__(
+        self,
+        env: Env,
+        policy: PolicyParts,
+        memory: Rows,
+        record: Record,
+        t: Tensor,
+        *,
+        show: bool = False,
+    ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
         self.own: Rows = {}  # rows of this object
         views = list(env.observation)
         self.own |= named("policy", policy.prepare(views))
-        head, _ = policy.compute(self.prepared(), policy.blank_memory(env.num_envs))
+        head, _ = policy.compute(self.prepared(), memory)
         self.own["step/head"] = head.clone()
         policy.choose(head, env.rng)  # its stream joins the block
         self.kernels: dict[str, Eager] = {}
@@ -50,7 +100,7 @@ class FusedStep:
         self.block = env.rng.rows()["rng/units"].data_ptr()
 
     def prepared(self) -> Rows:
-        """What `FusedPolicy.prepare` made of the views."""
+        """What `PolicyParts.prepare` made of the views."""
         return {key[7:]: x for key, x in self.own.items() if key.startswith("policy/")}
 
     @torch.no_grad()
@@ -116,12 +166,16 @@ class FusedStep:
 
     # -- a step ------------------------------------------------------------------------------------
 
+    def compute(self, memory: Rows) -> Rows:
+        """The network, whose result goes to `step/head`; the next memory. In place."""
+        head, memory = self.policy.compute(self.prepared(), memory)
+        self.own["step/head"].copy_(head)
+        return memory
+
     def act(self) -> None:
         """Everything before the physics but the network, whose result is `step/head`. In place."""
         if self.env.rng.rows()["rng/units"].data_ptr() != self.block:
-            raise RuntimeError(
-                "a random stream joined the block after the step's kernels were made"
-            )
+            raise RuntimeError("a random stream joined the block after the kernels were made")
         self.kernels["before"]()
         self.env.begin_step()
 
