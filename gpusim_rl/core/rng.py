@@ -23,37 +23,14 @@ from torch import Tensor
 
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 
-M0, M1 = 0xD2511F53, 0xCD9E8D57  # multipliers and Weyl increments of the paper, table 2
-W0, W1 = 0x9E3779B9, 0xBB67AE85
 LOW = 0xFFFFFFFF
-WEYL0, WEYL1 = wp.constant(wp.uint32(W0)), wp.constant(wp.uint32(W1))
-
-
-def philox(
-    counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10: four words for a counter of four words and a key of two.
-
-    All are 32-bit values in broadcastable int64.
-    """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        # int64 products wrap modulo 2⁶⁴: the low 64 bits are right, so are both halves
-        p0, p1 = c0 * M0, c2 * M1
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & LOW) ^ c1 ^ k0,
-            p1 & LOW,
-            ((p0 >> 32) & LOW) ^ c3 ^ k1,
-            p0 & LOW,
-        )
-        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
-    return c0, c1, c2, c3
+# the increments of the paper's table 2; its multipliers stand in the kernel
+WEYL0, WEYL1 = wp.constant(wp.uint32(0x9E3779B9)), wp.constant(wp.uint32(0xBB67AE85))
 
 
 @wp.func
 def philox_words(counter: wp.vec4ui, key: wp.vec2ui):
-    """`philox` for one counter and key."""
+    """Philox4x32-10: four words for a counter of four words and a key of two."""
     c0, c1, c2, c3 = counter[0], counter[1], counter[2], counter[3]
     k0, k1 = key[0], key[1]
     for _ in range(10):
@@ -78,7 +55,7 @@ def philox_block(
     words_out: wp.array2d[wp.int64],
     units_out: wp.array2d[wp.float32],
 ):
-    """`philox` for every world and group of four columns.
+    """`philox_words` for every world and group of four columns.
 
     Writes the words, and their exact multiples of 2⁻²⁴ in [0, 1).
     """
@@ -101,7 +78,7 @@ def philox_keys(
     stream: wp.uint32,
     keys_out: wp.array3d[wp.int64],
 ):
-    """The first 63 bits of `philox` for every row, world and item of keys (count, B, n)."""
+    """The first 63 bits of `philox_words` for every row, world and item of keys (count, B, n)."""
     row, i, item = wp.tid()
     column = wp.uint32(row * keys_out.shape[2] + item)
     low, high = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))

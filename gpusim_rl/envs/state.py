@@ -140,17 +140,6 @@ class State:
         """A state of its own with the same values."""
         return self.copied(self._tensors, self._columns, self._joints, self._derived)
 
-    def copy_(self, tensors: dict[str, Tensor]) -> None:
-        """Take the values of these tensors, by name. In place: a CUDA graph may replay it."""
-        self._computed.clear()
-        kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for name, source in tensors.items():
-            places, sources = kinds.setdefault(source.dtype, ([], []))
-            places.append(self._tensors[name])
-            sources.append(source)
-        for places, sources in kinds.values():  # one kernel for all tensors of a type
-            torch._foreach_copy_(places, sources)  # pyright: ignore[reportPrivateImportUsage]
-
     def _actuated(self) -> JointColumns:
         """The columns of the actuated joints."""
         if self._joints is None:

@@ -207,6 +207,19 @@ def test_an_unknown_operator_is_named(capsys, function, what):
     assert torch.equal(made.places["y"].tensor, function(live)["y"])
 
 
+def test_a_function_of_one_number_of_worlds_runs_as_torch(capsys):
+    """What cannot be followed on other rows is said in one line, and works."""
+    live = {"x": torch.ones(4, 3)}
+    made = fuse(
+        "Four", lambda r: {"y": r["x"] + torch.ones(4, 1)}, live, {"y": Place(torch.zeros(4, 3))}
+    )
+    assert type(made) is Eager
+    said = capsys.readouterr().err
+    assert said.startswith("Four runs as torch: ") and said.count("\n") == 1
+    made()
+    assert (made.places["y"].tensor == 2).all()
+
+
 def test_a_function_that_writes_to_a_constant_has_no_kernel():
     """It would not be pure."""
     count = torch.zeros(3)

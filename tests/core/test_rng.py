@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gpusim_rl.core.rng import Rng, philox, stream_id
+from gpusim_rl.core.rng import LOW, Rng, stream_id
 
 # Random123 (Salmon et al. 2011), kat_vectors, philox4x32 10: counter, key, answer
 KNOWN = """
@@ -35,6 +35,28 @@ def plain_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, .
         high1, low1 = divmod(0xCD9E8D57 * c2, 2**32)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+def philox(
+    counter: tuple[torch.Tensor, ...], key: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """Philox4x32-10: four words for a counter of four words and a key of two.
+
+    All are 32-bit values in broadcastable int64.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # int64 products wrap modulo 2⁶⁴: the low 64 bits are right, so are both halves
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & LOW) ^ c1 ^ k0,
+            p1 & LOW,
+            ((p0 >> 32) & LOW) ^ c3 ^ k1,
+            p0 & LOW,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & LOW, (k1 + 0xBB67AE85) & LOW
     return c0, c1, c2, c3
 
 

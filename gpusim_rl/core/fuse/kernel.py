@@ -214,20 +214,18 @@ class Kernel(Eager):
         return {key: place.now() for key, place in places.items()}
 
 
-def fuse(
-    name: str, function: Function, rows: Rows, places: dict[str, Place], *, on: bool = True
-) -> Eager:
-    """A function as one kernel; if an operator has none, as torch runs it, with a line on stderr.
+def fuse(name: str, function: Function, rows: Rows, places: dict[str, Place]) -> Eager:
+    """A function as one kernel; where it has none, as torch runs it, with a line on stderr.
 
     Args: as `Kernel` has them.
-        on: whether a kernel is wanted.
     """
-    if not on:
-        return Eager(name, function, rows, places)
     try:
         kernel = Kernel(name, function, rows, places)
-    except UnknownOperator as error:
-        print(f"{name} runs as torch: {error}", file=sys.stderr, flush=True)
+    # Of any kind: a compiler may refuse the code, and a function may know one number of worlds. The
+    # function itself has run before, so no mistake of a task is hidden here.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"{name} runs as torch: {reason}", file=sys.stderr, flush=True)
         return Eager(name, function, rows, places)
     # in few worlds a comparison may turn out otherwise, because its operands were rounded
     apart = kernel.difference(example_rows(rows), share=0.98)
@@ -260,6 +258,7 @@ def largest_difference(
         ours, right = ours[mask], right[mask]
     if not ours.numel():
         return 0.0
+    # the host reads a number below: a kernel is compared when it is made, before any iteration
     same = (ours == right) | (ours.isnan() & right.isnan())
     whole = not ours.is_floating_point()
     apart = torch.inf if whole else (ours - right).abs() / (1 + right.abs())

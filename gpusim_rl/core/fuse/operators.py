@@ -549,6 +549,7 @@ def new(t: Tracer, call: Call) -> Cells:
     """A new tensor of numbers that no tensor decides. Its values stand in the code."""
     (shape, worlds), kind = call.inner(), KINDS[call.result.dtype]
     row = call.result[0] if worlds else call.result
+    # read on the host while the code is written, before any iteration
     names = [literal(x, kind) for x in row.flatten().tolist()]
     return Cells(as_names(names, shape), worlds, kind)
 
