@@ -1,0 +1,110 @@
+"""Kernels and microseconds of each part of an iteration on a CUDA GPU.
+
+    python -m tests.bench.cuda_parts [--out FILE] KEY=VALUE …
+
+The keys are those of train.py. Each part is captured, as in a training. `us` is the time of a call
+when calls follow one another without a pause; `kernels` are those that torch's profiler saw in a
+call, and `busy_us` is the sum of their times.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.build import make_iteration
+from gpusim_rl.core.graphs import WARM_UP, Graph
+from gpusim_rl.core.provenance import versions
+from tests.worlds import make_config
+
+CALLS = 10  # of a part in the profiler
+REPEATS = 100  # calls that are timed together
+
+
+def parts(training: Iteration) -> dict[str, Graph]:
+    """The captured parts of a control step and of an update."""
+    learner, record = training.learner, training.source.record
+    update = {
+        "pack_samples": learner._pack_samples,
+        "minibatch": learner._minibatch,
+        "normalizers": learner._update_normalizers,
+    }
+    given = {"pack_samples": (record,), "normalizers": (record,)}
+    return training.source.parts | {
+        name: partial(part, *given.get(name, ())) for name, part in update.items()
+    }
+
+
+def microseconds(call: Callable[[], None]) -> float:
+    """Of a call, when calls follow one another."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(REPEATS):
+        call()
+    end.record()
+    end.synchronize()
+    return 1e3 * begin.elapsed_time(end) / REPEATS
+
+
+def kernels(call: Callable[[], None]) -> dict[str, tuple[float, float]]:
+    """Name of a kernel, a copy or a fill → how many in a call, and their microseconds."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+    seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for event in trace.events() or []:
+        if str(event.device_type).endswith("CUDA"):
+            seen[event.name][0] += 1 / CALLS
+            seen[event.name][1] += event.time_range.elapsed_us() / CALLS
+    order = sorted(seen.items(), key=lambda item: -item[1][1])
+    return {name[:90]: (round(n, 2), round(us, 2)) for name, (n, us) in order}
+
+
+def measure(words: list[str]) -> dict[str, Any]:
+    """Part → its figures, for a training of these words."""
+    training = make_iteration(make_config("device=cuda", *words))
+    for _ in range(WARM_UP + 3):
+        training.iteration()
+    torch.cuda.synchronize()
+    rows: dict[str, Any] = {}
+    for name, call in parts(training).items():
+        us, seen = microseconds(call), kernels(call)
+        rows[name] = {
+            "us": round(us, 1),
+            "kernels": round(sum(n for n, _ in seen.values())),
+            "busy_us": round(sum(t for _, t in seen.values()), 1),
+            "by_name": seen,
+        }
+    return rows
+
+
+def main() -> None:
+    """Measure, print a table and write the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("words", nargs="*")
+    args = parser.parse_args()
+    rows = measure(args.words)
+    print(f"{'part':14} {'us':>9} {'kernels':>8} {'busy us':>9}")
+    for name, row in rows.items():
+        print(f"{name:14} {row['us']:9.1f} {row['kernels']:8} {row['busy_us']:9.1f}")
+        for kernel, (n, us) in list(row["by_name"].items())[:8]:
+            print(f"    {us:9.1f} us {n:6.1f} × {kernel[:70]}")
+    if args.out:
+        report = {"words": args.words, "parts": rows, "versions": versions()}
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
