@@ -45,7 +45,7 @@ def one_stream(device: torch.device | str) -> None:
     device = torch.device(device)
     if device.type != "cuda":
         return
-    place = wp.device_from_torch(device)
+    place = warp_device(device)
     # Warp frees in the order of the default stream, which does not wait for this one. So freed
     # memory has to stay in Warp's pool, where this one stream gets it again in its own order.
     if place.is_mempool_enabled:
@@ -58,6 +58,12 @@ def one_stream(device: torch.device | str) -> None:
     torch.cuda.synchronize(device)
     torch.cuda.set_stream(stream)
     wp.set_stream(_warp_stream(stream), place)
+
+
+def warp_device(device: torch.device) -> wp.Device:
+    """A device of torch as Warp knows it. `cuda` without an index is the current one."""
+    # by its name: Warp does not take a torch.device without an index
+    return wp.device_from_torch(str(device))
 
 
 def warp_stream(device: torch.device) -> wp.Stream | None:
@@ -89,7 +95,7 @@ def launch(
         key: [wp.from_torch(x.detach()) if isinstance(x, Tensor) else x for x in xs]
         for key, xs in (("inputs", inputs), ("outputs", outputs))
     }
-    options |= {"device": wp.device_from_torch(device), "stream": warp_stream(device)}
+    options |= {"device": warp_device(device), "stream": warp_stream(device)}
     if block:
         return wp.launch_tiled(kernel, dim=[dim], block_dim=block, record_cmd=record, **options)
     return wp.launch(kernel, dim=dim, record_cmd=record, **options)

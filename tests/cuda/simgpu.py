@@ -140,6 +140,13 @@ def get_device(ident=None):
     return simulated(str(ident)) if str(ident).startswith("cuda") else real_get_device(ident)
 
 
+def device_from_torch(device):
+    """wp.device_from_torch: "cuda" may be a name, but a torch.device needs an index."""
+    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
+        raise TypeError("list indices must be integers or slices, not NoneType")  # as Warp's own
+    return CPU if torch.device(device).type == "cpu" else simulated(str(device))
+
+
 NUMPY = {"int32": "<i4", "int64": "<i8", "uint8": "|u1", "uint32": "<u4", "bool": "|b1"}
 NUMPY |= {"float32": "<f4", "float64": "<f8"}
 
@@ -247,7 +254,7 @@ def install() -> None:
     """Puts the functions above in the place of Warp's."""
     wp._src.context.launch = launch  # launch_tiled calls that
     wp.get_device, wp.launch, wp.from_torch, wp.to_torch = get_device, launch, from_torch, to_torch
-    wp.device_from_torch = lambda d: CPU if torch.device(d).type == "cpu" else simulated(str(d))
+    wp.device_from_torch = device_from_torch
     wp.device_to_torch = lambda d: str(d) if isinstance(d, Device) else "cpu"
     wp.stream_from_torch = Stream
     wp.set_stream = lambda *args, **options: None

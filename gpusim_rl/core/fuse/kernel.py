@@ -17,7 +17,7 @@ from gpusim_rl.core.fuse.operators import OPERATORS
 from gpusim_rl.core.fuse.source import MODULE, Store, write_body
 from gpusim_rl.core.fuse.trace import KINDS, ROWS, Cells, Tracer, UnknownOperator, entry
 from gpusim_rl.core.states import Rows, separate
-from gpusim_rl.core.streams import start_warp, warp_stream
+from gpusim_rl.core.streams import start_warp, warp_device, warp_stream
 
 Function = Callable[[Rows], Rows]
 
@@ -182,7 +182,7 @@ class Kernel(Eager):
             dim=worlds,
             inputs=[wp.from_torch(x.detach()) for x in flat],
             outputs=[wp.from_torch(x) for x in out],
-            device=wp.device_from_torch(self.device),
+            device=warp_device(self.device),
             block_dim=BLOCK,
             record_cmd=True,
         )

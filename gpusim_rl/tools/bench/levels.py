@@ -38,7 +38,7 @@ from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.graphs import WARM_UP, PartTime, capture
 from gpusim_rl.core.provenance import processor, versions
-from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.streams import torch_threads, warp_device
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.envs.task import Task
 from gpusim_rl.sim.actuated import engine
@@ -131,7 +131,7 @@ def warp_engine(task: Task, sim: Warp) -> Engine:
     """mujoco_warp.step in a graph for each control step, with the capacities of our Sim."""
     device = sim.qpos.device
     mjm = accepted(task.physics)
-    with wp.ScopedDevice(wp.device_from_torch(device)):
+    with wp.ScopedDevice(warp_device(device)):
         m = mjw.put_model(mjm)
         d = mjw.make_data(mjm, len(sim.qpos), naconmax=sim.d.naconmax, njmax=sim.d.njmax)
     m.opt.graph_conditional = sim.m.opt.graph_conditional
@@ -139,7 +139,7 @@ def warp_engine(task: Task, sim: Warp) -> Engine:
     live = {name: wp.to_torch(getattr(d, name)) for name in STATE}
 
     def advance() -> None:
-        with wp.ScopedDevice(wp.device_from_torch(device)):
+        with wp.ScopedDevice(warp_device(device)):
             for _ in range(task.substeps):
                 mjw.step(m, d)
 
@@ -295,7 +295,7 @@ def memory(device: torch.device) -> dict[str, int]:
     used = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if device.type == "cuda":
         used |= {"torch": torch.cuda.max_memory_reserved(device)}
-        used |= {"warp": wp.get_mempool_used_mem_high(wp.device_from_torch(device))}
+        used |= {"warp": wp.get_mempool_used_mem_high(warp_device(device))}
     return used
 
 
