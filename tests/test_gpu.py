@@ -10,6 +10,7 @@ import torch
 import warp as wp
 
 from gpusim_rl.build import make_iteration
+from gpusim_rl.core.fuse.kernel import Kernel
 from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.streams import one_stream, warp_stream
@@ -19,6 +20,7 @@ from gpusim_rl.tools.bench.levels import launches
 from tests import graphs
 from tests.algorithms import test_loss_kernels
 from tests.command_lines import succeed
+from tests.core import test_fuse
 from tests.tools import test_bench
 from tests.worlds import TASKS, make_config, make_sim, make_task
 
@@ -211,6 +213,18 @@ def test_the_fused_loss_is_that_of_the_cpu(seed):
         results[device] = [x.cpu() for x in outputs]
     for a, b in zip(results["cpu"], results["cuda"], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [test_fuse.elements, test_fuse.shapes])
+def test_each_operator_of_a_kernel_is_torchs(function, monkeypatch):
+    """As on the CPU: floats to 1e-5 of their size, all else exactly."""
+    for name in ("TABLE", "LARGE", "COLUMNS"):
+        monkeypatch.setattr(test_fuse, name, getattr(test_fuse, name).cuda())
+    rows = {name: x.cuda() for name, x in test_fuse.rows().items()}
+    with torch.device("cuda"):
+        kernel = Kernel("operators", function, rows, test_fuse.places(function, rows))
+        apart = kernel.difference(rows)
+    assert {key: x for key, x in apart.items() if not x <= 1e-5} == {}
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -58,6 +58,9 @@ def one_stream(device: torch.device | str) -> None:
     torch.cuda.synchronize(device)
     torch.cuda.set_stream(stream)
     wp.set_stream(_warp_stream(stream), place)
+    # The thread in which torch differentiates gets its CUDA context from a kernel of torch. Warp
+    # leaves a thread as it found it, and cuBLAS warns if it is the first there.
+    torch.ones(1, device=device, requires_grad=True).mul(2).backward()
 
 
 def warp_device(device: torch.device) -> wp.Device:

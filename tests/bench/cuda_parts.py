@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration
-from gpusim_rl.core.graphs import WARM_UP, Graph
+from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.core.provenance import versions
 from tests.worlds import make_config
 
@@ -28,43 +28,42 @@ CALLS = 10  # of a part in the profiler
 REPEATS = 100  # calls that are timed together
 
 
-def parts(training: Iteration) -> dict[str, Graph]:
-    """The captured parts of a control step and of an update."""
+def parts(training: Iteration) -> dict[str, tuple[Callable[[], None], int]]:
+    """The captured parts of a control step and of an update, each with how often it may follow
+    itself."""
     learner, record = training.learner, training.source.record
-    update = {
-        "pack_samples": learner._pack_samples,
-        "minibatch": learner._minibatch,
-        "normalizers": learner._update_normalizers,
-    }
-    given = {"pack_samples": (record,), "normalizers": (record,)}
-    return training.source.parts | {
-        name: partial(part, *given.get(name, ())) for name, part in update.items()
+    step = {name: (part, REPEATS) for name, part in training.source.parts.items()}
+    return step | {
+        "pack_samples": (partial(learner._pack_samples, record), REPEATS),
+        # the next ones would begin beyond the last sample
+        "minibatch": (learner._minibatch, learner.minibatches.count),
+        "normalizers": (partial(learner._update_normalizers, record), REPEATS),
     }
 
 
-def microseconds(call: Callable[[], None]) -> float:
+def microseconds(call: Callable[[], None], calls: int) -> float:
     """Of a call, when calls follow one another."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    for _ in range(REPEATS):
+    for _ in range(calls):
         call()
     end.record()
     end.synchronize()
-    return 1e3 * begin.elapsed_time(end) / REPEATS
+    return 1e3 * begin.elapsed_time(end) / calls
 
 
-def kernels(call: Callable[[], None]) -> dict[str, tuple[float, float]]:
+def kernels(call: Callable[[], None], calls: int) -> dict[str, tuple[float, float]]:
     """Name of a kernel, a copy or a fill → how many in a call, and their microseconds."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
         torch.cuda.synchronize()
     seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in trace.events() or []:
         if str(event.device_type).endswith("CUDA"):
-            seen[event.name][0] += 1 / CALLS
-            seen[event.name][1] += event.time_range.elapsed_us() / CALLS
+            seen[event.name][0] += 1 / calls
+            seen[event.name][1] += event.time_range.elapsed_us() / calls
     order = sorted(seen.items(), key=lambda item: -item[1][1])
     return {name[:90]: (round(n, 2), round(us, 2)) for name, (n, us) in order}
 
@@ -76,8 +75,12 @@ def measure(words: list[str]) -> dict[str, Any]:
         training.iteration()
     torch.cuda.synchronize()
     rows: dict[str, Any] = {}
-    for name, call in parts(training).items():
-        us, seen = microseconds(call), kernels(call)
+    pack = training.learner._pack_samples
+    for name, (call, calls) in parts(training).items():
+        pack(training.source.record)
+        us = microseconds(call, calls)
+        pack(training.source.record)
+        seen = kernels(call, min(calls, CALLS))
         rows[name] = {
             "us": round(us, 1),
             "kernels": round(sum(n for n, _ in seen.values())),

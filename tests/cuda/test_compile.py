@@ -11,8 +11,10 @@ from gpusim_rl.algorithms import flat_adam, returns
 from gpusim_rl.algorithms.ppo import loss_kernels
 from gpusim_rl.build import make_iteration
 from gpusim_rl.core import rng
+from gpusim_rl.core.fuse.kernel import Kernel
 from gpusim_rl.networks import symmetric_kernels
 from tests.command_lines import run_process
+from tests.core import test_fuse
 from tests.worlds import make_config
 
 NV_INFO = 0x70000000  # type of the section with what a function needs
@@ -61,6 +63,15 @@ def stack_bytes(cubin: bytes) -> list[int]:
                     sizes.append(struct.unpack_from("<I", cubin, at + 8)[0])
                 at += 4 + (extra if form == 4 else 0)
     return sizes
+
+
+@pytest.mark.parametrize("function", [test_fuse.elements, test_fuse.shapes])
+def test_every_operator_compiles(function, tmp_path):
+    """A name that a CPU's compiler understands may mean two functions to CUDA's."""
+    rows = test_fuse.rows()
+    kernel = Kernel("operators", function, rows, test_fuse.places(function, rows))
+    wp.compile_aot_module(kernel.kernel.module.name, arch=90, module_dir=tmp_path, use_ptx=False)
+    assert [*tmp_path.glob("*.cubin")]
 
 
 @pytest.mark.parametrize("task", ["cartpole", "quadruped"])

@@ -56,7 +56,7 @@ ARITHMETIC = {  # of operands of the result's kind
     "floor": "wp::floor({0})",
     "ceil": "wp::ceil({0})",
     "trunc": "wp::trunc({0})",
-    "round": "rint({0})",
+    "round": "wp::rint({0})",
     "erf": "wp::erf({0})",
     "special_ndtri": "normal_quantile({0})",
 }
