@@ -29,10 +29,8 @@ def check_free(what: str, size: float, device: torch.device) -> None:
 
 def free_bytes(device: torch.device) -> int:
     """Free bytes of a CUDA device, or of the machine within its control group's limit."""
-    # an Env refers to itself: only the collector frees it
-    gc.collect()
+    free_unused()
     if device.type == "cuda":
-        torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     if not Path("/proc/meminfo").exists():
         return sys.maxsize
@@ -43,6 +41,13 @@ def free_bytes(device: torch.device) -> int:
     if limit.exists() and limit.read_text().strip() != "max":
         free = min(free, int(limit.read_text()) - int(used.read_text()))
     return free
+
+
+def free_unused() -> None:
+    """Free what nothing refers to any more: an Env refers to itself, and a graph keeps its pool."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The training loop: iterations, evaluations, checkpoints, and what to do when something fails."""
 
-import gc
 import json
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.memory import free_unused
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.paths import program
 from gpusim_rl.envs.env import Env
@@ -284,7 +284,7 @@ class Training:
         state = {name: value.cpu() for name, value in self.iteration.state().items()}
         done = self.iteration.iterations
         del self.iteration
-        gc.collect()  # its memory, before another one takes as much: an Env refers to itself
+        free_unused()  # before another one takes as much
         self.iteration = self.build(self.cfg)
         self.iteration.load(state, f"iteration {done}")
         # They are of the smaller one, while the row was read.

@@ -3,7 +3,6 @@
 Two small trainings are measured and extrapolated.
 """
 
-import gc
 import math
 import sys
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.graphs import WARM_UP
-from gpusim_rl.core.memory import OutOfMemory, free_bytes, out_of_memory_named
+from gpusim_rl.core.memory import OutOfMemory, free_bytes, free_unused, out_of_memory_named
 
 # Worlds that are measured, at least. A GPU's allocator takes megabytes at a time: what fewer worlds
 # need would lie below that.
@@ -106,7 +105,7 @@ def make_fitting(
     worlds = measure(cfg, group).largest // step * step
     if not 0 < worlds < cfg.num_envs:
         raise OutOfMemory(failure)
-    gc.collect()  # what was measured: an Env refers to itself
+    free_unused()  # what was measured
     errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
     cfg = cfg.replace({"num_envs": worlds})
     return make_iteration(cfg, group=group), cfg
