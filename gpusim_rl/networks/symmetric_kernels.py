@@ -9,6 +9,7 @@ launches. On the CPU torch is faster, since its operations take vector instructi
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from gpusim_rl.networks.encoders import LAYERS
 
 # A fused product and sum would round one of two mirrored terms, and not the other.
 wp.set_module_options({"fuse_fp": False})
+SHARES = 64  # of the rows of a product, a power of two
 RELU, ELU, TANH, SILU, HARDSWISH = range(len(LAYERS))  # in the order of LAYERS
 
 
@@ -195,7 +197,7 @@ class SymmetricForward(torch.autograd.Function):
             by_product = a.new_empty(2, *a.shape)
             launch(pair_gradient, tuple(a.shape), inputs, [by_product], device=a.device)
             if i:
-                grads[p.weight], grads[q.weight] = torch.bmm(by_product.mT, parts)
+                grads[p.weight], grads[q.weight] = tall_products(by_product, parts)
                 grads[p.bias] = by_product[0].sum(0)
                 slopes = torch.bmm(by_product, stacked(p.weight, q.weight))
             else:
@@ -208,3 +210,14 @@ def linear_gradients(layer: nn.Linear, grad: Tensor, x: Tensor) -> dict[Tensor, 
     """The gradients by weight and bias of a layer of x (n, …), from those by its result."""
     grads: dict[Tensor, Tensor] = {layer.weight: grad.t() @ x}
     return grads if layer.bias is None else grads | {layer.bias: grad.sum(0)}
+
+
+def tall_products(a: Tensor, b: Tensor) -> Tensor:
+    """(2, m, n): aᵀ b of both pairs of a (2, N, m) and b (2, N, n) with many rows.
+
+    Shares of the rows are multiplied side by side and added. cuBLAS gives the two small results to
+    two multiprocessors: 248 µs on an H200 for 24,576 rows and 64 columns.
+    """
+    shares = math.gcd(a.shape[1], SHARES)
+    parts = [x.unflatten(1, (shares, -1)).flatten(0, 1) for x in (a, b)]
+    return torch.bmm(parts[0].mT, parts[1]).unflatten(0, (2, shares)).sum(1)
