@@ -1,5 +1,6 @@
 """Steps an Env with a policy and writes what happens to a record, captured in CUDA graphs."""
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -80,8 +81,13 @@ class Collector:
         env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
         self.fused: FusedStep | None = None
-        floats = all(x.dtype == torch.float32 for x in policy.stored.values())
-        if fuse != "off" and floats:
+        others = [name for name, x in policy.stored.items() if x.dtype != torch.float32]
+        if fuse != "off" and others:
+            print(
+                f"fuse: steps run as torch, as the policy stores {others[0]} of another type",
+                file=sys.stderr,
+            )
+        elif fuse != "off":
             whole = type(policy).sample is not ActorCritic.sample  # it may be of the user's own
             parts: Any = WholeSample(policy, env) if whole else policy
             show, memory = fuse == "show", self.memory

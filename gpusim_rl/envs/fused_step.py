@@ -85,23 +85,31 @@ class FusedStep:
         show: bool = False,
     ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
-        self.own: Rows = {}  # rows of this object
+        self.scratch: Rows = {}  # rows that one kernel writes for another
         views = list(env.observation)
-        self.own |= named("policy", policy.prepare(views))
+        self.scratch |= named("policy", policy.prepare(views))
         head, _ = policy.compute(self.prepared(), memory)
-        self.own["step/head"] = head.clone()
+        self.scratch["step/head"] = head.clone()
         policy.choose(head, env.rng)  # its stream joins the block
         self.kernels: dict[str, Eager] = {}
+        self.make_kernels()
+        for kernel in self.kernels.values() if show else ():
+            print(kernel.about, flush=True)
+        self.restarted = self.scratch["step/restarted"]
+
+    def make_kernels(self) -> None:
+        """Make the kernels for the rows as they lie now."""
         for name in ("before", "after", "views"):
             self.kernels[name] = self._fuse(name, getattr(self, name))
-            if show:
-                print(self.kernels[name].about, flush=True)
-        self.restarted = self.own["step/restarted"]
-        self.block = env.rng.rows()["rng/units"].data_ptr()
+        self.block = self.env.rng.rows()["rng/units"].data_ptr()
 
     def prepared(self) -> Rows:
         """What `PolicyParts.prepare` made of the views."""
-        return {key[7:]: x for key, x in self.own.items() if key.startswith("policy/")}
+        return {
+            key.removeprefix("policy/"): x
+            for key, x in self.scratch.items()
+            if key.startswith("policy/")
+        }
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -112,22 +120,26 @@ class FusedStep:
         """
         self.env.update_observations()
         for key, value in self.policy.prepare(list(self.env.observation)).items():
-            self.own[f"policy/{key}"].copy_(value)
+            self.scratch[f"policy/{key}"].copy_(value)
 
     def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
         """A kernel that writes all rows that a function changes."""
-        rows = self.env.rows() | self.own
+        rows = self.env.rows() | self.scratch
         results = function(rows)
         for key, value in results.items():
             if key not in rows and not key.startswith("record/"):
-                self.own[key] = torch.zeros_like(value)
-        rows = self.env.rows() | self.own
+                self.scratch[key] = torch.zeros_like(value)
+        rows = self.env.rows() | self.scratch
         places = {
             key: Place(rows[key], guard="step/worse" if key == "step/worst" else "")
             for key, value in results.items()
             if key in rows and value is not rows[key]
         }
-        record = {key[7:]: x for key, x in results.items() if key.startswith("record/")}
+        record = {
+            key.removeprefix("record/"): x
+            for key, x in results.items()
+            if key.startswith("record/")
+        }
         places |= {
             f"record/{key}": Place(self.record.column(key), self.t)
             for key in record
@@ -169,24 +181,24 @@ class FusedStep:
     def compute(self, memory: Rows) -> Rows:
         """The network, whose result goes to `step/head`; the next memory. In place."""
         head, memory = self.policy.compute(self.prepared(), memory)
-        self.own["step/head"].copy_(head)
+        self.scratch["step/head"].copy_(head)
         return memory
 
     def act(self) -> None:
         """Everything before the physics but the network, whose result is `step/head`. In place."""
         if self.env.rng.rows()["rng/units"].data_ptr() != self.block:
-            raise RuntimeError("a random stream joined the block after the kernels were made")
+            self.make_kernels()  # a random stream joined, and the numbers lie elsewhere
         self.kernels["before"]()
         self.env.begin_step()
 
     def finish(self) -> None:
         """Everything after the physics. In place."""
-        env, own = self.env, self.own
+        env, scratch = self.env, self.scratch
         self.kernels["after"]()
-        env.worst_step.record(env.step_count, own["step/score"], own["step/worst"])
-        env.statistics.add(own["step/added"])
+        env.worst_step.record(env.step_count, scratch["step/score"], scratch["step/worst"])
+        env.statistics.add(scratch["step/added"])
         if not is_empty_on_host(self.restarted):
-            env.reset(self.restarted, own["start/qpos"], own["start/qvel"])
+            env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
 
 

@@ -28,6 +28,7 @@ def rows(worlds: int = WORLDS) -> dict[str, torch.Tensor]:
         "double": torch.randn(worlds, 2, generator=make).double(),
         "whole": torch.randint(-9, 9, (worlds,), generator=make),
         "truth": torch.rand(worlds, generator=make) < 0.5,
+        "small": torch.randint(0, 256, (worlds,), generator=make).to(torch.uint8),
         "matrix": torch.randn(worlds, 2, 3, generator=make),
     }
 
@@ -39,7 +40,7 @@ def places(function, live) -> dict[str, Place]:
 
 def elements(r):
     """What is computed element by element."""
-    x, y, n, b = r["x"], r["y"], r["whole"], r["truth"]
+    x, y, n, b, u = r["x"], r["y"], r["whole"], r["truth"], r["small"]
     near = y.clamp(-0.9, 0.9)
     return dict(
         add=x + y,
@@ -56,6 +57,13 @@ def elements(r):
         bounds=torch.cat([x.clamp(-1, 1), x.clamp(min=0.1), x.clamp(max=0.2), x.maximum(y)], 1),
         lesser=torch.minimum(x, y),
         between=x.clamp(y - 1, y + 1),
+        between_nan=y.clamp(x - 1, x + 1),
+        least_nan=torch.cat([y.clamp_min(x), y.clamp_max(x)], 1),
+        of_whole=torch.stack([1.0 / (n + 10), n.deg2rad(), n.sigmoid(), (n + 10).rsqrt()], 1),
+        states_of_whole=torch.stack([n.isfinite(), n.isnan(), n.isinf()], 1),
+        wraps=torch.stack([(u + 1).long(), (u - 1).long(), (~u).long(), (u * 3).long()], 1),
+        far_growth=torch.log1p(x.abs()),
+        reverse=torch.rsub(x, y, alpha=2),
         rounds=torch.cat([x.round(), x.floor(), x.ceil(), x.trunc()], 1),
         angles=torch.cat([y.sin(), y.cos(), near.tan(), near.asin(), near.acos(), y.atan()], 1),
         turn=torch.atan2(x, y),
@@ -100,6 +108,7 @@ def shapes(r):
         copied=m[:, 0].index_copy(1, COLUMNS, m[:, 1]),
         columns=m[:, 0].index_select(1, COLUMNS) + m[:, 1][:, COLUMNS],
         table=TABLE[at] + TABLE[at, 1][:, None],
+        from_the_end=TABLE[n],
         large=LARGE.index_select(0, far.flatten()).view(len(x), 3, 3).flatten(1).long(),
         gathered=y.gather(1, at[:, None].clamp(max=3)),
         spread=y[:, :1].expand(-1, 3) + torch.arange(3),
@@ -194,6 +203,11 @@ def test_results_are_written_where_a_row_was_read():
         (lambda r: {"y": r["m"].sum(0, keepdim=True) + r["m"]}, "along the worlds"),
         (lambda r: {"y": r["m"].cummax(1).values}, "cummax"),
         (lambda r: {"y": r["m"] @ r["m"]}, "bmm"),
+        (lambda r: {"y": r["m"].view(-1, 3).sum(1).view(-1, 3)}, "another axis as one"),
+        (lambda r: {"y": r["m"].view(-1, 3).flip(1).view(-1, 9)}, "another axis as one"),
+        (lambda r: {"y": torch.round(r["m"], decimals=2)}, "round with decimals"),
+        (lambda r: {"y": r["m"].long() ** 4}, "powers of whole numbers"),
+        (lambda r: {"y": r["m"] * LARGE[0]}, "more than 4096"),
     ],
 )
 def test_an_unknown_operator_is_named(capsys, function, what):
@@ -205,6 +219,23 @@ def test_an_unknown_operator_is_named(capsys, function, what):
     assert said.count("\n") == 1 and what in said and "test_fuse.py" in said
     made()
     assert torch.equal(made.places["y"].tensor, function(live)["y"])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r: {"y": r["x"] / len(r["x"])},
+        lambda r: {"y": torch.where(torch.arange(len(r["x"])) > len(r["x"]) - 3, 5.0, r["x"])},
+        lambda r: {"y": 1e-4 * (r["x"] > 0.05)},
+    ],
+)
+def test_what_no_kernel_computes_is_noticed(monkeypatch, capsys, function):
+    """A function of the number of worlds, and a small result that is wrong in noisy rows alone."""
+    monkeypatch.setitem(OPERATORS, "gt", OPERATORS["lt"])
+    live = {"x": torch.zeros(8)}
+    made = fuse("Mine", function, live, places(function, live))
+    assert type(made) is Eager
+    assert "Mine runs as torch: its kernel gives another y" in capsys.readouterr().err
 
 
 def test_a_function_of_one_number_of_worlds_runs_as_torch(capsys):
@@ -221,12 +252,17 @@ def test_a_function_of_one_number_of_worlds_runs_as_torch(capsys):
 
 
 def test_a_function_that_writes_to_a_constant_has_no_kernel():
-    """It would not be pure."""
+    """It would not be pure. A view of a constant is one, too."""
     count = torch.zeros(3)
 
-    def function(r):
+    def whole(r):
         count.add_(1)
         return {"y": r["x"] + count}
 
-    with pytest.raises(UnknownOperator, match="writes to a constant"):
-        Kernel("count", function, {"x": torch.ones(4, 3)}, {"y": Place(torch.zeros(4, 3))})
+    def part(r):
+        count[0] += 1
+        return {"y": r["x"] + count}
+
+    for function in (whole, part):
+        with pytest.raises(UnknownOperator, match="writes to a constant"):
+            Kernel("count", function, {"x": torch.ones(4, 3)}, {"y": Place(torch.zeros(4, 3))})

@@ -38,7 +38,7 @@ def check_part(fused, name: str) -> None:
     """Launch a part, and compare what it writes with what torch makes of the same rows."""
     kernel = fused.kernels[name]
     assert isinstance(kernel, Kernel), kernel.about
-    rows = {key: x.clone() for key, x in (fused.env.rows() | fused.own).items()}
+    rows = {key: x.clone() for key, x in (fused.env.rows() | fused.scratch).items()}
     right = kernel.function(rows)
     kernel()
     for key, place in kernel.places.items():
@@ -58,7 +58,7 @@ def run(task: str, steps: int) -> None:
                 ppo.schedule.write(ppo.numbers, env.success, t // 50)
             mean, _ = source.policy.compute(fused.prepared(), {})
             mean[t % 7] = math.nan if t % 40 == 10 else mean[t % 7]
-            fused.own["step/head"].copy_(mean)
+            fused.scratch["step/head"].copy_(mean)
             check_part(fused, "before")
             env.begin_step()
             env.step_physics()
@@ -67,7 +67,7 @@ def run(task: str, steps: int) -> None:
                 env.sim.sensordata[7] = math.nan
             env.sim.overflow[2] = t % 40 == 30
             check_part(fused, "after")
-            env.reset(fused.restarted, fused.own["start/qpos"], fused.own["start/qvel"])
+            env.reset(fused.restarted, fused.scratch["start/qpos"], fused.scratch["start/qvel"])
             check_part(fused, "views")
             restarts += int(fused.restarted.sum())
             faults += int((source.record.column("fault")[0] > 0).sum())
@@ -95,7 +95,7 @@ def test_a_world_does_not_depend_on_its_neighbors():
     fused = ppo.source.fused
     for name in NAMES:
         kernel = fused.kernels[name]
-        rows = {key: x.clone() for key, x in (fused.env.rows() | fused.own).items()}
+        rows = {key: x.clone() for key, x in (fused.env.rows() | fused.scratch).items()}
         few = kernel.results(rows)
         for worlds in (256, 4096):
             many = {k: x.repeat(worlds // 16, *[1] * (x.ndim - 1)) for k, x in rows.items()}

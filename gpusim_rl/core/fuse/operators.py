@@ -13,6 +13,7 @@ from gpusim_rl.core.fuse.trace import (
     WHOLE,
     Call,
     Cells,
+    Flat,
     Tracer,
     UnknownOperator,
     as_names,
@@ -44,7 +45,6 @@ ARITHMETIC = {  # of operands of the result's kind
     "asin": "wp::asin({0})",
     "acos": "wp::acos({0})",
     "atan": "wp::atan({0})",
-    "sinh": "wp::sinh({0})",
     "cosh": "wp::cosh({0})",
     "tanh": "wp::tanh({0})",
     "exp": "wp::exp({0})",
@@ -60,6 +60,12 @@ ARITHMETIC = {  # of operands of the result's kind
     "erf": "wp::erf({0})",
     "special_ndtri": "normal_quantile({0})",
 }
+# kind → operators that have no translation for it
+FLOATS = dict.fromkeys(
+    WHOLE,
+    "atan2 sin cos tan asin acos atan cosh tanh exp expm1 log log1p log2 sqrt floor ceil trunc"
+    " round erf special_ndtri".split(),
+) | {"float64": ["log1p", "expm1", "special_ndtri"]}
 TRUTH = {  # of truth values
     "add": "{0} || {1}",
     "mul": "{0} && {1}",
@@ -110,12 +116,15 @@ def arithmetic(name: str) -> Callable[[Tracer, Call], Cells]:
         text = TRUTH.get(name, "") if is_bool(call) else ARITHMETIC[name]
         if not text:
             raise UnknownOperator(f"{name} of truth values")
-        operands = list(call.args[:2])
-        alpha = call.options.get("alpha", 1)
+        kind = KINDS[call.result.dtype]
+        if name in FLOATS.get(kind, ()):
+            raise UnknownOperator(f"{name} of {kind}")
+        if call.options.keys() - {"alpha"}:
+            raise UnknownOperator(f"{name} with {', '.join(call.options)}")
+        alpha, scaled = call.options.get("alpha", 1), "{0}" if name == "rsub" else "{1}"
         if alpha != 1:
-            factor = literal(alpha, KINDS[call.result.dtype])
-            text = text.replace("{1}", f"{factor} * {{1}}")
-        return t.pointwise(call, text, operands)
+            text = text.replace(scaled, f"{literal(alpha, kind)} * {scaled}")
+        return t.pointwise(call, text, call.args[:2])
 
     return run
 
@@ -180,6 +189,8 @@ def remainder(t: Tracer, call: Call) -> Cells:
 @operator("pow")
 def power(t: Tracer, call: Call) -> Cells:
     base, exponent = call.args[:2]
+    if KINDS[call.result.dtype] in WHOLE and exponent not in (2, 3):
+        raise UnknownOperator("powers of whole numbers other than 2 and 3")
     if exponent in (2, 3) and not isinstance(exponent, Cells):
         return t.pointwise(call, " * ".join(["{0}"] * int(exponent)), [base])
     if exponent == 0.5 and not isinstance(exponent, Cells):
@@ -210,8 +221,11 @@ def composition(name: str) -> Callable[[Tracer, Call], Cells]:
     """The translation of an operator of `COMPOSED`."""
 
     def run(t: Tracer, call: Call) -> Cells:
-        kind = call.args[0].kind
-        return t.pointwise(call, COMPOSED[name].replace("{k}", kind), call.args[:1], kind)
+        kind = call.args[0].kind if is_bool(call) else KINDS[call.result.dtype]
+        text = COMPOSED[name].replace("{k}", kind)
+        if is_bool(call) and not kind.startswith("float"):
+            text = "true" if name == "isfinite" else "false"
+        return t.pointwise(call, text, call.args[:1], kind)
 
     return run
 
@@ -386,7 +400,7 @@ def cumsum(t: Tracer, call: Call) -> Cells:
 # -- what costs nothing: views, joins and new tensors ----------------------------------------------
 
 
-@operator("alias", "detach", "lift_fresh", "view_as_real")
+@operator("alias", "detach", "lift_fresh")
 def same(t: Tracer, call: Call) -> Cells:
     return call.args[0]
 
@@ -447,15 +461,6 @@ def view(t: Tracer, call: Call) -> Cells:
     return Cells(x.names.reshape(shape), worlds, x.kind)
 
 
-class Flat(Cells):
-    """Cells of a tensor (B n, …): `names` has the axis n."""
-
-    @property
-    def ndim(self) -> int:
-        """Axes of the tensor."""
-        return self.names.ndim
-
-
 @operator("permute", "transpose", "t")
 def permute(t: Tracer, call: Call) -> Cells:
     x = call.args[0]
@@ -510,13 +515,13 @@ def parts_of(t: Tracer, call: Call) -> tuple[list[np.ndarray], bool, int]:
 
     An empty tensor (0,) is left out, as torch does.
     """
-    kind, given = KINDS[call.result.dtype], call.args[0]
-    given = [x for x in given if x.names.size or x.names.ndim > 1 or x.worlds]
-    worlds = any(x.worlds for x in given)
+    kind = KINDS[call.result.dtype]
+    parts = [x for x in call.args[0] if x.names.size or x.names.ndim > 1 or x.worlds]
+    worlds = any(x.worlds for x in parts)
     dim = call.get(1, "dim", 0) % call.result.ndim - worlds
-    if dim < 0 or any(x.worlds != worlds for x in given):
+    if dim < 0 or any(x.worlds != worlds for x in parts):
         raise UnknownOperator("worlds side by side")
-    return [converted(t, x, kind).names for x in given], worlds, dim
+    return [converted(t, x, kind).names for x in parts], worlds, dim
 
 
 @operator("cat")
@@ -609,10 +614,12 @@ def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
     shape = np.broadcast_shapes(*(p.names.shape for p in places))
     arrays = [np.broadcast_to(p.names, shape) for p in places]
     out = np.empty((*shape, *rest), dtype=object)
-    strides = t.constants[table].stride()
+    whole = t.constants[table]
+    strides = whole.stride()
     inner = [sum(map(mul, at, strides[axes:])) for at in np.ndindex(*rest)]
     for place in np.ndindex(*shape):
-        terms = [f"{a[place]} * {stride}" for a, stride in zip(arrays, strides, strict=False)]
+        sizes = zip(arrays, whole.shape, strides, strict=False)
+        terms = [f"entry_of({a[place]}, {size}) * {stride}" for a, size, stride in sizes]
         at = t.emit(" + ".join(terms), "int64")
         row = [t.emit(entry(table, f"{at} + {k}"), x.kind) for k in inner]
         out[place] = as_names(row, rest) if rest else row[0]

@@ -139,15 +139,20 @@ WORLD = """
 using namespace wp;
 auto maximum = [](auto a, auto b) {{ return a != a || a > b ? a : b; }};
 auto minimum = [](auto a, auto b) {{ return a != a || a < b ? a : b; }};
-auto at_least = [](auto a, auto low) {{ return a < low ? low : a; }};
-auto at_most = [](auto a, auto high) {{ return a > high ? high : a; }};
+auto at_least = [](auto a, auto low) {{ return low != low || a < low ? low : a; }};
+auto at_most = [](auto a, auto high) {{ return high != high || a > high ? high : a; }};
+// from the end if negative, as in torch; never outside of the table, where torch would raise
+auto entry_of = [](int64 i, int64 size) {{
+    i = i < 0 ? i + size : i;
+    return i < 0 ? int64(0) : i < size ? i : size - 1;
+}};
 auto finite = [](auto a, auto nan, auto high, auto low) {{
     return a != a ? nan : a == INFINITY ? high : a == -INFINITY ? low : a;
 }};
 // Kahan: what rounding takes from u, the quotient gives back
 auto log1p = [](float x) {{
     float u = 1.0f + x;
-    return u == 1.0f ? x : wp::log(u) * x / (u - 1.0f);
+    return u == 1.0f || u == INFINITY ? x : wp::log(u) * x / (u - 1.0f);
 }};
 auto expm1 = [](float x) {{
     float u = wp::exp(x);

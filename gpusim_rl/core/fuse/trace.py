@@ -31,10 +31,21 @@ KINDS = {
     torch.uint8: "uint8",
 }
 WHOLE = {"int64", "int32", "uint8"}
+# operators of a tensor (B n, …) whose first axis holds n places of each world
+OF_FLAT = {"view", "_unsafe_view", "reshape", "alias", "detach", "index", "index_select"}
 
 
 class UnknownOperator(NotImplementedError):
     """An operator, or a use of one, that has no translation."""
+
+
+class Unnamed:
+    """Stands for each number of a constant that is only looked up."""
+
+    def __format__(self, form: str) -> str:
+        raise UnknownOperator(f"arithmetic with a constant of more than {LARGEST_TABLE} numbers")
+
+    __str__ = __repr__ = lambda self: format(self)
 
 
 class Cells(NamedTuple):
@@ -60,6 +71,15 @@ class Cells(NamedTuple):
     def like(self, names: np.ndarray) -> "Cells":
         """Others of the same kind."""
         return Cells(names, self.worlds, self.kind)
+
+
+class Flat(Cells):
+    """Cells of a tensor (B n, …): `names` has the axis n. Only operators of `OF_FLAT` take it."""
+
+    @property
+    def ndim(self) -> int:
+        """Axes of the tensor."""
+        return self.names.ndim
 
 
 class Tracer(TorchDispatchMode):
@@ -120,6 +140,8 @@ class Tracer(TorchDispatchMode):
 
     def rows(self, argument: str, x: Tensor) -> None:
         """Follow a tensor (ROWS, …) that the kernel reads from an argument (B, n)."""
+        if x.dtype not in KINDS:
+            raise UnknownOperator(f"rows of {x.dtype}")
         names = [self.emit(entry(argument, j), KINDS[x.dtype]) for j in range(x[0].numel())]
         cells = Cells(as_names(names, x.shape[1:]), True, KINDS[x.dtype])
         self._follow(x, cells)
@@ -146,19 +168,22 @@ class Tracer(TorchDispatchMode):
         argument = f"c{len(self.constants)}"
         self.constants[argument] = x
         if x.numel() > LARGEST_TABLE:
-            return Cells(
-                np.broadcast_to(np.array("", dtype=object), x.shape), False, kind, argument
-            )
+            names = np.broadcast_to(np.array(Unnamed(), dtype=object), x.shape)
+            return Cells(names, False, kind, argument)
         places = (sum(map(mul, at, x.stride())) for at in np.ndindex(*x.shape))
         names = [self.emit(entry(argument, place), kind) for place in places]
         return Cells(as_names(names, x.shape), False, kind, argument)
 
     def view_of_constant(self, x: Tensor) -> str:
         """The argument of a view of a constant, which is as live as that."""
-        storages = {c.untyped_storage().data_ptr() for c in self.constants.values()}
-        if x.untyped_storage().data_ptr() not in storages:
+        if not self._is_constant(x):
             raise UnknownOperator("a look-up in what is computed")
         return self._constant(x).table
+
+    def _is_constant(self, x: Tensor) -> bool:
+        """Whether a tensor is a constant, or a view of one."""
+        place = x.untyped_storage().data_ptr()
+        return any(c.untyped_storage().data_ptr() == place for c in self.constants.values())
 
     # -- operators ---------------------------------------------------------------------------------
 
@@ -173,27 +198,31 @@ class Tracer(TorchDispatchMode):
         name = name.removesuffix("_") if in_place else name
         out = options.pop("out", None)
         # an index is a value that stands in the code, so the translation gets the tensors as well
-        cells = self._translate(name, Call(result, inputs, options, args))
+        call = Call(result, inputs, options, args)
         if in_place or out is not None:
-            target = out if out is not None else inputs[0]
-            self._write(target, cells)
+            target = (kwargs["out"], out) if out is not None else (args[0], inputs[0])
+            write = lambda: self._write(*target, self.operators[name](self, call))  # noqa: E731
+            self._attempt(name, inputs, write)
             return result
+        cells = self._attempt(name, inputs, lambda: self.operators[name](self, call))
         for x, made in zip(tree_leaves(result), tree_leaves_of_cells(cells), strict=True):
             self._follow(x, made)
         return result
 
-    def _translate(self, name: str, call: "Call") -> Any:
-        """The cells of a result. An UnknownOperator names the line that asks for it."""
+    def _attempt(self, name: str, inputs: Any, translate: Callable[[], Any]) -> Any:
+        """What a translation gives. An UnknownOperator names the line that asks for it."""
         try:
             if name not in self.operators:
                 raise UnknownOperator("no translation")
-            return self.operators[name](self, call)
-        except (LookupError, TypeError, ValueError, UnknownOperator) as error:
+            if name not in OF_FLAT and any(isinstance(x, Flat) for x in cells_of(inputs)):
+                raise UnknownOperator("worlds and another axis as one")
+            return translate()
+        except (AttributeError, LookupError, TypeError, ValueError, UnknownOperator) as error:
             raise UnknownOperator(f"{name} ({error}): {source_line(HERE)}") from error
 
-    def _write(self, target: Cells, value: Cells) -> None:
+    def _write(self, x: Tensor, target: Cells, value: Cells) -> None:
         """An operator in place: the names of the target, and of what it is a view of, change."""
-        if target.table:
+        if self._is_constant(x):
             raise UnknownOperator("an operation that writes to a constant")
         names = value.names
         if value.kind != target.kind:
@@ -217,7 +246,9 @@ class Tracer(TorchDispatchMode):
         form = text if callable(text) else text.format
         names = np.empty(inner, dtype=object)
         for place in np.ndindex(*inner):
-            names[place] = self.emit(form(*(x[place] for x in arrays)), made)
+            value = form(*(x[place] for x in arrays))
+            # C++ computes small whole numbers as int, and so would not wrap them
+            names[place] = self.emit(f"uint8({value})" if made == "uint8" else value, made)
         return Cells(names, worlds, made)
 
     def aligned(self, x: Any, shape: tuple[int, ...], worlds: bool, kind: str) -> np.ndarray:
@@ -295,6 +326,11 @@ def as_names(names: list[str], shape: Any) -> np.ndarray:
 def each(function: Callable[[str], str], names: np.ndarray) -> np.ndarray:
     """A function of each name."""
     return as_names([function(name) for name in names.ravel()], names.shape)
+
+
+def cells_of(inputs: Any) -> list[Any]:
+    """The cells among arguments, those in lists too."""
+    return tree_leaves(inputs, is_leaf=lambda x: isinstance(x, Cells))
 
 
 def tree_leaves_of_cells(cells: Any) -> list[Cells]:
