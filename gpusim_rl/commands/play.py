@@ -42,7 +42,14 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
         ppo, config = player.load_run(player.find_run(cfg), cfg)
     from gpusim_rl.evaluation.evaluate import evaluate
 
-    scores = evaluate(ppo.policy, ppo.env.task, **player.how_to_evaluate(config, cfg))
+    policy, task = ppo.policy, ppo.env.task
+    scores = evaluate(policy, task, **player.how_to_evaluate(config, cfg))
+    if task.drives is not None:
+        from gpusim_rl.evaluation import drives
+
+        rows = drives.drive(policy, task, weights=config.task.weights)
+        scores |= drives.drive_scores(rows, task.command.names)
+        print(drives.table(rows, task.command.names), file=sys.stderr)
     print(text := json.dumps(scores, indent=2))
     write_out(cfg, text)
 

@@ -345,6 +345,18 @@ class Task:
         """
         raise NotImplementedError  # contract
 
+    @property
+    def drives(self) -> Tensor | None:
+        """(n, width) commands at which an evaluation drives the nominal robot; None: it does not.
+
+        A task that has them says in `followed` how they are carried out.
+        """
+        return None
+
+    def followed(self, s: State) -> Tensor:
+        """(B, width) what the robot does of a command, in its units."""
+        raise NotImplementedError  # contract
+
     def evaluation(self) -> Self:
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
         exact = dict[str, Any](device="cpu", mjm=converged(self.mjm), training="exact")

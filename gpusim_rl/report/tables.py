@@ -63,6 +63,8 @@ def render(paths: list[Path], out: Path) -> str:
         means=[means(label, group, names) for label, group in settings.items()],
         evaluation=evaluation(one) if one else [],
         failures=failures(one) if one else [],
+        axes=axes(one) if one else [],
+        drives=asked_and_got(one) if one else [],
         film=page.film_address(one) if one else "",
         differences=differences(runs, set(swept)),
         versions=list(one.versions.items()) if one else [],
@@ -160,6 +162,26 @@ def evaluation(run: Summary) -> list[tuple[str, str, str]]:
             low, high = wilson(round(value * episodes), episodes)
             interval = f"{low:.3f} to {high:.3f}"
         rows.append((name, page.number_text(value), interval))
+    return rows
+
+
+def axes(run: Summary) -> list[str]:
+    """What a command asks for, each with its unit."""
+    parts = (run.drives.get("names"), run.drives.get("units"))
+    names, units = (x if isinstance(x, list) else [] for x in parts)
+    return [f"{word(name)} [{word(unit)}]" for name, unit in zip(names, units, strict=False)]
+
+
+def asked_and_got(run: Summary) -> list[list[str]]:
+    """A row for each constant command: asked → got along each axis, and a mark if it failed."""
+    rows, drives = [], run.drives.get("drives")
+    for x in drives if isinstance(drives, list) else []:
+        parts = (x.get("asked"), x.get("got")) if isinstance(x, dict) else ((), ())
+        asked, got = ([number(y) for y in part] if isinstance(part, list) else [] for part in parts)
+        if len(asked) == len(got) == len(axes(run)) and None not in (*asked, *got):
+            mark = "fell" if x.get("fell") is True else "" if x.get("followed") is True else "off"
+            pairs = zip(asked, got, strict=True)
+            rows.append([*(f"{a:+.2f} → {b:+.2f}" for a, b in pairs), mark])
     return rows
 
 

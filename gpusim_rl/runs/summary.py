@@ -33,6 +33,7 @@ class Summary:
         versions: what it ran on.
         diff: what its checkout had that the commit lacked.
         labels: metric → what reports call it, of metrics.json.
+        drives: of drives.json, what the robot made of constant commands; empty if there is none.
         failure: of report.json: where and why a training went wrong; empty if it did not.
     """
 
@@ -44,6 +45,7 @@ class Summary:
     diff: str
     labels: dict[str, str]
     failure: dict[str, Any]
+    drives: dict[str, Any]
 
     @property
     def iteration(self) -> int:
@@ -97,6 +99,7 @@ def summarize(path: Path) -> Summary:
         diff if isinstance(diff, str) else "",
         {key: word(x) for key, x in labels(read_json(path / "metrics.json")).items()},
         read_json(path / "report.json"),
+        read_json(path / "drives.json"),
     )
 
 

@@ -18,7 +18,8 @@ from gpusim_rl.runs.run import Run
 from gpusim_rl.training.progress import is_over, number
 
 START = "start.safetensors"  # of a run: the weights that it began with, by start=
-ENDINGS = ("eval.json", "report.json")  # what tells how a training ended, until it goes on
+# what tells how a training ended, until it goes on
+ENDINGS = ("eval.json", "drives.json", "report.json")
 Opened = tuple[Run, dict[str, str], Config]
 
 

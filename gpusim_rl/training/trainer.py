@@ -33,6 +33,7 @@ from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import ReadingSamples
 from gpusim_rl.envs.task import Scores, Task
+from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.sim.factory import solver_cost
 from gpusim_rl.training import metric_writers
@@ -177,11 +178,27 @@ class Trainer:
         except BaseException:
             self.close(failed=True)
             raise
+        self.drives = self.drive(scores)
         values: Row = {f"eval/{key}": x for key, x in scores.items() if x is not None}
         self.sink.write(values | {"iteration": self.loop.iteration.iterations})
         scores["time_s"] = seconds
         self.table.say(evaluation.line(scores))
         return scores
+
+    def drive(self, scores: Scores) -> dict[str, Any]:
+        """Drive the robot at constant commands, and add to the scores. Returns drives.json.
+
+        It is empty if the task drives none.
+        """
+        iteration = self.loop.iteration
+        task = iteration.env.task
+        if task.drives is None or task.command is None:
+            return {}
+        rows = drives.drive(iteration.policy, task, weights=self.cfg.task.weights)
+        scores |= drives.drive_scores(rows, task.command.names)
+        about = {"names": task.command.names, "units": task.command.units}
+        table = [row._asdict() | {"followed": row.followed} for row in rows]
+        return about | {"drives": table}
 
     def write_files(self, scores: Scores) -> None:
         """Write the scores, what the policy was shown, and the policy; then wait for the films.
@@ -191,6 +208,8 @@ class Trainer:
         """
         self.run.repair()
         self.run.json("eval.json", scores)
+        if self.drives:
+            self.run.json(drives.FILE, self.drives)
         ranges, share = self.seen.ranges(), scores.get("success")
         self.run.json(READINGS, evaluated(self.loop.iteration, share, ranges))
         if self.cfg.export == "none":  # one of an earlier iteration would not be this policy

@@ -15,6 +15,8 @@ from gpusim_rl.envs.declarations import Command, Scheduled
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
+PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
 GATE = 0.1  # a command of a smaller norm asks to stand
 
 
@@ -125,6 +127,13 @@ class Walking(Task):
             phase=(s.phase + self.dt * self.gait) % 1.0,
         )
 
+    @property
+    def drives(self) -> Tensor | None:
+        return drives(self.tensor(self.fastest))
+
+    def followed(self, s: State) -> Tensor:
+        return torch.cat([s.velocity[:, :2], s.gyro[:, 2:]], 1)
+
     def moving(self, s: State) -> Tensor:
         """(B,) 1 where a motion is commanded, else 0."""
         return (squared(s.command) > GATE**2).float()
@@ -208,6 +217,21 @@ class Walking(Task):
             y=s.qpos[:, 1],
             **{f"foot_{foot}": feet[:, i] for i, foot in enumerate(self.feet_names)},
         )
+
+
+def drives(fastest: Tensor) -> Tensor:
+    """(n, 3) constant commands: along each axis alone, along two of them, and none.
+
+    fastest (3,): the largest forward, left and turn.
+    """
+    rows = [
+        [sign * share * (k == axis) for k in range(3)]
+        for axis, shares in enumerate(SHARES)
+        for share in shares
+        for sign in (1, -1)
+    ]
+    rows += [[a, sign * b, sign * c] for a, b, c in PAIRS for sign in (1, -1)]
+    return fastest * fastest.new_tensor([*rows, [0.0, 0.0, 0.0]]) + 0.0  # no -0
 
 
 def torque_sensors(m: Any) -> tuple[str, str]:

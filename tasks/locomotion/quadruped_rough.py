@@ -51,6 +51,10 @@ class RoughQuadruped(OnTerrain, Quadruped):
         return super().derived | {"below": self.ground_below, "beside": self.ground_beside}
 
     @property
+    def drives(self):
+        return None  # how fast it can go depends on the ground
+
+    @property
     def mirror(self):
         flat = super().mirror
 

@@ -208,8 +208,8 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     play = ("run=s1", "mode=evaluate", "episodes=2", "out=eval.json")
     said = command("play.py", *play, cwd=here)
     trained = "checkpoints/000001.safetensors was not trained with s1/config.yaml"
-    assert said.returncode == 0 and said.stderr.count("\n") == 1
-    assert f"{trained}: algo.gamma 0.97 → 0.9" in said.stderr
+    assert said.returncode == 0 and said.stderr.count("warning") == 1
+    assert f"{trained}: algo.gamma 0.97 → 0.9" in said.stderr.splitlines()[0]
     said = command("train.py", "resume=s1", "iterations=2", cwd=here)
     assert said.returncode == 0
     assert said.stderr.startswith("warning: algo.gamma 0.97 → 0.9: from iteration 1 on")
