@@ -194,13 +194,14 @@ def open_onnx(path: Path) -> tuple[Any, Any]:
 
     from gpusim_rl.deploy import runtime
     from gpusim_rl.robots.model_files import check_confined
+    from gpusim_rl.robots.models import compile_spec
 
     if path.is_file():
         check_operators(path)
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
     with engine_errors(path):
-        model = mujoco.MjModel.from_xml_string(policy.mjcf)
+        model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))
     check_model(model, policy, path)
     return policy, model
 
