@@ -25,8 +25,9 @@ FILES = {  # all that a run directory may contain
     *ROWS,
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
-    *("report.html", "films"),
+    *("report.html", "films", "metrics.json", "start.safetensors"),
 }
+OUTPUTS = {"policy.onnx", "report.html", "play.mp4", "films"}  # that other programs write anew
 
 
 def newest(root: Path = Path("runs")) -> Path:
@@ -46,6 +47,16 @@ def newest(root: Path = Path("runs")) -> Path:
             f"no run with a checkpoint under {root}/: train one, or say run=<directory>"
         )
     return max(checkpoints, key=lambda p: p.stat().st_mtime).parent.parent
+
+
+def run_that_needs(file: Path) -> Path | None:
+    """The run directory that has this file, unless any program may write it; None if none has."""
+    path = file.parent.resolve() / file.name  # a link is replaced, not what it names
+    for folder in path.parents:
+        name = path.relative_to(folder).parts[0]
+        if name in FILES - OUTPUTS and (folder / "checkpoints").is_dir():
+            return folder if (folder / "config.yaml").is_file() else None
+    return None
 
 
 def release(lock: int) -> None:
