@@ -203,11 +203,10 @@ def open_onnx(path: Path) -> tuple[Any, Any]:
     with engine_errors(path):
         model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))
     check_model(model, policy, path)
+    check_command(policy.command, model, path)
     return policy, model
 
 
 def file_rollout(path: Path) -> FileRollout:
     """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
-    policy, model = open_onnx(path)
-    check_command(policy.command, model, path)
-    return FileRollout(path, policy, model)
+    return FileRollout(path, *open_onnx(path))

@@ -143,9 +143,10 @@ class Run:
             pass  # a file system without locks
         weakref.finalize(self, release, file)
         self._lock = file
-        os.ftruncate(file, 0)
-        # for the message of the process that finds the lock taken
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # the disk may be full
+            os.ftruncate(file, 0)
+            # for the message of the process that finds the lock taken
+            os.pwrite(file, str(os.getpid()).encode(), 0)
         for part in self.path.glob("**/.*.part*"):  # of a process that was killed
             part.unlink(missing_ok=True)
 
@@ -190,7 +191,8 @@ class Run:
         return config
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write config.yaml."""
+        """Write config.yaml, unless it is the same: a run also goes on where nothing can be
+        written."""
         config = self.portable(config)
         files = [file for file in (self.path / "model").rglob("*") if file.is_file()]
         if sum(file.stat().st_size for file in files) > MAX_MODEL:
@@ -199,7 +201,9 @@ class Run:
             str(file.relative_to(self.path)): read_whole(file, MAX_MODEL) for file in files
         }
         self._config_text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-        write_whole(self.path / "config.yaml", self._config_text.encode())
+        file, data = self.path / "config.yaml", self._config_text.encode()
+        if not file.exists() or file.read_bytes() != data:
+            write_whole(file, data)
 
     @classmethod
     def open(cls, path: Path) -> "Run":
