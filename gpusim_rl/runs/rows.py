@@ -71,10 +71,10 @@ class Rows:
     def rewind(self, iteration: int) -> list[dict[str, Any]]:
         """Remove the rows after an iteration, and what is damaged; returns the rows that remain.
 
-        A file that has no such row is not written: its disk may be full.
+        A file that has nothing else is not written: its disk may be full.
         """
         rows = [row for row in self.read() if row["iteration"] <= iteration]
         data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        if self.path.exists() and self.path.read_bytes() != data:
+        if self.path.exists() and (self.damaged or self.path.stat().st_size != len(data)):
             write_whole(self.path, data)
         return rows
