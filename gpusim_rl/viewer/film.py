@@ -96,7 +96,7 @@ def open_video(path: Path, rate: float) -> Iterator[Any]:
     import imageio
 
     if path.suffix.lower() == ".gif":
-        how = dict(mode="I", loop=0, duration=1000 / rate)  # ms
+        how: dict[str, Any] = dict(mode="I", loop=0, duration=1000 / rate)  # ms
         with imageio.get_writer(data := io.BytesIO(), format="GIF", **how) as video:
             yield video
         return write_whole(path, data.getvalue())
