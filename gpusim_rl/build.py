@@ -38,7 +38,7 @@ from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.task import Task, checked_controls
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
-from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
+from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import GAINS
@@ -83,7 +83,7 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
     prepared = robot_size.load(robot.name, robot.values, kind.takes_robot)
     return dict(
         mjcf=prepared.robot.mjcf,
-        mjm=add_boxes(prepared.spec).compile() if kind.takes_terrain else prepared.mjm,
+        mjm=compile_spec(add_boxes(prepared.spec)) if kind.takes_terrain else prepared.mjm,
         text=prepared.text,
         **prepared.arguments,
     )

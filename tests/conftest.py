@@ -3,6 +3,7 @@ engine's threads fight them."""
 
 import gc
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,6 +41,19 @@ def trained(tmp_path_factory) -> Path:
         (cwd / "stdout.txt").write_text(said)
 
     return shared(tmp_path_factory, "trained", make) / "run"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 4 MB, of which we may do anything."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", path], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("only root may mount a disk")
+    yield path
+    subprocess.run(["umount", "-lR", path], check=True)
 
 
 @pytest.fixture

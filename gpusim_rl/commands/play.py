@@ -127,8 +127,7 @@ def describe_robot(cfg: dict[str, Any]) -> None:
         name = Path(values["mjcf"].rpartition(":")[2]).stem if name == "own" else name
         loaded = load_any(**values)
         print(text := as_yaml(loaded, values, name, actuator))
-        if cfg["out"]:
-            Path(cfg["out"]).write_text(f"{text}\n", encoding="utf-8")
+        write_out(cfg, text)
         if cfg["report"]:
             picture(loaded.mjm, loaded.shape.labels, Path(cfg["report"]))
 

@@ -22,6 +22,13 @@ MODES = (
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
 FILMS = (".mp4", ".mov", ".mkv", ".avi", ".gif")
+OUTPUTS = {  # mode → how the name of its out= may end
+    "evaluate": (".json",),
+    "grid": (".json",),
+    "export": (".onnx",),
+    "gate": (".json",),
+    "robot": (".yaml",),
+}
 ONLY = {  # modes that a key is for
     "report": ("robot", "grid"),
     "name": ("new-task",),
@@ -33,7 +40,7 @@ ONLY = {  # modes that a key is for
     "level": ("video", "viewer", "web"),
     "compare": ("web",),
     "port": ("web",),
-    "out": ("evaluate", "grid", "export", "gate", "robot"),
+    "out": tuple(OUTPUTS),
     "video": ("video",),
 }
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
@@ -77,15 +84,20 @@ def check_keys(cfg: dict[str, Any], mode: str) -> None:
     if mode == "web":
         check_web(cfg)
     if mode == "video":
-        validate.writable("video", cfg["video"], FILMS)
-    elif mode in (*OF_RUNS, "robot", "gate"):
-        validate.writable("out", cfg["out"])
+        validate.writable("video", cfg["video"], FILMS, inputs(cfg))
+    elif mode in OUTPUTS:
+        validate.writable("out", cfg["out"], OUTPUTS[mode], inputs(cfg))
     if cfg["export"] not in EXPORTS:
         raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
     check_report(cfg, mode)
     for key, modes in ONLY.items():
         if mode not in modes and cfg[key] is not None:
             raise ValueError(f"{key}={cfg[key]} needs mode={' or '.join(modes)}")
+
+
+def inputs(cfg: dict[str, Any]) -> list[str | None]:
+    """The files that a configuration reads, apart from those of a run."""
+    return [cfg["onnx"], cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"]]
 
 
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +158,7 @@ def is_path(word: Any) -> bool:
 
 def check_report(cfg: dict[str, Any], mode: str) -> None:
     """ValueError or OSError unless the picture report= can be drawn and written."""
-    validate.writable("report", cfg["report"], (".png",))
+    validate.writable("report", cfg["report"], (".png",), inputs(cfg))
     if mode == "grid" and cfg["report"] and not find_spec("matplotlib"):
         raise ValueError("report= needs matplotlib: pip install matplotlib")
 

@@ -149,7 +149,9 @@ def files_of(trainer: "Trainer") -> str:
     """The files that the end of a training has written, as a list in words."""
     cfg, path = trainer.cfg, trainer.run.path
     optional = {"policy.onnx": cfg.export != "none", "report.html": cfg.report}
-    files = [name for name, due in optional.items() if due and (path / name).exists()]
+    # one of an earlier training of the run may be there still
+    new = {x.name for x in path.iterdir() if x.stat().st_mtime >= trainer.begun}
+    files = [name for name, due in optional.items() if due and name in new]
     *others, last = [f"{path}/{name}" for name in ("eval.json", *files)]
     return f"{', '.join(others)} and {last}" if others else last
 

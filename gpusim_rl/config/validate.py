@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from gpusim_rl.config.compose import choices
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import CODE, user_code
+from gpusim_rl.runs.run import run_that_needs
 
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 WORDS = {"task": "task", "algo": "algorithm"}  # of messages
@@ -25,8 +27,16 @@ def check_extras(cfg: Config) -> None:
         raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
 
 
-def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> None:
-    """ValueError or OSError in one line unless a file can be written there; null is well."""
+def writable(
+    key: str, value: str | None, suffixes: tuple[str, ...] = (), inputs: Iterable[Any] = ()
+) -> None:
+    """ValueError or OSError in one line unless a file can be written there; null is well.
+
+    Args:
+        key, value: of the command line.
+        suffixes: of which the file's name has one; it may have any if there is none.
+        inputs: paths, or words, of what is read; the file may be none of these.
+    """
     if value is None:
         return
     if not isinstance(value, str):
@@ -36,8 +46,15 @@ def writable(key: str, value: str | None, suffixes: tuple[str, ...] = ()) -> Non
         raise ValueError(f"{key}={value}: expected a name that ends in {', '.join(suffixes)}")
     if path.is_dir():
         raise OSError(f"{key}={value} is a directory")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{key}={value} is a pipe or a device")
     if not path.parent.is_dir():
         raise OSError(f"{key}={value}: no directory {path.parent}")
+    if run := run_that_needs(path):
+        raise ValueError(f"{key}={value} is a file of the run {run.name}: choose another name")
+    read = [Path(x) for x in inputs if isinstance(x, str)]
+    if path.exists() and any(file.exists() and path.samefile(file) for file in read):
+        raise ValueError(f"{key}={value} would replace a file that is read: choose another name")
     probe(key, value, path.parent)
 
 

@@ -18,7 +18,10 @@ def part_of(path: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds all of it or the one before."""
+    """Write a file so that a reader, or a crash, finds all of it or the one before.
+
+    OSError, which names the file, if it cannot be written.
+    """
     part = part_of(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
@@ -33,6 +36,8 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+    except OSError as error:  # it names no file, or the part
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -63,8 +68,11 @@ def read_whole(path: Path, largest: int) -> bytes:
         ValueError: it is no regular file, or has more than `largest` bytes.
         OSError: it cannot be read.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
-    with os.fdopen(os.open(path, flags), "rb") as file:
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)  # else a pipe would wait for its writer
+
+    with open(path, "rb", opener=opener) as file:  # so that its errors name the file
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise ValueError(f"{path} is no file")

@@ -1,5 +1,6 @@
 """Refuses what does not fit into memory, before it is built."""
 
+import ctypes
 import gc
 import sys
 from contextlib import contextmanager
@@ -48,6 +49,13 @@ def free_unused() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def trim_heap() -> None:
+    """Give the system back what was freed, of which glibc's allocator keeps pieces otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
 
 
 @contextmanager

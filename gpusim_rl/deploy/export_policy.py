@@ -19,6 +19,7 @@ from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.deploy.rest_measurements import standing
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
+from gpusim_rl.robots.models import compile_spec
 
 WORLDS = 32  # of the final evaluation, that a file is compared on
 STEPS = 64  # control steps of them
@@ -72,7 +73,7 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
 
 def rest(task: Task, controller: Controller) -> dict[str, Any]:
     """How the robot of a file stands, on flat ground."""
-    model = mujoco.MjModel.from_xml_string(task.mjcf_text())
+    model = compile_spec(mujoco.MjSpec.from_string(task.mjcf_text()))
     return standing(model, controller.needs.readings, task.dt)
 
 

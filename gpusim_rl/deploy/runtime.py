@@ -179,7 +179,7 @@ class Policy:
             if lacks or not names:
                 lacks, needed = lacks or "names", ", ".join(names) or "an array"
                 raise ValueError(f"{name} has no joint {lacks}: this policy needs {needed}")
-            value = np.stack([np.asarray(value[joint], np.float32) for joint in names], -1)
+            value = np.stack([as_float32(value[joint]) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
 
     def command_rows(self, command: Any) -> Array:
@@ -193,12 +193,18 @@ class Policy:
 
     def _checked(self, name: str, value: Any, width: int) -> Array:
         """A value as (B, width) float32; ValueError if its shape differs."""
-        x = np.atleast_2d(np.asarray(value, np.float32))
+        x = np.atleast_2d(as_float32(value))
         if x.shape != (self._worlds, width):
             robots = "" if self._single else f" for each of {self._worlds} robots"
             needed, shape = f"{width} numbers{robots}", np.shape(value)
             raise ValueError(f"{name} has shape {shape}, this policy needs {needed}")
         return x
+
+
+def as_float32(value: Any) -> Array:
+    """A value in float32. A number that is too large for it becomes infinite, which is a fault."""
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
 
 
 def unsealed(data: bytes, path: Path) -> tuple[bytes, bool]:

@@ -81,7 +81,6 @@ def policy_file(cfg: dict[str, Any]) -> Path:
     from gpusim_rl.gate.settings import check_keys
 
     check_keys(cfg, compose_plain("play", []))
-    writable("out", cfg["out"], (".json",))  # never a policy
     path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:
         raise ValueError(f"there is no {path}: write it with mode=export")

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpusim_rl.core.free_bodies import FreeBody, free_base
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.robots.models import compile_spec
 from gpusim_rl.robots.servos import driven_joints, gear, safe_controls
 
 WALKS = ("m/s", "m/s", "rad/s")  # units of a command of velocities
@@ -75,7 +76,7 @@ def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:
         kind, of = mujoco.mjtSensor.mjSENS_CONTACT, mujoco.mjtObj.mjOBJ_BODY
         sensor = spec.add_sensor(name=TOUCHES, type=kind, objtype=of, objname=body.name)
         sensor.intprm[0], sensor.intprm[2] = 1, 1  # how many contacts there are
-    model = spec.compile()
+    model = compile_spec(spec)
     model.opt.iterations, model.opt.ls_iterations = ITERATIONS, LINE_SEARCHES
     return model
 

@@ -194,19 +194,19 @@ def open_onnx(path: Path) -> tuple[Any, Any]:
 
     from gpusim_rl.deploy import runtime
     from gpusim_rl.robots.model_files import check_confined
+    from gpusim_rl.robots.models import compile_spec
 
     if path.is_file():
         check_operators(path)
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
     with engine_errors(path):
-        model = mujoco.MjModel.from_xml_string(policy.mjcf)
+        model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))
     check_model(model, policy, path)
+    check_command(policy.command, model, path)
     return policy, model
 
 
 def file_rollout(path: Path) -> FileRollout:
     """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
-    policy, model = open_onnx(path)
-    check_command(policy.command, model, path)
-    return FileRollout(path, policy, model)
+    return FileRollout(path, *open_onnx(path))

@@ -20,7 +20,7 @@ from gpusim_rl.robots.bodies import Array, RobotError, Signs, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
-from gpusim_rl.robots.models import find_robot_file
+from gpusim_rl.robots.models import compile_spec, find_robot_file
 from gpusim_rl.robots.prepare import add_servos, added_name
 from gpusim_rl.robots.quadruped import topology as four_legs
 from gpusim_rl.robots.quadruped.shape import Quadruped
@@ -186,7 +186,7 @@ def fill(shape: Shape, stance: Array) -> Robot:
 
 def finish(shape: Shape, robot: Robot, spec: mujoco.MjSpec, text: str) -> Loaded:
     """The loaded robot of a complete description, with the signs of its mirror image."""
-    mjm, signs = spec.compile(), ()
+    mjm, signs = compile_spec(spec), ()
     if robot.mirror is not None:
         signs = tuple(shape.joints.values("mirror", robot.mirror).tolist())
     if not {*signs} <= {-1.0, 1.0}:

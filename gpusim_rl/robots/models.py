@@ -7,8 +7,10 @@ from pathlib import Path
 
 import mujoco
 
-from gpusim_rl.core.errors import silence_mujoco
+from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.core.paths import ASSETS, find_asset, folders
+
+SPARSE_IS_WRONG = "4.0.0"  # of MuJoCo
 
 
 def find_mjcf(path: str) -> Path:
@@ -103,6 +105,22 @@ def find_menagerie_file(name: str) -> Path:
         ) from None
 
 
+# Why: docs/decisions/0077-dense-on-one-version.md
+def compile_spec(spec: mujoco.MjSpec) -> mujoco.MjModel:
+    """The compiled spec. Every model that is simulated is made here.
+
+    Where MuJoCo computes wrong forces with a sparse constraint Jacobian, the model's is dense.
+    """
+    model = spec.compile()
+    if mujoco.__version__ == SPARSE_IS_WRONG and mujoco.mj_isSparse(model):
+        model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+        warn_once(
+            f"warning: MuJoCo {SPARSE_IS_WRONG} computes wrong forces with a sparse Jacobian: a "
+            f"model of {model.nv} degrees of freedom has a dense one; 4.0.1 needs none"
+        )
+    return model
+
+
 def compile_mjcf(
     path: str, change: Callable[[mujoco.MjSpec], mujoco.MjSpec] | None = None
 ) -> mujoco.MjModel:
@@ -114,7 +132,7 @@ def compile_mjcf(
     silence_mujoco()  # else it would leave MUJOCO_LOG.TXT behind
     try:
         spec = mujoco.MjSpec.from_file(str(file))
-        return (change(spec) if change else spec).compile()
+        return compile_spec(change(spec) if change else spec)
     except ValueError as error:
         raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None
 

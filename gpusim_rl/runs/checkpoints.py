@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # torch loads slowly: a wrong path is reported without it
     from torch import Tensor
 
 TRIES = 5  # to read a checkpoint while a training writes others
+# what a manifest raises that is none
+DAMAGED = (ValueError, RecursionError, AttributeError, KeyError, TypeError, IsADirectoryError)
 KEEP = 3  # newest checkpoints that are kept, besides the best
 RENAMED = {  # beginnings of tensor names of older checkpoints → today's
     "env/past/": "env/history/",
@@ -130,7 +132,7 @@ class Checkpoints:
             entries = json.loads(read_text(file))
             if all(valid_entry(name, **entry) for name, entry in entries.items()):
                 return entries
-        except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        except DAMAGED:
             pass
         raise ValueError(f"{file} is damaged: remove it to use the checkpoints unchecked")
 

@@ -69,8 +69,12 @@ class Rows:
         return rows
 
     def rewind(self, iteration: int) -> list[dict[str, Any]]:
-        """Remove the rows after an iteration, and what is damaged; returns the rows that remain."""
+        """Remove the rows after an iteration, and what is damaged; returns the rows that remain.
+
+        A file that has nothing else is not written: its disk may be full.
+        """
         rows = [row for row in self.read() if row["iteration"] <= iteration]
-        if rows or self.path.exists():
-            write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        if self.path.exists() and (self.damaged or self.path.stat().st_size != len(data)):
+            write_whole(self.path, data)
         return rows

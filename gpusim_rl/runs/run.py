@@ -26,8 +26,9 @@ FILES = {  # all that a run directory may contain
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
     "drives.json",
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
-    *("report.html", "films"),
+    *("report.html", "films", "metrics.json", "start.safetensors"),
 }
+OUTPUTS = {"policy.onnx", "report.html", "play.mp4", "films"}  # that other programs write anew
 
 
 def newest(root: Path = Path("runs")) -> Path:
@@ -47,6 +48,16 @@ def newest(root: Path = Path("runs")) -> Path:
             f"no run with a checkpoint under {root}/: train one, or say run=<directory>"
         )
     return max(checkpoints, key=lambda p: p.stat().st_mtime).parent.parent
+
+
+def run_that_needs(file: Path) -> Path | None:
+    """The run directory that has this file, unless any program may write it; None if none has."""
+    path = file.parent.resolve() / file.name  # a link is replaced, not what it names
+    for folder in path.parents:
+        name = path.relative_to(folder).parts[0]
+        if name in FILES - OUTPUTS and (folder / "checkpoints").is_dir():
+            return folder if (folder / "config.yaml").is_file() else None
+    return None
 
 
 def release(lock: int) -> None:
@@ -133,9 +144,10 @@ class Run:
             pass  # a file system without locks
         weakref.finalize(self, release, file)
         self._lock = file
-        os.ftruncate(file, 0)
-        # for the message of the process that finds the lock taken
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # the disk may be full
+            os.ftruncate(file, 0)
+            # for the message of the process that finds the lock taken
+            os.pwrite(file, str(os.getpid()).encode(), 0)
         for part in self.path.glob("**/.*.part*"):  # of a process that was killed
             part.unlink(missing_ok=True)
 
@@ -180,7 +192,8 @@ class Run:
         return config
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write config.yaml."""
+        """Write config.yaml, unless it is the same: a run also goes on where nothing can be
+        written."""
         config = self.portable(config)
         files = [file for file in (self.path / "model").rglob("*") if file.is_file()]
         if sum(file.stat().st_size for file in files) > MAX_MODEL:
@@ -189,7 +202,9 @@ class Run:
             str(file.relative_to(self.path)): read_whole(file, MAX_MODEL) for file in files
         }
         self._config_text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-        write_whole(self.path / "config.yaml", self._config_text.encode())
+        file, data = self.path / "config.yaml", self._config_text.encode()
+        if not file.exists() or file.read_bytes() != data:
+            write_whole(file, data)
 
     @classmethod
     def open(cls, path: Path) -> "Run":

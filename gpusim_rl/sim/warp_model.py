@@ -27,6 +27,7 @@ DERIVED = (
 )
 # Derived from geom_size. The broadphase is compiled anew if they are per world.
 BOUNDS = ("geom_aabb", "geom_rbound")
+LARGEST_DENSE = 60  # degrees of freedom, above which MuJoCo Warp refuses a dense Jacobian
 ALIGNED = 64  # numbers: an array begins at a multiple of 256 bytes, as one of its own would
 # Sensors that need poses and velocities of bodies alone. Others need all that precedes the
 # dynamics.
@@ -63,8 +64,22 @@ def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*fields, *DERIVED, *bounds)))
 
 
+# Why: docs/decisions/0077-dense-on-one-version.md
+def with_possible_jacobian(mjm: mujoco.MjModel) -> mujoco.MjModel:
+    """The model, or a copy with a sparse Jacobian where MuJoCo Warp has no dense one.
+
+    Its sparse Jacobian is right, also where that of MuJoCo C is not and models are loaded dense.
+    """
+    if mjm.nv <= LARGEST_DENSE or mujoco.mj_isSparse(mjm):
+        return mjm
+    mjm = copy.copy(mjm)
+    mjm.opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
+    return mjm
+
+
 def put_model(mjm: mujoco.MjModel, num_envs: int, fields: tuple[str, ...]) -> mjw.Model:
     """The model on Warp's current device; each of `fields` has a value for every world."""
+    mjm = with_possible_jacobian(mjm)
     batched = [name for name in fields if name not in OPTIONS]
     m = mjw.put_model(mjm, batch_sizes=dict.fromkeys(batched, num_envs))
     for name in (name.removeprefix("opt.") for name in fields if name in OPTIONS):
@@ -88,8 +103,9 @@ def make_data(
     Where geoms have a pose per world among `fields`, the probe has seen one of many grounds, and
     twice as much is taken.
     """
+    loaded, mjm = mjm, with_possible_jacobian(mjm)
     if naconmax is None or njmax is None:
-        contacts, rows, poses = probe(mjm)
+        contacts, rows, poses = probe(loaded)  # in MuJoCo C
         if "geom_pos" in fields:
             contacts, rows = 2 * contacts, 2 * rows
         if naconmax is None:

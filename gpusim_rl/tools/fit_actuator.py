@@ -135,7 +135,7 @@ def main(words: list[str]) -> None:
         raise SystemExit(0 if words else 2)
     with errors.one_line_errors():
         log, out, values = settings(words)
-        validate.writable("out", str(out), (".safetensors",))
+        validate.writable("out", str(out), (".safetensors",), [str(log)])
         joints = read(log)
         dt = rate(joints, log) if any(len(rows) > 1 for rows in joints.values()) else 1.0
         offsets = look_back(values["history"], dt)

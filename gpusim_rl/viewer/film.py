@@ -1,7 +1,9 @@
 """A film of a policy, rendered off screen."""
 
 import contextlib
+import io
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl.core.files import part_of
+from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.offscreen import Camera
 
 FPS = 25  # frames per second
 HEIGHT, WIDTH = 480, 720  # pixels
+ROOM = 1 << 16  # bytes that a disk still has, or it counts as full
 WALL = 1280  # pixels of each side of a film of several worlds
 
 # time [s], qpos (nq,) of one world or (n, nq) of n worlds
@@ -88,20 +91,39 @@ def pictures(
 def open_video(path: Path, rate: float) -> Iterator[Any]:
     """A writer of pictures to a video with `rate` frames per second; a .gif plays for ever.
 
-    The file appears only when it is whole.
+    The file appears only when it is whole. OSError, in one line, if it cannot be written.
     """
     import imageio
 
-    part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
-    how: dict[str, Any] = dict(fps=rate, macro_block_size=2)
     if path.suffix.lower() == ".gif":
-        how = dict(mode="I", loop=0, duration=1000 / rate)  # ms
+        how: dict[str, Any] = dict(mode="I", loop=0, duration=1000 / rate)  # ms
+        with imageio.get_writer(data := io.BytesIO(), format="GIF", **how) as video:
+            yield video
+        return write_whole(path, data.getvalue())
+    part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
+    # else ffmpeg would print some lines to the terminal
+    how = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
     try:
         with imageio.get_writer(part, **how) as video:
             yield video
+        check_room(path)  # ffmpeg does not tell of a full disk, and may leave half a film
         part.replace(path)
+    except OSError as error:
+        check_room(path)
+        reason = error.strerror or "its encoder has ended"
+        raise OSError(f"{path} cannot be written: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_room(path: Path) -> None:
+    """OSError, which names a file, if its disk is full."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def wall(camera: Camera, qpos: np.ndarray, show_world: ShowWorld | None) -> np.ndarray:

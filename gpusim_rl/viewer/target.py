@@ -40,6 +40,7 @@ def plain_columns(about: Mapping[str, Any]) -> list[int]:
     return [i for i in columns if not any(x.start <= i < x.stop for x in turned)]
 
 
+LARGEST = 1e6  # of a command, in any unit
 BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -82,8 +83,8 @@ def fault_of(about: Mapping[str, Any], model: Any) -> str:
         if not (isinstance(words, list | tuple) and all(isinstance(x, str) for x in words)):
             return f"{key} of its command are no list of words"
     for numbers in (trained["low"], trained["high"], about.get("center", trained["low"])):
-        if len(numbers) != count or not all(is_number(x) for x in numbers):
-            return f"ranges and center of its command are not {count} numbers each"
+        if len(numbers) != count or not all(is_number(x) and abs(x) <= LARGEST for x in numbers):
+            return f"ranges and center of its command are not {count} numbers of at most 1e6 each"
     if any(a > b for a, b in zip(trained["low"], trained["high"], strict=True)):
         return "a range of its command ends below its begin"
     for columns, *angles in rotations(about):

@@ -19,6 +19,8 @@ import websockets.asyncio.server
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from gpusim_rl.core.memory import trim_heap
+
 LOOPBACK = "127.0.0.1"
 PORT = 8080
 # Why: docs/decisions/0058-a-page-for-one-machine.md
@@ -111,7 +113,10 @@ class Guard:
                     return message
 
         connection.recv = receive_checked
-        await handler(connection)
+        try:
+            await handler(connection)
+        finally:
+            trim_heap()  # pages that come and go would else leave 60 to 180 kB each
 
     def checked(self, message: bytes | str) -> bytes | None:
         """A message of a page as viser may read it; None of all but two kinds.

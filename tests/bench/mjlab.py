@@ -83,7 +83,7 @@ def main(words: list[str]) -> None:
     with errors.one_line_errors():
         words, values = split(words, ("out=",))
         check_available()
-        validate.writable("out", values.get("out"))
+        validate.writable("out", values.get("out"), (".json",))
         results = run_bench(["task.training=exact", *words])  # as mjlab has it
         results["mjlab"] = other = mjlab(results["num_envs"])
     ours, theirs = results["steps_per_s"]["training"]["median"], other["steps_per_s"]

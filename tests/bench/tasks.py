@@ -62,7 +62,7 @@ def main(words: list[str]) -> None:
     console = output.make_console(110)
     words, values = split(words, ("tasks=", "sims=", "out="))
     with errors.one_line_errors():
-        validate.writable("out", values.get("out"))
+        validate.writable("out", values.get("out"), (".json",))
     tasks, sims = (
         values.get(key, default).strip("[]").split(",")
         for key, default in (("tasks", ",".join(TASKS)), ("sims", "native,warp"))

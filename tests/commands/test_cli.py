@@ -174,7 +174,7 @@ PLAY = {
     "mode=video video=.mp4/": "expected a name that ends in",
     "mode=evaluate out=missing/eval.json": "out=missing/eval.json: no directory missing",
     "mode=evaluate out=/proc/eval.json": "out=/proc/eval.json cannot be written",
-    "mode=export out=.": "out=. is a directory",
+    "mode=export out=.": "out=.: expected a name that ends in .onnx",
     "mode=evaluate episodes=0": "episodes=0: expected a whole number from 1 to",
     "mode=new-task": "mode=new-task needs name=NAME, for example name=my_arm",
     "mode=new-task name=quadruped": "quadruped.py exists already: choose another name",

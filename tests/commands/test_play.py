@@ -26,7 +26,7 @@ from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.viewer.film import film
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.films import decoded
-from tests.worlds import make_task, numbers
+from tests.worlds import ROOT, make_task, numbers
 
 
 @pytest.fixture
@@ -218,6 +218,66 @@ def test_export(here, trained):
     line = said.splitlines()[-1]  # a slow machine says first that it goes on
     assert line.startswith("wrote p.onnx: within ") and float(line.split()[3]) <= 1e-5
     assert (here / "p.onnx").read_bytes() == (trained / "policy.onnx").read_bytes()
+
+
+OUTPUTS = {
+    "mode=evaluate run=run out=run/config.yaml": "expected a name that ends in .json",
+    "mode=evaluate run=run out=run/eval.json": "run/eval.json is a file of the run run",
+    "mode=evaluate run=run out=run/metrics.json": "is a file of the run run",
+    "mode=evaluate run=run out=run/checkpoints/manifest.json": "is a file of the run run",
+    "mode=evaluate run=run out=pipe.json": "out=pipe.json is a pipe or a device",
+    "mode=evaluate run=run out=device.json": "out=device.json is a pipe or a device",
+    "mode=grid run=run out=run/metrics.jsonl": "expected a name that ends in .json",
+    "mode=export run=run out=run/checkpoints/000002.safetensors": "expected a name that ends in",
+    "mode=export run=run out=run/.lock": "expected a name that ends in .onnx",
+    "mode=export run=run out=run/checkpoints/p.onnx": "is a file of the run run",
+    "mode=robot robot.mjcf=own.xml out=own.xml": "expected a name that ends in .yaml",
+    "mode=robot robot.mjcf=own.yaml out=own.yaml": "out=own.yaml would replace a file that is read",
+    "mode=robot robot.mjcf=own.xml out=run/config.yaml": "is a file of the run run",
+    "mode=robot robot.mjcf=own.png report=own.png": "would replace a file that is read",
+    "onnx=own.mp4 video=own.mp4": "video=own.mp4 would replace a file that is read",
+}
+
+
+@pytest.mark.parametrize("line", OUTPUTS)
+def test_an_output_replaces_no_file_that_is_needed(here, copy, monkeypatch, line):
+    """A file of a run, an input, a pipe and a device are refused as outputs, in one line."""
+    monkeypatch.chdir(here)
+    for name in ("own.xml", "own.yaml", "own.mp4", "own.png"):
+        Path(name).write_text("mine")
+    os.mkfifo("pipe.json")
+    Path("device.json").symlink_to("/dev/null")
+    with pytest.raises((ValueError, OSError)) as error:
+        play_mode.choose_mode(compose.compose_plain("play", line.split()))
+    assert OUTPUTS[line] in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mode=export run=run out=run/policy.onnx",
+        "mode=evaluate run=run out=run/scores.json",
+        "mode=robot robot.mjcf=own.xml out=old.yaml report=run/robot.png",
+        "mode=video run=run video=run/films/000002.mp4",
+    ],
+)
+def test_an_output_may_replace_one_of_before(here, copy, monkeypatch, line):
+    """What these modes write by default, and any other file of the user's, may be named."""
+    monkeypatch.chdir(here)
+    Path("run/films").mkdir()
+    Path("old.yaml").touch()
+    assert play_mode.choose_mode(compose.compose_plain("play", line.split()))
+
+
+def test_a_robot_is_not_written_through_a_link(here, monkeypatch):
+    """mode=robot replaces a link by its file, and the file that the link names stays."""
+    monkeypatch.chdir(here)
+    Path("precious.txt").write_text("mine")
+    Path("robot.yaml").symlink_to("precious.txt")
+    words = ["mode=robot", f"robot.mjcf={ROOT}/tasks/assets/quadruped.xml", "out=robot.yaml"]
+    play.play(compose.compose_plain("play", words))
+    assert Path("precious.txt").read_text() == "mine"
+    assert not Path("robot.yaml").is_symlink() and "stance" in Path("robot.yaml").read_text()
 
 
 # -- resume= ---------------------------------------------------------------------------------------

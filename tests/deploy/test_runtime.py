@@ -123,6 +123,8 @@ FAULTS = {
     "reading": {"gyro": [0.0, np.nan, 0.0]},
     "joints": {"joint_pos": np.full(12, -np.inf)},
     "command": {"command": [0.0, 0.0, np.inf]},
+    "large joints": {"joint_pos": np.full(12, 1e300)},  # too large for float32
+    "large command": {"command": [0.0, 1e300, 0.0]},
 }
 
 

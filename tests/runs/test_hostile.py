@@ -139,6 +139,10 @@ def test_a_damaged_manifest(run):
     file.write_bytes(b"x" * (1 << 21))
     with pytest.raises(ValueError, match="is damaged"):
         run.checkpoints.restore(print)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged: remove it"):
+        run.checkpoints.restore(print)
 
 
 HOSTILE = {  # what is written over a run's configuration

@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     write_whole(path, b"one")
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of any file
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match=f"File too large: '{path}'$"):
             write_whole(path, b"x" * 300_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -79,6 +79,8 @@ def test_it_measures_every_level(tmp_path, sim):
         ("levels repeats=0", "from 1 to"),
         ("seconds=0", "seconds=0"),
         ("out=no/such/directory/bench.json", "no directory no/such/directory"),
+        ("out=bench.txt", "ends in .json"),
+        ("time out=time.yaml", "ends in .json"),
         ("num_envs=0", "num_envs=0"),
         ("resume=runs/a", "does not take it"),
         ("compare=mjlab", "compare is gone: in a checkout, say python -m tests.bench.mjlab"),

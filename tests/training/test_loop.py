@@ -37,6 +37,7 @@ from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import EXPORTED, TINY, command, environment, refused, run_python, succeed
+from tests.disks import fill
 from tests.worlds import ROOT, check_words, make_config, make_env, make_ppo
 
 WORDS = ("task=quadruped", *TINY, "log=none")
@@ -54,19 +55,6 @@ def here(tmp_path, monkeypatch) -> Path:
     """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A disk of 4 MB, of which we may do anything."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", path], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("only root may mount a disk")
-    yield path
-    subprocess.run(["umount", "-lR", path], check=True)
 
 
 def during(monkeypatch, act, at: int = 3) -> None:
@@ -102,17 +90,12 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
     there; no half file. Without a warning where older checkpoints make room."""
     path, filler = disk / "run", disk / "filler"
 
-    def fill() -> None:
+    def act() -> None:
         for older in Run(path).checkpoints.saved()[:-1] if not room else ():
             older.unlink()
-        with open(filler, "wb", buffering=0) as file:
-            while True:
-                try:
-                    file.write(b"x" * 4096)
-                except OSError:
-                    return
+        fill(filler)
 
-    during(monkeypatch, fill)
+    during(monkeypatch, act)
     during(monkeypatch, filler.unlink, at=6)
     train.train_or_exit(configured("iterations=8", "save_every=1", f"run_dir={path}"))
     assert last_iteration(path) == 8
@@ -126,6 +109,43 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
     for checkpoint in checkpoints.saved():
         checkpoints.check(checkpoint, checkpoints.manifest())
     assert not list(path.glob("**/.*.part*"))
+
+
+def test_a_run_goes_on_where_the_disk_is_full(disk):
+    """resume= with nothing changed needs no room: the training goes on, and saves when there is."""
+    path, filler = disk / "run", disk / "filler"
+    words = ("iterations=8", "save_every=1", f"run_dir={path}")
+    trainer = Trainer(train.configure(*WORDS, *words))
+    for row in trainer.steps():
+        if row["iteration"] == 3:
+            break
+    del trainer  # it holds the lock
+    fill(filler)
+    cfg = train.configure(f"resume={path}")
+    for row in Trainer(cfg).steps():
+        if row["iteration"] == 6:
+            filler.unlink()
+    assert last_iteration(path) == 8
+    assert [row["iteration"] for row in Run(path).rows()] == list(range(1, 9))
+
+
+def test_a_report_of_before_is_not_said_to_be_written(here, monkeypatch, capsys):
+    """Where the end of a training cannot write report.html, one line says so, and none the
+    contrary."""
+    old = Path("run/report.html")
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (0, 0))
+    monkeypatch.setattr("gpusim_rl.report.command.write_whole", no_room)
+    words = ("iterations=1", "run_dir=run", "auto_resume=true", "report=true")
+    train.train_or_exit(configured(*words))
+    out, err = capsys.readouterr()
+    assert err.startswith("no run/report.html: ") and "wrote run/eval.json; see it" in out
+
+
+def no_room(path: Path, data: bytes) -> None:
+    """`write_whole` on a full disk."""
+    raise OSError(28, "No space left on device", str(path))
 
 
 def test_an_error_of_a_score_keeps_its_traceback(here, monkeypatch):

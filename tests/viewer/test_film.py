@@ -1,11 +1,14 @@
 """Films: what is written into the pictures, their size and their camera."""
 
+import gc
+
 import mujoco
 import numpy as np
 import pytest
 
 from gpusim_rl.viewer.caption import FASTEST, Caption
 from gpusim_rl.viewer.film import film
+from tests.disks import fill
 from tests.films import decoded
 
 BALL = """<mujoco><worldbody><light pos='0 0 3'/>
@@ -76,3 +79,25 @@ def test_an_unknown_camera_is_refused(tmp_path):
     with pytest.raises(ValueError, match="camera=back: choose one of side, free, above"):
         film(model(), frames(), tmp_path / "ball.mp4", 1, view="back")
     assert not [*tmp_path.iterdir()]
+
+
+# the pipe to ffmpeg, which imageio leaves to Python to close
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*_io.FileIO:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_film_on_a_full_disk(disk, capfd, suffix, room):
+    """It is one line that names the film, and neither ffmpeg nor Python adds any. Nothing of it is
+    left, and an older film stays; also if there is room for its first block alone."""
+    old, path = disk / f"old{suffix}", disk / f"new{suffix}"
+    old.write_bytes(b"old")
+    fill(disk / "filler", room)
+    for file in (old, path):
+        with pytest.raises(OSError) as error:
+            film(model(), frames(), file, 2)
+        line = str(error.value)
+        assert "No space left on device" in line and str(file) in line and "\n" not in line
+    gc.collect()
+    assert capfd.readouterr().err == ""
+    assert sorted(x.name for x in disk.iterdir()) == ["filler", old.name]
+    assert old.read_bytes() == b"old"

@@ -64,6 +64,7 @@ def test_a_body_is_moved_to_the_command():
         {"trained": {"low": ["1"] * 7, "high": [1.0] * 7}},
         {"trained": {"low": [-1.0] * 7}},
         {"trained": {"low": [1.0] * 7, "high": [-1.0] * 7}},
+        {"trained": {"low": [-1e300] * 7, "high": [1e300] * 7}},
         {"names": 3},
         {"names": "xyzwabc"},
         {"names": [*NAMES[:6], 7]},

@@ -218,6 +218,15 @@ def test_no_text_of_a_page_reaches_the_terminal(served, caplog, capfd):
     assert (warned, caplog.text, said.out, said.err) == ([], "", "", "")
 
 
+def test_a_page_that_goes_leaves_no_memory(served, monkeypatch):
+    """What a page took is given back to the system when it goes: the allocator would keep it."""
+    gone = threading.Event()
+    monkeypatch.setattr("gpusim_rl.web.server.trim_heap", gone.set)
+    with opened(served[1]):
+        assert not gone.wait(0.1)
+    assert gone.wait(10)
+
+
 def test_a_page_of_another_version_is_closed_without_a_line(served, capfd):
     """It is told so by the code that it understands; viser would print two lines for each."""
     with opened(served[1], "viser-v0.0.0") as page, pytest.raises(ConnectionClosedError) as error:

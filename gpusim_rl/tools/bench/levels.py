@@ -90,7 +90,7 @@ def configure(name: str, words: list[str]) -> Config:
         if key in WITHOUT:
             raise ValueError(f"{key}=: the benchmark does not take it: it measures a new training")
     ranges.check(cfg, table=ranges.BENCH)
-    validate.writable("out", cfg["out"])
+    validate.writable("out", cfg["out"], (".json",))
     return resume.check_training(cfg, words)
 
 

@@ -16,6 +16,7 @@ A commit from before the section `gpu` trains on a GPU with other numbers of wor
 next seed. The keys are those of train.py, and those of conf/bench_time.yaml.
 """
 
+import io
 import math
 import os
 import re
@@ -35,6 +36,7 @@ from rich.text import Text
 from gpusim_rl.config import compose, user_files, validate
 from gpusim_rl.config.check_words import KINDS
 from gpusim_rl.core import errors, ranges
+from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.provenance import processor
 from gpusim_rl.tools.bench import output
@@ -111,7 +113,7 @@ def check(cfg: dict[str, Any], words: list[str]) -> None:
         parse(condition)
     if cfg["judge"] not in JUDGES:
         raise ValueError(f"judge={cfg['judge']}: choose one of {', '.join(JUDGES)}")
-    validate.writable("out", cfg["out"])
+    validate.writable("out", cfg["out"], (".json",))
     if cfg["picture"] is not None:
         validate.writable("picture", cfg["picture"], PICTURES)
         if not find_spec("matplotlib"):
@@ -254,7 +256,8 @@ def draw(summaries: list[Summary], target: float, path: Path) -> None:
         axis.set_xlabel(label)
     axes[0].set_ylabel("success")
     axes[0].legend(loc="lower right", fontsize="small")
-    figure.savefig(path)
+    figure.savefig(out := io.BytesIO(), format=path.suffix[1:])
+    write_whole(path, out.getvalue())
 
 
 def write(cfg: dict[str, Any], summaries: list[Summary]) -> None:
