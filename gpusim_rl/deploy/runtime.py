@@ -15,6 +15,7 @@ joint angles [rad] for PD controllers with the gains in `policy.outputs`.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ VERDICT = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f
 CHANGED = "was changed after its export, so its SHA-256 differs"
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of one input, for one robot
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
 Array = np.ndarray
 Readings = Mapping[str, Any]  # name → values
@@ -237,8 +239,9 @@ def load_session(data: bytes, path: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # a small network gains nothing from more
     options.log_severity_level = 4  # its errors are raised, and told in one line
+    # else a model may read its weights from files below the working directory; here are none
+    options.add_session_config_entry(WEIGHTS_FOLDER, os.devnull)
     try:
-        # loaded from bytes, a model that reads its weights from other files is refused
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no common base class
         why = " ".join(str(error).split())

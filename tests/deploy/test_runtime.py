@@ -15,6 +15,7 @@ from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.deploy.verdict import with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
+from gpusim_rl.play import player
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.command_lines import run_process, run_python
 from tests.exported import export_task
@@ -268,6 +269,25 @@ def test_wrong_files_are_named(walker, tmp_path):
         assert str(path) in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(FileNotFoundError, match=r"nothing\.onnx"):
         runtime.Policy(tmp_path / "nothing.onnx")
+
+
+def test_weights_of_another_file(walker, tmp_path, monkeypatch):
+    """A sealed and judged file whose weights lie in the working directory is refused: whoever
+    changes those would change the policy under a valid verdict."""
+    model = onnx.load(walker.path)
+    weights = max(model.graph.initializer, key=lambda x: len(x.raw_data))
+    (tmp_path / "w.bin").write_bytes(weights.raw_data)
+    weights.ClearField("raw_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="w.bin")
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(with_verdict(sealed(model), {"verdict": "pass"}))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is not an ONNX file that onnxruntime can load") as error:
+        runtime.Policy(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=f"the numbers of '{weights.name}' are in another file"):
+        player.check_operators(path)
 
 
 @torch.no_grad()
