@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.onboard.verdict import with_verdict
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from gpusim_rl.play import player
@@ -222,6 +222,7 @@ def test_wrong_files_are_named(walker, tmp_path):
     notes = {p.key: p.value for p in model.metadata_props}
     about = json.loads(notes["gpusim_rl"])
     action, phase, held = about["memory"]
+    _, *rest = about["inputs"]
     files = {
         "text": (b"this is not ONNX", "is not an ONNX file"),
         "blank": (b"", "is not an ONNX file"),
@@ -232,6 +233,9 @@ def test_wrong_files_are_named(walker, tmp_path):
         ("later", {"format": 5}, "has format 5, this program reads format 4"),
         ("network", {"kind": "network"}, "is a network alone"),
         ("slow", {"dt": 1e9}, "invalid description"),
+        ("fast", {"dt": 1e-9}, "invalid description"),
+        ("wide", {"inputs": [about["inputs"][0] | {"shape": [10**12]}, *rest]}, "readings of 10"),
+        ("huge", {"inputs": [about["inputs"][0] | {"shape": [10**400]}, *rest]}, "readings of 10"),
         ("forgetful", {"memory": [action, held]}, "invalid description"),
         ("large", {"memory": [action, phase | {"shape": [10**9]}, held]}, "invalid description"),
         (
