@@ -7,6 +7,8 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.rest_measurements import NOSLIP
 
+NOISE = {"gyro": 0.2, "up": 0.05, "joint_pos": 0.03, "joint_vel": 1.5}  # half widths of training's
+
 
 class Simulated:
     """One robot with servos whose gain can be lowered, and a clock that only `send` advances.
@@ -39,7 +41,7 @@ class Simulated:
         m.actuator_gainprm[:, 0] *= kp
         m.actuator_biasprm[:, 1:3] *= [kp, kd]
         self.kp, self.rng = m.actuator_gainprm[:, 0].copy(), rng
-        self.noise = {"gyro": 0.2, "up": 0.05, "joint_pos": 0.03, "joint_vel": 1.5}
+        self.noise = NOISE
 
     def clock(self) -> float:
         """The time [s]."""

@@ -39,7 +39,7 @@ READERS = {
     "runs": "yaml",  # a run directory holds config.yaml
 }
 # What is copied to a robot, or read without a training: NumPy and onnxruntime, nothing of ours.
-STANDALONE = (Path("gpusim_rl/deploy/runtime.py"), Path("gpusim_rl/deploy/verdict.py"))
+STANDALONE = (Path("gpusim_rl/deploy/runtime.py"),)
 ONBOARD = Path("gpusim_rl/deploy/onboard")  # a folder that is copied, whose files import each other
 
 
@@ -122,7 +122,7 @@ def test_few_packages_lie_at_the_top():
         ("gpusim_rl/envs/env.py", "from omegaconf import OmegaConf", "configuration"),
         ("gpusim_rl/runs/run.py", "import omegaconf", "configuration"),
         ("gpusim_rl/deploy/runtime.py", "import torch.nn", "NumPy and onnxruntime alone"),
-        ("gpusim_rl/deploy/verdict.py", "from gpusim_rl.core.maths import norm", "alone"),
+        ("gpusim_rl/deploy/onboard/verdict.py", "from gpusim_rl.core.maths import norm", "alone"),
         ("gpusim_rl/training/loop.py", "import gpusim_rl.viewer.film", "may not import viewer"),
         ("gpusim_rl/training/loop.py", "import gpusim_rl.gate.command", "is only for gate"),
         ("gpusim_rl/training/loop.py", "from gpusim_rl.algorithms import ppo", "is only for"),

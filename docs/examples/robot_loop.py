@@ -33,22 +33,23 @@ class Robot:
                 text = self.socket.recv(65536)
                 with suppress(Exception):
                     packet = json.loads(text)
-                    if float(packet["time"]) > self.packet["time"] and packet["readings"]:
+                    if float(packet["time"]) > float(self.packet["time"]) and packet["readings"]:
                         self.packet = packet
         return self.packet["readings"]
 
     def age(self) -> float:
         """Of these readings [s]: the robot's clock is time.monotonic of the same machine."""
-        return time.monotonic() - self.packet["time"]
+        return time.monotonic() - float(self.packet["time"])
 
     def send(self, targets, gain=1.0) -> None:
-        self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
+        with suppress(OSError):  # a robot that is gone sends no readings, and the guard stops
+            self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
 
 
 if not "".join(sys.argv[3:4]).isdigit() or sys.argv[4:] not in ([], ["preflight"]):
     sys.exit(__doc__)
 try:
-    guard = Guard(Policy(sys.argv[1]), task="quadruped", robot="quadruped")
+    guard = Guard(Policy(sys.argv[1]), task="quadruped", robot="quadruped", gate=True)
     robot, rate = Robot(sys.argv[2], int(sys.argv[3])), Rate(guard.policy.dt, guard.stop)
     if "preflight" in sys.argv:
         preflight(guard, robot.read, robot.send, rate.sleep)

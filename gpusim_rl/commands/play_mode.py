@@ -36,6 +36,7 @@ ONLY = {  # modes that a key is for
     "size": ("video",),
     "camera": ("video",),
     "variants": ("gate",),
+    "judged": ("gate",),
     "kind": ("video", "viewer", "web"),
     "level": ("video", "viewer", "web"),
     "compare": ("web",),
@@ -165,7 +166,7 @@ def check_report(cfg: dict[str, Any], mode: str) -> None:
 
 def check_values(cfg: dict[str, Any]) -> None:
     """ValueError if a path, a number or the command is of another kind."""
-    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "report"):
+    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "judged", "report"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):

@@ -15,6 +15,7 @@ joint angles [rad] for PD controllers with the gains in `policy.outputs`.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,9 @@ SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
 VERDICT = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f]{[^\0-\x1f]*}")
 CHANGED = "was changed after its export, so its SHA-256 differs"
 MAX_BYTES = 1 << 28  # of a policy's file
-MAX_NUMBERS = 1 << 20  # of one input, for one robot
+MAX_NUMBERS = 1 << 20  # of all readings, and of one memory, for one robot
+SHORTEST = 1e-4  # control period [s]
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
 Array = np.ndarray
 Readings = Mapping[str, Any]  # name → values
@@ -41,6 +44,7 @@ class Policy:
         path: a file that gpusim_rl exported; it drives one robot or a batch of them.
 
     Attributes:
+        data: the file's bytes, with the gate's verdict if it has one.
         about: the metadata, as docs/policy.schema.json describes them.
         mjcf: the text of the model.
         dt: control period [s].
@@ -60,8 +64,8 @@ class Policy:
     def __init__(self, path: str | Path):
         if not (path := Path(path)).is_file():
             raise FileNotFoundError(f"no ONNX file {path}")
-        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
-        exported, is_sealed = unsealed(data, path)
+        self.data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+        exported, is_sealed = unsealed(self.data, path)
         self.session = load_session(exported, path)
         metadata = self.session.get_modelmeta().custom_metadata_map
         try:
@@ -73,7 +77,14 @@ class Policy:
         try:
             self._configure()
             self._try()
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            MemoryError,
+        ) as error:
             reason = " ".join(f"{type(error).__name__} {error}".split())
             raise ValueError(f"{path} has an invalid description: {reason}") from None
 
@@ -81,10 +92,12 @@ class Policy:
         """Set the attributes that `about` describes; raises many kinds of error if it is wrong."""
         inputs = {str(x["name"]): x for x in self.about["inputs"]}
         self.dt = float(self.about["dt"])
-        if not 0 < self.dt <= 10:
+        if not SHORTEST <= self.dt <= 10:
             raise ValueError(f"dt {self.dt}")
         readings = {name: x for name, x in inputs.items() if x["kind"] == "reading"}
         self.needs = {name: int(x["shape"][0]) for name, x in readings.items()}
+        if sum(self.needs.values()) > MAX_NUMBERS:
+            raise ValueError(f"readings of {sum(self.needs.values())} numbers")
         self.reads = {name: list(x["joints"]) for name, x in readings.items() if "joints" in x}
         (self.command,) = [x for x in inputs.values() if x["kind"] == "command"] or [None]
         if self.command:
@@ -110,7 +123,7 @@ class Policy:
         """Run once; ValueError unless the network is what its description says."""
         self.reset()  # with ones: a task may normalize a direction, which it cannot do with zeros
         readings = {name: np.ones(width) for name, width in self.needs.items()}
-        self.act(readings, np.zeros(self.command["shape"]) if self.command else None)
+        self.act(readings, np.zeros(len(self.command["names"])) if self.command else None)
         if self.fault.any():
             raise ValueError("its results for readings of 1 are not finite")
         self.reset()
@@ -243,8 +256,9 @@ def load_session(data: bytes, path: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # a small network gains nothing from more
     options.log_severity_level = 4  # its errors are raised, and told in one line
+    # else a model may read its weights from files below the working directory; here are none
+    options.add_session_config_entry(WEIGHTS_FOLDER, os.devnull)
     try:
-        # loaded from bytes, a model that reads its weights from other files is refused
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no common base class
         why = " ".join(str(error).split())

@@ -16,21 +16,23 @@ MAX_LINES = 3  # failures that are printed; out= holds all
 def gate_policy(cfg: dict[str, Any]) -> None:
     """mode=gate: print what the policy does, write the verdict into its file.
 
+    judged= names another file for the policy with its verdict, and the variants lie beside that.
     out= holds all of it as JSON. Exits with 1 if the policy fails, or a variant is refused.
     """
     with errors.one_line_errors():
         path = policy_file(cfg)
-        report, data = evaluate_file(path, cfg["gate"], cfg["seed"])
+        judged = Path(cfg["judged"] or path)
+        report, data = evaluate_file(path, cfg["gate"], cfg["seed"], judged)
         print(text(report))
         if cfg["variants"]:
             from gpusim_rl.gate import variants
 
-            rows = variants.make(path, data, cfg["variants"], report, cfg["gate"], cfg["seed"])
+            rows = variants.make(judged, data, cfg["variants"], report, cfg["gate"], cfg["seed"])
             report["variants"] = rows
             print(variants.table(rows))
         if cfg["out"]:
             write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
-    if line := failure(path, report):
+    if line := failure(judged, report):
         errors.exit_with_error(line, 1)
 
 
@@ -65,8 +67,8 @@ def say_verdict(path: Path) -> None:
 
 def verdict_of(path: Path) -> dict[str, Any] | None:
     """The verdict in a file; ValueError, which names the file, if that was edited."""
+    from gpusim_rl.deploy.onboard.verdict import read_verdict
     from gpusim_rl.deploy.runtime import MAX_BYTES
-    from gpusim_rl.deploy.verdict import read_verdict
 
     try:
         return read_verdict(read_whole(path, MAX_BYTES))
@@ -81,15 +83,18 @@ def policy_file(cfg: dict[str, Any]) -> Path:
     from gpusim_rl.gate.settings import check_keys
 
     check_keys(cfg, compose_plain("play", []))
+    writable("judged", cfg["judged"], (".onnx",))
     path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:
         raise ValueError(f"there is no {path}: write it with mode=export")
-    writable("onnx", str(path))
+    writable("onnx", None if cfg["judged"] else str(path))
     return path
 
 
-def evaluate_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], bytes]:
-    """The report of a file, whose verdict is written into it, and the bytes that were judged.
+def evaluate_file(
+    path: Path, settings: dict[str, Any], seed: int, out: Path | None = None
+) -> tuple[dict[str, Any], bytes]:
+    """The report of a file, whose verdict is written into it or `out`, and what was judged.
 
     ValueError if it cannot be judged, or is changed meanwhile.
     """
@@ -101,7 +106,7 @@ def evaluate_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict
 
     with player.engine_errors(path), description_errors(path):
         report = evaluate_policy(policy, settings, seed, str(path))
-    write_verdict(path, report, settings, data)
+    write_verdict(path, report, settings, data, out)
     return report, data
 
 

@@ -19,8 +19,8 @@ from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.waiting import counted
+from gpusim_rl.deploy.onboard.verdict import digest, with_verdict
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
-from gpusim_rl.deploy.verdict import digest, with_verdict
 from gpusim_rl.gate.drive import DriveResult, drive
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
@@ -92,12 +92,16 @@ def drive_rows(plans: list[Plan], doing: str) -> list[Row]:
     return [row(plan, result) for plan, result in zip(plans, results, strict=True)]
 
 
-def write_verdict(path: Path, report: Report, settings: Settings, judged: bytes) -> None:
+def write_verdict(
+    path: Path, report: Report, settings: Settings, judged: bytes, out: Path | None = None
+) -> None:
     """Write a report's verdict into the file that it is of; a link stays one.
 
-    judged: the bytes that the report is of. ValueError if the file holds others by now.
+    Args:
+        judged: the bytes that the report is of. ValueError if the file holds others by now.
+        out: the file to write instead, which holds these bytes and the verdict.
     """
-    path = path.resolve()
+    path, out = path.resolve(), (out or path).resolve()
     data, mode = read_whole(path, MAX_BYTES), path.stat().st_mode
     if digest(data) != digest(judged):
         raise ValueError(f"{path} was changed while it was judged: judge it again")
@@ -108,8 +112,8 @@ def write_verdict(path: Path, report: Report, settings: Settings, judged: bytes)
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": settings_hash(settings),
     }
-    write_whole(path, with_verdict(data, verdict))
-    path.chmod(stat.S_IMODE(mode))
+    write_whole(out, with_verdict(data, verdict))
+    out.chmod(stat.S_IMODE(mode))
 
 
 def changed(settings: Settings) -> dict[str, Any]:

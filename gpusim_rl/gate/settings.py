@@ -8,7 +8,7 @@ PAIRS = ("slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
 MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory
 # Keys of play.py that mode=gate uses, and what is meant by some of the others.
-USED = ("mode", "run", "onnx", "out", "variants", "seed", "gate")
+USED = ("mode", "run", "onnx", "out", "judged", "variants", "seed", "gate")
 MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}
 
 

@@ -1,5 +1,6 @@
 """Policies as play.py shows them: the policy of a run, or an exported file."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunR
 
 
 def check_operators(path: Path) -> None:
-    """ValueError if a stranger's ONNX file may never end, or uses operators that are not ONNX's."""
+    """ValueError unless a stranger's ONNX file ends, is ONNX's alone and holds its own weights."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -154,12 +155,28 @@ def check_operators(path: Path) -> None:
         raise ValueError(f"{path}: functions of its own are not allowed")
     graphs = [model.graph]
     while graphs:
-        for node in graphs.pop().node:
+        graph = graphs.pop()
+        for tensor in tensors_of(graph):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                raise ValueError(f"{path}: the numbers of {tensor.name!r} are in another file")
+        for node in graph.node:
             if node.domain not in ("", "ai.onnx") or node.op_type in ENDLESS:
                 name = f"{node.domain}.{node.op_type}".strip(".")
                 raise ValueError(f"{path}: the operator {name} is not allowed")
             for attribute in node.attribute:
                 graphs += [attribute.g, *attribute.graphs]
+
+
+def tensors_of(graph: Any) -> Iterator[Any]:
+    """All tensors of an ONNX graph, without those of its subgraphs."""
+    sparse = [*graph.sparse_initializer]
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
+            yield from (attribute.t, *attribute.tensors)
+    for tensor in sparse:
+        yield from (tensor.values, tensor.indices)
 
 
 def check_model(model: Any, policy: Any, path: Path) -> None:

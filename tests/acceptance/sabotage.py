@@ -192,7 +192,7 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
         "one encoder's sign": Misuse(
             changed(joint_pos=lambda x: x * np.where(np.arange(12) == 0, -1, 1)),
             by=check,
-            says="another sign, order or unit",
+            says="of what it should: its sign is another",
         ),
         "readings of swapped legs": Misuse(
             changed(joint_pos=lambda x: x[SIDES], joint_vel=lambda x: x[SIDES]),
@@ -208,7 +208,7 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
             changed(joint_vel=lambda x: x[SIDES]), by=check, says="another sign, order or unit"
         ),
         "joint_vel in half of its unit": Misuse(
-            changed(joint_vel=lambda x: 1.9 * x), by=check, says="another sign, order or unit"
+            changed(joint_vel=lambda x: 0.5 * x), by=check, says="another sign, order or unit"
         ),
         "late by 5 steps, and said": Misuse(late, late=5, by=check, says="are late"),
         "sign of all abductions": Misuse(mirrored(0, 3, 6, 9), missed=True),

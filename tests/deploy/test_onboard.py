@@ -12,15 +12,18 @@ from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import CROUCH, Guard
 from gpusim_rl.deploy.onboard.limits import Limits
 from gpusim_rl.deploy.onboard.preflight import preflight
+from gpusim_rl.deploy.onboard.verdict import with_verdict
 from gpusim_rl.deploy.rest_measurements import standing
+from tests.acceptance import preflight as faulty
 from tests.acceptance import sabotage
 from tests.schema import problems
-from tests.simulated_robot import Simulated
+from tests.simulated_robot import NOISE, Simulated
 from tests.worlds import ROOT
 
 SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
 FORWARD = [0.5, 0.0, 0.0]
 LEGS = ("FL", "FR", "RL", "RR")
+PARTS = ("abduction", "thigh", "knee")
 
 
 @pytest.fixture
@@ -245,6 +248,88 @@ def test_an_age_that_cannot_be(sim, age, says):
     guard.act(sim.read(), age=-0.005)
 
 
+@pytest.mark.parametrize("names", [("gyro",), ("up",), ("joint_pos", "joint_vel"), ("joint_vel",)])
+def test_a_sensor_that_freezes_in_the_walk(sim, names):
+    """A whole reading that is equal in ten steps in which the targets move stops the robot."""
+    guard, _ = guarded(sim)
+    sim.drive(guard, 2.0, FORWARD)
+    begin, held = sim.clock(), {name: x for name, x in sim.read().items() if name in names}
+    sim.drive(guard, 1.0, FORWARD, read=lambda: sim.read() | held)
+    assert guard.why.startswith(f"{names[0]} is equal in 10 steps") and guard.phase == "stop"
+    assert sim.clock() - begin > 0.3 and not sim.fell
+
+
+def test_a_robot_that_stands_still_may_measure_the_same(sim):
+    """While the targets rest, equal readings are no fault; nor is one that is constant for good, as
+    that of a robot's fixed base."""
+    guard, _ = guarded(sim)
+    sim.drive(guard, 2.0, FORWARD)
+    rest, values = guard.sent, sim.read()
+    sim.policy.act = lambda *_: rest
+    for _ in range(40):
+        guard.act(values, FORWARD)
+        guard.times.clear()
+    assert (guard.phase, guard.why) == ("run", "")
+    assert guard.moving == ["gyro", "up", "joint_pos", "joint_vel"]
+    sim.policy.about["standing"]["fixed"] = True
+    assert guarded(sim)[0].moving == ["joint_pos", "joint_vel"]
+
+
+HUGE = 10**400  # JSON has such numbers, and no float does
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ({"age": None}, "the readings' age is nan"),
+        ({"age": "1"}, "the readings' age is nan"),
+        ({"age": np.zeros(2)}, "the readings' age is nan"),
+        ({"age": HUGE}, "the readings' age is nan"),
+        ({"command": [HUGE, 0.0, 0.0]}, "int too large to convert to float"),
+        ({"gyro": [HUGE, 0.0, 0.0]}, "gyro: int too large to convert to float"),
+        ({"joint_pos": {f"{x}_{y}": HUGE for x in LEGS for y in PARTS}}, "joint_pos: int too"),
+        ({"clock": None}, "the time is nan"),
+        ({"clock": np.nan}, "the time is nan"),
+        ({"engine": "onnxruntime cannot run the policy"}, "onnxruntime cannot run the policy"),
+        ({"say": BrokenPipeError()}, ""),
+    ],
+    ids=str,
+)
+def test_nothing_is_raised_as_the_robot_walks(sim, wrong, says):
+    """What is no number, or no number of a float, is a fault: else the program ended in mid-step.
+    A terminal that is gone is not even one."""
+    guard, _ = guarded(sim)
+    sim.drive(guard, 1.2, FORWARD)
+    last, act = guard.sent, sim.policy.act
+
+    def fail(x: Any) -> None:
+        if x is not None:
+            raise x
+
+    guard.clock = lambda: wrong.get("clock", sim.clock())
+    guard.say = lambda _: fail(wrong.get("say"))
+    sim.policy.act = lambda *x: fail(ValueError(wrong["engine"])) if "engine" in wrong else act(*x)
+    readings = {name: wrong.get(name, x) for name, x in sim.read().items()}
+    for _ in range(5):
+        assert guard.phase == "run" and last is not None
+        targets = guard.act(readings, wrong.get("command", FORWARD), wrong.get("age", 0.0))
+        if says and guard.phase == "run":
+            np.testing.assert_array_equal(targets, last)
+    assert guard.phase == ("stop" if says else "run") and guard.why.startswith(says)
+
+
+def test_a_bad_reading_is_said_once(sim):
+    """Not again for each other text, width or number of it."""
+    guard, said = guarded(sim, patience=1000, rate=10)
+    sim.drive(guard, 1.2, FORWARD)
+    before = len(said)
+    for i in range(20):
+        guard.act(sim.read() | {"up": f"high {i}"}, FORWARD)
+        guard.act(sim.read() | {"gyro": np.zeros(4 + i)}, FORWARD)
+        guard.act(sim.read(), [np.nan, float(i), 0.0])
+    assert len(said) == before + 3, said
+
+
 @pytest.mark.parametrize(
     "periods, says",
     [
@@ -345,6 +430,47 @@ def test_wrong_arguments_of_preflight(sim):
             preflight(**dict(guard=guard, read_robot=sim.read, send=sim.send) | change)
         assert "\n" not in str(error.value)
     assert guard.sent is None and sim.clock() == 0
+
+
+def refusal(sim: Simulated, wire: Any, noise: float = 1.0) -> str:
+    """What preflight says of a robot with a fault and training's noise, or a share of it."""
+    sim.noise = {name: noise * x for name, x in NOISE.items()}
+    read, send = wire(sim)
+    try:
+        preflight(guarded(sim)[0], read, send, int)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+JOINTS = [i if i in (1, 5) else pytest.param(i, marks=pytest.mark.matrix) for i in range(12)]
+
+
+@pytest.mark.parametrize("joint", JOINTS)
+@pytest.mark.parametrize("noise", [1.0, 0.1, 0.0])
+def test_a_dead_encoder_is_refused(sim, joint, noise):
+    """Preflight looks at each joint's own answer: one that is constant is found, by its name."""
+    says = refusal(sim, faulty.frozen("joint_pos", joint), noise)
+    assert says.startswith(f"preflight: {sim.policy.joints[joint]} was moved"), says
+
+
+@pytest.mark.parametrize("joint", JOINTS)
+@pytest.mark.parametrize("noise", [1.0, 0.0])
+def test_a_joint_vel_of_another_sign_is_refused(sim, joint, noise):
+    """With training's noise the joints are moved until the sign of each speed is clear."""
+    says = refusal(sim, faulty.scaled("joint_vel", -1.0, joint), noise)
+    assert "another sign" in says or "noise hides the sign" in says
+    assert sim.policy.joints[joint] in says
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_honest_robot_with_the_noise_of_training_is_taken(sim, seed):
+    """Where noise hides the speeds it is moved a few times more, and the lines say so."""
+    sim.noise, sim.rng = NOISE, np.random.default_rng(seed)
+    guard, said = guarded(sim)
+    preflight(guard, sim.read, sim.send, int)
+    assert guard.phase == "run" and 2 <= len(said) <= 6
+    assert all(line.endswith("moves them once more") for line in said[2:])
 
 
 @pytest.mark.parametrize("name", list(sabotage.misuses()))
@@ -500,6 +626,14 @@ def test_a_robot_that_hangs_and_nobody_says_so(trot):
         (lambda x: x["inputs"][0].pop("seen"), "KeyError 'seen'"),
         (lambda x: x["inputs"][0]["seen"]["least"].__setitem__(0, np.nan), "seen of gyro is not"),
         (lambda x: x["standing"]["changes"]["up"].pop(), "changes of up is not"),
+        (lambda x: x["standing"]["changes"].pop("joint_pos"), "KeyError 'joint_pos'"),
+        (lambda x: x.update(standing=[1.0]), "does not say how its robot stands"),
+        (lambda x: x.update(standing="it stands"), "does not say how its robot stands"),
+        (lambda x: x["outputs"][0].pop("kp"), "position servos of joints"),
+        (lambda x: x["outputs"][0].update(safe_pose=[1e9] * 12), "safe_pose of .* is outside"),
+        (lambda x: x["standing"]["lying"].__setitem__(2, 5.0), "lying of FL_knee is outside of"),
+        (lambda x: x["inputs"][0].update(units=["rad/s"]), "gyro .* expected 3 names"),
+        (lambda x: x["inputs"][4].update(units=[1, 2, 3]), "command .* expected 3 names"),
     ],
 )  # fmt: skip
 def test_numbers_that_cannot_be_are_refused(trot, change, says):
@@ -509,6 +643,47 @@ def test_numbers_that_cannot_be_are_refused(trot, change, says):
     with pytest.raises(ValueError, match=says) as error:
         Guard(policy)
     assert "\n" not in str(error.value)
+
+
+def test_the_verdict_of_the_gate(trot, tmp_path):
+    """With gate=True a file that failed the gate, or was edited since, is refused. One line says if
+    it was never judged, or by other limits."""
+    data, path, said = trot.read_bytes(), tmp_path / "policy.onnx", list[str]()
+
+    def make(data: bytes, gate: bool = True) -> Guard:
+        path.write_bytes(data)
+        return Guard(runtime.Policy(path), gate=gate, say=said.append)
+
+    make(with_verdict(data, {"verdict": "pass", "changed": {}}))
+    assert said == []
+    make(data)
+    make(with_verdict(data, {"verdict": "pass", "changed": {"limits.falls": 1.0}}))
+    assert [line.split(":")[0] for line in said] == [
+        "the release gate never judged this file",
+        "the release gate judged this file with other limits or scenarios than usual",
+    ]
+    failed = with_verdict(data, {"verdict": "fail"})
+    for wrong, says in (
+        (failed, "the file failed the release gate"),
+        (failed.replace(b'"fail"', b'"pass"'), "the file was edited after the gate judged it"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            make(wrong)
+        make(wrong, gate=False)
+    with pytest.raises(ValueError, match="gate=1: expected True or False"):
+        Guard(runtime.Policy(path), gate=1)  # pyright: ignore
+
+
+def test_joints_that_cannot_be_told_apart_are_refused(trot):
+    """Each joint has a name of its own, and the readings have those of the targets, in order."""
+    policy = runtime.Policy(trot)
+    policy.joints = ["FL_abduction"] * 12
+    with pytest.raises(ValueError, match=r"joints .* expected 1 names"):
+        Guard(policy)
+    policy = runtime.Policy(trot)
+    policy.reads["joint_vel"] = policy.joints[::-1]
+    with pytest.raises(ValueError, match="joint_vel has other joints than the targets"):
+        Guard(policy)
 
 
 def test_a_fixed_base_needs_no_lying_pose(trot):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusim_rl.deploy.runtime import Policy
 from tests.worlds import ROOT
 
 START = 60  # [s] within which a program has to begin
@@ -94,10 +95,8 @@ def test_damaged_packets_count_as_lost(trot, tmp_path):
     """The loop leaves what is no packet of readings, and says that it got none."""
     copy_programs(tmp_path)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
-        link.bind(("127.0.0.1", 0))
-        link.settimeout(START)
-        port = str(link.getsockname()[1])
-        with started(tmp_path, "robot_loop.py", str(trot), "127.0.0.1", port) as loop:
+        host, port = listen(link)
+        with started(tmp_path, "robot_loop.py", str(trot), host, port) as loop:
             peer = link.recvfrom(65536)[1]
             for text in (
                 b"no JSON",
@@ -113,6 +112,38 @@ def test_damaged_packets_count_as_lost(trot, tmp_path):
             said, _ = loop.communicate(timeout=START)
     assert loop.returncode == 1
     assert said.strip().endswith(f"{port}: there are no readings"), said
+
+
+def test_the_loop_outlives_bad_packets_and_a_robot_that_is_gone(trot, tmp_path):
+    """A time that is a text, a number that no float holds, and a closed port end no loop: the guard
+    counts faults and lets the robot lie down, and the loop ends with 0."""
+    copy_programs(tmp_path)
+    policy = Policy(trot)
+    stand = policy.about["standing"]["readings"]
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link,
+        started(tmp_path, "robot_loop.py", str(trot), *listen(link)) as loop,
+    ):
+        peer, answers, end = link.recvfrom(65536)[1], 0, time.monotonic() + START
+        link.settimeout(0.01)
+        while answers < 40 and time.monotonic() < end:
+            gyro = [10**400, 0, 0] if answers == 20 else stand["gyro"]
+            packet = {"time": str(time.monotonic()), "readings": stand | {"gyro": gyro}}
+            link.sendto(json.dumps(packet).encode(), peer)
+            with suppress(TimeoutError):
+                answers += bool(link.recv(65536))
+        link.close()
+        said, _ = loop.communicate(timeout=START)
+    assert loop.returncode == 0, said
+    assert said.startswith("stands up") and "gyro: int too large" in said, said
+    assert [line.split(" ")[0] for line in said.splitlines()][-2:] == ["stops:", "lies:"], said
+
+
+def listen(link: socket.socket) -> tuple[str, str]:
+    """Host and port at which a socket waits from now on."""
+    link.bind(("127.0.0.1", 0))
+    link.settimeout(START)
+    return "127.0.0.1", str(link.getsockname()[1])
 
 
 def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy.onboard.verdict import with_verdict
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import with_verdict
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
+from gpusim_rl.play import player
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.command_lines import run_process, run_python
 from tests.exported import export_task
@@ -223,6 +224,7 @@ def test_wrong_files_are_named(walker, tmp_path):
     notes = {p.key: p.value for p in model.metadata_props}
     about = json.loads(notes["gpusim_rl"])
     action, phase, held = about["memory"]
+    _, *rest = about["inputs"]
     files = {
         "text": (b"this is not ONNX", "is not an ONNX file"),
         "blank": (b"", "is not an ONNX file"),
@@ -233,6 +235,9 @@ def test_wrong_files_are_named(walker, tmp_path):
         ("later", {"format": 5}, "has format 5, this program reads format 4"),
         ("network", {"kind": "network"}, "is a network alone"),
         ("slow", {"dt": 1e9}, "invalid description"),
+        ("fast", {"dt": 1e-9}, "invalid description"),
+        ("wide", {"inputs": [about["inputs"][0] | {"shape": [10**12]}, *rest]}, "readings of 10"),
+        ("huge", {"inputs": [about["inputs"][0] | {"shape": [10**400]}, *rest]}, "readings of 10"),
         ("forgetful", {"memory": [action, held]}, "invalid description"),
         ("large", {"memory": [action, phase | {"shape": [10**9]}, held]}, "invalid description"),
         (
@@ -270,6 +275,25 @@ def test_wrong_files_are_named(walker, tmp_path):
         assert str(path) in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(FileNotFoundError, match=r"nothing\.onnx"):
         runtime.Policy(tmp_path / "nothing.onnx")
+
+
+def test_weights_of_another_file(walker, tmp_path, monkeypatch):
+    """A sealed and judged file whose weights lie in the working directory is refused: whoever
+    changes those would change the policy under a valid verdict."""
+    model = onnx.load(walker.path)
+    weights = max(model.graph.initializer, key=lambda x: len(x.raw_data))
+    (tmp_path / "w.bin").write_bytes(weights.raw_data)
+    weights.ClearField("raw_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="w.bin")
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(with_verdict(sealed(model), {"verdict": "pass"}))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is not an ONNX file that onnxruntime can load") as error:
+        runtime.Policy(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=f"the numbers of '{weights.name}' are in another file"):
+        player.check_operators(path)
 
 
 @torch.no_grad()

@@ -5,8 +5,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from gpusim_rl.deploy.onboard.verdict import cut, digest, read_verdict, with_verdict
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import cut, digest, read_verdict, with_verdict
 
 VERDICT = {"verdict": "pass", "date": "2026-11-25", "success": 0.98}
 

@@ -20,9 +20,9 @@ from onnx import numpy_helper
 from gpusim_rl.commands import play
 from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.deploy.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as command_of_gate
 from gpusim_rl.gate import judge as gate
 from gpusim_rl.gate import variants
@@ -338,6 +338,23 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
     with pytest.raises(ValueError, match=r"policy.onnx: the file was edited"):
         command_of_gate.verdict_of(file)
+
+
+def test_the_verdict_in_another_file(file, tmp_path, capsys):
+    """judged= gets the policy with its verdict, and the file stays as it was, bit by bit. Variants
+    lie beside the other file. The input may be one that cannot be written."""
+    before, other = file.read_bytes(), tmp_path / "judged" / "walk.onnx"
+    other.parent.mkdir()
+    run_gate(file, f"judged={other}", "variants=[fp16]")
+    assert f"{other} passes the gate" in capsys.readouterr().out
+    assert file.read_bytes() == before and {*file.parent.glob("*.onnx")} == {file}
+    assert {x.name for x in other.parent.iterdir()} == {"walk.onnx", "walk.fp16.onnx"}
+    verdict = command_of_gate.verdict_of(other)
+    assert verdict and verdict["verdict"] == "pass" and digest(other.read_bytes()) == digest(before)
+    for wrong, says in (("gate.json", r"ends in \.onnx"), ("no/walk.onnx", "no directory")):
+        cfg = compose_plain("play", ["mode=gate", f"onnx={file}", f"judged={tmp_path / wrong}"])
+        with pytest.raises((ValueError, OSError), match=says):
+            command_of_gate.policy_file(cfg)
 
 
 def test_a_policy_that_does_not_walk_fails(file, capsys):

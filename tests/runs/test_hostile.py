@@ -369,8 +369,8 @@ def edited(text: str, key: str, value: object) -> str:
 
 
 def test_hostile_operators(tmp_path, trained):
-    """An ONNX file with a loop, or with an operator of a domain of its own, is refused before it
-    runs."""
+    """An ONNX file with a loop, an operator of a domain of its own, or a constant that lies in
+    another file, also in a branch, is refused before it runs."""
     import onnx
 
     for i, (kind, domain) in enumerate((("Loop", ""), ("Run", "com.stranger"), ("If", ""))):
@@ -382,6 +382,19 @@ def test_hostile_operators(tmp_path, trained):
         onnx.save(model, tmp_path / f"{i}.onnx")
         with pytest.raises(ValueError, match=r"the operator [\w.]+ is not allowed"):
             player.check_operators(tmp_path / f"{i}.onnx")
+    model = onnx.load(trained / "policy.onnx")
+    for kind in ("value", "sparse_value"):
+        far = onnx.TensorProto(name="far", data_location=onnx.TensorProto.EXTERNAL)
+        sparse = onnx.SparseTensorProto(values=far)
+        constant = onnx.helper.make_node(
+            "Constant", [], ["y"], **{kind: far if kind == "value" else sparse}
+        )
+        graph = onnx.helper.make_graph([constant], "inner", [], [])
+        model.graph.node.append(onnx.helper.make_node("If", ["restart"], ["y"], then_branch=graph))
+        onnx.save(model, tmp_path / "far.onnx")
+        with pytest.raises(ValueError, match="the numbers of 'far' are in another file"):
+            player.check_operators(tmp_path / "far.onnx")
+        del model.graph.node[-1]
     player.check_operators(trained / "policy.onnx")
 
 

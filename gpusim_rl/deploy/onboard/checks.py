@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from .verdict import read_verdict
+
 BEYOND = 0.2  # [rad, m] a joint may be measured outside of its range
+FAR = 100.0  # [rad, m] of a pose, for a joint without a range
+IMU = ("gyro", "accelerometer")  # types of sensors; those of an axis as well
+JOINTS = {"joint_pos", "joint_vel"}
 NEAR = 0.5  # [rad, m] a joint's largest distance from its target as the robot stands up
 DEGREES = 180 / math.pi
+NO_NUMBERS = (TypeError, ValueError, OverflowError)  # what numpy raises; 10**400 overflows
 Array = np.ndarray
 Values = dict[str, Array]  # name of a reading → (width,)
 Bounds = dict[str, tuple[Array, Array]]  # name → least and greatest value that is taken
@@ -33,26 +39,45 @@ def check_file(
     if about["format"] < 4:
         raise ValueError(f"a file of format {about['format']} has no ranges: export it again")
     for key, expected in (("task", task), ("robot", robot)):
-        if expected is not None and about[key] != expected:
-            raise ValueError(f"the file's {key} is {about[key]!r}, not {expected!r}: another file")
+        if expected is not None and about.get(key) != expected:
+            raise ValueError(
+                f"the file's {key} is {about.get(key)!r}, not {expected!r}: another file"
+            )
     if isinstance(joints, str) or not isinstance(joints, Iterable | None):
         raise ValueError(f"joints={joints!r}: expected the names of all joints")
     if joints is not None:
         check_joints(policy, list(map(str, joints)))
-    if None in policy.joints or not all(out["kp"]) or "joint_pos" not in policy.needs:
+    servos = isinstance(out.get("kp"), list) and all(out["kp"]) and None not in policy.joints
+    if not servos or "joint_pos" not in policy.needs:
         needed = "that reads joint_pos and drives position servos of joints"
-        raise ValueError(f"this is for a policy {needed}: {about['task']} is none")
-    standing = about.get("standing") or {}
-    if not standing:
+        raise ValueError(f"this is for a policy {needed}: {about.get('task')} is none")
+    standing = about.get("standing")
+    if not standing or not isinstance(standing, dict):
         raise ValueError("the file does not say how its robot stands: it cannot be checked")
     if "lying" not in standing and not standing.get("fixed"):
         says = "the file says neither how its robot lies down, nor that its base is fixed"
         raise ValueError(f"{says}: a stop would throw it over")
     try:
+        check_names(policy)
         check_numbers(policy)
+        check_poses(policy)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())
         raise ValueError(f"the file's description is invalid: {reason}") from None
+
+
+def judgement(policy: Any) -> list[str]:
+    """A line about a file that the release gate never judged, or judged by other limits.
+
+    ValueError for one that failed, or that was edited since.
+    """
+    verdict = read_verdict(policy.data)
+    if verdict is None:
+        return ["the release gate never judged this file: play.py mode=gate does"]
+    if verdict.get("verdict") != "pass":
+        raise ValueError("the file failed the release gate: play.py mode=gate says why")
+    other = "the release gate judged this file with other limits or scenarios than usual"
+    return [other] if verdict.get("changed") else []
 
 
 def check_functions(**arguments: Any) -> None:
@@ -85,6 +110,38 @@ def check_joints(policy: Any, mine: list[str]) -> None:
         pairs = enumerate(zip(policy.joints, mine, strict=False))
         differs = next((f"{i} is {a}, not {b}" for i, (a, b) in pairs if a != b), "is named twice")
         raise ValueError(f"{of}: its joint {differs}")
+
+
+def check_names(policy: Any) -> None:
+    """ValueError or others unless joints, units and names of the command are whole lists of text.
+
+    A joint's reading has the joints of the targets, each once.
+    """
+    lists = [
+        (name, described(policy, name)["units"], width) for name, width in policy.needs.items()
+    ]
+    lists.append(("joints", policy.joints, len({*policy.joints})))
+    if policy.command:
+        names = policy.command["names"]
+        lists += ("command", names, len(names)), ("command", policy.command["units"], len(names))
+    for name, values, count in lists:
+        if len(values) != count or not all(isinstance(x, str) for x in values):
+            raise ValueError(f"{name} {values}: expected {count} names")
+    for name in JOINTS & policy.needs.keys():
+        if policy.reads.get(name) != policy.joints:
+            raise ValueError(f"{name} has other joints than the targets")
+
+
+def check_poses(policy: Any) -> None:
+    """ValueError or others if a pose that the robot is sent to is outside of its ranges."""
+    out, lying = policy.outputs, policy.about["standing"].get("lying")
+    for name, pose in {"safe_pose": out["safe_pose"], "lying": lying}.items():
+        for key in ("control_range", "joint_range") if pose is not None else ():
+            low, high = np.transpose([x or (-FAR, FAR) for x in out[key]])
+            away = np.maximum(low - pose, pose - high)
+            if away.max() > BEYOND:
+                joint = policy.joints[int(away.argmax())]
+                raise ValueError(f"{name} of {joint} is outside of its {key}")
 
 
 def check_numbers(policy: Any) -> None:
@@ -122,6 +179,7 @@ def numbers(policy: Any) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
         yield f"standing {name}", values, (policy.needs[name],)
     for name, values in standing["changes"].items():
         yield f"changes of {name}", values, (n, policy.needs[name])
+    yield "changes of joint_pos", standing["changes"]["joint_pos"], (n, n)
     yield "delay", standing["delay"], (n,)
     yield "lying", standing.get("lying", [0.0] * n), (n,)
 
@@ -143,6 +201,14 @@ def reading_bounds(policy: Any, margin: float) -> tuple[Bounds, Bounds]:
     return bounds, bounds | {"joint_pos": (low - BEYOND, high + BEYOND)}
 
 
+def moving(policy: Any) -> list[str]:
+    """The readings that change as the joints move: of joints, and of the IMU of a free base."""
+    fixed = policy.about["standing"].get("fixed")
+    sensors = {name: str(described(policy, name).get("sensor")) for name in policy.needs}
+    imu = [name for name, x in sensors.items() if x in IMU or x.endswith("axis")]
+    return [name for name in policy.needs if name in JOINTS or (name in imu and not fixed)]
+
+
 def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[str]]:
     """The readings in order, and what is wrong: missing, of a wrong width, or not finite."""
     values, wrong = {}, []
@@ -155,7 +221,7 @@ def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[
         try:
             with np.errstate(over="ignore"):  # beyond float32 is infinite
                 values[name] = policy.reading(name, readings)[0].astype(float)
-        except (ValueError, TypeError) as error:
+        except NO_NUMBERS as error:
             says = " ".join(str(error).split())
             wrong.append(says if name in says else f"{name}: {says}")
             continue
@@ -235,7 +301,7 @@ def ask(policy: Any, command: Any) -> tuple[Array | None, list[str], list[str]]:
         return None, [], []
     try:
         wish = policy.command_rows(command)[0].astype(float)
-    except (ValueError, TypeError) as error:
+    except NO_NUMBERS as error:
         return None, [], [" ".join(str(error).split())]
     if not np.isfinite(wish).all():
         return None, [], [f"the command {wish.tolist()} is not finite"]

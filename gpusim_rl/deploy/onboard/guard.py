@@ -8,8 +8,10 @@
 The folder of this file can be copied to the robot, beside runtime.py. It needs NumPy alone.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -22,13 +24,15 @@ from .checks import (
     check_file,
     check_functions,
     follows,
+    judgement,
+    moving,
     outside,
     read,
     reading_bounds,
     sound_joints,
 )
 from .limits import Limits
-from .rate import late_readings, wrong_rate
+from .rate import late_readings, seconds, wrong_rate
 
 CHECKS = ("refuse", "clamp", "warn")
 # Why: docs/decisions/0048-median-of-fifty.md
@@ -37,6 +41,9 @@ SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
 # Why: docs/decisions/0047-crouch-to-stop.md
 CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
 HEALS = 0.25  # of a fault, that a good step makes up for
+# Why: docs/decisions/0079-frozen-readings.md
+FROZEN, MOVED = 10, 0.05  # control steps; [rad, m] that a target moves in the first half of them
+KIND = re.compile(r" is | has | of type | \[|: ")  # what stands before these in a line
 Array = np.ndarray
 
 
@@ -50,13 +57,16 @@ class Guard:
     stays. A robot with a fixed base goes slowly to the stance, and keeps it. The end is `off`.
 
     A fault is a reading or command that is missing, of a wrong width or not finite. It is also one
-    that is late or outside of its range, and a joint that does not follow as the robot stands up.
+    that is late or outside of its range, or a joint that does not follow as the robot stands up. A
+    whole reading of joints or IMU is one, too, if it is equal in ten steps in which targets move.
     A step with a fault repeats the last targets; `patience` faults stop the robot, where four good
     steps make up for one. Before anything has moved a fault raises ValueError.
 
     Args:
         policy: a `Policy` of runtime.py whose targets are positions of joints.
         task, robot, joints: what the program expects the file to be of; None is not checked.
+        gate: whether a file that failed the release gate is refused, and one that was never judged
+            said.
         checks: what is done with a reading outside of its range. `refuse`: it is a fault. `clamp`:
             it is cut to the range. `warn`: it is only said, as are late readings and a wrong rate.
         margin: how far readings may leave the range of training, in widths of that range.
@@ -79,6 +89,7 @@ class Guard:
     task: str | None = None
     robot: str | None = None
     joints: Iterable[str] | None = None
+    gate: bool = False
     checks: str = "refuse"
     margin: float = 1.0
     late: float = 3.0
@@ -97,19 +108,25 @@ class Guard:
             if not 0 < getattr(self, key) < np.inf:
                 raise ValueError(f"{key}={getattr(self, key)!r}: expected a number above 0")
         check_functions(clock=self.clock, say=self.say)
+        if not isinstance(self.gate, bool):
+            raise ValueError(f"gate={self.gate!r}: expected True or False")
         check_file(self.policy, self.task, self.robot, self.joints)
         self.stance = np.array(self.policy.outputs["safe_pose"])
         self.lying = self.policy.about.get("standing", {}).get("lying")
         self.lying = None if self.lying is None else np.array(self.lying)
         self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
         self.trained, self.anyhow = reading_bounds(self.policy, self.margin)
+        self.moving = moving(self.policy)
         self.reset()
+        for line in judgement(self.policy) if self.gate else ():
+            self._say(line)
 
     def reset(self) -> None:
         """Begin again: stand up from the measured pose."""
         self.phase, self.gain, self.why = "rise", 1.0, ""
         self.sent: Array | None = None
         self.begin, self.steps, self.faults = self.stance, 0, 0.0
+        self.past = list[tuple[Values, Array]]()
         self.times, self.lines_said = list[float](), set[str]()
 
     def stop(self, why: str = "asked to") -> None:
@@ -145,6 +162,7 @@ class Guard:
         faults += wrong + self._fault(late_readings(age, self.policy.dt, self.late))
         joints = sound_joints(self.policy, sound, bounds := self.trained if runs else self.anyhow)
         if sound is not None and (runs or self.phase == "rise"):
+            faults += self._fault(self._frozen(sound) if runs else [])
             faults += self._range(sound, bounds)
             if not runs and self.sent is not None:
                 faults += follows(self.policy, sound["joint_pos"], self.sent)
@@ -153,7 +171,7 @@ class Guard:
                 raise ValueError(faults[0])
             self.sent = self.begin = sound["joint_pos"]
             if self.phase == "rise":
-                self.say("stands up")
+                self._say("stands up")
         faults += self._timing()
         targets = self._targets(sound, command, faults)
         self.faults = self.faults + 1 if faults else max(0.0, self.faults - HEALS)
@@ -168,7 +186,7 @@ class Guard:
     def _enter(self, phase: str, line: str) -> None:
         self.phase, self.steps, self.faults = phase, 0, 0.0
         self.begin = self.stance if self.sent is None else self.sent
-        self.say(line)
+        self._say(line)
 
     def _targets(self, values: Values | None, command: Any, faults: list[str]) -> Array:
         """Targets (nu,) of this phase, not yet limited; faults of the policy are added."""
@@ -183,7 +201,11 @@ class Guard:
                 self._enter("run", "stands")
             return targets
         self._tell(["the policy begins"])
-        targets = self.policy.act(values, command)
+        try:
+            targets = self.policy.act(values, command)
+        except ValueError as error:
+            faults.append(str(error))
+            return self.begin if self.sent is None else self.sent
         if self.policy.fault.any():
             faults.append("a result of the policy is not finite")
         return targets
@@ -212,12 +234,17 @@ class Guard:
     # -- checks ------------------------------------------------------------------------------------
 
     def _tell(self, lines: list[str]) -> None:
-        """Say lines, unless one of their kind was said: the words before `is`."""
+        """Say lines, unless one of their kind was said: the words before what is wrong."""
         for line in lines:
-            kind = line.split(" is ")[0]
+            kind = KIND.split(line)[0]
             if kind not in self.lines_said:
                 self.lines_said.add(kind)
-                self.say(line)
+                self._say(line)
+
+    def _say(self, line: str) -> None:
+        """Say a line. A terminal that is gone is no reason to leave a robot in mid-step."""
+        with suppress(OSError, ValueError):
+            self.say(line)
 
     def _range(self, values: Values, bounds: Bounds) -> list[str]:
         """Faults of readings outside of their range; in place, if they are cut to it."""
@@ -228,9 +255,26 @@ class Guard:
         self._tell(lines)
         return []
 
+    def _frozen(self, values: Values) -> list[str]:
+        """The fault of readings that stay equal as the targets move. Call it once in each step."""
+        sent = self.stance if self.sent is None else self.sent
+        self.past = [*self.past, ({**values}, sent)][-FROZEN - 1 :]
+        ways = np.ptp([sent for _, sent in self.past[: FROZEN // 2 + 1]], 0)
+        if len(self.past) <= FROZEN or ways.max() < MOVED:
+            return []
+        rows = [row for row, _ in self.past]
+        return [
+            f"{name} is equal in {FROZEN} steps in which the targets move: is its sensor frozen?"
+            for name in self.moving
+            if all(np.array_equal(row[name], rows[0][name]) for row in rows)
+        ]
+
     def _timing(self) -> list[str]:
         """The fault of a call that comes late. Stops the robot if the median period is wrong."""
-        dt, self.times = self.policy.dt, [*self.times, self.clock()]
+        now = seconds(self.clock())
+        if not np.isfinite(now):
+            return self._fault([f"the time is {now}: the clock is none"])
+        dt, self.times = self.policy.dt, [*self.times, now]
         if self.phase not in ("rise", "run"):
             self.times = []
         gap = self.times[-1] - self.times[-2] if len(self.times) > 1 else 0.0

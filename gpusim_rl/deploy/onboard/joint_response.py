@@ -14,17 +14,42 @@ NEAR_AXIS = 0.3  # the same of a unit vector
 CLEAR = 0.01  # least tilt, in the file, that tells the legs apart; small ones depend on friction
 SWAPPED = 1.3  # times as far from the file's tilts as from those of the other joint: honest ≤ 1
 AGREES = 0.5  # least cosine between all tilts and the file's: honest robots have 0.65 or more
+# Why: docs/decisions/0078-each-joint-answers.md
+OWN = 0.1  # least change of a joint that is moved, as a share of the file's
+SPEED = 0.35  # largest difference of the integral of joint_vel from the change, as a share
+SURE, CERTAIN = 3, 4  # standard errors, before a speed is taken, and before it is refused
 Array = np.ndarray
+
+
+class Unclear(ValueError):
+    """Noise hides the signs of speeds of these joints, by their places."""
+
+    def __init__(self, line: str, joints: list[int]):
+        super().__init__(line)
+        self.joints = joints
 
 
 class Answer(NamedTuple):
     """Changes of the readings as a joint went from 0.05 below the stance to 0.05 above it."""
 
     values: Values  # name → half of the change, without what drifts
-    changed: Array  # (nu,) of joint_pos, on the way up
-    turned: Values  # name of a speed → its integral over that way [rad, m]
-    noise: Values  # name of a speed → the standard deviation of that integral
+    changed: Values  # name → a weighted sum of changes, most where the joint is fast
+    turned: Values  # name of a speed → the same sum of its integral [rad, m]
+    noise: Values  # name of a speed → the standard error of that sum
     delay: float  # control steps until the joint was halfway up
+    times: int = 1  # that it was moved
+
+
+def averaged(answers: list[Answer]) -> Answer:
+    """The mean of the answers of one joint."""
+
+    def means(rows: tuple[Values, ...], power: float = 1.0) -> Values:
+        return {name: np.mean([x[name] ** power for x in rows], 0) for name in rows[0]}
+
+    values, changed, turned, noise, delay, times = zip(*answers, strict=True)
+    noise = {name: np.sqrt(x / len(answers)) for name, x in means(noise, 2.0).items()}
+    delay = float(np.mean(delay))
+    return Answer(means(values), means(changed), means(turned), noise, delay, sum(times))
 
 
 def not_mirrored(policy: Any, pose: Array, stance: Array) -> None:
@@ -89,11 +114,36 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
         raise ValueError(f"preflight: {name} was moved, but joint_pos says that {joints[best]} was")
     if sign < 0:
         raise ValueError(f"preflight: {name} was moved up, but joint_pos fell: its sign is another")
-    if "joint_vel" in answer.turned:
-        way, turned = answer.changed[i], answer.turned["joint_vel"][i]
-        if abs(turned - way) > 0.5 * max(abs(way), MOVE) + 5 * answer.noise["joint_vel"][i]:
-            what = f"by {way:.3g} rad, but the integral of its joint_vel is {turned:.3g}"
-            raise ValueError(f"preflight: {name} moved {what}: another sign, order or unit")
+    share = seen[i] / max(expected_moves[i, i], OWN * MOVE)
+    if share < OWN:
+        why = "its sign is another" if share < -OWN else "is its encoder dead?"
+        what = (
+            f"was moved by {MOVE} rad, but its joint_pos changed by {share:.2g} of what it should"
+        )
+        raise ValueError(f"preflight: {name} {what}: {why}")
+
+
+def speeds(joints: list[str], answers: list[Answer]) -> None:
+    """ValueError unless joint_vel is the speed of joint_pos; Unclear if noise hides its sign.
+
+    All moves count, as joints of feet that stand move each other: the slope of joint_vel's integral
+    t over the change c of a joint is Σ n t c / Σ n c², for n times that a joint was moved.
+    """
+    if "joint_vel" not in answers[0].turned:
+        return
+    changed = np.array([x.changed["joint_pos"] for x in answers])
+    turned = np.array([x.turned["joint_vel"] for x in answers])
+    noise = np.array([x.noise["joint_vel"] for x in answers])
+    weights = np.array([[x.times] for x in answers]) * changed
+    squares = np.maximum((weights * changed).sum(0), 1e-12)
+    slopes = (weights * turned).sum(0) / squares
+    errors = np.sqrt((noise**2 * weights**2).sum(0)) / squares
+    for i in np.flatnonzero(np.abs(slopes - 1) > SPEED + CERTAIN * errors)[:1]:
+        what = f"moved, but the integral of its joint_vel is {slopes[i]:.2g} times as much"
+        raise ValueError(f"preflight: {joints[i]} {what}: another sign, order or unit")
+    if unclear := np.flatnonzero(slopes + 1 < SURE * errors).tolist():
+        names = ", ".join(joints[i] for i in unclear)
+        raise Unclear(f"preflight: noise hides the sign of joint_vel of {names}", unclear)
 
 
 def nearest(seen: Array, expected: Array, i: int) -> tuple[int, int]:
@@ -142,7 +192,7 @@ def turns(axis: str, answers: list[Answer], expected: Array, up: Array) -> None:
 
     Each number of the axis that tilts clearly in the file, (nu, 3), is compared alone.
     """
-    seen = np.array([2 * answer.values[axis] for answer in answers])
+    seen = np.array([answer.changed[axis] for answer in answers])
     rotated = np.array([-np.cross(answer.turned["gyro"], up) for answer in answers])
     for k in np.flatnonzero(np.abs(expected).max(0) >= CLEAR / 2):
         # weighted by what the file says, so that noise does not make the ratio smaller

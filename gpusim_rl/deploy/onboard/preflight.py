@@ -7,7 +7,7 @@ It finds joints in another order, signs, degrees, swapped legs, another gravity 
 The folder of this file can be copied to the robot. It needs NumPy alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -18,16 +18,21 @@ from .guard import Guard
 from .joint_response import (
     MOVE,
     Answer,
+    Unclear,
     at_rest,
+    averaged,
     base_answers,
     joint_answers,
     not_mirrored,
+    speeds,
     upright,
 )
 from .rate import Rate, wrong_rate
 
 RAMP, HOLD, LAST = 0.1, 0.4, 0.16  # [s] of the way; in all; at the end, which is averaged
+FAST = 0.16  # [s] after a move begins, until a joint of a robot that stands is about fastest
 REST = 2.0  # [s] in the stance before the first move; noise of joint_vel needs as much
+WRONG, NOISY = 3, 8  # times that joints are moved, if an answer is wrong, or hidden by noise
 Array = np.ndarray
 
 
@@ -47,7 +52,8 @@ def preflight(
 
     At the end the robot is in its stance, and the guard's phase is `run`. If `wait` stops the
     guard, preflight ends at once; the phase is `stop`, and `Guard.act` lets the robot lie down.
-    Feet slip and readings are noisy: before it refuses a robot, all joints are moved once more.
+    Feet slip and readings are noisy: before it refuses a robot, all joints are moved three times.
+    If noise hides the sign of a joint's speed, that joint is moved up to eight times.
     Raises ValueError, which says in one line what is wrong; the robot keeps the last targets.
 
     Args:
@@ -71,7 +77,7 @@ def preflight(
 
     with suppress(Stopped):
         stand(guard, step, hung)
-        move_twice(guard, step, hung)
+        move_joints(guard, step, hung)
         guard.times.clear()
         if hung:
             guard.reset()
@@ -89,23 +95,40 @@ def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> N
     rest = [step(guard.stance) for _ in range(steps)]
     for wrong in wrong_rate((guard.clock() - begin) / steps, policy.dt, guard.rate):
         raise ValueError(f"preflight: {wrong}")
-    at_rest(policy, {name: mean(rest[steps // 2 :], name) for name in policy.needs}, hung)
+    end = rest[steps // 2 :]
+    at_rest(policy, {name: np.mean([x[name] for x in end], 0) for name in policy.needs}, hung)
 
 
-def move_twice(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
-    """Move all joints, and once more if an answer is wrong. Raises as `preflight` does."""
-    try:
-        move_all(guard, step, hung)
-    except ValueError as error:
-        if not hung:
-            upright(guard.policy, step(None))
-        guard.say(f"{error}; moves all joints once more")
-        move_all(guard, step, hung)
+def move_joints(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
+    """Move all joints until their mean answers are clear. Raises as `preflight` does."""
+    everyone = range(len(guard.policy.joints))
+    answers, joints = [list[Answer]() for _ in everyone], everyone
+    for time in range(1, NOISY + 1):
+        try:
+            return move_each(guard, step, hung, answers, joints)
+        except ValueError as error:
+            if not hung:
+                upright(guard.policy, step(None))
+            if time >= (NOISY if isinstance(error, Unclear) else WRONG):
+                raise
+            joints = error.joints if isinstance(error, Unclear) else everyone
+            guard.say(f"{error}; moves {'them' if joints is not everyone else 'all'} once more")
 
 
-def move_all(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
-    """Move one joint after the other, and compare the answers. Raises as `preflight` does."""
-    policy, answers = guard.policy, list[Answer]()
+def move_each(
+    guard: Guard,
+    step: Callable[[Array | None], Values],
+    hung: bool,
+    answers: list[list[Answer]],
+    joints: Iterable[int],
+) -> None:
+    """Move one joint after the other, and compare the mean answers. Raises as `preflight` does.
+
+    Args:
+        answers: of each joint, from the times before; in place.
+        joints: the places of those that are moved.
+    """
+    policy = guard.policy
 
     def step_upright(targets: Array) -> Values:
         values = step(targets)
@@ -113,11 +136,14 @@ def move_all(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -
             upright(policy, values)
         return values
 
-    for i in range(len(policy.joints)):
-        answers.append(moved(policy.dt, guard.stance, i, step_upright))
-        joint_answers(policy, i, answers[i], guard.late, hung)
+    for i in joints:
+        first = 1 if len(answers[i]) % 2 else -1
+        answers[i].append(moved(policy.dt, guard.stance, i, step_upright, first))
+        joint_answers(policy, i, averaged(answers[i]), guard.late, hung)
+    means = [averaged(joint) for joint in answers]
     if not hung:
-        base_answers(policy, answers)
+        base_answers(policy, means)
+    speeds(policy.joints, means)
 
 
 def checked(policy: Any, readings: Any) -> Values:
@@ -128,13 +154,10 @@ def checked(policy: Any, readings: Any) -> Values:
     return values
 
 
-def mean(rows: list[Values], name: str) -> Array:
-    """(width,) the mean of a reading."""
-    return np.mean([row[name] for row in rows], 0)
-
-
-def moved(dt: float, stance: Array, i: int, step: Callable[[Array], Values]) -> Answer:
-    """How a robot answers as joint i goes down, up and down again.
+def moved(
+    dt: float, stance: Array, i: int, step: Callable[[Array], Values], first: int = -1
+) -> Answer:
+    """How a robot answers as joint i goes down, up and down again; up first if `first` is 1.
 
     Args:
         dt: control period [s].
@@ -144,21 +167,26 @@ def moved(dt: float, stance: Array, i: int, step: Callable[[Array], Values]) -> 
     hold, last, ramp = (max(2, round(seconds / dt)) for seconds in (HOLD, LAST, RAMP))
     path, unit = np.minimum(1, np.arange(1, hold + 1) / ramp), np.arange(len(stance)) == i
     rows, at = [], 0.0
-    for way in (-MOVE, MOVE, -MOVE):
-        rows.append([step(stance + (at + (way - at) * share) * unit) for share in path])
+    for way in (first * MOVE, -first * MOVE, first * MOVE):
+        rows += [step(stance + (at + (way - at) * share) * unit) for share in path]
         at = way
-    step(stance)
-    ends = [{name: mean(part[-last:], name) for name in part[0]} for part in rows]
+    for share in path[:ramp]:  # a jump would let feet slip
+        step(stance + at * (1 - share) * unit)
+    ends = np.tile(np.arange(hold) >= hold - last, 3) / last
     # a robot that sinks meanwhile does so on both sides
-    values = {name: (ends[1][name] - (ends[0][name] + ends[2][name]) / 2) / 2 for name in ends[0]}
-    up, still = rows[1], rows[0][-last:]
-    speeds = [name for name in ("joint_vel", "gyro") if name in values]
-    turned = {name: mean(up, name) * hold * dt for name in speeds}
-    changed = mean(up[-2:], "joint_pos") - mean(still[-2:], "joint_pos")
-    calm = [x for part in rows for x in part[-last:]]
-    noise = {name: np.std([x[name] for x in calm], 0) * dt * hold**0.5 for name in speeds}
-    angles = np.array([x["joint_pos"][i] for x in up])
-    center = (ends[0]["joint_pos"][i] + ends[1]["joint_pos"][i]) / 2
-    passed = np.flatnonzero((angles - center) * np.sign(values["joint_pos"][i]) > 0)
-    late = float(passed[0] if len(passed) else hold) + 1
-    return Answer(values, changed, turned, noise, late)
+    weights = -first * ends * np.repeat([-0.25, 0.5, -0.25], hold)  # of the readings, (3 hold,)
+    series = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    values = {name: weights @ x for name, x in series.items()}
+    # the change between two readings counts most where the joint is fast, and noise matters least
+    bump = np.maximum(0.0, 1 - np.abs((np.arange(hold) + 0.5) * dt / FAST - 1))
+    after = -first * np.kron([-0.5, 1.0, -1.0], bump)
+    before = np.append(0.0, after[:-1])
+    areas = dt * (before + after) / 2
+    changed = {name: (before - after) @ x for name, x in series.items()}
+    turned = {name: areas @ series[name] for name in ("joint_vel", "gyro") if name in series}
+    noise = {name: np.std(series[name][ends > 0], 0) * np.linalg.norm(areas) for name in turned}
+    angles = series["joint_pos"][hold : 2 * hold, i]
+    center = series["joint_pos"][: 2 * hold, i] @ ends[: 2 * hold] / 2
+    passed = np.flatnonzero((center - angles) * np.sign(first * values["joint_pos"][i]) > 0)
+    delay = float(passed[0] if len(passed) else hold) + 1
+    return Answer(values, changed, turned, noise, delay)

@@ -1,5 +1,6 @@
 """The clock of a robot's loop, which also ends it softly, and what is late. Python alone."""
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -34,14 +35,23 @@ class Rate:
         self.stopping = True
 
 
-def late_readings(age: float, dt: float, steps: float) -> list[str]:
-    """The fault of readings that are late or of the future; an age of NaN is late, too.
+def seconds(value: Any) -> float:
+    """A time that a robot's program gives [s]; NaN if it is no number."""
+    try:
+        return float(0.0 + value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def late_readings(age: Any, dt: float, steps: float) -> list[str]:
+    """The fault of readings that are late or of the future; an age that is no number is late, too.
 
     Args:
         age: time since they were measured [s].
         dt: control period [s]; two clocks may differ by that.
         steps: greatest age [control steps].
     """
+    age = seconds(age)
     far = "less than 0: do the clocks differ?" if age < -dt else f"more than {steps * dt:.3g} s"
     return [] if -dt <= age <= steps * dt else [f"the readings' age is {age:.3g} s, {far}"]
 
