@@ -49,7 +49,6 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
 
         rows = drives.drive(policy, task, weights=config.task.weights)
         scores |= drives.drive_scores(rows, task.command.names)
-        print(drives.table(rows, task.command.names), file=sys.stderr)
     print(text := json.dumps(scores, indent=2))
     write_out(cfg, text)
 

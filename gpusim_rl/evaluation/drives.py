@@ -83,14 +83,3 @@ def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:
         errors = [x.got[axis] - x.asked[axis] for x in alone]
         scores[f"bias_{name}"] = sum(errors) / len(errors) if errors else None
     return scores
-
-
-def table(drives: list[Drive], names: tuple[str, ...]) -> str:
-    """Asked and got of each drive, for people; a mark where it was not followed."""
-    heads = [f"{name:>16}" for name in names]
-    lines = ["asked → got" + "".join(heads)]
-    for x in drives:
-        cells = [f"{a:+.2f} → {b:+.2f}" for a, b in zip(x.asked, x.got, strict=True)]
-        mark = "  fell" if x.fell else "" if x.followed else "  *"
-        lines.append(" " * 11 + "".join(f"{cell:>16}" for cell in cells) + mark)
-    return "\n".join(lines)

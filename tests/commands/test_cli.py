@@ -203,6 +203,7 @@ FILES = {
     "metrics.jsonl",
     "hashes.jsonl",
     "checkpoints",
+    "drives.json",
     "eval.json",
     "readings.json",
     "policy.onnx",

@@ -205,9 +205,11 @@ def test_evaluate(here, trained):
     ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings.task.weights, settings.task.noise
-    assert scores == evaluate(
+    episodes = evaluate(
         ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
     )
+    assert {key: x for key, x in scores.items() if key in episodes} == episodes
+    assert {*scores} - {*episodes} == {"as_told", "bias_forward", "bias_left", "bias_turn"}
     at_the_end = json.loads((trained / "eval.json").read_text())
     assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}
 

@@ -57,8 +57,6 @@ def test_scores_of_drives():
     assert scores["as_told"] == pytest.approx(2 / 6)
     assert scores["bias_forward"] == pytest.approx((0.029 - 0.07 + 0.1) / 3)
     assert scores["bias_left"] == pytest.approx(0.0) and scores["bias_turn"] is None
-    text = drives.table(rows, NAMES).splitlines()
-    assert len(text) == 7 and text[3].endswith("*") and text[5].endswith("fell")
 
 
 def test_nothing_is_drawn_in_a_drive():

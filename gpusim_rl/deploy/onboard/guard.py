@@ -89,7 +89,7 @@ class Guard:
     task: str | None = None
     robot: str | None = None
     joints: Iterable[str] | None = None
-    gate: bool = False
+    gate: bool | None = None
     checks: str = "refuse"
     margin: float = 1.0
     late: float = 3.0
@@ -108,7 +108,7 @@ class Guard:
             if not 0 < getattr(self, key) < np.inf:
                 raise ValueError(f"{key}={getattr(self, key)!r}: expected a number above 0")
         check_functions(clock=self.clock, say=self.say)
-        if not isinstance(self.gate, bool):
+        if not isinstance(self.gate, bool | None):
             raise ValueError(f"gate={self.gate!r}: expected True or False")
         check_file(self.policy, self.task, self.robot, self.joints)
         self.stance = np.array(self.policy.outputs["safe_pose"])
