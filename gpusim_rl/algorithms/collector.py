@@ -83,10 +83,8 @@ class Collector:
         self.fused: FusedStep | None = None
         others = [name for name, x in policy.stored.items() if x.dtype != torch.float32]
         if fuse != "off" and others:
-            print(
-                f"fuse: steps run as torch, as the policy stores {others[0]} of another type",
-                file=sys.stderr,
-            )
+            reason = f"the policy stores {others[0]} as {policy.stored[others[0]].dtype}"
+            print(f"a control step runs as torch: {reason}", file=sys.stderr, flush=True)
         elif fuse != "off":
             whole = type(policy).sample is not ActorCritic.sample  # it may be of the user's own
             parts: Any = WholeSample(policy, env) if whole else policy

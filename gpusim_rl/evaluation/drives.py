@@ -47,7 +47,7 @@ def without_draws(randomise: Entry) -> Entry:
 
 @torch.no_grad()
 @torch_threads(1)
-def drive(policy: Policy, task: Task, *, weights: dict[str, float], **_: Any) -> list[Drive]:
+def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Drive]:
     """Drive the nominal robot at each of `task.drives`, without noise and pushes.
 
     It begins as an episode does. The physics is the model's own, as in an evaluation.

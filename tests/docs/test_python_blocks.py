@@ -67,7 +67,7 @@ def test_an_example_runs(block: Block, tmp_path: Path, trained: Path):
     if "robot." in text:
         shutil.copy(ROOT / "gpusim_rl" / "deploy" / "runtime.py", here)
         shutil.copytree(ROOT / "gpusim_rl" / "deploy" / "onboard", here / "onboard")
-        text = ROBOT + text + "assert robot.steps == 5 or robot.steps >= 900\n"
+        text = ROBOT + text + "assert robot.steps in (5, 907)\n"
     (here / "example.py").write_text(text)
     done = command(str(here / "example.py"), cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
