@@ -218,13 +218,16 @@ def test_no_text_of_a_page_reaches_the_terminal(served, caplog, capfd):
     assert (warned, caplog.text, said.out, said.err) == ([], "", "", "")
 
 
-def test_a_page_that_goes_leaves_no_memory(served, monkeypatch):
+def test_a_page_that_goes_leaves_no_memory(monkeypatch):
     """What a page took is given back to the system when it goes: the allocator would keep it."""
     gone = threading.Event()
     monkeypatch.setattr("gpusim_rl.web.server.trim_heap", gone.set)
-    with opened(served[1]):
+    server, address = open_server(0)  # pages of other tests would go from `served` meanwhile
+    with opened(address):
         assert not gone.wait(0.1)
     assert gone.wait(10)
+    with quiet():
+        server.stop()
 
 
 def test_a_page_of_another_version_is_closed_without_a_line(served, capfd):
