@@ -45,10 +45,9 @@ def evaluate_run(cfg: dict[str, Any]) -> None:
     policy, task = ppo.policy, ppo.env.task
     scores = evaluate(policy, task, **player.how_to_evaluate(config, cfg))
     if task.drives is not None:
-        from gpusim_rl.evaluation import drives
+        from gpusim_rl.evaluation.drives import add_drives, drive
 
-        rows = drives.drive(policy, task, weights=config.task.weights)
-        scores |= drives.drive_scores(rows, task.command.names)
+        scores = add_drives(scores, drive(policy, task, weights=config.task.weights), task)
     print(text := json.dumps(scores, indent=2))
     write_out(cfg, text)
 

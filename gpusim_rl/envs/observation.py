@@ -70,6 +70,15 @@ class Observer:
         """(B, n)"""
         return torch.cat(list(self.task.observe(s).values()), dim=1)
 
+    def columns(self, term: str) -> Tensor:
+        """(k, width) the actor's columns of a term, at each of the k moments that it observes."""
+        names, widths = list(self.term_widths), list(self.term_widths.values())
+        at = names.index(term)
+        begin, width, total = sum(widths[:at]), widths[at], sum(widths)
+        columns = self.history.columns.cpu() % total if self.history else torch.arange(total)
+        of_term = (columns >= begin) & (columns < begin + width)
+        return of_term.nonzero()[:, 0].view(-1, width)
+
     def critic(self, s: State) -> Tensor:
         """(B, nc)"""
         return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)

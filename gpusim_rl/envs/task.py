@@ -27,6 +27,9 @@ from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
 
 Scores = dict[str, float | None]  # of an evaluation; None: no episode says anything about it
+# `Task.bounds` of a command, unless it says otherwise: the error that a drive may have, as a share
+# of the command, and in its units.
+ERRORS = {"relative": 0.08, "least": 0.03}
 
 
 @dataclass(kw_only=True)
@@ -48,6 +51,8 @@ class Task:
         dropout: reading → probability that it is not delivered in a control step; 0 unless given.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
+        bounds: of a drive of `drives`: `relative` and `least` of the error of its command, and
+            measure → the largest mean.
         actuator: what makes torques of `control`'s targets.
         training: how the physics differs while learning: `timestep` [s], `integrator`, and
             `joint_friction`, whether joints have the model's dry friction. "exact": not at all.
@@ -70,6 +75,7 @@ class Task:
     dropout: dict[str, float] = field(default_factory=dict)
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
+    bounds: dict[str, float] = field(default_factory=dict)
     actuator: Actuator
     randomise: dict[str, Any] = field(default_factory=dict, repr=False)
     training: dict[str, Any] | str = "exact"
@@ -361,6 +367,14 @@ class Task:
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
         exact = dict[str, Any](device="cpu", mjm=converged(self.mjm), training="exact")
         return replace(self, randomise=without_pushes(self.randomise), **exact)
+
+
+def check_bounds(task: Task, s: State) -> None:
+    """ValueError if a bound is of no measure of a task."""
+    names = [*ERRORS, *task.measure(s)]
+    for name in task.bounds:
+        if name not in names:
+            raise ValueError(f"task.bounds: {name!r} is no measure: choose of {', '.join(names)}")
 
 
 def checked_controls(task: Task, s: State) -> Tensor:

@@ -9,29 +9,33 @@ import torch
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.randomization.entries import Entry
 from gpusim_rl.envs.state import State
-from gpusim_rl.envs.task import Scores, Task
-from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env
+from gpusim_rl.envs.task import ERRORS, Scores, Task
+from gpusim_rl.evaluation.evaluate import SEED, MeanAction, Measures, evaluation_env
 from gpusim_rl.networks.policy import Policy
 
 FILE = "drives.json"  # of a run
-SECONDS, SETTLE = 12.0, 4.0  # s of a drive, and those before its mean begins
-RELATIVE, LEAST = 0.08, 0.03  # of the command, and in its units: the error that a drive may have
+SECONDS, SETTLE = 12.0, 4.0  # s of a drive, and those before its means begin
 FOREVER = 1e6  # s: no second command is drawn
 
 
 class Drive(NamedTuple):
-    """A constant command, and what the robot made of it, each in the units of the command."""
+    """A constant command, and what the robot made of it, each in the units of the command.
+
+    Args:
+        asked, got: the command, and the mean of what was done.
+        failed: why it is no success: `fell`, axes that are off, and measures beyond their bound.
+        measures: name → mean of each measure that has a bound.
+    """
 
     asked: list[float]
     got: list[float]
-    fell: bool
+    failed: list[str] = []
+    measures: dict[str, float] = {}
 
     @property
-    def followed(self) -> bool:
-        """Whether it did not fall, and each mean is within `RELATIVE` or `LEAST` of the command."""
-        pairs = zip(self.asked, self.got, strict=True)
-        near = (abs(got - asked) <= max(LEAST, RELATIVE * abs(asked)) for asked, got in pairs)
-        return not self.fell and all(near)
+    def fell(self) -> bool:
+        """Whether the robot fell, or its numbers were not finite."""
+        return "fell" in self.failed
 
 
 def without_draws(randomise: Entry) -> Entry:
@@ -53,33 +57,88 @@ def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Driv
     It begins as an episode does. The physics is the model's own, as in an evaluation.
     """
     assert task.drives is not None
+    assert task.command is not None
     asked = task.drives.cpu()
     nominal: dict[str, Any] = dict(randomise=without_draws(task.randomise), redraw=FOREVER)
-    task = replace(task, **nominal)
-    env = evaluation_env(task, len(asked), weights=weights, noise={}, seed=SEED)
+    nominal_task = replace(task, **nominal)
+    env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=SEED)
     env.set_memory("command", asked)
-    act, speeds = MeanAction(policy, len(asked)), []
+    act, speeds, measures = MeanAction(policy, len(asked)), [], Measures()
+    bounds = {name: x for name, x in task.bounds.items() if name not in ERRORS}
     fell = torch.zeros(len(asked), dtype=torch.bool)
 
     def add(s: State) -> None:
         speeds.append(env.task.followed(s).cpu())
+        values = env.task.measure(s)
+        measures.add({name: values[name] for name in bounds})
 
     for _step in range(round(SECONDS / task.dt)):
         step = act.step(env, add)
         fell |= (step.terminated | step.fault).cpu()
-    got = torch.stack(speeds[round(SETTLE / task.dt) :]).mean(0)
-    rows = zip(asked.tolist(), got.tolist(), fell.tolist(), strict=True)
-    return [Drive(*row) for row in rows]
+    settle = round(SETTLE / task.dt)
+    got = torch.stack(speeds[settle:]).mean(0)
+    means = {name: x[settle:].mean(0) for name, x in measures.stacked().items()}
+    limits = ERRORS | task.bounds
+    off = (got - asked).abs() > (limits["relative"] * asked.abs()).clamp(min=limits["least"])
+    failed = {"fell": fell} | dict(zip(task.command.names, off.T, strict=True))
+    failed |= {name: means[name] > bound for name, bound in bounds.items()}
+    return [
+        Drive(
+            asked[i].tolist(),
+            got[i].tolist(),
+            [why for why, which in failed.items() if which[i]],
+            {name: x[i].item() for name, x in means.items()},
+        )
+        for i in range(len(asked))
+    ]
 
 
 def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:
-    """`as_told`, the share of drives that were followed, and the mean error along each axis.
+    """The scores of drives, in the units of the command.
 
-    `bias_<name>` is in the units of the command, of the drives that ask for that axis alone.
+    Returns:
+        `as_told` is the share of drives without a failure, `not_<why>` that which fails for a
+        reason. For each axis, of the drives that ask for it alone: `bias_<name>` is the mean error,
+        and `dead_<name>` the largest command of which less than half was done. They are None if no
+        drive tells.
     """
-    scores: Scores = {"as_told": sum(x.followed for x in drives) / len(drives)}
+    failed = [why for x in drives for why in x.failed]
+    scores: Scores = {"as_told": share_as_told(drives)}
+    scores |= {f"not_{why}": failed.count(why) / len(drives) for why in dict.fromkeys(failed)}
     for axis, name in enumerate(names):
-        alone = [x for x in drives if x.asked[axis] and sum(map(bool, x.asked)) == 1 and not x.fell]
-        errors = [x.got[axis] - x.asked[axis] for x in alone]
+        alone = [x for x in drives if x.asked[axis] and sum(map(bool, x.asked)) == 1]
+        pairs = [(x.asked[axis], x.got[axis]) for x in alone if not x.fell]
+        errors = [got - asked for asked, got in pairs]
         scores[f"bias_{name}"] = sum(errors) / len(errors) if errors else None
+        dead = [abs(asked) for asked, got in pairs if got / asked < 0.5]
+        scores[f"dead_{name}"] = max(dead, default=0.0) if pairs else None
     return scores
+
+
+def share_as_told(drives: list[Drive]) -> float:
+    """The share of drives without a failure."""
+    return sum(not x.failed for x in drives) / len(drives)
+
+
+def add_drives(scores: Scores, drives: list[Drive], task: Task) -> Scores:
+    """The scores of episodes with those of drives: `success` is the product of both shares.
+
+    So it is the chance that neither an episode nor a drive fails. `episodes_passed` is the share of
+    episodes alone. Without drives the scores stay as they are.
+    """
+    if not drives or task.command is None:
+        return scores
+    passed, driven = scores["success"] or 0.0, drive_scores(drives, task.command.names)
+    success = passed * (driven["as_told"] or 0.0)
+    return {**scores, "success": success, "episodes_passed": passed, **driven}
+
+
+def record(drives: list[Drive], task: Task) -> dict[str, Any]:
+    """The content of drives.json: names and units of a command, bounds, and each drive."""
+    assert task.command is not None
+    return {
+        "names": task.command.names,
+        "units": task.command.units,
+        "bounds": ERRORS | task.bounds,
+        "drives": [x._asdict() for x in drives],
+    }

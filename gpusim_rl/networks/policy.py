@@ -29,20 +29,28 @@ class Actor(nn.Module):
     Args:
         normalizer: of the observations.
         net: normalized observation → mean action.
+
+    Attributes:
+        gain, offset: (no,) the calibration: the network observes gain · obs + offset. Training
+            neither reads nor changes them.
     """
 
     net: Any
+    gain: Tensor
+    offset: Tensor
 
     def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
         self.normalizer, self.net = normalizer, net
+        self.register_buffer("gain", torch.ones_like(normalizer.mean))
+        self.register_buffer("offset", torch.zeros_like(normalizer.mean))
 
     def blank_memory(self, worlds: int) -> Memory:
         """The memory as an episode begins, name → (worlds, …): zeros; {} for most."""
         return blank_memory(worlds, actor=self.net)
 
     def forward(self, obs: Tensor, memory: Memory | None = None) -> Any:
-        x = self.normalizer(obs)
+        x = self.normalizer(self.gain * obs + self.offset)
         if not memory:
             return self.net(x)
         action, after = self.net(x, memory["actor"])
@@ -304,6 +312,11 @@ class ActorCritic(nn.Module):
         normalizers = self.actor.normalizer, self.critic_normalizer
         for normalizer, view in zip(normalizers, views, strict=True):
             normalizer.update(view, valid, group)
+
+    @torch.no_grad()
+    def limit_std(self, largest: float | Tensor) -> None:
+        """Lower the standard deviation to a number where it is larger. In place."""
+        self.log_std.clamp_(max=(largest - self.min_std).clamp(min=1e-4).log())
 
     @torch.no_grad()
     def symmetrize(self, gradients: dict[nn.Parameter, Tensor]) -> None:

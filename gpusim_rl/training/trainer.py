@@ -35,6 +35,8 @@ from gpusim_rl.deploy.record import ReadingSamples
 from gpusim_rl.envs.task import Scores, Task
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation import evaluate as evaluation
+from gpusim_rl.evaluation.calibrate import calibrate
+from gpusim_rl.evaluation.drives import Drive, add_drives
 from gpusim_rl.sim.factory import solver_cost
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
@@ -174,31 +176,30 @@ class Trainer:
         task, self.seen = self.cfg.task, ReadingSamples()
         self.table.say(f"evaluating {episodes} episodes on the model's own physics")
         try:
+            self.drives = self.calibrate()
             scores = evaluate(task, self.loop.iteration, evaluation.SEED, episodes, self.seen)
         except BaseException:
             self.close(failed=True)
             raise
-        self.drives = self.drive(scores)
+        scores = add_drives(scores, self.drives, self.loop.iteration.env.task)
         values: Row = {f"eval/{key}": x for key, x in scores.items() if x is not None}
         self.sink.write(values | {"iteration": self.loop.iteration.iterations})
         scores["time_s"] = seconds
         self.table.say(evaluation.line(scores))
         return scores
 
-    def drive(self, scores: Scores) -> dict[str, Any]:
-        """Drive the robot at constant commands, and add to the scores. Returns drives.json.
-
-        It is empty if the task drives none.
-        """
+    def calibrate(self) -> list[Drive]:
+        """Calibrate the policy of the last checkpoint, too. Returns its drives, if it has some."""
         iteration = self.loop.iteration
-        task = iteration.env.task
-        if task.drives is None or task.command is None:
-            return {}
-        rows = drives.drive(iteration.policy, task, weights=self.cfg.task.weights)
-        scores |= drives.drive_scores(rows, task.command.names)
-        about = {"names": task.command.names, "units": task.command.units}
-        table = [row._asdict() | {"followed": row.followed} for row in rows]
-        return about | {"drives": table}
+        if iteration.env.task.drives is None:
+            return []
+        actor = iteration.policy.actor
+        drives = calibrate(iteration.env, iteration.policy, weights=self.cfg.task.weights)
+        values = {"policy/actor.gain": actor.gain, "policy/actor.offset": actor.offset}
+        if not self.loop.checkpoint_writer.failed:
+            last = iteration.iterations
+            self.loop.attempt(lambda: self.run.checkpoints.amend(last, values))
+        return drives
 
     def write_files(self, scores: Scores) -> None:
         """Write the scores, what the policy was shown, and the policy; then wait for the films.
@@ -209,7 +210,7 @@ class Trainer:
         self.run.repair()
         self.run.json("eval.json", scores)
         if self.drives:
-            self.run.json(drives.FILE, self.drives)
+            self.run.json(drives.FILE, drives.record(self.drives, self.loop.iteration.env.task))
         ranges, share = self.seen.ranges(), scores.get("success")
         self.run.json(READINGS, evaluated(self.loop.iteration, share, ranges))
         if self.cfg.export == "none":  # one of an earlier iteration would not be this policy
@@ -260,4 +261,8 @@ def success(cfg: Config, iteration: Iteration) -> float:
         task, values = plan.task_now(task, cfg.plain, mean)
         section = TaskSection.of(values)
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
-    return evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0
+    share = evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0
+    if task.drives is None or not cfg.stop_at or share < cfg.stop_at:
+        return share
+    rows = calibrate(iteration.env, iteration.policy, weights=section.weights)
+    return share * drives.share_as_told(rows)

@@ -17,6 +17,7 @@ from gpusim_rl.envs.task import Task
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
+AVERAGE = 0.5  # s: time constant of the mean error of the velocity
 GATE = 0.1  # a command of a smaller norm asks to stand
 
 
@@ -116,15 +117,25 @@ class Walking(Task):
             qvel=torch.cat([spread.speed * unit[:, :6], 0 * unit[:, joints]], 1),
             command=self.draw_command(rng) * (1 - still)[:, None],
             still=still,
+            mean_error=torch.zeros_like(qpos[:, :3]),
             phase=0.5 + 0.5 * unit[:, -1],
         )
 
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         again = (self.steps_since_command(s) == 0)[:, None]
         fresh = self.draw_command(rng) * (1 - s.still)[:, None]
+        command = torch.where(again, fresh, s.command)
+        mean_error = torch.lerp(s.mean_error, self.followed(s) - command, self.dt / AVERAGE)
         return dict(
-            command=torch.where(again, fresh, s.command),
+            command=command,
+            mean_error=torch.where(again, 0.0, mean_error),
             phase=(s.phase + self.dt * self.gait) % 1.0,
+        )
+
+    def images(self, s: State) -> dict[str, Tensor]:
+        """Entries in the mirror: the legs change sides, so the clock is half a turn on."""
+        return dict(
+            phase=s.phase + 0.5, mean_error=s.mean_error * self.tensor([1.0, -1.0, -1.0])
         )
 
     @property
@@ -152,7 +163,10 @@ class Walking(Task):
 
     def privileged(self, s: State) -> dict[str, Tensor]:
         return dict(
-            velocity=s.velocity, height=self.height_above_ground(s)[:, None], feet=self.feet(s)
+            velocity=s.velocity,
+            height=self.height_above_ground(s)[:, None],
+            feet=self.feet(s),
+            mean_error=s.mean_error,
         )
 
     def places(self, s: State) -> Tensor:
@@ -198,8 +212,16 @@ class Walking(Task):
             tilt=-squared(s.up[:, :2]),
             height=-((self.height_above_ground(s) - self.base_height) ** 2),
             jerk=-squared(s.action - s.previous),
+            offset=-self.offset(s),
             power=-self.power(s),
         )
+
+    # Why: docs/decisions/0077-as-fast-as-asked.md
+    def offset(self, s: State) -> Tensor:
+        """(B,) how far the mean velocity and the mean yaw rate are from the command."""
+        # the slope of a square root is infinite at 0
+        planar = (squared(s.mean_error[:, :2]) + 1e-6).sqrt()
+        return planar + s.mean_error[:, 2].abs()
 
     def measure(self, s: State) -> dict[str, Tensor]:
         # The first second after a draw is ignored.
@@ -208,6 +230,9 @@ class Walking(Task):
         feet = self.feet(s)
         return dict(
             settled=settled,
+            change=((s.action - s.previous) ** 2).mean(1).sqrt(),
+            wobble=squared(s.gyro[:, :2]).sqrt(),
+            fidget=(1 - self.moving(s)) * (s.joint_vel**2).mean(1).sqrt(),
             velocity_error=settled * error,
             yaw_error=settled * (s.gyro[:, 2] - s.command[:, 2]) ** 2,
             moving=self.moving(s),

@@ -79,8 +79,7 @@ class Humanoid(Walking):
 
     @property
     def mirror(self):
-        # The legs change sides, so the clock is half a turn on.
-        return Reflection(axis=1, images=lambda s: dict(phase=s.phase + 0.5))
+        return Reflection(axis=1, images=self.images)
 
     def control(self, s):
         return self.stance + self.joint_scales * s.action + self.bends(s)

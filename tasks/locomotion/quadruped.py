@@ -64,8 +64,7 @@ class Quadruped(Walking):
     @property
     def mirror(self):
         joints = leg_mirror(self.mjm, self.foot_geoms, self.signs, self.actuator)
-        # The legs change sides, so the clock is half a turn on.
-        return Reflection(axis=1, joints=joints, images=lambda s: dict(phase=s.phase + 0.5))
+        return Reflection(axis=1, joints=joints, images=self.images)
 
     def control(self, s):
         return self.stance + self.joint_scales * s.action + self.bends(s)

@@ -37,7 +37,7 @@ class PPO:
     """
 
     Settings = Settings
-    live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl")
+    live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "max_std")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
         Metric("value_loss", "loss/value", "value loss"),
@@ -168,6 +168,7 @@ class PPO:
         bad = most_skipped | most_invalid
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
         policy.update_normalizers([x.flatten(0, 1) for x in (r.obs, r.critic)], valid, group)
+        policy.limit_std(self.cfg.max_std)
 
     def measures(self) -> Tensor:
         """(len(metrics),) means over the last update; the count of skipped ones begins anew."""

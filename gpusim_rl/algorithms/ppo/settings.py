@@ -25,6 +25,7 @@ class Settings:
             in torch operations with autograd.
         symmetry: auto, none, augment or net.
         tf32: multiply float32 matrices in TF32 on CUDA.
+        max_std: the largest standard deviation of the actions after an update.
         hidden, activation, memory, memory_size, std, min_std, amp: as `Policy` has them.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     memory_size: int = number(WIDTH)
     std: float = number(POSITIVE)
     min_std: float = number(POSITIVE)
+    max_std: float = number(POSITIVE)
     amp: str | None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,72 @@
+"""The calibration of a command: what an actor is told is corrected by what it makes of it."""
+
+from typing import Any
+
+import torch
+
+from gpusim_rl.envs.env import Env
+from gpusim_rl.evaluation.drives import Drive, drive
+from gpusim_rl.networks.policy import Policy
+
+PASSES = 2  # at most
+SLOPES = 0.5, 2.0  # of a fit that is believed
+
+
+# Why: docs/decisions/0080-calibration-of-the-command.md
+@torch.no_grad()
+def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Drive]:
+    """Correct the command that the actor observes by what it makes of it. Changes the actor.
+
+    A line got = a + b asked is fitted to each axis of the drives. By its `gain` and `offset` the
+    actor then observes (asked - a) / b instead of a command, as long as that lowers the errors.
+
+    Args:
+        env: of the training; its task has `drives` and observes a term `command`.
+
+    Returns:
+        The drives with the calibration.
+    """
+    actor = policy.actor
+    columns = env.observer.columns("command").to(actor.gain.device)
+    actor.gain.fill_(1.0)
+    actor.offset.zero_()
+    best = drive(policy, env.task, weights=weights)
+    for _ in range(PASSES):
+        before = actor.gain.clone(), actor.offset.clone()
+        for axis, (a, b) in enumerate(fit(best)):
+            at = columns[:, axis]
+            actor.offset[at] -= actor.gain[at] * a / b
+            actor.gain[at] /= b
+        drives = drive(policy, env.task, weights=weights)
+        if total_error(drives) >= total_error(best):
+            actor.gain.copy_(before[0])
+            actor.offset.copy_(before[1])
+            break
+        best = drives
+    return best
+
+
+def fit(drives: list[Drive]) -> list[tuple[float, float]]:
+    """(a, b) of each axis, of the line got = a + b asked of least squares.
+
+    0, 1 where half of the robots fell. b is 1 if the slope is far from it.
+    """
+    upright: list[Any] = [x for x in drives if any(x.asked) and not x.fell]
+    if 2 * len(upright) < len(drives):
+        return [(0.0, 1.0)] * len(drives[0].asked)
+    asked, got = (torch.tensor([x[i] for x in upright]).double() for i in (0, 1))
+    centered = asked - asked.mean(0)
+    slopes = (centered * got).sum(0) / (centered * asked).sum(0)
+    low, high = SLOPES
+    slopes = torch.where((slopes > low) & (slopes < high), slopes, 1.0)
+    offsets = got.mean(0) - slopes * asked.mean(0)
+    return list(zip(offsets.tolist(), slopes.tolist(), strict=True))
+
+
+def total_error(drives: list[Drive]) -> float:
+    """The sum of the errors along all axes; a fall counts 1 on each."""
+    return sum(
+        1.0 if x.fell else abs(got - asked)
+        for x in drives
+        for asked, got in zip(x.asked, x.got, strict=True)
+    )
