@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from gpusim_rl.envs.env import Env
-from gpusim_rl.evaluation.drives import Drive, drive
+from gpusim_rl.envs.task import Task
+from gpusim_rl.evaluation.drives import Drive, drive, tolerance
 from gpusim_rl.networks.policy import Policy
 
 PASSES = 2  # at most
@@ -26,19 +27,19 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     Returns:
         The drives with the calibration.
     """
-    actor = policy.actor
+    actor, task = policy.actor, env.task
     columns = env.observer.columns("command").to(actor.gain.device)
     actor.gain.fill_(1.0)
     actor.offset.zero_()
-    best = drive(policy, env.task, weights=weights)
+    best = drive(policy, task, weights=weights)
     for _ in range(PASSES):
         before = actor.gain.clone(), actor.offset.clone()
-        for axis, (a, b) in enumerate(fit(best)):
+        for axis, (a, b) in enumerate(fit(best, task)):
             at = columns[:, axis]
             actor.offset[at] -= actor.gain[at] * a / b
             actor.gain[at] /= b
-        drives = drive(policy, env.task, weights=weights)
-        if total_error(drives) >= total_error(best):
+        drives = drive(policy, task, weights=weights)
+        if misfit(drives, task) >= misfit(best, task):
             actor.gain.copy_(before[0])
             actor.offset.copy_(before[1])
             break
@@ -46,8 +47,9 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     return best
 
 
-def fit(drives: list[Drive]) -> list[tuple[float, float]]:
-    """(a, b) of each axis, of the line got = a + b asked of least squares.
+def fit(drives: list[Drive], task: Task) -> list[tuple[float, float]]:
+    """(a, b) of each axis, of the line got = a + b asked: least squares of the errors that
+    `tolerance` makes comparable.
 
     0, 1 where half of the robots fell. b is 1 if the slope is far from it.
     """
@@ -55,18 +57,18 @@ def fit(drives: list[Drive]) -> list[tuple[float, float]]:
     if 2 * len(upright) < len(drives):
         return [(0.0, 1.0)] * len(drives[0].asked)
     asked, got = (torch.tensor([x[i] for x in upright]).double() for i in (0, 1))
-    centered = asked - asked.mean(0)
-    slopes = (centered * got).sum(0) / (centered * asked).sum(0)
+    share = tolerance(asked, task) ** -2
+    share /= share.sum(0)
+    center, mean = (share * asked).sum(0), (share * got).sum(0)
+    slopes = (share * (asked - center) * got).sum(0) / (share * (asked - center) * asked).sum(0)
     low, high = SLOPES
     slopes = torch.where((slopes > low) & (slopes < high), slopes, 1.0)
-    offsets = got.mean(0) - slopes * asked.mean(0)
-    return list(zip(offsets.tolist(), slopes.tolist(), strict=True))
+    return list(zip((mean - slopes * center).tolist(), slopes.tolist(), strict=True))
 
 
-def total_error(drives: list[Drive]) -> float:
-    """The sum of the errors along all axes; a fall counts 1 on each."""
-    return sum(
-        1.0 if x.fell else abs(got - asked)
-        for x in drives
-        for asked, got in zip(x.asked, x.got, strict=True)
-    )
+def misfit(drives: list[Drive], task: Task) -> float:
+    """The sum of squares of the errors, in units of what is allowed; a fall counts as 100."""
+    asked, got = (torch.tensor([x[i] for x in drives]) for i in (0, 1))
+    fell = torch.tensor([x.fell for x in drives])
+    squares = (((got - asked) / tolerance(asked, task)) ** 2).sum(1)
+    return torch.where(fell, 100.0, squares).sum().item()

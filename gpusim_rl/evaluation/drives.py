@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.randomization.entries import Entry
@@ -49,6 +50,12 @@ def without_draws(randomise: Entry) -> Entry:
     return quiet
 
 
+def tolerance(asked: Tensor, task: Task) -> Tensor:
+    """The mean error (n, width) that a drive at a command (n, width) may have."""
+    limits = ERRORS | task.bounds
+    return (limits["relative"] * asked.abs()).clamp(min=limits["least"])
+
+
 @torch.no_grad()
 @torch_threads(1)
 def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Drive]:
@@ -78,8 +85,7 @@ def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Driv
     settle = round(SETTLE / task.dt)
     got = torch.stack(speeds[settle:]).mean(0)
     means = {name: x[settle:].mean(0) for name, x in measures.stacked().items()}
-    limits = ERRORS | task.bounds
-    off = (got - asked).abs() > (limits["relative"] * asked.abs()).clamp(min=limits["least"])
+    off = (got - asked).abs() > tolerance(asked, task)
     failed = {"fell": fell} | dict(zip(task.command.names, off.T, strict=True))
     failed |= {name: means[name] > bound for name, bound in bounds.items()}
     return [

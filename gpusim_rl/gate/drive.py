@@ -22,6 +22,8 @@ class DriveResult(NamedTuple):
         lived: (B,) control steps.
         error, turn: (B,) root mean squares of the error of velocity [m/s] or position [m], and of
             the yaw rate [rad/s].
+        offset: (B,) mean error of the velocity along the axis where it is worst, over what
+            `gate.told` allows of the last command.
         torque, joint, speed: (B,) shares of steps and actuators at or beyond the limit of the
             torque, of the joint's range, of the speed.
         power: (B,) mean mechanical power [W].
@@ -35,6 +37,7 @@ class DriveResult(NamedTuple):
     lived: Array
     error: Array
     turn: Array
+    offset: Array
     torque: Array
     joint: Array
     speed: Array
@@ -122,6 +125,7 @@ class Totals:
         count, model = len(self.payload), robot.model
         names = ("error", "turn", "torque", "joint", "speed", "power", "path", "change")
         self.sums = {name: np.zeros(count) for name in names}
+        self.offsets = np.zeros((count, 3))  # of the velocity: forward, left, turn
         self.lived, self.settled, self.since = np.zeros((3, count), int)
         self.goal = np.zeros((count, 0))  # the command of now
         self.last: Array | None = None
@@ -157,8 +161,10 @@ class Totals:
         settled = self.since * self.robot.policy.dt > wait
         if self.robot.follows == "velocity":
             velocity, spin = worlds.sensors["velocity"], worlds.sensors["gyro"]
-            s["error"] = settled * ((velocity[:, :2] - self.goal[:, :2]) ** 2).sum(1)
-            s["turn"] = settled * (spin[:, 2] - self.goal[:, 2]) ** 2
+            errors = np.column_stack([velocity[:, :2], spin[:, 2]]) - self.goal[:, :3]
+            self.offsets += np.where((alive & settled)[:, None], errors, 0.0)
+            s["error"] = settled * (errors[:, :2] ** 2).sum(1)
+            s["turn"] = settled * errors[:, 2] ** 2
             s["path"] = np.hypot(velocity[:, 0], velocity[:, 1])
         elif self.robot.follows == "position":
             place = worlds.sensors[self.robot.place]
@@ -174,7 +180,11 @@ class Totals:
         mean = {name: x / n for name, x in self.sums.items()}
         counted = np.where(self.settled > 0, self.settled, np.nan)
         rms = {name: np.sqrt(self.sums[name] / counted) for name in ("error", "turn")}
-        nothing = np.full(len(fell), np.nan)
+        nothing, offset = np.full(len(fell), np.nan), np.full(len(fell), np.nan)
+        if follows == "velocity":
+            told = self.settings["told"]
+            allowed = np.maximum(told["least"], told["relative"] * np.abs(self.goal[:, :3]))
+            offset = (np.abs(self.offsets / counted[:, None]) / allowed).max(1)
         moved = mean["path"] > self.settings["walks"]
         weight = 9.81 * self.robot.model.body_mass.sum() * (1 + self.payload)
         transport = np.where(moved, mean["power"] / weight / np.maximum(mean["path"], 1e-9), np.nan)
@@ -184,6 +194,7 @@ class Totals:
             lived=self.lived,
             error=nothing if follows == "nothing" else rms["error"],
             turn=rms["turn"] if follows == "velocity" else nothing,
+            offset=offset,
             power=mean["power"],
             transport=transport,
             change=np.sqrt(mean["change"] / self.ranged) if self.ranged else nothing,

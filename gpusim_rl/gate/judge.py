@@ -30,9 +30,9 @@ Report = dict[str, Any]
 # Keys of a report that its verdict has, besides success.
 VERDICT_KEYS = ("verdict", "complaints", "skipped", "follows", "reported", "seed", "changed")
 Row = dict[str, Any]
-ENDURANCE = "endurance"
+CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
-NAMES = {"rate": "falls per robot-hour"}  # of keys in a line of `failures`
+NAMES = {"rate": "falls per robot-hour", "told": "speed as told"}  # of keys in a line of `failures`
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
@@ -187,6 +187,8 @@ def row(plan: Plan, result: DriveResult) -> Row:
     for values, key in ((result.error, robot.follows), (result.turn, "turn")):
         within &= np.isnan(values) | (values <= limits.get(key, math.inf))
     means = {key: mean(getattr(result, key)) for key in MEANS}
+    if plan.scenario == CONSTANT:
+        means["told"] = share(~fell & (result.offset <= 1))
     if plan.scenario == ENDURANCE:
         steps = max(1, int(result.lived.sum()))
         means["rate"] = rate(int(fell.sum()), steps * robot.policy.dt / 3600)
@@ -216,9 +218,12 @@ def exceeded(one: Row, robot: Robot, limits: dict[str, float]) -> list[str]:
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
             figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
-    if name != ENDURANCE and (low := one["success"]["interval"][0]) < limits["success"]:
-        figures = f"{one['success']['value']:.3g}, down to {low:.3g}"
-        lines.append(f"{name}: success {figures}, at least {limits['success']:g}")
+    for key in ("success", "told"):
+        if name == ENDURANCE or key not in one:
+            continue
+        if (low := one[key]["interval"][0]) < limits[key]:
+            figures = f"{one[key]['value']:.3g}, down to {low:.3g}"
+            lines.append(f"{name}: {NAMES.get(key, key)} {figures}, at least {limits[key]:g}")
     return lines
 
 
@@ -248,6 +253,11 @@ def table(rows: list[Row]) -> str:
         lines.append(f"{name:10}{one['robots']:7}{''.join(cells)}")
     if not all(x["judged"] for x in rows):
         lines.append("* reported, not judged")
+    for told in (x["told"] for x in rows if "told" in x):
+        low, high = told["interval"]
+        lines.append(
+            f"{CONSTANT}: as fast as told, on average: {told['value']:.3f} ({low:.3f} to {high:.3f})"
+        )
     for falls in (x["rate"] for x in rows if "rate" in x):
         low, high = falls["interval"]
         lines.append(

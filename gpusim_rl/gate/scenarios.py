@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpusim_rl.viewer.target import plain_columns, rotations
 
 Array = np.ndarray
 Settings = Mapping[str, Any]  # the section `gate` of a configuration
+SHARES = 0.1, 0.25, 0.5, 0.75, 1.0  # of a number's range, of commands that are held
 STANDING = 0.1  # share of robots that are told to stand, where velocities are commanded
 CYCLE = 5  # s between two commands that are drawn
 
@@ -164,6 +166,14 @@ def corners(plan: Plan) -> None:
     jump(plan, plan.rng("corner").choice([-1.0, 1.0], (plan.count, plan.width)))
 
 
+def constant(plan: Plan) -> None:
+    """One command, held to the end: one number alone at shares of its range, or two at half."""
+    alone = [sign * share * axis for axis in np.eye(plan.width) for share in SHARES for sign in (1, -1)]
+    both = [x for x in product((0.0, 0.5, -0.5), repeat=plan.width) if np.count_nonzero(x) == 2]
+    shares = np.array([*alone, *both, np.zeros(plan.width)])
+    plan.command[:] = plan.commands(np.resize(shares, (plan.count, plan.width)))
+
+
 def jump(plan: Plan, end: Array) -> None:
     """Command a share (B, n) of the ranges, and its opposite, in turn.
 
@@ -199,6 +209,7 @@ SCENARIOS = {
     "sensors": Scenario(sensors),
     "commands": Scenario(commands, "a command"),
     "corners": Scenario(corners, "a command"),
+    "constant": Scenario(constant, "a commanded velocity"),
     "endurance": Scenario(endurance),
 }
 
@@ -211,5 +222,6 @@ def lacks(robot: Robot) -> dict[str, str]:
         "a free base": bool(robot.free),
         "ground under it": bool(robot.free) and robot.height > 0,
         "a command": bool(robot.policy.command),
+        "a commanded velocity": robot.follows == "velocity",
     }
     return {name: x.needs for name, x in SCENARIOS.items() if not has[x.needs]}

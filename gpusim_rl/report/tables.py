@@ -21,7 +21,7 @@ from gpusim_rl.runs.summary import Summary, number, summarize, word
 GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
 SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
 # Scores that are shares of independent episodes.
-PROPORTIONS = ("success", "fell", "falls", "off_velocity", "off_yaw", "off_distance")
+PROPORTIONS = ("success", "episodes_passed", "fell", "falls", "off_velocity", "off_yaw", "off_distance")
 PROPORTIONS += ("upright", "tall", "near", "still")
 # Share of episodes that failed → why they did.
 FAILED = {
@@ -64,6 +64,7 @@ def render(paths: list[Path], out: Path) -> str:
         evaluation=evaluation(one) if one else [],
         failures=failures(one) if one else [],
         axes=axes(one) if one else [],
+        bounds=bounds(one) if one else "",
         drives=asked_and_got(one) if one else [],
         film=page.film_address(one) if one else "",
         differences=differences(runs, set(swept)),
@@ -158,7 +159,8 @@ def evaluation(run: Summary) -> list[tuple[str, str, str]]:
     episodes, rows = episodes_of(run), []
     for name, value in run.scores.items():
         interval = ""
-        if name in PROPORTIONS and episodes and 0 <= value <= 1:
+        product = name == "success" and "episodes_passed" in run.scores  # with `as_told`
+        if name in PROPORTIONS and episodes and 0 <= value <= 1 and not product:
             low, high = wilson(round(value * episodes), episodes)
             interval = f"{low:.3f} to {high:.3f}"
         rows.append((name, page.number_text(value), interval))
@@ -172,16 +174,24 @@ def axes(run: Summary) -> list[str]:
     return [f"{word(name)} [{word(unit)}]" for name, unit in zip(names, units, strict=False)]
 
 
+def bounds(run: Summary) -> str:
+    """The bounds of a drive, as text; empty if the file has none."""
+    values = run.drives.get("bounds")
+    numbers = {word(key): number(x) for key, x in values.items()} if isinstance(values, dict) else {}
+    return ", ".join(f"{key} {x:g}" for key, x in numbers.items() if x is not None)
+
+
 def asked_and_got(run: Summary) -> list[list[str]]:
-    """A row for each constant command: asked → got along each axis, and a mark if it failed."""
+    """A row for each constant command: asked → got along each axis, and why it failed."""
     rows, drives = [], run.drives.get("drives")
     for x in drives if isinstance(drives, list) else []:
         parts = (x.get("asked"), x.get("got")) if isinstance(x, dict) else ((), ())
         asked, got = ([number(y) for y in part] if isinstance(part, list) else [] for part in parts)
         if len(asked) == len(got) == len(axes(run)) and None not in (*asked, *got):
-            mark = "fell" if x.get("fell") is True else "" if x.get("followed") is True else "off"
+            failed = x.get("failed")
+            why = ", ".join(word(y) for y in failed) if isinstance(failed, list) else ""
             pairs = zip(asked, got, strict=True)
-            rows.append([*(f"{a:+.2f} → {b:+.2f}" for a, b in pairs), mark])
+            rows.append([*(f"{a:+.2f} → {b:+.2f}" for a, b in pairs), why])
     return rows
 
 
@@ -193,7 +203,8 @@ def episodes_of(run: Summary) -> int:
 def failures(run: Summary) -> list[tuple[str, str]]:
     """(cause, how often), of the evaluation and of the end of the training."""
     episodes, rows = episodes_of(run), []
-    causes = {"success": "no success"} | MISSED
+    passed = "episodes_passed" if "episodes_passed" in run.scores else "success"
+    causes = {passed: "no success"} | MISSED
     shares = {why: 1 - run.scores[name] for name, why in causes.items() if name in run.scores}
     shares |= {why: run.scores[name] for name, why in FAILED.items() if name in run.scores}
     limit = shares.get("no success", 1.0) + 1e-6  # what happens more often is no cause

@@ -6,7 +6,7 @@ import torch
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation.drives import Drive
 from gpusim_rl.tasks.common.walking import drives as commands
-from tests.worlds import Stateless, make_config, make_task
+from tests.worlds import Stateless, make_config, make_env, make_task
 
 NAMES = ("forward", "left", "turn")
 
@@ -39,24 +39,70 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
     assert len(held) == 150 and all(torch.equal(x, task.drives) for x in held)
     assert [row.asked for row in rows] == task.drives.tolist()
     assert all(abs(x) < 0.02 for row in rows for x in row.got)
-    assert [row for row in rows if row.followed] == [row for row in rows if not any(row.asked)]
+    assert [row for row in rows if not row.failed] == [row for row in rows if not any(row.asked)]
+    assert all(row.measures.keys() == {"change", "wobble", "power", "fidget"} for row in rows)
+
+
+def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
+    """A robot that shakes where it stands fails by its joints, and one that may not, by nothing."""
+    monkeypatch.setattr(drives, "SECONDS", 3.0)
+    monkeypatch.setattr(drives, "SETTLE", 1.0)
+    shake = {"sign": 1.0}
+
+    def act(obs):
+        shake["sign"] = -shake["sign"]
+        return torch.full((len(obs), 12), 0.5 * shake["sign"])
+
+    weights = make_config("task=quadruped").task.weights
+    for bounds, expected in (({"change": 0.9, "fidget": 0.1}, ["change", "fidget"]), ({}, [])):
+        task = make_task("quadruped", gait_pose=(0.0, 0.0, 0.0), bounds=bounds)
+        still = drives.drive(Stateless(act), task, weights=weights)[-1]
+        assert still.asked == [0.0, 0.0, 0.0] and still.failed == expected
+        assert still.measures.keys() == bounds.keys()
+    assert drives.drive(Stateless(act), task, weights=weights)[0].failed == ["forward"]
+
+
+def test_a_bound_of_no_measure_is_refused():
+    """The line names the measures, before anything is trained."""
+    with pytest.raises(ValueError, match="'shake' is no measure: choose of relative, least, settl"):
+        make_env("quadruped", 2, bounds={"shake": 1.0})
+
+
+def test_the_tolerance_of_a_command():
+    """0.03, or 8 % of a larger number; a task may say otherwise."""
+    asked, task = torch.tensor([[0.0, 0.3, -1.0]]), make_task("quadruped", bounds={})
+    assert drives.tolerance(asked, task).tolist() == [pytest.approx([0.03, 0.03, 0.08])]
+    task = make_task("quadruped", bounds={"relative": 0.2, "least": 0.05})
+    assert drives.tolerance(asked, task).tolist() == [pytest.approx([0.05, 0.06, 0.2])]
 
 
 def test_scores_of_drives():
-    """The tolerance is 0.03, or 8 % of a larger command; a fall counts as not followed."""
+    """Shares of failures by cause, mean errors of single axes, and the dead zone of each."""
     rows = [
-        Drive([0.1, 0.0, 0.0], [0.129, 0.0, 0.0], False),
-        Drive([1.0, 0.0, 0.0], [0.93, 0.0, 0.0], False),
-        Drive([-1.0, 0.0, 0.0], [-0.9, 0.0, 0.0], False),
-        Drive([0.0, 0.3, 0.0], [0.031, 0.3, 0.0], False),
-        Drive([0.0, 0.0, 1.0], [0.0, 0.0, 1.0], True),
-        Drive([0.5, 0.3, 0.0], [9.0, 0.3, 0.0], False),
+        Drive([0.1, 0.0, 0.0], [0.04, 0.0, 0.0], ["forward"]),
+        Drive([1.0, 0.0, 0.0], [0.93, 0.0, 0.0]),
+        Drive([-1.0, 0.0, 0.0], [-0.9, 0.0, 0.0], ["forward", "power"]),
+        Drive([0.0, 0.3, 0.0], [0.0, 0.3, 0.0]),
+        Drive([0.0, 0.0, 1.0], [0.0, 0.0, 0.1], ["fell", "turn"]),
+        Drive([0.5, 0.3, 0.0], [9.0, 0.3, 0.0], ["forward"]),
     ]
-    assert [row.followed for row in rows] == [True, True, False, False, False, False]
     scores = drives.drive_scores(rows, NAMES)
-    assert scores["as_told"] == pytest.approx(2 / 6)
-    assert scores["bias_forward"] == pytest.approx((0.029 - 0.07 + 0.1) / 3)
-    assert scores["bias_left"] == pytest.approx(0.0) and scores["bias_turn"] is None
+    assert scores["as_told"] == pytest.approx(2 / 6) == drives.share_as_told(rows)
+    assert scores["not_forward"] == pytest.approx(3 / 6)
+    assert scores["not_power"] == scores["not_fell"] == pytest.approx(1 / 6)
+    assert scores["bias_forward"] == pytest.approx((-0.06 - 0.07 + 0.1) / 3)
+    assert scores["dead_forward"] == 0.1 and scores["dead_left"] == 0.0
+    assert scores["bias_turn"] is scores["dead_turn"] is None  # it fell
+
+
+def test_success_counts_the_drives():
+    """It is the product of both shares; other tasks keep their scores."""
+    episodes = {"success": 0.9, "fell": 0.1}
+    rows = [Drive([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]), Drive([0.0] * 3, [1.0, 0.0, 0.0], ["forward"])]
+    scores = drives.add_drives(episodes, rows, make_task("quadruped"))
+    assert scores["success"] == pytest.approx(0.45) and scores["episodes_passed"] == 0.9
+    assert scores["fell"] == 0.1 and scores["as_told"] == 0.5
+    assert drives.add_drives(episodes, [], make_task("cartpole")) == episodes
 
 
 def test_nothing_is_drawn_in_a_drive():
