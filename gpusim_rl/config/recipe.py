@@ -6,11 +6,9 @@ a run keeps what it began with. `recipe=fast` is the file as it stands.
 
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.config.trees import flatten, is_below, merged
 
 FAST, ROBOT = "fast", "robot"
 # Why: docs/decisions/0080-a-recipe-for-a-robot.md
@@ -49,15 +47,14 @@ def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any
             raise ValueError(f"recipe.{name}.{key}: a recipe cannot change this key")
     fixed = tuple(override_keys)
     values = without(values, fixed)
-    if isinstance(plan := values.get("curriculum"), dict):
-        values["curriculum"] = {
-            key: x for key, x in plan.items() if not is_below(key, fixed)
-        } or None
+    if isinstance(plan := values.pop("curriculum", None), dict):
+        plan = {key: entry for key, entry in plan.items() if not is_below(key, fixed)}
+    values |= {"curriculum": plan} if plan else {}
     try:
         merge(cfg, values)
     except ValueError as error:
         raise ValueError(f"recipe.{name}: {error}") from None
-    return OmegaConf.to_container(OmegaConf.merge(cfg, values))  # type: ignore[return-value]
+    return merged(cfg, values)
 
 
 def describe_recipe(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
