@@ -65,7 +65,7 @@ def describe_recipe(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
         cfg: the configuration, whose command line or section `gpu` may have other ones.
     """
     name, now = recipe["name"], flatten(cfg)
-    values = {key: x for key, x in leaves(recipe.get(name, {})).items() if now.get(key) == x}
+    values = {key: x for key, x in leaves(recipe.get(name)).items() if now.get(key) == x}
     words = " ".join(f"{key}={x}" for key, x in values.items()).replace("'", "")
     return f"recipe={name}: {words}" if values and name != FAST else ""
 
@@ -75,7 +75,7 @@ def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
 
     It is empty for another recipe, and for a task without recipe=robot.
     """
-    now, values = flatten(cfg), leaves(recipe.get(ROBOT, {}))
+    now, values = flatten(cfg), leaves(recipe.get(ROBOT))
     missing = [key for key, x in values.items() if now.get(key) != x]
     lessons = [x for key, x in LESSONS.items() if any(is_below(other, (key,)) for other in missing)]
     if recipe["name"] != FAST or not lessons:
@@ -83,8 +83,10 @@ def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
     return f"the policy did not learn {', '.join(lessons)}: for a robot, train with recipe=robot"
 
 
-def leaves(values: dict[str, Any]) -> dict[str, Any]:
-    """Dotted key → value, of all but mappings and the section `gpu`; a curriculum is one value."""
+def leaves(values: Any) -> dict[str, Any]:
+    """Dotted key → value of a recipe's numbers, less those of `gpu`; a curriculum is one value."""
+    if not isinstance(values, dict):
+        return {}
     plan = {key: values[key] for key in ("curriculum",) if key in values}
     flat = flatten({key: x for key, x in values.items() if key not in ("curriculum", "gpu")})
     return {key: x for key, x in flat.items() if not isinstance(x, dict)} | plan

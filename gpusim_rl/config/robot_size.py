@@ -140,9 +140,9 @@ def scale(key: str, now: dict[str, Any], size: float) -> Any:
 def first_value(entry: dict[str, Any], last: Any) -> Any:
     """The first value of a curriculum's entry that is scaled to end at another one."""
     if isinstance(last, list):
-        triples = zip(entry["from"], entry["to"], last, strict=True)
-        return [three_digits(first * new / old) for first, old, new in triples]
-    return three_digits(entry["from"] * last / entry["to"])
+        rows = zip(entry["from"], entry["to"], last, strict=True)
+        return [first_value({"from": first, "to": old}, new) for first, old, new in rows]
+    return three_digits(entry["from"] * (last / entry["to"] if entry["to"] else 1.0))
 
 
 def timestep(dt: float, default: float, factor: float) -> float:

@@ -67,6 +67,7 @@ def test_what_is_unlearned_is_said():
     assert "late readings" not in unlearned(late.recipe, late.plain)
     plain = configure("task=cartpole")
     assert unlearned(plain.recipe, plain.plain) == ""
+    assert unlearned({"name": "fast", "robot": None}, cfg.plain) == ""
 
 
 @pytest.mark.parametrize(
