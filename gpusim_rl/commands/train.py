@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from gpusim_rl.config import command_line
+from gpusim_rl.config.recipe import unlearned
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import program
 
@@ -131,6 +132,8 @@ def train_or_exit(cfg: "Config") -> None:
     except (PeerLost, TrainingFailed) as error:
         errors.exit_with_error(str(error), 1)
     trainer.table.say(f"wrote {files_of(trainer)}; see it: {program('play')} run={result.path}")
+    if line := unlearned(cfg.recipe, cfg.plain):
+        trainer.table.say(line)
     if result.refused:
         errors.exit_with_error(result.refused, 1)
 

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
+from gpusim_rl.config.recipe import apply_recipe
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
@@ -124,13 +125,15 @@ def build(
             cfg = plain(compose(name, overrides=overrides))
             if "algo" not in cfg:
                 return cfg
+            keys = [word.partition("=")[0].lstrip("+") for word in overrides]
             cfg["algo"] = {"name": ALGO} | cfg["algo"]
             if cfg["algo"]["name"] not in user_files.our_names("algo"):
                 algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
                 cfg["algo"] = plain(compose(name, overrides=[*algo_overrides, "~task"]))["algo"]
-                if isinstance(cfg["gpu"], dict):  # what it is else is said later
-                    cfg["gpu"].pop("algo", None)
-            return cfg
+                for section in (cfg["gpu"], *cfg["recipe"].values()):
+                    if isinstance(section, dict):  # what it is else is said later
+                        section.pop("algo", None)
+            return apply_recipe(cfg, [key for key in keys if not is_group(key)])
     finally:
         user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer

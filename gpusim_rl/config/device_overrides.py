@@ -54,7 +54,8 @@ def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> di
 def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
     """The configuration of a training on its device, and what the section `gpu` gave it.
 
-    The first is what config.yaml keeps: its section is empty. The second is dotted key → value.
+    The first is what config.yaml keeps: its section is empty, and of the recipe it has the name.
+    The second is dotted key → value.
     """
     from gpusim_rl.sim.factory import choose  # it loads torch
 
@@ -63,4 +64,4 @@ def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
     overrides = {
         key: value for key, value in flatten(values).items() if not isinstance(value, dict)
     }
-    return cfg.replace(overrides | {"gpu": {}}), overrides
+    return cfg.replace(overrides | {"gpu": {}, "recipe": {"name": cfg.recipe["name"]}}), overrides

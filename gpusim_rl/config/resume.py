@@ -38,7 +38,7 @@ MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
 # Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "terrain", "robot", "seed", "num_envs", "gpu", "sim.name"),
+    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
 )
@@ -130,7 +130,9 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     after = copy.deepcopy(before)
     for key in keys:
         group, _, rest = key.partition(".")
-        begun = group in ("gpu", "start") and cfg["auto_resume"]  # the run has what this gave it
+        # the run has what these gave it
+        given = group in ("gpu", "start") or (group == "recipe" and rest)
+        begun = given and cfg["auto_resume"]
         if begun or is_kept_file(group, rest, cfg, before):
             continue
         if rest:
@@ -187,7 +189,8 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         check_name(group, name)
     ours = codes["task_code"] is None
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
-    chosen = {group: flat.get(f"{group}.name") for group in GROUPS}
+    # the numbers of its recipe stand in the run itself
+    chosen = {group: flat.get(f"{group}.name") for group in GROUPS if group != "recipe"}
     groups = [
         f"{group}={name}"
         for group, name in chosen.items()
@@ -197,7 +200,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
         rename_keys(saved, base)
-        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}}
+        recipe = {"name": str(flat.get("recipe.name", base["recipe"]["name"]))}
+        saved.pop("recipe", None)
+        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
         return Config.of(cfg)

@@ -41,6 +41,7 @@ POWERS = {
     "task.gait": (-0.5,),
     "task.randomise.center": (1.0,),
     "task.randomise.push": (0.5,),
+    "task.randomise.payload": (3.0,),
     "task.training.timestep": (0.5,),
 }
 ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
@@ -49,7 +50,8 @@ ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
 def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str, Any]:
     """A configuration whose task asks its robot for what it can do; one line says what changed.
 
-    Numbers that are given or scheduled stay as they are, and so does a task's file of the user's.
+    Numbers of the command line, its curriculum among them, stay as they are, and so does a task's
+    file of the user's.
 
     Args:
         cfg: of a new training, checked.
@@ -65,7 +67,9 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
 
     mtime = find_robot_file(cfg["robot"]["mjcf"]).stat().st_mtime_ns
     now = flatten(cfg)
-    fixed = tuple(key for key in (*override_keys, *(cfg["curriculum"] or {})) if "." in key)
+    plan = cfg["curriculum"] or {}
+    scaled = () if "curriculum" in override_keys else {*POWERS, *ARM_POWERS} & {*plan}
+    fixed = tuple(key for key in (*override_keys, *plan) if "." in key and key not in scaled)
     arm = task in ARMS
     about, numbers = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
     fitted, said = copy.deepcopy(cfg), []
@@ -74,6 +78,8 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
             continue
         if value not in (None, now.get(key)):
             set_key(fitted, key, value)
+            if key in scaled:
+                fitted["curriculum"][key] |= {"from": first_value(plan[key], value), "to": value}
             said.append(describe(key, value))
     if said:
         line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
@@ -129,6 +135,14 @@ def scale(key: str, now: dict[str, Any], size: float) -> Any:
         return three_digits(value * factors[0])
     ends = {end: three_digits(value[end] * factors[0]) for end in ("low", "high")}
     return None if value["kind"] == "off" else value | ends
+
+
+def first_value(entry: dict[str, Any], last: Any) -> Any:
+    """The first value of a curriculum's entry that is scaled to end at another one."""
+    if isinstance(last, list):
+        rows = zip(entry["from"], entry["to"], last, strict=True)
+        return [first_value({"from": first, "to": old}, new) for first, old, new in rows]
+    return three_digits(entry["from"] * (last / entry["to"] if entry["to"] else 1.0))
 
 
 def timestep(dt: float, default: float, factor: float) -> float:

@@ -169,6 +169,7 @@ class Config:
     task_code: str | None = None
     algo_code: str | None = None
     gpu: dict[str, Any]
+    recipe: dict[str, Any]
     curriculum: dict[str, dict[str, Any]] | None
     task: TaskSection
     algo: AlgoSection

@@ -26,3 +26,13 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
 def is_below(key: str, keys: tuple[str, ...]) -> bool:
     """Whether a dotted key is one of `keys`, or lies below one."""
     return any(key == other or key.startswith(f"{other}.") for other in keys)
+
+
+def merged(tree: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """A tree with other values, and with trees that both have merged in turn."""
+    trees = {
+        key: merged(tree[key], value)
+        for key, value in values.items()
+        if isinstance(value, dict) and isinstance(tree.get(key), dict)
+    }
+    return tree | values | trees

@@ -19,6 +19,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import make_iteration, world_multiple
 from gpusim_rl.config.device_overrides import choose_device_overrides
+from gpusim_rl.config.recipe import describe_recipe
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
@@ -68,18 +69,22 @@ def measure(cfg: Config, group: ProcessGroup) -> Plan:
 
 
 def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config, str]:
-    """An iteration, its configuration as config.yaml keeps it, and a line of what `gpu` gave.
+    """An iteration, its configuration as config.yaml keeps it, and a line of overrides.
+
+    The line says what the recipe gave, and what the section `gpu` did.
 
     Args:
         cfg: of `configure`.
         group: the processes that share the worlds.
     ValueError if it cannot be built.
     """
+    recipe = cfg.recipe
     cfg, chosen = choose_device_overrides(cfg)
     iteration, cfg = make_fitting(cfg, group, chosen)
     values = flatten(cfg.plain)
     line = " ".join(f"{key}={values[key]}" for key in chosen)
-    return iteration, cfg, line and f"on a GPU: {line}"
+    lines = [describe_recipe(recipe, cfg.plain), line and f"on a GPU: {line}"]
+    return iteration, cfg, "; ".join(filter(None, lines))
 
 
 def make_fitting(

@@ -46,15 +46,16 @@ def copy(here, trained) -> Path:
 
 
 def test_train_says_where_the_run_is(trained):
-    """train.py prints the run directory first and last, one line for each iteration far apart, and
-    the scores."""
+    """train.py prints the run directory first and at the end, one line for each iteration far
+    apart, the scores, and what a fast training leaves out."""
     lines = (trained.parent / "stdout.txt").read_text().splitlines()
     lines = [x for x in lines if not re.search(r": \d+%, | so far$", x)]  # of a slow machine
     assert lines[0].startswith("run: run; physics while learning: timesteps of 10 ms") and lines[
-        -1
+        -2
     ].endswith("see it: python play.py run=run")
-    assert lines[-5].startswith("iteration 2/2  0.00 M steps") and lines[-4].startswith("bound by")
-    assert lines[-3].startswith("evaluating ") and lines[-2].startswith("success ")
+    assert lines[-6].startswith("iteration 2/2  0.00 M steps") and lines[-5].startswith("bound by")
+    assert lines[-4].startswith("evaluating ") and lines[-3].startswith("success ")
+    assert lines[-1].startswith("the policy did not learn late readings, ")
 
 
 def test_run_directory_is_whole(trained):

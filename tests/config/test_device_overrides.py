@@ -45,12 +45,13 @@ def configured(section: Any, *words: str) -> Config:
 def test_a_gpu_has_its_own_numbers(monkeypatch, task):
     """On a GPU the section replaces the file's numbers and nothing else; on the CPU nothing."""
     cfg = configure(f"task={task}")
+    bare = cfg.replace({"gpu": {}, "recipe": {"name": "fast"}})
     if not cfg.gpu:  # nothing pays there, as far as is known
         on_a_gpu(monkeypatch)
-        assert choose_device_overrides(cfg) == (cfg, {})
+        assert choose_device_overrides(cfg) == (bare, {})
         return
     here, given = choose_device_overrides(cfg)
-    assert here == cfg.replace({"gpu": {}}) and given == {}
+    assert here == bare and given == {}
     on_a_gpu(monkeypatch)
     there, given = choose_device_overrides(cfg)
     assert there.num_envs == given["num_envs"] == cfg.plain["gpu"]["num_envs"] > cfg.num_envs

@@ -14,6 +14,7 @@ from tests.worlds import TASKS
 TABLE = table()
 # Numbers with a check of their own: they depend on other keys, or on the model.
 OTHERS = ("task.randomise", "curriculum", "robot.stance", "robot.mirror", "gpu", "command")
+OTHERS += ("recipe",)  # its numbers are those of other keys
 OTHER_PROGRAMS = ("play", "bench", "bench_time", "bench_profile")  # tasks add the same to them
 
 

@@ -1,0 +1,92 @@
+"""Recipes: what a training does otherwise for a purpose, such as a policy for a real robot.
+
+`recipe=NAME` takes the section `recipe.NAME` of the task's file. The command line wins over it, and
+a run keeps what it began with. `recipe=fast` is the file as it stands.
+"""
+
+from typing import Any
+
+from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.device_overrides import KEYS, without
+from gpusim_rl.config.trees import flatten, is_below, merged
+
+FAST, ROBOT = "fast", "robot"
+# Why: docs/decisions/0080-a-recipe-for-a-robot.md
+ALLOWED = (*KEYS, "task", "curriculum", "gpu")
+FIXED = ("task.name", "task.mjcf", "algo.name")  # with these it would be another task or learner
+# Key of a recipe → what a policy learns by it
+LESSONS = {
+    "task.observation_delay": "late readings",
+    "task.dropout": "lost readings",
+    "task.randomise.bias": "biased readings",
+    "task.randomise.payload": "payload",
+    "task.randomise.tilt": "slopes",
+    "task.randomise.push": "strong pushes",
+    "task.redraw": "sudden commands",
+}
+
+
+def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
+    """A composed configuration with the numbers of its recipe.
+
+    Args:
+        cfg: plain data; its section `recipe` has the name, and each recipe's numbers.
+        override_keys: keys of the command line, which stay as they are.
+
+    Raises:
+        ValueError: the task has no such recipe, or that has a key that it may not change.
+    """
+    name, task = cfg["recipe"]["name"], cfg["task"]["name"]
+    if name == FAST:
+        return cfg
+    if not isinstance(values := cfg["recipe"].get(name), dict):
+        expected = f"conf/task/{task}.yaml has no section recipe.{name}"
+        raise ValueError(f"recipe={name} does not exist for task={task}: {expected}")
+    for key in flatten(values):
+        if not is_below(key, ALLOWED) or is_below(key, FIXED):
+            raise ValueError(f"recipe.{name}.{key}: a recipe cannot change this key")
+    fixed = tuple(override_keys)
+    values = without(values, fixed)
+    if isinstance(plan := values.pop("curriculum", None), dict):
+        plan = {key: entry for key, entry in plan.items() if not is_below(key, fixed)}
+    values |= {"curriculum": plan} if plan else {}
+    try:
+        merge(cfg, values)
+    except ValueError as error:
+        raise ValueError(f"recipe.{name}: {error}") from None
+    return merged(cfg, values)
+
+
+def describe_recipe(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
+    """What a configuration has of its recipe, as KEY=VALUE in one line; empty for recipe=fast.
+
+    Args:
+        recipe: the section, with its numbers.
+        cfg: the configuration, whose command line or section `gpu` may have other ones.
+    """
+    name, now = recipe["name"], flatten(cfg)
+    values = {key: x for key, x in leaves(recipe.get(name)).items() if now.get(key) == x}
+    words = " ".join(f"{key}={x}" for key, x in values.items()).replace("'", "")
+    return f"recipe={name}: {words}" if values and name != FAST else ""
+
+
+def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
+    """What recipe=robot would have taught and recipe=fast did not, in one line.
+
+    It is empty for another recipe, and for a task without recipe=robot.
+    """
+    now, values = flatten(cfg), leaves(recipe.get(ROBOT))
+    missing = [key for key, x in values.items() if now.get(key) != x]
+    lessons = [x for key, x in LESSONS.items() if any(is_below(other, (key,)) for other in missing)]
+    if recipe["name"] != FAST or not lessons:
+        return ""
+    return f"the policy did not learn {', '.join(lessons)}: for a robot, train with recipe=robot"
+
+
+def leaves(values: Any) -> dict[str, Any]:
+    """Dotted key → value of a recipe's numbers, less those of `gpu`; a curriculum is one value."""
+    if not isinstance(values, dict):
+        return {}
+    plan = {key: values[key] for key in ("curriculum",) if key in values}
+    flat = flatten({key: x for key, x in values.items() if key not in ("curriculum", "gpu")})
+    return {key: x for key, x in flat.items() if not isinstance(x, dict)} | plan
