@@ -25,17 +25,20 @@ Schedule = list[tuple[float, Command]]  # seconds at which a command begins
 class Recorder:
     """Steps an Env of one world, and writes what happens; the clock of an episode begins at 0.
 
-    Nothing is written of the ends of episodes: `run` stops before a restart.
+    MuJoCo's sensors are one timestep older than its state, of which gaitkeeper computes what a
+    robot measures. So they are computed again before each observation.
 
     Args:
         env: whose readings have no noise.
         actor: between mjlab's words and ours.
+        fresh: whether the sensors are computed again.
     """
 
-    def __init__(self, env: Env, actor: MjlabActor):
-        self.env, self.actor = env, actor
+    def __init__(self, env: Env, actor: MjlabActor, fresh: bool = True):
+        self.env, self.actor, self.fresh = env, actor, fresh
         self.rows: dict[str, list[Any]] = defaultdict(list)
-        self.forces = env.sim.batch.bind("actuator_force")
+        self.batch: Any = env.sim.batch  # pyright: ignore
+        self.forces, self.sensors = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
         self.schedule: list[tuple[float, ...]] = []
         self.timestep, env.sim.step = env.sim.step, self.step
 
@@ -61,6 +64,9 @@ class Recorder:
         env.set_memory("phase", 0.0)
         for t in range(round(seconds / task.dt)):
             command = [x for begins, x in schedule if begins <= t * task.dt + 1e-9][-1]
+            if self.fresh:
+                self.batch.forward()
+                env.sim.sensordata.numpy()[:] = self.sensors
             env.set_memory("command", command)
             rows["obs"].append(self.actor.theirs(env.observation.actor)[0].numpy())
             rows["qpos"].append(env.sim.qpos[0].numpy().copy())
