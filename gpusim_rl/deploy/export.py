@@ -74,6 +74,7 @@ def export_network(
     observations: Tensor,
     mjcf: str,
     lineage: dict[str, Any],
+    further: dict[str, str] | None = None,
 ) -> float:
     """Write an actor with its normalizer as ONNX: `obs` (B, no) → `action` (B, nu), not clamped.
 
@@ -86,6 +87,7 @@ def export_network(
         observations: (N, no), at least 1,000, recorded from the task.
         mjcf: the text of the model.
         lineage: where the policy comes from.
+        further: metadata of other names.
 
     Raises:
         ValueError: as `export`.
@@ -96,7 +98,7 @@ def export_network(
     about = {"format": FORMAT, "kind": "network", "task": name, "observation": observation}
     actor = copy.deepcopy(actor).cpu()  # outside the iteration
     model = to_onnx(actor, {"obs": observations[:2]}, ["action"])
-    data = finished(model, about | {"lineage": lineage}, mjcf)
+    data = finished(model, about | {"lineage": lineage}, mjcf, further)
     with torch.no_grad():
         expected = actor(observations).numpy()
     (action,) = session(data).run(None, {"obs": observations.numpy()})

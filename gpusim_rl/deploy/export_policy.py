@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import read_text, write_whole
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export, export_network
+from gpusim_rl.deploy.mjlab import NAMES, MjlabActor, fits
 from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.deploy.rest_measurements import standing
 from gpusim_rl.envs.task import Task
@@ -102,19 +104,28 @@ def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> d
 def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path) -> float:
     """Export an actor alone: observation in, action out. Returns the largest difference.
 
+    That of a robot that walks has mjlab's observations, actions and metadata, and a file beside it
+    says the rest: for walk.onnx it is walk.deploy.yaml.
+
     ValueError if the actor remembers: only the controller has inputs for its memory.
     """
     if iteration.policy.blank_memory(1):
         raise ValueError("export=network needs algo.memory=none: use export=controller")
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
-    env = iteration.env
-    return export_network(
-        iteration.policy.actor,
-        path,
-        name=name,
-        terms=env.term_widths,
-        history=env.task.history,
-        observations=observe(iteration.policy, env.task, weights=weights, noise=noise),
-        mjcf=env.task.mjcf_text(),
-        lineage=lineage(run, iteration),
+    env, actor = iteration.env, iteration.policy.actor
+    observations = observe(iteration.policy, env.task, weights=weights, noise=noise)
+    about: dict[str, Any] = dict(terms=env.term_widths, history=env.task.history)
+    about |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, iteration))
+    task = env.task.evaluation()  # on the CPU
+    if not fits(task, env.term_widths):
+        return export_network(actor, path, observations=observations, **about)
+    actor = MjlabActor(actor, task, env.term_widths)
+    about |= dict(terms={NAMES[x][0]: n for x, n in env.term_widths.items()})
+    about |= dict(history={NAMES[x][0]: n for x, n in env.task.history.items()})
+    with torch.no_grad():
+        observations = actor.theirs(observations)
+    error = export_network(
+        actor, path, observations=observations, further=actor.metadata(run.name), **about
     )
+    write_whole(path.with_suffix(".deploy.yaml"), actor.deploy_yaml().encode())
+    return error

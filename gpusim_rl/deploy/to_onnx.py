@@ -101,10 +101,15 @@ def missing_operator(traced: Any, error: BaseException, user: Callable[[str], st
     return f"ONNX has no operator for {name}" + (f": {where}" if where else "")
 
 
-def finished(model: onnx.ModelProto, description: dict[str, Any], mjcf: str) -> bytes:
-    """The bytes of a model with its description, after ONNX's own checks."""
+def finished(
+    model: onnx.ModelProto,
+    description: dict[str, Any],
+    mjcf: str,
+    further: dict[str, str] | None = None,
+) -> bytes:
+    """The bytes of a model with its description and further metadata, after ONNX's own checks."""
     text = json.dumps(description, ensure_ascii=False)
-    onnx.helper.set_model_props(model, {KEY: text, "mjcf": mjcf})
+    onnx.helper.set_model_props(model, (further or {}) | {KEY: text, "mjcf": mjcf})
     onnx.checker.check_model(model, full_check=True)
     return sealed(model)
 

@@ -48,7 +48,7 @@ def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -
     are reported only.
     """
     robot = make_robot(policy)
-    skipped = lacks(robot)
+    skipped = lacks(robot, settings["sim"])
     check(robot, settings, skipped)
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short, long = settings, settings["endurance"]

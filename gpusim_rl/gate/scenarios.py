@@ -200,7 +200,7 @@ class Scenario(NamedTuple):
 SCENARIOS = {
     "normal": Scenario(normal),
     "pushes": Scenario(pushes, "a free base"),
-    "slopes": Scenario(slopes, "ground under it"),
+    "slopes": Scenario(slopes, "ground that can slope"),
     "friction": Scenario(friction, "ground under it"),
     "payload": Scenario(payload, "a base"),
     "delay 1": Scenario(partial(delay, steps=1)),
@@ -214,13 +214,14 @@ SCENARIOS = {
 }
 
 
-def lacks(robot: Robot) -> dict[str, str]:
-    """The scenarios that do not apply to a robot, and what it lacks for each."""
+def lacks(robot: Robot, engine: str = "native") -> dict[str, str]:
+    """The scenarios that do not apply to a robot in an engine, and what it lacks for each."""
     has = {
         "": True,
         "a base": bool(robot.base),
         "a free base": bool(robot.free),
         "ground under it": bool(robot.free) and robot.height > 0,
+        "ground that can slope": bool(robot.free) and robot.height > 0 and engine != "mjx",
         "a command": bool(robot.policy.command),
         "a commanded velocity": robot.follows == "velocity",
     }

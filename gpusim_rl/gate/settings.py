@@ -6,6 +6,7 @@ from gpusim_rl.core import ranges
 
 PAIRS = ("slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
+ENGINES = ("native", "warp", "mjx")
 MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory
 # Keys of play.py that mode=gate uses, and what is meant by some of the others.
 USED = ("mode", "run", "onnx", "out", "judged", "variants", "seed", "gate")
@@ -19,6 +20,8 @@ def check_settings(cfg: dict[str, Any]) -> None:
         pair = cfg["gate"][key]
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] > pair[1]:
             raise ValueError(f"gate.{key}={pair}: expected [least, greatest]")
+    if (engine := cfg["gate"]["sim"]) not in ENGINES:
+        raise ValueError(f"gate.sim={engine}: choose one of {', '.join(ENGINES)}")
     names = cfg["gate"]["reported"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"gate.reported={names!r}: expected names of scenarios, as a list")

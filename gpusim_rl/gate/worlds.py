@@ -1,5 +1,6 @@
-"""B copies of a robot in MuJoCo C that differ as their plans say, and what their sensors say."""
+"""B copies of a robot that differ as their plans say, and what their sensors say."""
 
+import mujoco
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,22 +8,31 @@ from torch import Tensor
 from gpusim_rl.core import maths
 from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.envs.readings import JOINTS
-from gpusim_rl.gate.robot import TOUCHES, ground, safe_state
+from gpusim_rl.gate.robot import TOUCHES, Robot, compiled, ground, safe_state
 from gpusim_rl.gate.scenarios import UP, Plan, joined
+from gpusim_rl.sim.base import Sim
+from gpusim_rl.sim.factory import make
 from gpusim_rl.sim.native import Native
 
 Array = np.ndarray
 SLIDING = {"geom_friction": 1, "pair_friction": 2}  # field → how many numbers are of sliding
-FIELDS = (*SLIDING, "body_mass", "geom_pos", "geom_quat")  # with a value of each world
+GROUND = ("geom_pos", "geom_quat")  # fields of the ground, which MJX cannot turn
+FIELDS = (*SLIDING, "body_mass", *GROUND)  # with a value of each world
+OPTIONS: dict[str, dict[str, bool]] = {"warp": dict(conditional=False, deterministic=False)}
 LEAST_MASS = 0.1  # of the base's mass, that a negative payload leaves
 
 
 class Worlds:
     """The robots of plans, side by side, each in a world of its own; B are all of them.
 
+    `gate.sim` names the engine that steps them and has their sensors. MuJoCo C says of the states
+    that come about who falls, and which forces act.
+
     Attributes:
-        sim: `Native`. More threads than the cores that we may use would wait for one another.
-        qpos, qvel, ctrl: its tensors as arrays (B, …); the last two may be written.
+        sim: the engine.
+        native: `Native`, which is `sim` by default. More threads than the cores that we may use
+            would wait for one another.
+        qpos, qvel, ctrl: the engine's tensors as arrays (B, …); the last two may be written.
         data: more fields of MjData, name → (B, …).
         sensors: name → (B, width), of the last step.
         states, columns: reading of joints → qpos or qvel, and its columns of them.
@@ -33,16 +43,19 @@ class Worlds:
     def __init__(self, plans: list[Plan]):
         self.robot = robot = plans[0].robot
         model, self.count = robot.model, sum(plan.count for plan in plans)
-        self.sim = Native(model, self.count, fields=FIELDS, threads=cores_available())
+        self.native = Native(model, self.count, fields=FIELDS, threads=cores_available())
+        self.sim = other_sim(robot, self.count, plans[0].settings["sim"]) or self.native
         self.qpos, self.qvel = self.sim.qpos.numpy(), self.sim.qvel.numpy()
         self.ctrl = self.sim.ctrl.numpy()
         names = ("xpos", "xmat", "actuator_force", "actuator_velocity")
-        self.data: dict[str, Array] = {name: self.sim.batch.bind(name) for name in names}
+        self.data: dict[str, Array] = {name: self.native.batch.bind(name) for name in names}
         ends = zip(model.sensor_adr, model.sensor_dim, strict=True)
         self.sensors = {
             model.sensor(i).name: self.sim.sensordata.numpy()[:, first : first + width]
             for i, (first, width) in enumerate(ends)
         }
+        if self.sim is not self.native and robot.base:  # the last sensor, which MJX lacks
+            self.sensors[TOUCHES] = self.native.batch.bind("sensordata")[:, -1:]
         position, speed = JOINTS
         addresses: dict[str, Array] = {position: model.jnt_qposadr, speed: model.jnt_dofadr}
         self.states: dict[str, Array] = {position: self.qpos, speed: self.qvel}
@@ -63,18 +76,22 @@ class Worlds:
         model, base = self.robot.model, self.robot.base
         friction = torch.from_numpy(joined(plans, "friction"))[:, None, None]
         for name, columns in SLIDING.items():
-            sliding = self.sim.model(name)[..., :columns]
+            sliding = self.native.model(name)[..., :columns]
             sliding.copy_(torch.where(friction.isnan(), sliding, friction))
         # of the whole robot's mass, at the base's center of mass
         added = joined(plans, "payload") * model.body_subtreemass[base]
         mass = np.maximum(model.body_mass[base] + added, LEAST_MASS * model.body_mass[base])
-        self.sim.model("body_mass")[:, base] = torch.from_numpy(mass)
+        self.native.model("body_mass")[:, base] = torch.from_numpy(mass)
         fixed = torch.from_numpy(model.geom_bodyid == 0)
-        positions, rotations = self.sim.model("geom_pos"), self.sim.model("geom_quat")
+        positions, rotations = self.native.model("geom_pos"), self.native.model("geom_quat")
         turns = turn[:, None].expand(-1, int(fixed.sum()), -1)
         positions[:, fixed] = self.about_pivot(turns, positions[:, fixed])
         rotations[:, fixed] = maths.product(turns, rotations[:, fixed])
-        self.sim.refresh()  # what MuJoCo derives from masses and frames
+        self.native.refresh()  # what MuJoCo derives from masses and frames
+        if self.sim is not self.native:
+            for name in fields_of(model, plans[0].settings["sim"]):
+                self.sim.model(name).copy_(self.native.model(name))
+            self.sim.refresh()
 
     def start(self, plans: list[Plan], turn: Tensor) -> None:
         """Put the robots into their safe pose, with other joint angles and headings, on the ground.
@@ -92,7 +109,9 @@ class Worlds:
             place, rotation = qpos[:, robot.free.qpos].split((3, 4), 1)
             place.copy_(self.about_pivot(turn, place))
             rotation.copy_(maths.product(maths.product(turn, spin), rotation))
-        self.sim.reset(torch.ones(self.count, dtype=torch.bool), qpos, qvel)
+        everywhere = torch.ones(self.count, dtype=torch.bool)
+        for sim in {self.native, self.sim}:
+            sim.reset(everywhere, qpos, qvel)
 
     def about_pivot(self, turn: Tensor, place: Tensor) -> Tensor:
         """Places (…, 3) after a turn (…, 4) about the pivot."""
@@ -111,8 +130,21 @@ class Worlds:
     def step(self, which: Array) -> Array:
         """Advance the worlds of which (B,) bool by a control step; (B,) those that failed."""
         substeps = round(self.robot.policy.dt / self.robot.model.opt.timestep)
-        self.sim.step(substeps, np.flatnonzero(which))
-        return self.sim.fault().numpy()
+        if self.sim is self.native:
+            self.native.step(substeps, np.flatnonzero(which))
+            return self.native.fault().numpy()
+        self.sim.step(substeps - 1)
+        self.measure(which)  # where MuJoCo C computes forces: at the start of the last timestep
+        fault = self.sim.fault().numpy().copy()
+        self.sim.step(1)
+        return fault | self.sim.fault().numpy()
+
+    def measure(self, which: Array) -> None:
+        """Compute `data` of the engine's states, in the worlds of which (B,) bool."""
+        for name in ("qpos", "qvel", "ctrl"):
+            getattr(self.native, name).copy_(getattr(self.sim, name))
+        finite = np.isfinite(self.qpos).all(1) & np.isfinite(self.qvel).all(1)
+        self.native.batch.forward(np.flatnonzero(which & finite))
 
     def fallen(self, tilt: float, height: float) -> Array:
         """(B,) whether the base tilts by more than an angle [rad], is lower than a share of its
@@ -125,3 +157,20 @@ class Worlds:
         place = self.data["xpos"][:, base] - self.pivot
         low = (place * self.normal).sum(1) < height * self.robot.height
         return down | low | (self.sensors[TOUCHES][:, 0] > 0)
+
+
+def other_sim(robot: Robot, count: int, name: str) -> Sim | None:
+    """The engine `gate.sim` with B copies of a robot; None for native.
+
+    It has no sensor of the base's contacts, which MJX does not know.
+    """
+    if name == "native":
+        return None
+    model, options = compiled(robot.policy.mjcf), OPTIONS.get(name, {})
+    return make(name, model, count, device="cpu", fields=fields_of(model, name), **options)
+
+
+def fields_of(model: mujoco.MjModel, name: str) -> tuple[str, ...]:
+    """The model fields, none of them empty, of which each world of an engine has a value."""
+    fields = [x for x in FIELDS if name != "mjx" or x not in GROUND]
+    return tuple(x for x in fields if getattr(model, x).size)

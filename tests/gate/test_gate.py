@@ -126,6 +126,31 @@ def test_worlds_differ_as_planned(robot):
     assert worlds.qpos[1, 3:7] == pytest.approx([np.cos(0.5), 0, 0, np.sin(0.5)])
 
 
+@pytest.mark.parametrize("engine", ["warp", "mjx"])
+def test_other_engines_have_the_same_robots(robot, engine):
+    """Another engine steps the robots: they weigh and slide as planned, and walk as in MuJoCo C."""
+    if engine == "mjx":
+        pytest.importorskip("mujoco.mjx")
+    results = []
+    for name in ("native", engine):
+        plan = Plan(robot, "normal", 4, 3, SETTINGS | {"sim": name}, seed=1)
+        plan.payload, plan.friction = np.array([0.2, 0, 0, -0.2]), np.array([np.nan, 0.5, 0.01, 1])
+        results.append(drive([plan])[0])
+    for key in ("fell", "fault", "lived"):
+        np.testing.assert_array_equal(*(getattr(x, key) for x in results), key)
+    upright = ~results[0].fell
+    assert upright[[0, 1, 3]].all()
+    for key in ("error", "turn", "power", "change"):
+        values = [getattr(x, key)[upright] for x in results]
+        np.testing.assert_allclose(*values, rtol=0.02, err_msg=key)
+    assert abs(np.diff([x.power for x in results][0])).max() > 0.1 * results[0].power.max()
+
+
+def test_a_ground_that_cannot_slope(robot):
+    """Worlds of MJX share one ground, so that its slopes are left out."""
+    assert lacks(robot, "mjx") == {"slopes": "ground that can slope"} and not lacks(robot, "warp")
+
+
 def test_pushes_and_commands(robot):
     """Pushes come every four seconds with 0.5 m/s; commands jump between ends of their ranges."""
     pushes = np.linalg.norm(planned(robot, "pushes").push, axis=2)
@@ -517,6 +542,7 @@ def test_the_demo_is_gated():
         ("mode=gate gate.limits.fals=0.1", "unknown key 'gate.limits.fals': did you mean"),
         ("mode=gate gate.reported=corners", "gate.reported='corners': expected a list"),
         ("mode=gate gate.reported=[3]", "gate.reported="),
+        ("mode=gate gate.sim=physx", "gate.sim=physx: choose one of native, warp, mjx"),
         ("mode=gate checkpoint=c", "mode=gate judges an exported file: not with checkpoint="),
         ("mode=gate gate.endurance.minutes=0.0", "gate.endurance.minutes=0.0: expected a number"),
         ("demo onnx=p.onnx", "onnx=p.onnx: the demo shows its own policy"),

@@ -1,0 +1,170 @@
+"""A walking robot's network speaks mjlab's words: by hand, and as gaitkeeper reads it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from gpusim_rl.deploy.export import TOLERANCE, export_network, session
+from gpusim_rl.deploy.mjlab import MjlabActor, fits
+from gpusim_rl.evaluation.evaluate import evaluation_env
+from tests.exported import fresh_env, make_actor, record_observations
+from tests.mjlab_trace import Recorder, read_contract, write_model
+from tests.worlds import make_task, numbers
+
+
+def networks(name: str, **settings: Any):
+    """An Env of a walking task, an actor of it, and that between mjlab's words and ours."""
+    env = fresh_env(make_task(name, **settings), name)
+    actor = make_actor(env, push=5.0)
+    record_observations(env, actor, 10)
+    return env, actor, MjlabActor(actor, env.task, env.term_widths)
+
+
+def write(actor: MjlabActor, path: Path, observations: torch.Tensor) -> Path:
+    """The files of a network."""
+    about: Any = dict(name="x", terms={}, history={}, lineage={}, mjcf=actor.task.mjcf_text())
+    further = actor.metadata("run")
+    export_network(actor, path, observations=observations, further=further, **about)
+    path.with_suffix(".deploy.yaml").write_text(actor.deploy_yaml())
+    return path
+
+
+@pytest.mark.parametrize("name", ["humanoid", "quadruped"])
+def test_their_words_and_ours(tmp_path, name):
+    """In an Env the file's actions, scaled by its metadata, are the targets that the task makes of
+    our actor. Observations differ in up's sign, the clock's order and the last action."""
+    env, actor, bridge = networks(name, history={"gyro": 2})
+    task, nu, seen, targets = env.task, env.task.mjm.nu, [], []
+    env.set_memory("command", [0.5, 0.0, 0.0])
+    for _ in range(40):
+        seen.append(env.observation.actor.clone())
+        env.apply_action(actor(env.observation.actor).detach())
+        targets.append(env.sim.ctrl.float())
+        env.step_physics()
+        env.finish_step()
+    ours = torch.cat(seen)
+    theirs = bridge.theirs(ours)
+    path = write(bridge, tmp_path / "walk.onnx", theirs)
+    notes = {x.key: x.value for x in onnx.load(path).metadata_props}
+    scale, stance = (
+        np.array(notes[key].split(","), float) for key in ("action_scale", "default_joint_pos")
+    )
+    (action,) = session(path.read_bytes()).run(None, {"obs": theirs.numpy()})
+    made, expected = stance + scale * action, torch.cat(targets)
+    np.testing.assert_allclose(made, expected, rtol=0, atol=TOLERANCE)
+    assert notes["observation_names"].split(",") == [
+        *("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel", "actions"),
+        *("command", "phase"),
+    ]
+    widths = [6, 3, nu, nu, nu, 3, 2]
+    mine, columns = ours.split(widths, 1), theirs.split(widths, 1)
+    assert torch.equal(columns[1], -mine[1]) and (mine[1][:, 2] > 0).any()
+    assert torch.equal(columns[6], mine[6][:, [1, 0]])
+    last = columns[4].view(40, -1, nu)[1:]
+    went_on = (mine[4].view(40, -1, nu)[1:] != 0).any(-1)  # no episode began
+    before = (torch.stack(targets[:-1]) - task.stance) / task.joint_scales  # pyright: ignore
+    assert (last - before)[went_on].abs().max() < 1e-4 and went_on.float().mean() > 0.9
+    assert (bridge.ours(theirs) - ours).abs().max() < 1e-5
+
+
+def test_who_speaks_so():
+    """Walkers do; a scan, a hidden clock, a turned imu and targets that follow joints do not."""
+
+    def says(name: str, **settings: Any) -> bool:
+        env = fresh_env(make_task(name, **settings), name, worlds=1)
+        return fits(env.task, env.term_widths)
+
+    assert says("humanoid") and says("quadruped") and not says("quadruped", history={"clock": 0})
+    assert not any(says(name) for name in ("quadruped_rough", "getup", "drone", "reach"))
+    env = fresh_env(make_task("humanoid"), "humanoid", worlds=1)
+    env.task.mjm.site("imu").quat = [0, 0, 0, 1]
+    assert not fits(env.task, env.term_widths)
+
+
+# -- gaitkeeper --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+    """A humanoid's network and its files, and a trace of two episodes of its Env."""
+    pytest.importorskip("gaitkeeper")
+    task = make_task("humanoid", redraw=1000.0, share_standing=0.0)
+    silent = dict.fromkeys(numbers("humanoid")["noise"], 0.0)
+    env = evaluation_env(task, 1, weights=numbers("humanoid")["weights"], noise=silent, seed=5)
+    actor, folder = make_actor(env, push=5.0), tmp_path_factory.mktemp("walk")
+    observations = record_observations(fresh_env(task, "humanoid"), actor, 40)
+    bridge = MjlabActor(actor, env.task, env.term_widths)
+    path, recorder = write(bridge, folder / "walk.onnx", bridge.theirs(observations)), None
+    recorder = Recorder(env, bridge)
+    recorder.run(actor, [(0.0, (0.6, 0.0, 0.0)), (0.2, (0.2, -0.2, 0.5))], 0.6)
+    recorder.run(actor, [(0.0, (0.0, 0.0, 0.0)), (0.2, (0.05, 0.02, 0.0))], 0.4)
+    return bridge, path, recorder.save(folder / "trace")
+
+
+def test_gaitkeeper_reads_the_network(walk):
+    """gaitkeeper's contract has our joints, poses, gains, terms, clock and commands."""
+    bridge, path, _ = walk
+    contract, task = read_contract(path), bridge.task
+    names = contract.get("policy_io.joints.names")
+    assert names == [task.mjm.joint(i).name for i in task.mjm.actuator_trnid[:, 0]]
+    for key, expected in (
+        ("control.default_joint_pos", task.stance),
+        ("control.actions.joint_pos.scale", task.joint_scales),
+        ("control.actuators.kp", -task.mjm.actuator_biasprm[:, 1]),
+        ("control.actuators.kd", -task.mjm.actuator_biasprm[:, 2]),
+    ):
+        assert [*contract.get(key).values()] == pytest.approx(np.asarray(expected).tolist())
+    terms = contract.get("policy_io.observation_groups.policy.terms")
+    assert terms[-1]["params"]["period"] == pytest.approx(1 / task.gait)
+    ranges = contract.get("policy_io.commands.base_velocity.limit")
+    assert [high for _, high in ranges.values()] == pytest.approx(task.fastest)
+    assert contract.get("timing.policy_dt") == task.dt
+
+
+def test_gaitkeeper_checks_the_network(walk):
+    """Its static checks pass, and against a trace of our Env observations, actions and torques are
+    those of its contract: it finds what the Env did in the file, and our forces in the model."""
+    diagnose, checks = (
+        pytest.importorskip(f"gaitkeeper.{name}") for name in ("diagnose", "checks")
+    )
+    from gaitkeeper.policy import load_policy  # pyright: ignore[reportMissingImports]
+    from gaitkeeper.runner import Runner  # pyright: ignore[reportMissingImports]
+    from gaitkeeper.trace import Trace  # pyright: ignore[reportMissingImports]
+
+    _, path, trace = walk
+    contract, model = read_contract(path), str(write_model(path))
+    found = diagnose.diagnose_trace(
+        Trace.load(trace), contract, load_policy(contract, path), target=model
+    )
+    assert found.decision.verdict == "PASS" and found.decision.evidence == "L2", found.lines()
+    assert max(x.rms for x in found.d.joints) < 1e-6  # N m, of forces of up to 139
+    runner = Runner(contract, model, load_policy(contract, path))
+    results = checks.run_checks(runner, which=("S16", "S17b", "S18", "S21"))
+    assert all(x.status == "PASS" for x in results), [x.text() for x in results]
+
+
+@pytest.mark.parametrize(
+    ("says", "term", "change"),
+    [
+        ("projected_gravity: sign flip", 1, lambda x: -x),
+        ("gait_phase", 6, lambda x: x.flip(1)),
+        ("last_action", 4, lambda x: 0.5 * x),
+    ],
+)
+def test_gaitkeeper_finds_other_words(walk, says, term, change):
+    """A trace whose observations have another sign, order or scale is refused by the term."""
+    from gaitkeeper.compare import verify  # pyright: ignore[reportMissingImports]
+    from gaitkeeper.trace import Trace  # pyright: ignore[reportMissingImports]
+
+    bridge, path, folder = walk
+    trace = Trace.load(folder)
+    nu = bridge.task.mjm.nu
+    parts = [*torch.tensor(trace["obs"]).split([3, 3, nu, nu, nu, 3, 2], 1)]
+    parts[term] = change(parts[term])
+    trace.arrays["obs"] = torch.cat(parts, 1).numpy()
+    report = verify(trace, read_contract(path))
+    assert report.verdict == "CONTRACT" and says in "; ".join(report.boundaries["A"].patterns)
