@@ -136,7 +136,7 @@ def add_drives(scores: Scores, drives: list[Drive], task: Task) -> Scores:
         return scores
     passed, driven = scores["success"] or 0.0, drive_scores(drives, task.command.names)
     success = passed * (driven["as_told"] or 0.0)
-    return {**scores, "success": success, "episodes_passed": passed, **driven}
+    return {**scores, "success": success, "episodes_passed": passed} | driven
 
 
 def record(drives: list[Drive], task: Task) -> dict[str, Any]:
