@@ -14,7 +14,7 @@ from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
-from gpusim_rl.envs.task import Task, check_bounds, ordered_weights, reward_terms
+from gpusim_rl.envs.task import Task, check_drive_limits, ordered_weights, reward_terms
 from gpusim_rl.envs.worlds import Worlds
 from gpusim_rl.envs.worst_step import WorstStep
 from gpusim_rl.sim.base import Sim
@@ -70,7 +70,7 @@ class Env(Worlds):
         state = self.current_state()
         self.terms = list(reward_terms(self.scheduled_task, state))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
-        check_bounds(task, state)
+        check_drive_limits(task, state)
         self.observer = Observer(self.scheduled_task, state, noise)
         self.observation, self.term_widths = self.observer.observation, self.observer.term_widths
         self.measurement, self.readings = (x := self.observer.measurement), x.readings

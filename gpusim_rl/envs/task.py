@@ -27,7 +27,7 @@ from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
 
 Scores = dict[str, float | None]  # of an evaluation; None: no episode says anything about it
-# `Task.bounds` of a command, unless it says otherwise: the error that a drive may have, as a share
+# `Task.drive_limits` of a command, unless it says otherwise: the error that a drive may have, as a share
 # of the command, and in its units.
 ERRORS = {"relative": 0.08, "least": 0.03}
 
@@ -51,7 +51,7 @@ class Task:
         dropout: reading → probability that it is not delivered in a control step; 0 unless given.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
-        bounds: of a drive of `drives`: `relative` and `least` of the error of its command, and
+        drive_limits: of a drive of `drives`: `relative` and `least` of the error of its command, and
             measure → the largest mean.
         actuator: what makes torques of `control`'s targets.
         training: how the physics differs while learning: `timestep` [s], `integrator`, and
@@ -75,7 +75,7 @@ class Task:
     dropout: dict[str, float] = field(default_factory=dict)
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
-    bounds: dict[str, float] = field(default_factory=dict)
+    drive_limits: dict[str, float] = field(default_factory=dict)
     actuator: Actuator
     randomise: dict[str, Any] = field(default_factory=dict, repr=False)
     training: dict[str, Any] | str = "exact"
@@ -369,12 +369,12 @@ class Task:
         return replace(self, randomise=without_pushes(self.randomise), **exact)
 
 
-def check_bounds(task: Task, s: State) -> None:
+def check_drive_limits(task: Task, s: State) -> None:
     """ValueError if a bound is of no measure of a task."""
     names = [*ERRORS, *task.measure(s)]
-    for name in task.bounds:
+    for name in task.drive_limits:
         if name not in names:
-            raise ValueError(f"task.bounds: {name!r} is no measure: choose of {', '.join(names)}")
+            raise ValueError(f"task.drive_limits: {name!r} is no measure: choose of {', '.join(names)}")
 
 
 def checked_controls(task: Task, s: State) -> Tensor:

@@ -52,7 +52,7 @@ def without_draws(randomise: Entry) -> Entry:
 
 def tolerance(asked: Tensor, task: Task) -> Tensor:
     """The mean error (n, width) that a drive at a command (n, width) may have."""
-    limits = ERRORS | task.bounds
+    limits = ERRORS | task.drive_limits
     return (limits["relative"] * asked.abs()).clamp(min=limits["least"])
 
 
@@ -71,7 +71,7 @@ def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Driv
     env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=SEED)
     env.set_memory("command", asked)
     act, speeds, measures = MeanAction(policy, len(asked)), [], Measures()
-    bounds = {name: x for name, x in task.bounds.items() if name not in ERRORS}
+    bounds = {name: x for name, x in task.drive_limits.items() if name not in ERRORS}
     fell = torch.zeros(len(asked), dtype=torch.bool)
 
     def add(s: State) -> None:
@@ -145,6 +145,6 @@ def record(drives: list[Drive], task: Task) -> dict[str, Any]:
     return {
         "names": task.command.names,
         "units": task.command.units,
-        "bounds": ERRORS | task.bounds,
+        "bounds": ERRORS | task.drive_limits,
         "drives": [x._asdict() for x in drives],
     }

@@ -377,12 +377,14 @@ def test_a_page_opens_without_a_network(tmp_path):
 def test_constant_commands_have_a_table(tmp_path):
     """Each drive has a row; what is no number, or does not fit the axes, has none."""
     run = make_run(tmp_path / "run")
-    about = {"names": ["forward", "turn"], "units": ["m/s", EVIL]}
-    good = {"asked": [0.5, 0], "got": [0.62, -0.004], "fell": False, "followed": False}
+    bounds = {"relative": 0.08, "power": EVIL, EVIL: 3}
+    about = {"names": ["forward", "turn"], "units": ["m/s", EVIL], "bounds": bounds}
+    good = {"asked": [0.5, 0], "got": [0.62, -0.004], "failed": ["forward", EVIL]}
     bad = [7, {"asked": [1], "got": [1]}, {"asked": [EVIL, 0], "got": [0, 0]}, {"got": None}]
     for drives in ([good, *bad], EVIL, None):
         (run / "drives.json").write_text(json.dumps(about | {"drives": drives}))
         page = render(run, out=tmp_path / "page.html")
         assert ("Asked and got" in page) == (page.count("→") == 2) == isinstance(drives, list)
         assert "+0.50 → +0.62" in page or drives != [good, *bad]
+        assert ("relative 0.08" in page) == isinstance(drives, list)
         assert EVIL not in page
