@@ -18,6 +18,7 @@ from gpusim_rl.envs.task import Task
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
 AVERAGE = 0.5  # s: time constant of the mean error of the velocity
+FAR = 0.5  # m/s, rad/s: δ, the least mean error that pays nothing
 GATE = 0.1  # a command of a smaller norm asks to stand
 
 
@@ -212,16 +213,18 @@ class Walking(Task):
             tilt=-squared(s.up[:, :2]),
             height=-((self.height_above_ground(s) - self.base_height) ** 2),
             jerk=-squared(s.action - s.previous),
-            offset=-self.offset(s),
+            steady=self.steady(s),
             power=-self.power(s),
         )
 
-    # Why: docs/decisions/0077-as-fast-as-asked.md
-    def offset(self, s: State) -> Tensor:
-        """(B,) how far the mean velocity and the mean yaw rate are from the command."""
-        # the slope of a square root is infinite at 0
-        planar = (squared(s.mean_error[:, :2]) + 1e-6).sqrt()
-        return planar + s.mean_error[:, 2].abs()
+    # Why: docs/decisions/0081-as-fast-as-told.md
+    def steady(self, s: State) -> Tensor:
+        """(B,) max(0, 1 - |ē_xy|/δ) + max(0, 1 - |ē_ω|/δ) of the mean error ē.
+
+        As steep at 0 as elsewhere, and never negative: else a fall would end the cost of an error.
+        """
+        planar, turn = squared(s.mean_error[:, :2]).sqrt(), s.mean_error[:, 2].abs()
+        return (1 - planar / FAR).clamp(min=0) + (1 - turn / FAR).clamp(min=0)
 
     def measure(self, s: State) -> dict[str, Tensor]:
         # The first second after a draw is ignored.
