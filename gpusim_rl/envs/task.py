@@ -374,7 +374,9 @@ def check_drive_limits(task: Task, s: State) -> None:
     names = [*ERRORS, *task.measure(s)]
     for name in task.drive_limits:
         if name not in names:
-            raise ValueError(f"task.drive_limits: {name!r} is no measure: choose of {', '.join(names)}")
+            raise ValueError(
+                f"task.drive_limits: {name!r} is no measure: choose of {', '.join(names)}"
+            )
 
 
 def checked_controls(task: Task, s: State) -> Tensor:

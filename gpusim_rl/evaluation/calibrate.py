@@ -13,7 +13,7 @@ PASSES = 2  # at most
 SLOPES = 0.5, 2.0  # of a fit that is believed
 
 
-# Why: docs/decisions/0080-calibration-of-the-command.md
+# Why: docs/decisions/0081-as-fast-as-told.md
 @torch.no_grad()
 def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Drive]:
     """Correct the command that the actor observes by what it makes of it. Changes the actor.

@@ -168,7 +168,9 @@ def corners(plan: Plan) -> None:
 
 def constant(plan: Plan) -> None:
     """One command, held to the end: one number alone at shares of its range, or two at half."""
-    alone = [sign * share * axis for axis in np.eye(plan.width) for share in SHARES for sign in (1, -1)]
+    alone = [
+        sign * share * axis for axis in np.eye(plan.width) for share in SHARES for sign in (1, -1)
+    ]
     both = [x for x in product((0.0, 0.5, -0.5), repeat=plan.width) if np.count_nonzero(x) == 2]
     shares = np.array([*alone, *both, np.zeros(plan.width)])
     plan.command[:] = plan.commands(np.resize(shares, (plan.count, plan.width)))

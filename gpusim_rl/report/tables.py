@@ -21,7 +21,15 @@ from gpusim_rl.runs.summary import Summary, number, summarize, word
 GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
 SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
 # Scores that are shares of independent episodes.
-PROPORTIONS = ("success", "episodes_passed", "fell", "falls", "off_velocity", "off_yaw", "off_distance")
+PROPORTIONS = (
+    "success",
+    "episodes_passed",
+    "fell",
+    "falls",
+    "off_velocity",
+    "off_yaw",
+    "off_distance",
+)
 PROPORTIONS += ("upright", "tall", "near", "still")
 # Share of episodes that failed → why they did.
 FAILED = {
@@ -177,7 +185,9 @@ def axes(run: Summary) -> list[str]:
 def bounds(run: Summary) -> str:
     """The bounds of a drive, as text; empty if the file has none."""
     values = run.drives.get("bounds")
-    numbers = {word(key): number(x) for key, x in values.items()} if isinstance(values, dict) else {}
+    numbers = (
+        {word(key): number(x) for key, x in values.items()} if isinstance(values, dict) else {}
+    )
     return ", ".join(f"{key} {x:g}" for key, x in numbers.items() if x is not None)
 
 

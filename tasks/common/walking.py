@@ -135,9 +135,7 @@ class Walking(Task):
 
     def images(self, s: State) -> dict[str, Tensor]:
         """Entries in the mirror: the legs change sides, so the clock is half a turn on."""
-        return dict(
-            phase=s.phase + 0.5, mean_error=s.mean_error * self.tensor([1.0, -1.0, -1.0])
-        )
+        return dict(phase=s.phase + 0.5, mean_error=s.mean_error * self.tensor([1.0, -1.0, -1.0]))
 
     @property
     def drives(self) -> Tensor | None:

@@ -40,7 +40,9 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
     assert [row.asked for row in rows] == task.drives.tolist()
     assert all(abs(x) < 0.02 for row in rows for x in row.got)
     moving = [row for row in rows if any(row.asked)]
-    assert all(row.failed for row in moving) and [row for row in rows if not row.failed] == rows[-1:]
+    assert (
+        all(row.failed for row in moving) and [row for row in rows if not row.failed] == rows[-1:]
+    )
     assert all(row.measures.keys() == {"change", "wobble", "power", "fidget"} for row in rows)
 
 

@@ -163,6 +163,36 @@ def test_pushes_and_commands(robot):
     assert (np.abs(drawn) <= [1.0, 0.5, 1.0]).all() and (drawn[4] == drawn[0]).all()
 
 
+def test_commands_are_held(robot):
+    """Each robot has one command to the end: each axis alone to both ends, pairs, and none."""
+    command = planned(robot, "constant", count=128).command
+    assert (command == command[0]).all()
+    shares = command[0] / [1.0, 0.5, 1.0]
+    numbers = (shares != 0).sum(1)
+    assert {*numbers} == {0, 1, 2} and len(np.unique(shares, axis=0)) == 43
+    for axis in range(3):
+        alone = shares[(numbers == 1) & (shares[:, axis] != 0), axis]
+        assert {*np.abs(alone)} == {0.1, 0.25, 0.5, 0.75, 1.0} and {*np.sign(alone)} == {1, -1}
+
+
+def test_the_mean_error_is_over_what_is_allowed(robot):
+    """It is signed, so that what alternates is none; the worst axis counts, fallen robots not."""
+    plan = planned(robot, "constant", count=3, seconds=20)
+    plan.command[:] = [1.0, 0.0, 0.0]
+    worlds, totals, targets = Worlds([plan]), Totals([plan]), np.zeros((3, 12))
+    totals.command(plan.command[0], 0)
+    speeds = {"velocity": np.tile([1.0, 0.0, 0.0], (3, 1)), "gyro": np.zeros((3, 3))}
+    for t in range(400):
+        speeds["velocity"][0, 0] = 1.0 + (-1) ** t * 0.5
+        speeds["velocity"][1, 0], speeds["gyro"][1, 2] = 1.04, -0.06
+        worlds.sensors |= speeds
+        totals.add(worlds, targets, np.array([True, True, False]))
+    result = totals.result(*np.zeros((2, 3), bool))
+    assert result.offset[:2] == pytest.approx([0.0, 2.0], abs=1e-3)  # 0.06 rad/s, of 0.03
+    one = row(plan, results(3, offset=np.array([0.9, 1.1, np.nan])))
+    assert one["told"]["count"] == 1
+
+
 def test_rotations_are_commanded(robot):
     """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
     about: dict[str, Any] = dict(
