@@ -144,6 +144,8 @@ GATE = {  # of mode=gate
     "gate.walks": AT_LEAST_0,
     "gate.limits.*": AT_LEAST_0,
     "gate.limits.success": CHANCE,
+    "gate.kinds.biped.*": AT_LEAST_0,
+    "gate.kinds.arm.*": AT_LEAST_0,
     "gate.variant": SHARE,
 }
 
