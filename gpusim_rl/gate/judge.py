@@ -28,7 +28,8 @@ from gpusim_rl.viewer.target import rotations
 
 Report = dict[str, Any]
 # Keys of a report that its verdict has, besides success.
-VERDICT_KEYS = ("verdict", "complaints", "skipped", "follows", "reported", "seed", "changed")
+VERDICT_KEYS = ("verdict", "complaints", "skipped", "follows", "kind", "reported", "seed")
+VERDICT_KEYS += ("changed",)
 Row = dict[str, Any]
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
@@ -48,7 +49,12 @@ def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -
     are reported only.
     """
     robot = make_robot(policy)
+<<<<<<< HEAD
     skipped = lacks(robot, settings["sim"])
+=======
+    settings = settings_for(robot.kind, settings)
+    skipped = lacks(robot)
+>>>>>>> p40-recipe
     check(robot, settings, skipped)
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short, long = settings, settings["endurance"]
@@ -64,10 +70,11 @@ def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -
         "complaints": lines,
         "skipped": skipped,
         "follows": robot.follows,
+        "kind": robot.kind,
         "rotation": bool(rotations(policy.command or {})),
         "reported": [x["scenario"] for x in rows if not x["judged"]],
         "seed": seed,
-        "changed": changed(settings),
+        "changed": changed(settings, robot.kind),
         "rows": rows,
     }
 
@@ -110,15 +117,23 @@ def write_verdict(
         "success": report["success"]["value"],
         "success_interval": report["success"]["interval"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": settings_hash(settings),
+        "settings": settings_hash(settings_for(report["kind"], settings)),
     }
     write_whole(out, with_verdict(data, verdict))
     out.chmod(stat.S_IMODE(mode))
 
 
-def changed(settings: Settings) -> dict[str, Any]:
-    """The settings that differ from the defaults, by their dotted names."""
-    defaults = flatten(compose_plain("play", ["mode=gate"])["gate"])
+def settings_for(kind: str, settings: Settings) -> Settings:
+    """The settings with the limits of a kind of robot; one that a user changed stays."""
+    defaults, limits = compose_plain("play", ["mode=gate"])["gate"]["limits"], settings["limits"]
+    of_kind = {key: x for key, x in settings["kinds"].get(kind, {}).items() if key in limits}
+    of_kind = {key: x for key, x in of_kind.items() if limits[key] == defaults[key]}
+    return {**settings, "limits": limits | of_kind}
+
+
+def changed(settings: Settings, kind: str) -> dict[str, Any]:
+    """The settings that differ from the defaults of a kind of robot, by their dotted names."""
+    defaults = flatten({**settings_for(kind, compose_plain("play", ["mode=gate"])["gate"])})
     return {
         key: x
         for key, x in flatten({**settings}).items()
@@ -128,7 +143,8 @@ def changed(settings: Settings) -> dict[str, Any]:
 
 def settings_hash(settings: Settings) -> str:
     """SHA-256 of the settings of a gate: which scenarios and limits a verdict is of."""
-    numbers = json.loads(json.dumps(settings), parse_int=float)  # 1 and 1.0 are the same
+    used = {key: x for key, x in settings.items() if key != "kinds"}  # the robot's are in limits
+    numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
 

@@ -33,6 +33,7 @@ class Robot:
         free: the base if it floats freely, so that it can be pushed in any direction.
         up: (3,) the world's up axis in the base's axes, in the safe pose.
         height: of the base above the ground in the safe pose [m]; 0 unless it stands on the ground.
+        feet: how many of its bodies touch anything in that pose.
         follows: velocity | position | nothing: what of the robot follows the command.
         place: name of the sensor of the position that follows the command; empty if none does.
         torque: (nu,) the largest force of each actuator; inf without a limit.
@@ -45,10 +46,20 @@ class Robot:
     free: FreeBody | None
     up: Array
     height: float
+    feet: int
     follows: str
     place: str
     torque: Array
     joints: Array
+
+    @property
+    def kind(self) -> str:
+        """The kind of robot that limits are of: arm, drone, biped, or walker for any other."""
+        if not self.base:
+            return "arm"
+        if self.free and not self.height:
+            return "drone"
+        return "biped" if self.feet == 2 else "walker"
 
 
 def make_robot(policy: Policy) -> Robot:
@@ -57,13 +68,14 @@ def make_robot(policy: Policy) -> Robot:
     base = base_body(model)
     if base:
         model = compiled(policy.mjcf, base)
-    up, height = posture(model, base)
+    up, height, feet = posture(model, base)
     follows, place = followed_by(policy, model)
     limits = policy.outputs["torque_limit"]
     torque = [np.inf if x is None else x / abs(gear(model, i)) for i, x in enumerate(limits)]
     joints = np.array(driven_joints(model))
     free = free_base(model)
-    return Robot(policy, model, base, free, up, height, follows, place, np.array(torque), joints)
+    torque = np.array(torque)
+    return Robot(policy, model, base, free, up, height, feet, follows, place, torque, joints)
 
 
 def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:
@@ -88,16 +100,18 @@ def base_body(model: mujoco.MjModel) -> int:
     return base.body if base else int(min(slides, default=0))
 
 
-def posture(model: mujoco.MjModel, base: int) -> tuple[Array, float]:
-    """(3,) the up axis in the base's axes, and the base's height, in the safe pose.
+def posture(model: mujoco.MjModel, base: int) -> tuple[Array, float, int]:
+    """(3,) the up axis in the base's axes, the base's height, and the feet, in the safe pose.
 
-    The height is 0 for a robot that touches nothing when it holds the pose for a moment.
+    The height is 0 for a robot that touches nothing when it holds the pose for a moment. Feet are
+    the bodies that touch something then.
     """
     data = safe_state(model)
     up, height = data.xmat[base].reshape(3, 3)[2].copy(), data.xpos[base][2] - ground(model)
     data.ctrl[:] = safe_controls(model)
     mujoco.mj_step(model, data, round(SETTLING / model.opt.timestep))
-    return up, float(height) if base and data.ncon else 0.0
+    feet = {*model.geom_bodyid[data.contact.geom[: data.ncon]].flat} - {0}
+    return up, float(height) if base and data.ncon else 0.0, len(feet)
 
 
 def safe_state(model: mujoco.MjModel) -> mujoco.MjData:

@@ -20,6 +20,8 @@ from onnx import numpy_helper
 from gpusim_rl.commands import play
 from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.core.free_bodies import free_base
+from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.deploy.runtime import FORMATS, Policy
 from gpusim_rl.deploy.to_onnx import sealed
@@ -28,7 +30,7 @@ from gpusim_rl.gate import judge as gate
 from gpusim_rl.gate import variants
 from gpusim_rl.gate.drive import DriveResult, ReadingErrors, Totals, drive
 from gpusim_rl.gate.judge import failures, rate, row, table
-from gpusim_rl.gate.robot import Robot, make_robot
+from gpusim_rl.gate.robot import Robot, base_body, make_robot, posture
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, lacks
 from gpusim_rl.gate.worlds import Worlds
 from gpusim_rl.play import player
@@ -69,6 +71,31 @@ def test_what_is_read_from_the_file(robot):
     assert robot.model.body(robot.base).name == "trunk" and robot.follows == "velocity"
     assert robot.height == pytest.approx(0.29) and robot.up == pytest.approx([0, 0, 1])
     assert robot.torque[:3] == pytest.approx([23.7, 23.7, 45.4]) and lacks(robot) == {}
+
+
+@pytest.mark.parametrize(
+    "model, kind", [("quadruped", "walker"), ("humanoid", "biped"), ("drone", "drone")]
+)
+def test_the_kind_is_seen_in_the_model(robot, model, kind):
+    """Feet that touch the ground in the safe pose tell a biped, and none a drone."""
+    mjm = mujoco.MjModel.from_xml_path(str(ASSETS / f"{model}.xml"))
+    base = base_body(mjm)
+    _, height, feet = posture(mjm, base)
+    free = free_base(mjm)
+    assert replace(robot, base=base, free=free, height=height, feet=feet).kind == kind
+    assert replace(robot, base=0, free=None).kind == "arm"
+
+
+def test_kinds_have_their_limits():
+    """Walkers have the limits as they stand; those of another kind give way to a user's."""
+    of = {kind: gate.settings_for(kind, SETTINGS) for kind in ("walker", "biped", "arm")}
+    assert of["walker"] == SETTINGS and of["biped"]["limits"]["turn"] == 0.36
+    assert of["arm"]["limits"] == SETTINGS["limits"] | {"position": 0.06}
+    assert all(gate.changed(x, kind) == {} for kind, x in of.items())
+    assert gate.settings_hash(of["walker"]) != gate.settings_hash(of["arm"])
+    mine = gate.settings_for("arm", SETTINGS | {"limits": SETTINGS["limits"] | {"position": 0.2}})
+    assert mine["limits"]["position"] == 0.2
+    assert gate.changed(mine, "arm") == {"limits.position": 0.2}
 
 
 def test_draws_are_keyed(robot):
