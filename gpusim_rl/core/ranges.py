@@ -146,12 +146,9 @@ GATE = {  # of mode=gate
     "gate.walks": AT_LEAST_0,
     "gate.limits.*": AT_LEAST_0,
     "gate.limits.success": CHANCE,
-<<<<<<< HEAD
     "gate.limits.told": CHANCE,
-=======
     "gate.kinds.biped.*": AT_LEAST_0,
     "gate.kinds.arm.*": AT_LEAST_0,
->>>>>>> p40-recipe
     "gate.variant": SHARE,
 }
 

@@ -27,8 +27,8 @@ from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator
 
 Scores = dict[str, float | None]  # of an evaluation; None: no episode says anything about it
-# `Task.drive_limits` of a command, unless it says otherwise: the error that a drive may have, as a share
-# of the command, and in its units.
+# What `Task.drive_limits` has of a command unless it says otherwise: the error that a drive may
+# have, as a share of the command, and in its units.
 ERRORS = {"relative": 0.08, "least": 0.03}
 
 
@@ -51,7 +51,7 @@ class Task:
         dropout: reading → probability that it is not delivered in a control step; 0 unless given.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
-        drive_limits: of a drive of `drives`: `relative` and `least` of the error of its command, and
+        drive_limits: of one of `drives`: `relative` and `least` of the error of its command, and
             measure → the largest mean.
         actuator: what makes torques of `control`'s targets.
         training: how the physics differs while learning: `timestep` [s], `integrator`, and

@@ -1,7 +1,9 @@
 """Asked against got: a robot that walks is driven at constant commands, without disturbances."""
 
 import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +32,8 @@ class Drive(NamedTuple):
 
     asked: list[float]
     got: list[float]
-    failed: list[str] = []
-    measures: dict[str, float] = {}
+    failed: Sequence[str] = ()
+    measures: Mapping[str, float] = MappingProxyType({})
 
     @property
     def fell(self) -> bool:
@@ -146,5 +148,5 @@ def record(drives: list[Drive], task: Task) -> dict[str, Any]:
         "names": task.command.names,
         "units": task.command.units,
         "bounds": ERRORS | task.drive_limits,
-        "drives": [x._asdict() for x in drives],
+        "drives": [x._asdict() | {"measures": {**x.measures}} for x in drives],
     }

@@ -49,12 +49,8 @@ def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -
     are reported only.
     """
     robot = make_robot(policy)
-<<<<<<< HEAD
-    skipped = lacks(robot, settings["sim"])
-=======
     settings = settings_for(robot.kind, settings)
-    skipped = lacks(robot)
->>>>>>> p40-recipe
+    skipped = lacks(robot, settings["sim"])
     check(robot, settings, skipped)
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short, long = settings, settings["endurance"]
@@ -271,9 +267,8 @@ def table(rows: list[Row]) -> str:
         lines.append("* reported, not judged")
     for told in (x["told"] for x in rows if "told" in x):
         low, high = told["interval"]
-        lines.append(
-            f"{CONSTANT}: as fast as told, on average: {told['value']:.3f} ({low:.3f} to {high:.3f})"
-        )
+        figures = f"{told['value']:.3f} ({low:.3f} to {high:.3f})"
+        lines.append(f"{CONSTANT}: as fast as told, on average: {figures}")
     for falls in (x["rate"] for x in rows if "rate" in x):
         low, high = falls["interval"]
         lines.append(

@@ -18,7 +18,7 @@ from gpusim_rl.envs.task import Task
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
 AVERAGE = 0.5  # s: time constant of the mean error of the velocity
-FAR = 0.5  # m/s, rad/s: δ, the least mean error that pays nothing
+FAR = 0.5  # m/s, rad/s: δ, from which a mean error costs no more: else falling would be cheaper
 GATE = 0.1  # a command of a smaller norm asks to stand
 
 
@@ -211,18 +211,15 @@ class Walking(Task):
             tilt=-squared(s.up[:, :2]),
             height=-((self.height_above_ground(s) - self.base_height) ** 2),
             jerk=-squared(s.action - s.previous),
-            steady=self.steady(s),
+            offset=-self.offset(s),
             power=-self.power(s),
         )
 
     # Why: docs/decisions/0081-as-fast-as-told.md
-    def steady(self, s: State) -> Tensor:
-        """(B,) max(0, 1 - |ē_xy|/δ) + max(0, 1 - |ē_ω|/δ) of the mean error ē.
-
-        As steep at 0 as elsewhere, and never negative: else a fall would end the cost of an error.
-        """
+    def offset(self, s: State) -> Tensor:
+        """(B,) min(|ē_xy|, δ) + min(|ē_ω|, δ) of the mean error ē, as steep at 0 as elsewhere."""
         planar, turn = squared(s.mean_error[:, :2]).sqrt(), s.mean_error[:, 2].abs()
-        return (1 - planar / FAR).clamp(min=0) + (1 - turn / FAR).clamp(min=0)
+        return planar.clamp(max=FAR) + turn.clamp(max=FAR)
 
     def measure(self, s: State) -> dict[str, Tensor]:
         # The first second after a draw is ignored.

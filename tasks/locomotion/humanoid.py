@@ -28,7 +28,7 @@ class Humanoid(Walking):
         r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²)
             + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²) - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)²
             - w₈ |a - a'|² - w₉ Σ|τ q̇| + w₁₀ - w₁₁ Σ_j s_j (q_j - q̄_j)² - w₁₂ Σ_f |n_xy,f|²
-            - w₁₃ Σ_f n_f |ṗ_f|² + w₁₄ (max(0, 1 - |ē_xy|/δ) + max(0, 1 - |ē_ω|/δ))
+            - w₁₃ Σ_f n_f |ṗ_f|² - w₁₄ (min(|ē_xy|, δ) + min(|ē_ω|, δ))
 
     | symbol | meaning | unit, frame |
     |---|---|---|
@@ -51,7 +51,7 @@ class Humanoid(Walking):
     | `jerk`, `power` | w₈, w₉: what wears a robot |
     | `alive` | w₁₀: paid until it falls |
     | `pose`, `level`, `slip` | w₁₁ to w₁₃: legs, soles and feet that stand |
-    | `steady` | w₁₄: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
+    | `offset` | w₁₄: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
 
     The clock moves the two feet in antiphase. A unit of action moves the target of a joint by as
     much as makes `reach` of its largest torque, as in mjlab: reach · τ_max / kp.

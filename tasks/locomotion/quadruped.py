@@ -22,7 +22,7 @@ class Quadruped(Walking):
         r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²)
             + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²) - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)²
             - w₈ |a - a'|² - w₉ Σ|τ q̇| - w₁₀ |q - q̄|² - w₁₁ Σ_f n_f |ṗ_f|²
-            + w₁₂ (max(0, 1 - |ē_xy|/δ) + max(0, 1 - |ē_ω|/δ))
+            - w₁₂ (min(|ē_xy|, δ) + min(|ē_ω|, δ))
 
     | symbol | meaning | unit, frame |
     |---|---|---|
@@ -41,7 +41,7 @@ class Quadruped(Walking):
     | `velocity`, `yaw`, `feet` | w₁ to w₃: what is commanded, and what the clock asks for |
     | `vertical`, `tumble`, `tilt`, `height` | w₄ to w₇: how the trunk moves |
     | `jerk`, `power`, `pose`, `slip` | w₈ to w₁₁: what wears a robot, and how it stands |
-    | `steady` | w₁₂: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
+    | `offset` | w₁₂: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
 
     The clock moves diagonal pairs of legs in antiphase: a trot.
 

@@ -1,8 +1,11 @@
 """Constant commands of an evaluation: what is asked, what is done, and how it is scored."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 
+from gpusim_rl.envs.task import Scores
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation.drives import Drive
 from gpusim_rl.tasks.common.walking import drives as commands
@@ -35,9 +38,10 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
         return measure(self, s)
 
     monkeypatch.setattr(type(task), "measure", watch)
-    rows = drives.drive(still, task, weights=make_config("task=quadruped").task.weights)
-    assert all(torch.equal(x, task.drives) for x in held[-150:])
-    assert [row.asked for row in rows] == task.drives.tolist()
+    rows = drives.drive(cast(Any, still), task, weights=make_config("task=quadruped").task.weights)
+    asked = task.drives
+    assert asked is not None and all(torch.equal(x, asked) for x in held[-150:])
+    assert [row.asked for row in rows] == asked.tolist()
     assert all(abs(x) < 0.02 for row in rows for x in row.got)
     moving = [row for row in rows if any(row.asked)]
     assert (
@@ -60,7 +64,7 @@ def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
     for bounds, expected in (({"change": 0.9, "fidget": 0.1}, ["change", "fidget"]), ({}, [])):
         loose = {"least": 9.0}
         task = make_task("quadruped", gait_pose=(0.0, 0.0, 0.0), drive_limits=bounds | loose)
-        still = drives.drive(Stateless(act), task, weights=weights)[-1]
+        still = drives.drive(cast(Any, Stateless(act)), task, weights=weights)[-1]
         assert still.asked == [0.0, 0.0, 0.0] and still.failed == expected
         assert still.measures.keys() == bounds.keys()
 
@@ -100,7 +104,7 @@ def test_scores_of_drives():
 
 def test_success_counts_the_drives():
     """It is the product of both shares; other tasks keep their scores."""
-    episodes = {"success": 0.9, "fell": 0.1}
+    episodes: Scores = {"success": 0.9, "fell": 0.1}
     rows = [Drive([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]), Drive([0.0] * 3, [1.0, 0.0, 0.0], ["forward"])]
     scores = drives.add_drives(episodes, rows, make_task("quadruped"))
     assert scores["success"] == pytest.approx(0.45) and scores["episodes_passed"] == 0.9

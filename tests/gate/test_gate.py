@@ -114,7 +114,7 @@ def test_draws_are_keyed(robot):
     assert errors[0].bias.keys() != errors[1].bias.keys()
     for name in ("gyro", "up"):
         values = [[one(name, np.full((4, 3), float(t))) for t in range(40)] for one in errors]
-        np.testing.assert_array_equal(*values)
+        np.testing.assert_array_equal(values[0], values[1])
     starts = [plans[name][0].heading for name in ("normal", "friction")]
     starts += [Plan(robot, "normal", 4, 8, SETTINGS, seed=2).heading]
     assert len({*np.concatenate(starts)}) == 12
@@ -164,13 +164,14 @@ def test_other_engines_have_the_same_robots(robot, engine):
         plan.payload, plan.friction = np.array([0.2, 0, 0, -0.2]), np.array([np.nan, 0.5, 0.01, 1])
         results.append(drive([plan])[0])
     for key in ("fell", "fault", "lived"):
-        np.testing.assert_array_equal(*(getattr(x, key) for x in results), key)
+        first, second = (getattr(x, key) for x in results)
+        np.testing.assert_array_equal(first, second, key)
     upright = ~results[0].fell
     assert upright[[0, 1, 3]].all()
     for key in ("error", "turn", "power", "change"):
         values = [getattr(x, key)[upright] for x in results]
         np.testing.assert_allclose(*values, rtol=0.02, err_msg=key)
-    assert abs(np.diff([x.power for x in results][0])).max() > 0.1 * results[0].power.max()
+    assert abs(np.diff(results[0].power)).max() > 0.1 * results[0].power.max()
 
 
 def test_a_ground_that_cannot_slope(robot):

@@ -114,7 +114,7 @@ def test_amend_replaces_tensors_of_one_checkpoint(run):
     assert tensors["x"].tolist() == [1.0, 1.0] and tensors["y"].tolist() == [0.0]
     assert run.checkpoints.manifest()[path.name]["success"] == 0.5
     assert run.checkpoints.saved()[0].read_bytes() == first
-    with pytest.raises(ValueError, match="000003.safetensors is not a whole checkpoint"):
+    with pytest.raises(ValueError, match=r"000003\.safetensors is not a whole checkpoint"):
         run.checkpoints.amend(3, {"x": torch.ones(2)})
 
 
