@@ -90,7 +90,9 @@ class Recorder:
         from gaitkeeper.trace import Trace  # pyright: ignore[reportMissingImports]
 
         m, dt = self.env.task.mjm, self.env.task.dt
-        joints = [m.joint(i).name for i in range(m.njnt) if i != self.env.task.base.joint]
+        joints = [
+            m.joint(i).name for i in range(m.njnt) if m.jnt_type[i] != mujoco.mjtJoint.mjJNT_FREE
+        ]
         driven = [m.joint(i).name for i in m.actuator_trnid[:, 0]]
         layout = dict(joint_names=joints, free_joint=True)
         meta: dict[str, Any] = dict(state_layout=layout, schedule=self.schedule, policy_dt=dt)

@@ -14,6 +14,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,9 +60,9 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
     print(f"{newest}: the file's actions are within {error:.1e} of training's")
     env = nominal_env(iteration.env.task, cfg.task.weights, cfg.task.noise, SEED)
     actor = iteration.policy.actor
-    recorder = Recorder(env, MjlabActor(actor, env.task, env.term_widths))
-    fastest = env.task.fastest  # pyright: ignore
-    recorder.run(actor, [(t, scaled(x, fastest)) for t, x in WALK], 16)
+    task: Any = env.task
+    recorder = Recorder(env, MjlabActor(actor, task, env.term_widths))
+    recorder.run(actor, [(t, scaled(x, task.fastest)) for t, x in WALK], 16)
     recorder.run(actor, STAND, 8)
     trace = load_trace(recorder.save(folder / "trace"))
     contract, model = read_contract(path), write_model(path)

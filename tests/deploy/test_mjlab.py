@@ -27,7 +27,8 @@ def networks(name: str, **settings: Any):
     env = fresh_env(make_task(name, **settings), name)
     actor = make_actor(env, push=5.0)
     record_observations(env, actor, 10)
-    return env, actor, MjlabActor(actor, env.task, env.term_widths)
+    task: Any = env.task
+    return env, actor, MjlabActor(actor, task, env.term_widths)
 
 
 def write(actor: MjlabActor, path: Path, observations: torch.Tensor) -> Path:
@@ -103,7 +104,7 @@ def walk(tmp_path_factory):
     env = nominal_env(task, yaml["weights"], yaml["noise"], seed=5)
     actor, folder = make_actor(env, push=5.0), tmp_path_factory.mktemp("walk")
     observations = record_observations(fresh_env(task, "humanoid"), actor, 40)
-    bridge = MjlabActor(actor, env.task, env.term_widths)
+    bridge = MjlabActor(actor, env.task, env.term_widths)  # pyright: ignore
     path, recorder = (
         write(bridge, folder / "walk.onnx", bridge.theirs(observations)),
         Recorder(env, bridge),
