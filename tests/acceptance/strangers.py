@@ -2,7 +2,7 @@
 
     python -m tests.acceptance.strangers runs/humanoid/… [--seeds 3]
 
-Needs `pip install --no-deps gaitkeeper`. The newest checkpoint's network is exported alone. A trace
+Needs `pip install gaitkeeper`. The newest checkpoint's network is exported alone. A trace
 of two episodes is recorded in the Env of an evaluation, without noise and other randomisation: a
 walk, and commands too small for the gait clock. gaitkeeper then makes the actions (B) and the
 observations (A) of the trace from the files alone, its torques (C), and the forces that its motion
@@ -66,7 +66,7 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
     recorder.run(actor, STAND, 8)
     trace = load_trace(recorder.save(folder / "trace"))
     contract, model = read_contract(path), write_model(path)
-    found = diagnose_trace(
+    diagnosis = diagnose_trace(
         trace,
         contract,
         load_policy(contract, path),
@@ -75,12 +75,12 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
         seeds=tuple(range(1, seeds + 1)),
         workers=1,
     )
-    print("\n".join(found.lines()))
+    print("\n".join(diagnosis.lines()))
     checks = run_checks(Runner(contract, model, load_policy(contract, path)))
     print("\n".join(x.text() for x in checks))
     error = difference(trace, contract)
     print(f"observations that are made of the states: within {error:.1e}")
-    passed = found.decision.verdict == "PASS" and all(x.status != "FAIL" for x in checks)
+    passed = diagnosis.decision.verdict == "PASS" and all(x.status != "FAIL" for x in checks)
     return passed and error < NEAR
 
 

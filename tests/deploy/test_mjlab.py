@@ -146,9 +146,11 @@ def test_gaitkeeper_checks_the_network(walk):
     _, path, folder = walk
     contract, model = read_contract(path), str(write_model(path))
     trace, policy = load_trace(folder), load_policy(contract, path)
-    found = diagnose.diagnose_trace(trace, contract, policy, target=model)
-    assert found.decision.verdict == "PASS" and found.decision.evidence == "L2", found.lines()
-    assert max(x.rms for x in found.d.joints) < 1e-6  # N m, of forces of up to 139
+    diagnosis = diagnose.diagnose_trace(trace, contract, policy, target=model)
+    assert diagnosis.decision.verdict == "PASS" and diagnosis.decision.evidence == "L2", (
+        diagnosis.lines()
+    )
+    assert max(x.rms for x in diagnosis.d.joints) < 1e-6  # N m, of forces of up to 139
     runner = Runner(contract, model, policy)
     results = checks.run_checks(runner, which=("S16", "S17b", "S18", "S21"))
     assert all(x.status == "PASS" for x in results), [x.text() for x in results]
