@@ -157,7 +157,9 @@ def fits(task: Task, widths: dict[str, int]) -> bool:
     """
     if not isinstance(task, Walking) or not task.base or not {*widths} <= {*NAMES}:
         return False
-    hidden = [name for name in ("action", "command", "clock") if not task.history.get(name, 1)]
+    hidden = [
+        name for name in ("up", "action", "command", "clock") if not task.history.get(name, 1)
+    ]
     site = task.mjm.site(int(task.mjm.sensor("gyro").objid[0]))
     level = np.allclose(site.quat, [1, 0, 0, 0]) and site.bodyid[0] == task.base.body
     servos = (task.mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE).all()
