@@ -6,6 +6,7 @@ golden traces have a row for each control step and each timestep; see its `trace
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from gpusim_rl.deploy.mjlab import MjlabActor
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.task import Task
+from gpusim_rl.evaluation.evaluate import evaluation_env
 
 Command = tuple[float, float, float]
 Schedule = list[tuple[float, Command]]  # seconds at which a command begins
@@ -87,7 +90,9 @@ class Recorder:
         from gaitkeeper.trace import Trace  # pyright: ignore[reportMissingImports]
 
         m, dt = self.env.task.mjm, self.env.task.dt
-        joints = [m.joint(i).name for i in range(m.njnt) if i != self.env.task.base.joint]
+        joints = [
+            m.joint(i).name for i in range(m.njnt) if m.jnt_type[i] != mujoco.mjtJoint.mjJNT_FREE
+        ]
         driven = [m.joint(i).name for i in m.actuator_trnid[:, 0]]
         layout = dict(joint_names=joints, free_joint=True)
         meta: dict[str, Any] = dict(state_layout=layout, schedule=self.schedule, policy_dt=dt)
@@ -96,6 +101,12 @@ class Recorder:
         meta |= dict(engine=f"gpusim_rl, MuJoCo {mujoco.__version__}")
         Trace({name: np.array(x) for name, x in self.rows.items()}, meta).save(path)
         return path
+
+
+def nominal_env(task: Task, weights: dict[str, float], noise: dict[str, float], seed: int) -> Env:
+    """One world as an evaluation has it, of the model itself: nothing is random but the start."""
+    task, silent = replace(task, randomise={}), dict.fromkeys(noise, 0.0)
+    return evaluation_env(task, 1, weights=weights, noise=silent, seed=seed)
 
 
 def read_contract(path: Path) -> Any:
@@ -114,3 +125,22 @@ def write_model(path: Path) -> Path:
     held = {x.key: x.value for x in onnx.load(path).metadata_props}
     path.with_suffix(".xml").write_text(held["mjcf"])
     return path.with_suffix(".xml")
+
+
+def load_trace(path: Path) -> Any:
+    """A trace that `Recorder.save` wrote."""
+    from gaitkeeper.trace import Trace  # pyright: ignore[reportMissingImports]
+
+    return Trace.load(path)
+
+
+def difference(trace: Any, contract: Any) -> float:
+    """The largest between observations of a trace and those that gaitkeeper makes of its states.
+
+    Its own comparison (0.5.4) overlooks terms that mjlab's metadata and deploy.yaml name otherwise.
+    """
+    from gaitkeeper.compare import raw_state  # pyright: ignore[reportMissingImports]
+    from gaitkeeper.terms import build_observation  # pyright: ignore[reportMissingImports]
+
+    made, _, _ = build_observation(raw_state(trace), contract)
+    return float(np.abs(trace["obs"] - made).max())

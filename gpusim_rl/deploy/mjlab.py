@@ -136,6 +136,7 @@ class MjlabActor(nn.Module):
     def deploy_yaml(self) -> str:
         """The text of a deploy.yaml, as JSON: what mjlab's metadata has no key for."""
         task, ranges = self.task, actuators(self.task.mjm)["control_range"]
+        terms: dict[str, dict[str, Any]]
         terms = {name: {"history_length": n} for name, (n, _) in self.shapes.items()}
         terms["clock"]["params"] = {"period": 1 / task.gait, "stand_threshold": GATE}
         ends = zip(task.command.ends(-1), task.command.ends(1), strict=True)
@@ -154,9 +155,11 @@ def fits(task: Task, widths: dict[str, int]) -> bool:
     Args:
         widths: observation term → its width.
     """
-    if not isinstance(task, Walking) or not {*widths} <= {*NAMES}:
+    if not isinstance(task, Walking) or not task.base or not {*widths} <= {*NAMES}:
         return False
-    hidden = [name for name in ("action", "command", "clock") if not task.history.get(name, 1)]
+    hidden = [
+        name for name in ("up", "action", "command", "clock") if not task.history.get(name, 1)
+    ]
     site = task.mjm.site(int(task.mjm.sensor("gyro").objid[0]))
     level = np.allclose(site.quat, [1, 0, 0, 0]) and site.bodyid[0] == task.base.body
     servos = (task.mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE).all()

@@ -2,12 +2,12 @@
 
     python -m tests.acceptance.strangers runs/humanoid/… [--seeds 3]
 
-Needs `pip install --no-deps gaitkeeper`. The newest checkpoint's network is exported alone. A trace
-of two episodes is recorded in the Env of an evaluation, without noise: a walk, and commands too
-small for the gait clock. gaitkeeper then makes the actions (B) and observations (A) of the trace
-from the files alone, its torques (C), and the forces that its motion needs in the file's model (D).
-It runs the same commands in its own loop, from other starts. Exits with 1 unless its verdict is
-PASS and none of its static checks fails.
+Needs `pip install gaitkeeper`. The newest checkpoint's network is exported alone. A trace
+of two episodes is recorded in the Env of an evaluation, without noise and other randomisation: a
+walk, and commands too small for the gait clock. gaitkeeper then makes the actions (B) and the
+observations (A) of the trace from the files alone, its torques (C), and the forces that its motion
+needs in the file's model (D). It runs the same commands in its own loop, from other starts. Exits
+with 1 unless its verdict is PASS and none of its static checks fails.
 """
 
 import argparse
@@ -22,11 +22,21 @@ from gpusim_rl.build import make_iteration
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.deploy.export_policy import export_bare_network
 from gpusim_rl.deploy.mjlab import MjlabActor
-from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
+from gpusim_rl.evaluation.evaluate import SEED
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.mjlab_trace import Command, Recorder, Schedule, read_contract, write_model
+from tests.mjlab_trace import (
+    Command,
+    Recorder,
+    Schedule,
+    difference,
+    load_trace,
+    nominal_env,
+    read_contract,
+    write_model,
+)
 
+NEAR = 1e-4  # of an observation, in its unit
 # shares of the largest commands, and commands [m/s, m/s, rad/s] that start no gait clock
 WALK: Schedule = [(0, (0.6, 0, 0)), (3, (1, 0, 0)), (6, (0, 0.8, 0)), (9, (0.5, 0, 0.8))]
 WALK += [(13, (-0.6, 0, 0))]
@@ -39,7 +49,6 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
     from gaitkeeper.diagnose import diagnose_trace  # pyright: ignore[reportMissingImports]
     from gaitkeeper.policy import load_policy  # pyright: ignore[reportMissingImports]
     from gaitkeeper.runner import Runner  # pyright: ignore[reportMissingImports]
-    from gaitkeeper.trace import Trace  # pyright: ignore[reportMissingImports]
 
     opened = Run.open(run)
     cfg = load_config(opened).replace({"sim": {"name": "native", "threads": 1}, "device": "cpu"})
@@ -49,17 +58,16 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
     path = folder / "network.onnx"
     error = export_bare_network(iteration, cfg, run, path)
     print(f"{newest}: the file's actions are within {error:.1e} of training's")
-    silent = dict.fromkeys(cfg.task.noise, 0.0)
-    how: Any = dict(weights=cfg.task.weights, noise=silent, seed=SEED)
-    env = evaluation_env(iteration.env.task, 1, **how)
+    env = nominal_env(iteration.env.task, cfg.task.weights, cfg.task.noise, SEED)
     actor = iteration.policy.actor
-    recorder = Recorder(env, MjlabActor(actor, env.task, env.term_widths))
-    fastest = env.task.fastest  # pyright: ignore
-    recorder.run(actor, [(t, scaled(x, fastest)) for t, x in WALK], 16)
+    task: Any = env.task
+    recorder = Recorder(env, MjlabActor(actor, task, env.term_widths))
+    recorder.run(actor, [(t, scaled(x, task.fastest)) for t, x in WALK], 16)
     recorder.run(actor, STAND, 8)
-    trace, contract, model = recorder.save(folder / "trace"), read_contract(path), write_model(path)
-    found = diagnose_trace(
-        Trace.load(trace),
+    trace = load_trace(recorder.save(folder / "trace"))
+    contract, model = read_contract(path), write_model(path)
+    diagnosis = diagnose_trace(
+        trace,
         contract,
         load_policy(contract, path),
         onnx=str(path),
@@ -67,10 +75,13 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
         seeds=tuple(range(1, seeds + 1)),
         workers=1,
     )
-    print("\n".join(found.lines()))
+    print("\n".join(diagnosis.lines()))
     checks = run_checks(Runner(contract, model, load_policy(contract, path)))
     print("\n".join(x.text() for x in checks))
-    return found.decision.verdict == "PASS" and all(x.status != "FAIL" for x in checks)
+    error = difference(trace, contract)
+    print(f"observations that are made of the states: within {error:.1e}")
+    passed = diagnosis.decision.verdict == "PASS" and all(x.status != "FAIL" for x in checks)
+    return passed and error < NEAR
 
 
 def scaled(share: tuple[float, ...], fastest: tuple[float, ...]) -> Command:
