@@ -14,7 +14,7 @@ from gpusim_rl.envs.randomization.entries import SMALLEST
 OF_JOINTS = ("task.largest_speed", "task.largest_acceleration")
 # Sections that name what differs: another reading is always delivered, and of another term the
 # actor sees one step.
-OPEN = ("task.dropout", "task.history")
+OPEN = ("task.dropout", "task.history", "task.drive_limits")
 EXACT = "exact"  # of task.training: the model's own physics
 # MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
 INTEGRATORS = (None, "euler", "implicit", "implicitfast")
