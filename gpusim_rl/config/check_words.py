@@ -65,12 +65,6 @@ def check_choice(override: Override, names: list[str]) -> None:
 def check_known(override: Override, base: dict[str, Any]) -> None:
     """ValueError if a configuration has no such key."""
     key, flat = override.key_or_group, flatten(base)
-    recipe = flat.get(f"recipe.{flat.get('recipe.name')}.curriculum") or {}
-    plan = {*(flat.get("curriculum") or {})} - {*recipe}  # what the line has replaces a recipe's
-    if key == "curriculum" and plan and isinstance(override.value(), dict):
-        raise ValueError(
-            "curriculum: the task's file has one: change it there, or say curriculum=null for none"
-        )
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
         flat |= {f"task.dropout.{reading}": 0.0 for reading in noise}
     if key in flat or ("task.history" in flat and key.rpartition(".")[0] == "task.history"):

@@ -133,15 +133,29 @@ def build(
                 for section in (cfg["gpu"], *cfg["recipe"].values()):
                     if isinstance(section, dict):  # what it is else is said later
                         section.pop("algo", None)
+                cfg["curriculum"] = without_algo(cfg["curriculum"], overrides)
             return apply_recipe(cfg, [key for key in keys if not is_group(key)])
     finally:
         user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer
 
 
+def without_algo(plan: Any, overrides: list[str]) -> Any:
+    """A curriculum without the numbers of `algo` that no word of a command line schedules."""
+    if not isinstance(plan, dict):
+        return plan
+    said = " ".join(word for word in overrides if "curriculum" in word)
+    left = {key: x for key, x in plan.items() if not f"{key}".startswith("algo.") or key in said}
+    return left or None
+
+
 def opened(word: str) -> str:
-    """A word as Hydra takes it, also where it adds a key to a section of `check_words.OPEN`."""
-    return f"++{word}" if is_below(word.partition("=")[0], check_words.OPEN) else word
+    """A word as Hydra takes it, also where it adds a key to a section of `check_words.OPEN`.
+
+    A curriculum joins that of the task's file.
+    """
+    adds = is_below(word.partition("=")[0], check_words.OPEN) or word.startswith("curriculum={")
+    return f"++{word}" if adds else word
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

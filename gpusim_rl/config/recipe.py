@@ -84,9 +84,8 @@ def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
 
 
 def leaves(values: Any) -> dict[str, Any]:
-    """Dotted key → value of a recipe's numbers, less those of `gpu`; a curriculum is one value."""
+    """Dotted key → value of a recipe's numbers, less those of `gpu`."""
     if not isinstance(values, dict):
         return {}
-    plan = {key: values[key] for key in ("curriculum",) if key in values}
-    flat = flatten({key: x for key, x in values.items() if key not in ("curriculum", "gpu")})
-    return {key: x for key, x in flat.items() if not isinstance(x, dict)} | plan
+    flat = flatten({key: x for key, x in values.items() if key != "gpu"})
+    return {key: x for key, x in flat.items() if not isinstance(x, dict)}

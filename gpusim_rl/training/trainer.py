@@ -262,7 +262,14 @@ def success(cfg: Config, iteration: Iteration) -> float:
         section = TaskSection.of(values)
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
     share = evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0
-    if task.drives is None or not cfg.stop_at or share < cfg.stop_at:
+    # drives cost as much as an evaluation: they are made where the training may stop
+    if not cfg.stop_at or share < cfg.stop_at or not plan.is_over(iteration.env.success.item()):
         return share
-    rows = calibrate(iteration.env, iteration.policy, weights=section.weights)
-    return share * drives.share_as_told(rows)
+    return share * as_told(iteration, section.weights)
+
+
+def as_told(iteration: Iteration, weights: dict[str, float]) -> float:
+    """The share of drives without a failure, calibrated; 1 for a task that is not driven."""
+    if iteration.env.task.drives is None:
+        return 1.0
+    return drives.share_as_told(calibrate(iteration.env, iteration.policy, weights=weights))

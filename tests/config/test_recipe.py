@@ -50,7 +50,9 @@ def test_the_command_line_wins():
     task = cfg.plain["task"]
     assert (task["redraw"], task["randomise"]["push"]["high"], cfg.iterations) == (7, 0.3, 30)
     assert (task["randomise"]["push"]["low"], cfg.plain["algo"]["gamma"]) == (-1.0, 0.9)
-    assert cfg.curriculum is None and configure(*words).curriculum is not None
+    plan = configure(*words).curriculum
+    left = {*(cfg.curriculum or {})}
+    assert plan and left == {*plan} - {"task.fastest"} == {"algo.max_std"}
     assert configure("recipe=robot", "curriculum=null").curriculum is None
     assert configure("recipe=robot", "task=quadruped", "task.redraw=7").num_envs == 1024
     assert configure("recipe=robot", "recipe.robot.num_envs=99").num_envs == 99
