@@ -8,7 +8,7 @@ from ours in a sign and an order, and no clock moves its legs.
 import copy
 import json
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import mujoco
 import numpy as np
@@ -149,7 +149,7 @@ class MjlabActor(nn.Module):
         return f"{json.dumps(about, indent=1)}\n"
 
 
-def fits(task: Task, widths: dict[str, int]) -> bool:
+def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:
     """Whether mjlab's words suffice for a task: servos of joints, a walk by the clock, no scan.
 
     Args:
