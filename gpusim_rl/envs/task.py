@@ -370,8 +370,8 @@ class Task:
 
 
 def check_drive_limits(task: Task, s: State) -> None:
-    """ValueError if a bound is of no measure of a task."""
-    names = [*ERRORS, *task.measure(s)]
+    """ValueError if one of the limits is of no measure of a task."""
+    names = [*ERRORS, *(task.measure(s) if task.drive_limits else ())]
     for name in task.drive_limits:
         if name not in names:
             raise ValueError(

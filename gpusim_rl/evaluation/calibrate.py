@@ -21,13 +21,17 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     A line got = a + b asked is fitted to each axis of the drives. By its `gain` and `offset` the
     actor then observes (asked - a) / b instead of a command, as long as that lowers the errors.
 
+    A task that does not observe its command as a term `command` is driven only.
+
     Args:
-        env: of the training; its task has `drives` and observes a term `command`.
+        env: of the training; its task has `drives`.
 
     Returns:
         The drives with the calibration.
     """
     actor, task = policy.actor, env.task
+    if not task.command or env.term_widths.get("command") != len(task.command.names):
+        return drive(policy, task, weights=weights)
     columns = env.observer.columns("command").to(actor.gain.device)
     actor.gain.fill_(1.0)
     actor.offset.zero_()
