@@ -41,7 +41,6 @@ MATRIX = [
     for task in TASKS
 ]
 # of conf/algo/ppo.yaml, for the networks
-UNTRAINED = {"min_std", "actor.gain", "actor.offset"}  # tensors of a policy that stay as they are
 NETWORK = ("hidden", "activation", "std", "min_std", "amp", "symmetry", "memory", "memory_size")
 ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 

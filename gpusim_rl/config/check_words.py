@@ -67,8 +67,9 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
     key, flat = override.key_or_group, flatten(base)
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
         flat |= {f"task.dropout.{reading}": 0.0 for reading in noise}
-    if key in flat or ("task.history" in flat and key.rpartition(".")[0] == "task.history"):
-        return  # the task itself knows its terms
+    section = key.rpartition(".")[0]
+    if key in flat or (section in ("task.history", "task.drive_limits") and "task.dt" in flat):
+        return  # the task itself knows its terms and measures
     if (new := current_key(key, flat)) != key:
         raise ValueError(f"{key} has another name now: say {new}")
     if key == "host" and "port" in base:

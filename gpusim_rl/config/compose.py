@@ -122,6 +122,9 @@ def build(
     try:
         with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
             overrides = [opened(word) for word in overrides]
+            plans = [word for word in overrides if word.startswith("curriculum={")]
+            plan = plain(compose(name, overrides=["curriculum=null", *plans])) if plans else {}
+            overrides = [word for word in overrides if word not in plans]
             cfg = plain(compose(name, overrides=overrides))
             if "algo" not in cfg:
                 return cfg
@@ -133,29 +136,27 @@ def build(
                 for section in (cfg["gpu"], *cfg["recipe"].values()):
                     if isinstance(section, dict):  # what it is else is said later
                         section.pop("algo", None)
-                cfg["curriculum"] = without_algo(cfg["curriculum"], overrides)
-            return apply_recipe(cfg, [key for key in keys if not is_group(key)])
+            cfg = apply_recipe(cfg, [key for key in keys if not is_group(key)])
+            if cfg["algo"]["name"] not in user_files.our_names("algo"):
+                cfg["curriculum"] = without_algo(cfg["curriculum"])
+            if plans:  # it joins that of the task and of the recipe
+                cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
+            return cfg
     finally:
         user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer
 
 
-def without_algo(plan: Any, overrides: list[str]) -> Any:
-    """A curriculum without the numbers of `algo` that no word of a command line schedules."""
+def without_algo(plan: Any) -> Any:
+    """A curriculum without the numbers of `algo`, which another algorithm has not."""
     if not isinstance(plan, dict):
         return plan
-    said = " ".join(word for word in overrides if "curriculum" in word)
-    left = {key: x for key, x in plan.items() if not f"{key}".startswith("algo.") or key in said}
-    return left or None
+    return {key: x for key, x in plan.items() if not f"{key}".startswith("algo.")} or None
 
 
 def opened(word: str) -> str:
-    """A word as Hydra takes it, also where it adds a key to a section of `check_words.OPEN`.
-
-    A curriculum joins that of the task's file.
-    """
-    adds = is_below(word.partition("=")[0], check_words.OPEN) or word.startswith("curriculum={")
-    return f"++{word}" if adds else word
+    """A word as Hydra takes it, also where it adds a key to a section of `check_words.OPEN`."""
+    return f"++{word}" if is_below(word.partition("=")[0], check_words.OPEN) else word
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

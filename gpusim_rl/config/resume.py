@@ -137,6 +137,10 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
             continue
         if rest:
             set_key(after, key, flatten(cfg)[key])
+        elif group == "curriculum" and cfg[group]:  # that of the command line joins the run's
+            ours = build_base("config", ())[group] or {}  # of the task that the line does not name
+            said = {name: x for name, x in cfg[group].items() if ours.get(name) != x}
+            after[group] = (before[group] or {}) | said
         elif group == "log" or not is_group(group):
             after[group] = cfg[group]
         elif "name" in cfg[group]:

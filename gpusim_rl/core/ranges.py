@@ -142,7 +142,7 @@ GATE = {  # of mode=gate
     "gate.fall.height": CHANCE,
     "gate.slack": AT_LEAST_0,
     "gate.fastest": POSITIVE,
-    "gate.told.*": AT_LEAST_0,
+    "gate.told.*": POSITIVE,
     "gate.walks": AT_LEAST_0,
     "gate.limits.*": AT_LEAST_0,
     "gate.limits.success": CHANCE,

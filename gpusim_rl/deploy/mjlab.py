@@ -157,6 +157,8 @@ def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:
     """
     if not isinstance(task, Walking) or not task.base or not {*widths} <= {*NAMES}:
         return False
+    if not {"up", "action", "command", "clock"} <= {*widths}:
+        return False
     hidden = [
         name for name in ("up", "action", "command", "clock") if not task.history.get(name, 1)
     ]

@@ -1,14 +1,19 @@
 """The calibration of a command: what an actor is told is corrected by what it makes of it."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpusim_rl.core.files import read_text
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.drives import Drive, drive, tolerance
-from gpusim_rl.networks.policy import Policy
+from gpusim_rl.evaluation.evaluate import STOP_SEED
+from gpusim_rl.networks.policy import Actor, Policy
 
+FILE = "calibration.json"  # of a run
 PASSES = 2  # at most
 SLOPES = 0.5, 2.0  # of a fit that is believed
 
@@ -21,6 +26,7 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     A line got = a + b asked is fitted to each axis of the drives. By its `gain` and `offset` the
     actor then observes (asked - a) / b instead of a command, as long as that lowers the errors.
 
+    The starts differ from those of the final evaluation, which so judges what it did not fit.
     A task that does not observe its command as a term `command` is driven only.
 
     Args:
@@ -31,18 +37,17 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     """
     actor, task = policy.actor, env.task
     if not task.command or env.term_widths.get("command") != len(task.command.names):
-        return drive(policy, task, weights=weights)
+        return drive(policy, task, weights=weights, seed=STOP_SEED)
     columns = env.observer.columns("command").to(actor.gain.device)
-    actor.gain.fill_(1.0)
-    actor.offset.zero_()
-    best = drive(policy, task, weights=weights)
+    actor.forget_calibration()
+    best = drive(policy, task, weights=weights, seed=STOP_SEED)
     for _ in range(PASSES):
         before = actor.gain.clone(), actor.offset.clone()
         for axis, (a, b) in enumerate(fit(best, task)):
             at = columns[:, axis]
             actor.offset[at] -= actor.gain[at] * a / b
             actor.gain[at] /= b
-        drives = drive(policy, task, weights=weights)
+        drives = drive(policy, task, weights=weights, seed=STOP_SEED)
         if misfit(drives, task) >= misfit(best, task):
             actor.gain.copy_(before[0])
             actor.offset.copy_(before[1])
@@ -76,3 +81,22 @@ def misfit(drives: list[Drive], task: Task) -> float:
     fell = torch.tensor([x.fell for x in drives])
     squares = (((got - asked) / tolerance(asked, task)) ** 2).sum(1)
     return torch.where(fell, 100.0, squares).sum().item()
+
+
+def record(actor: Actor, iteration: int) -> dict[str, Any]:
+    """The content of calibration.json: what an actor has after an iteration."""
+    return {"iteration": iteration, "gain": actor.gain.tolist(), "offset": actor.offset.tolist()}
+
+
+def read(path: Path, actor: Actor, iteration: int) -> None:
+    """Give an actor the calibration of an iteration that a file has, or none. In place."""
+    actor.forget_calibration()
+    try:
+        about = json.loads(read_text(path))
+        gain, offset = (torch.tensor(about[key]) for key in ("gain", "offset"))
+        fits = gain.shape == offset.shape == actor.gain.shape
+        if about["iteration"] == iteration and fits and (gain + offset).isfinite().all():
+            actor.gain.copy_(gain)
+            actor.offset.copy_(offset)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+        return  # a run that was not driven has none

@@ -60,7 +60,9 @@ def tolerance(asked: Tensor, task: Task) -> Tensor:
 
 @torch.no_grad()
 @torch_threads(1)
-def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Drive]:
+def drive(
+    policy: Policy, task: Task, *, weights: dict[str, float], seed: int = SEED
+) -> list[Drive]:
     """Drive the nominal robot at each of `task.drives`, without noise and pushes.
 
     It begins as an episode does. The physics is the model's own, as in an evaluation.
@@ -69,8 +71,9 @@ def drive(policy: Policy, task: Task, *, weights: dict[str, float]) -> list[Driv
     assert task.command is not None
     asked = task.drives.cpu()
     nominal: dict[str, Any] = dict(randomise=without_draws(task.randomise), redraw=FOREVER)
+    nominal["episode"] = SECONDS + 1.0  # no time limit on the way
     nominal_task = replace(task, **nominal)
-    env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=SEED)
+    env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=seed)
     env.set_memory("command", asked)
     act, speeds, measures = MeanAction(policy, len(asked)), [], Measures()
     bounds = {name: x for name, x in task.drive_limits.items() if name not in ERRORS}

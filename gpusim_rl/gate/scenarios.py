@@ -173,7 +173,9 @@ def constant(plan: Plan) -> None:
     ]
     both = [x for x in product((0.0, 0.5, -0.5), repeat=plan.width) if np.count_nonzero(x) == 2]
     shares = np.array([*alone, *both, np.zeros(plan.width)])
-    plan.command[:] = plan.commands(np.resize(shares, (plan.count, plan.width)))
+    # each eleventh: few robots have commands of every kind, too
+    order = np.arange(plan.count) * 11 % len(shares)
+    plan.command[:] = plan.commands(shares[order])
 
 
 def jump(plan: Plan, end: Array) -> None:

@@ -42,8 +42,14 @@ class Actor(nn.Module):
     def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
         self.normalizer, self.net = normalizer, net
-        self.register_buffer("gain", torch.ones_like(normalizer.mean))
-        self.register_buffer("offset", torch.zeros_like(normalizer.mean))
+        # not of the state: what is trained on does not depend on when it was calibrated
+        self.register_buffer("gain", torch.ones_like(normalizer.mean), persistent=False)
+        self.register_buffer("offset", torch.zeros_like(normalizer.mean), persistent=False)
+
+    def forget_calibration(self) -> None:
+        """Observe what is: gain 1 and offset 0. In place."""
+        self.gain.fill_(1.0)
+        self.offset.zero_()
 
     def blank_memory(self, worlds: int) -> Memory:
         """The memory as an episode begins, name → (worlds, …): zeros; {} for most."""

@@ -65,6 +65,8 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
         said = ", ".join(sorted(edited.values()))
         errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
     ppo.iterations = iterations_of(state)
+    if not cfg["checkpoint"]:
+        calibrate(run, ppo)
     return ppo, config
 
 
@@ -83,6 +85,14 @@ def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
         state, _ = load(path)
     ppo.policy.load(state, str(path))
     ppo.iterations = iterations_of(state)
+    calibrate(run, ppo)
+
+
+def calibrate(run: Any, ppo: Any) -> None:
+    """Give the policy of a run the calibration of its iteration, if there is one."""
+    from gpusim_rl.evaluation import calibrate
+
+    calibrate.read(run, ppo.policy.actor, ppo.iterations)
 
 
 def iterations_of(state: dict[str, Any]) -> int:

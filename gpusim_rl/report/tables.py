@@ -198,7 +198,8 @@ def asked_and_got(run: Summary) -> list[list[str]]:
         parts = (x.get("asked"), x.get("got")) if isinstance(x, dict) else ((), ())
         asked, got = ([number(y) for y in part] if isinstance(part, list) else [] for part in parts)
         if len(asked) == len(got) == len(axes(run)) and None not in (*asked, *got):
-            failed = x.get("failed")
+            older = ["fell"] if x.get("fell") is True else []  # before drives said why
+            failed = x.get("failed", older if x.get("followed") is not False else older or ["off"])
             why = ", ".join(word(y) for y in failed) if isinstance(failed, list) else ""
             pairs = zip(asked, got, strict=True)
             rows.append([*(f"{a:+.2f} → {b:+.2f}" for a, b in pairs), why])

@@ -98,18 +98,6 @@ class Checkpoints:
             (self.path / name).unlink(missing_ok=True)
         return path
 
-    def amend(self, iteration: int, values: "dict[str, Tensor]") -> None:
-        """Write tensors into the checkpoint of an iteration, instead of those of the same names.
-
-        Raises:
-            OSError, ValueError: it cannot be read or written.
-        """
-        path = self.path / f"{iteration:06d}.safetensors"
-        self.check(path, entries := self.manifest())
-        state, metadata = load(path)
-        del metadata["iteration"]
-        self.save(iteration, state | values, metadata, entries.get(path.name, {}).get("success"))
-
     def write(
         self, path: Path, data: bytes, manifest: dict[str, dict[str, Any]], older: list[str]
     ) -> None:
@@ -236,14 +224,6 @@ def current_name(name: str) -> str:
     return name if old is None else RENAMED[old] + name.removeprefix(old)
 
 
-def add_calibration(tensors: "dict[str, Tensor]") -> None:
-    """Add the calibration that older checkpoints lack: one that changes nothing."""
-    mean = tensors.get("policy/actor.normalizer.mean")
-    if mean is not None:
-        tensors.setdefault("policy/actor.gain", mean.new_ones(mean.shape))
-        tensors.setdefault("policy/actor.offset", mean.new_zeros(mean.shape))
-
-
 def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """Tensors and metadata of a checkpoint.
 
@@ -260,7 +240,6 @@ def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
         with safe_open(path, framework="pt") as file:
             tensors = {current_name(name): file.get_tensor(name) for name in file.keys()}
             metadata = file.metadata() or {}
-        add_calibration(tensors)
     except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from None
     if not metadata.get("iteration", "").isdecimal():

@@ -24,7 +24,7 @@ ROWS = ("hashes.jsonl", "metrics.jsonl")  # files of rows, one row per iteration
 FILES = {  # all that a run directory may contain
     *ROWS,
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
-    "drives.json",
+    *("drives.json", "calibration.json"),
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
     *("report.html", "films", "metrics.json", "start.safetensors"),
 }

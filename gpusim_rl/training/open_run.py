@@ -19,7 +19,7 @@ from gpusim_rl.training.progress import is_over, number
 
 START = "start.safetensors"  # of a run: the weights that it began with, by start=
 # what tells how a training ended, until it goes on
-ENDINGS = ("eval.json", "drives.json", "report.json")
+ENDINGS = ("eval.json", "drives.json", "calibration.json", "report.json")
 Opened = tuple[Run, dict[str, str], Config]
 
 

@@ -33,9 +33,9 @@ from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import ReadingSamples
 from gpusim_rl.envs.task import Scores, Task
+from gpusim_rl.evaluation import calibrate as calibration
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation import evaluate as evaluation
-from gpusim_rl.evaluation.calibrate import calibrate
 from gpusim_rl.evaluation.drives import Drive, add_drives
 from gpusim_rl.sim.factory import solver_cost
 from gpusim_rl.training import metric_writers
@@ -189,17 +189,14 @@ class Trainer:
         return scores
 
     def calibrate(self) -> list[Drive]:
-        """Calibrate the policy of the last checkpoint, too. Returns its drives, if it has some."""
-        iteration = self.loop.iteration
+        """Calibrate the policy, and drive it; [] for a task that is not driven."""
+        iteration, weights = self.loop.iteration, self.cfg.task.weights
         if iteration.env.task.drives is None:
             return []
-        actor = iteration.policy.actor
-        drives = calibrate(iteration.env, iteration.policy, weights=self.cfg.task.weights)
-        values = {"policy/actor.gain": actor.gain, "policy/actor.offset": actor.offset}
-        if not self.loop.checkpoint_writer.failed:
-            last = iteration.iterations
-            self.loop.attempt(lambda: self.run.checkpoints.amend(last, values))
-        return drives
+        calibration.calibrate(iteration.env, iteration.policy, weights=weights)
+        actor, last = iteration.policy.actor, iteration.iterations
+        self.loop.attempt(lambda: calibration.write(self.run, actor, last))
+        return drives.drive(iteration.policy, iteration.env.task, weights=weights)
 
     def write_files(self, scores: Scores) -> None:
         """Write the scores, what the policy was shown, and the policy; then wait for the films.
@@ -256,14 +253,16 @@ def evaluate(
 def success(cfg: Config, iteration: Iteration) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
     task, section, plan = iteration.env.task, cfg.task, iteration.schedule
+    iteration.policy.actor.forget_calibration()  # of an evaluation before
     if plan.needs_evaluation:
         mean = iteration.env.success.item()  # at an evaluation, outside the iteration
         task, values = plan.task_now(task, cfg.plain, mean)
         section = TaskSection.of(values)
     seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
     share = evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0
-    # drives cost as much as an evaluation: they are made where the training may stop
-    if not cfg.stop_at or share < cfg.stop_at or not plan.is_over(iteration.env.success.item()):
+    # Drives cost as much as an evaluation: they are made where the training may stop. What a
+    # curriculum follows is the share of episodes alone.
+    if plan.needs_evaluation or not cfg.stop_at or share < cfg.stop_at:
         return share
     return share * as_told(iteration, section.weights)
 
@@ -272,4 +271,6 @@ def as_told(iteration: Iteration, weights: dict[str, float]) -> float:
     """The share of drives without a failure, calibrated; 1 for a task that is not driven."""
     if iteration.env.task.drives is None:
         return 1.0
-    return drives.share_as_told(calibrate(iteration.env, iteration.policy, weights=weights))
+    return drives.share_as_told(
+        calibration.calibrate(iteration.env, iteration.policy, weights=weights)
+    )

@@ -81,6 +81,7 @@ class Walking(Task):
             expected = "expected two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")
         self.torques = torque_sensors(self.mjm)
+        self.weight = float(-self.mjm.opt.gravity[2] * self.mjm.body_mass.sum())  # N
         if not self.base or self.base.joint:
             raise ValueError("task.mjcf: the first joint of a robot that walks is its free base")
         key = self.nominal("key_qpos")[0]
@@ -230,6 +231,7 @@ class Walking(Task):
             settled=settled,
             change=((s.action - s.previous) ** 2).mean(1).sqrt(),
             wobble=squared(s.gyro[:, :2]).sqrt(),
+            effort=self.power(s) / self.weight,
             fidget=(1 - self.moving(s)) * (s.joint_vel**2).mean(1).sqrt(),
             velocity_error=settled * error,
             yaw_error=settled * (s.gyro[:, 2] - s.command[:, 2]) ** 2,

@@ -47,7 +47,7 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
     assert (
         all(row.failed for row in moving) and [row for row in rows if not row.failed] == rows[-1:]
     )
-    assert all(row.measures.keys() == {"change", "wobble", "power", "fidget"} for row in rows)
+    assert all(row.measures.keys() == {"change", "wobble", "effort", "fidget"} for row in rows)
 
 
 def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):

@@ -102,34 +102,6 @@ def test_checkpoints(run):
     assert all(tensors[name].dtype == x.dtype for name, x in state.items())
 
 
-def test_amend_replaces_tensors_of_one_checkpoint(run):
-    """All else stays: the other tensors, the metadata, the success; another checkpoint too."""
-    for i in (1, 2):
-        state = {"x": torch.full((2,), float(i)), "y": torch.zeros(1)}
-        run.checkpoints.save(i, state, {"time_s": "5"}, success=0.5)
-    first = run.checkpoints.saved()[0].read_bytes()
-    run.checkpoints.amend(2, {"x": torch.ones(2)})
-    tensors, metadata, path = run.checkpoints.restore(pytest.fail)
-    assert path.name == "000002.safetensors" and metadata == {"iteration": "2", "time_s": "5"}
-    assert tensors["x"].tolist() == [1.0, 1.0] and tensors["y"].tolist() == [0.0]
-    assert run.checkpoints.manifest()[path.name]["success"] == 0.5
-    assert run.checkpoints.saved()[0].read_bytes() == first
-    with pytest.raises(ValueError, match=r"000003\.safetensors is not a whole checkpoint"):
-        run.checkpoints.amend(3, {"x": torch.ones(2)})
-
-
-def test_older_checkpoints_get_a_calibration(tmp_path):
-    """It is gain 1 and offset 0; one that has a calibration keeps it."""
-    mean = "policy/actor.normalizer.mean"
-    save_file({mean: torch.ones(3)}, tmp_path / "a", metadata={"iteration": "1"})
-    gain = torch.tensor([1.0, 2.0, 1.0])
-    ours = {mean: torch.ones(3), "policy/actor.gain": gain}
-    save_file(ours, tmp_path / "b", metadata={"iteration": "1"})
-    assert load(tmp_path / "a")[0]["policy/actor.gain"].tolist() == [1.0, 1.0, 1.0]
-    assert load(tmp_path / "b")[0]["policy/actor.gain"].tolist() == [1.0, 2.0, 1.0]
-    assert load(tmp_path / "b")[0]["policy/actor.offset"].tolist() == [0.0, 0.0, 0.0]
-
-
 def test_more_than_a_million_iterations(run):
     """The last checkpoint is the last also where its number outgrows six digits."""
     for i in (999_998, 999_999, 1_000_000, 1_000_001):
