@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.config.check_words import EXACT, merge
-from gpusim_rl.config.compose import ALGO, build, choices, is_group, named, parse
+from gpusim_rl.config.compose import ALGO, build, build_base, choices, is_group, named, parse
 from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
@@ -138,7 +138,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         if rest:
             set_key(after, key, flatten(cfg)[key])
         elif group == "curriculum" and cfg[group]:  # that of the command line joins the run's
-            ours = build_base("config", ())[group] or {}  # of the task that the line does not name
+            ours = build_base("config", ())[group] or {}  # of the default task
             said = {name: x for name, x in cfg[group].items() if ours.get(name) != x}
             after[group] = (before[group] or {}) | said
         elif group == "log" or not is_group(group):

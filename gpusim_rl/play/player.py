@@ -92,7 +92,7 @@ def calibrate(run: Any, ppo: Any) -> None:
     """Give the policy of a run the calibration of its iteration, if there is one."""
     from gpusim_rl.evaluation import calibrate
 
-    calibrate.read(run, ppo.policy.actor, ppo.iterations)
+    calibrate.read(run.path / calibrate.FILE, ppo.policy.actor, ppo.iterations)
 
 
 def iterations_of(state: dict[str, Any]) -> int:

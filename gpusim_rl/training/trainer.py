@@ -194,8 +194,8 @@ class Trainer:
         if iteration.env.task.drives is None:
             return []
         calibration.calibrate(iteration.env, iteration.policy, weights=weights)
-        actor, last = iteration.policy.actor, iteration.iterations
-        self.loop.attempt(lambda: calibration.write(self.run, actor, last))
+        numbers = calibration.record(iteration.policy.actor, iteration.iterations)
+        self.loop.attempt(lambda: self.run.json(calibration.FILE, numbers))
         return drives.drive(iteration.policy, iteration.env.task, weights=weights)
 
     def write_files(self, scores: Scores) -> None:

@@ -81,7 +81,7 @@ class Walking(Task):
             expected = "expected two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")
         self.torques = torque_sensors(self.mjm)
-        self.weight = float(-self.mjm.opt.gravity[2] * self.mjm.body_mass.sum())  # N
+        self.weight = max(float(-self.mjm.opt.gravity[2] * self.mjm.body_mass.sum()), 1e-6)  # N
         if not self.base or self.base.joint:
             raise ValueError("task.mjcf: the first joint of a robot that walks is its free base")
         key = self.nominal("key_qpos")[0]

@@ -145,6 +145,7 @@ def test_each_number_is_heeded(task, key):
     last = curriculum.value_of(key, compose.compose_plain("config", words))
     assert not isinstance(last, dict)
     wide = {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}
+    wide |= {"algo.max_std": (0.01, 0.03)}
     states = []
     for share in wide.get(key, (0.5, 0.75)):
         first = [share * x for x in last] if isinstance(last, list) else share * (last or 1.0)

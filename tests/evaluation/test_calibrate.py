@@ -1,5 +1,7 @@
 """The calibration of a command: it is found from drives, and is the actor's alone."""
 
+import json
+
 import pytest
 import torch
 
@@ -21,7 +23,7 @@ def make(*words):
 def answering(response):
     """Instead of `drive`: robots that do `response` of what their actors observe."""
 
-    def drive(policy, task, weights):
+    def drive(policy, task, weights, seed):
         asked = task.drives
         columns = torch.zeros(len(asked), len(policy.actor.gain))
         columns[:, -5:-2] = asked  # the clock's two are the last
@@ -84,3 +86,28 @@ def test_an_actor_observes_what_is_calibrated():
     seen = obs.clone()
     seen[:, 1] = 0.5 * obs[:, 1] + 2.0
     torch.testing.assert_close(actor(obs), net(normalizer(seen)))
+
+
+def test_a_file_holds_the_calibration_of_one_iteration(tmp_path):
+    """An actor takes what is its own, and forgets what it had where a file says nothing of it."""
+    path, actor = tmp_path / calibrate.FILE, Actor(Normalizer(3), torch.nn.Linear(3, 2))
+    actor.gain[1], actor.offset[2] = 0.5, 2.0
+    path.write_text(json.dumps(calibrate.record(actor, 7)))
+    before = actor.gain.clone(), actor.offset.clone()
+    actor.forget_calibration()
+    calibrate.read(path, actor, 7)
+    assert torch.equal(actor.gain, before[0]) and torch.equal(actor.offset, before[1])
+    other = Actor(Normalizer(2), torch.nn.Linear(2, 2))
+    for text, one, iteration in (
+        (path.read_text(), actor, 8),
+        (path.read_text(), other, 7),
+        ('{"iteration": 7, "gain": [1, 1, NaN], "offset": [0, 0, 0]}', actor, 7),
+        ("[]", actor, 7),
+        ("{", actor, 7),
+    ):
+        path.write_text(text)
+        calibrate.read(path, one, iteration)
+        assert one.gain.eq(1).all() and one.offset.eq(0).all()
+    path.unlink()
+    calibrate.read(path, actor, 7)
+    assert not {"gain", "offset"} & {*actor.state_dict()}  # a training is the same with and without

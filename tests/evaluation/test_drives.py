@@ -50,6 +50,23 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
     assert all(row.measures.keys() == {"change", "wobble", "effort", "fidget"} for row in rows)
 
 
+def test_no_time_limit_ends_a_drive(monkeypatch):
+    """Where episodes are short, the command stays to the end all the same."""
+    monkeypatch.setattr(drives, "SECONDS", 2.0)
+    monkeypatch.setattr(drives, "SETTLE", 1.0)
+    seen, task = [], make_task("quadruped", episode=0.5, drive_limits={"wobble": 9.0})
+    measure = type(task).measure
+
+    def watch(self, s):
+        seen.append(s.command.clone())
+        return measure(self, s)
+
+    monkeypatch.setattr(type(task), "measure", watch)
+    still = cast(Any, Stateless(lambda obs: torch.zeros(len(obs), 12)))
+    drives.drive(still, task, weights=make_config("task=quadruped").task.weights)
+    assert len(seen) > 100 and all(torch.equal(x, seen[-1]) for x in seen[-100:])
+
+
 def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
     """A robot that shakes where it stands fails by its joints, and one that may not, by nothing."""
     monkeypatch.setattr(drives, "SECONDS", 3.0)
