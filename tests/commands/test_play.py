@@ -66,7 +66,9 @@ def test_run_directory_is_whole(trained):
     assert run.config == compose.compose_plain("config", words) | {
         "threads": 1,
         "gpu": {},
+        "recipe": {"name": "fast"},
         "algo_code": None,
+        **{key: run.config[key] for key in ("task", "algo")},  # the ends of a curriculum are tried
     }
     versions = json.loads((trained / "versions.json").read_text())
     assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
@@ -209,8 +211,11 @@ def test_evaluate(here, trained):
     episodes = evaluate(
         ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
     )
-    assert {key: x for key, x in scores.items() if key in episodes} == episodes
-    assert {*scores} - {*episodes} == {"as_told", "bias_forward", "bias_left", "bias_turn"}
+    assert {key: x for key, x in scores.items() if key in episodes} | {
+        "success": scores["episodes_passed"]
+    } == episodes
+    assert {"as_told", "bias_forward", "dead_turn"} <= {*scores} - {*episodes}
+    assert scores["success"] == scores["episodes_passed"] * scores["as_told"]
     at_the_end = json.loads((trained / "eval.json").read_text())
     assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}
 

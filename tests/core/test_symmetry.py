@@ -204,6 +204,7 @@ WALKER = dict(
     velocity=unmoved(1, -1, 1),
     height=unmoved(1),
     command=unmoved(1, -1, -1),
+    mean_error=unmoved(1, -1, -1),
     clock=unmoved(-1, -1),  # legs change sides: half a turn
 )
 GOLDEN = {
@@ -234,7 +235,7 @@ GOLDEN["reach_pose"] = GOLDEN["reach"] | dict(
 )
 # Six rows of the height scan, each from right to left
 SCAN = Flip(tuple(4 * i + j for i in range(6) for j in (3, 2, 1, 0)), (1.0,) * 24)
-WALKING = ("command", "clock")  # what a robot that gets up does not have
+WALKING = ("command", "clock", "mean_error")  # what a robot that gets up does not have
 GOLDEN["getup"] = {k: x for k, x in GOLDEN["quadruped"].items() if k not in WALKING}
 GOLDEN["getup"] |= dict(torques=SWAPPED, lag=SWAPPED)
 GOLDEN["quadruped_rough"] = GOLDEN["quadruped"] | dict(scan=SCAN)

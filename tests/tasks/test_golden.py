@@ -31,6 +31,7 @@ FLAT = {
     "jerk": -3.0,  # twelve joints, each 0.5 from the action before: -12 · 0.25
     "power": -12.0,  # twelve joints of 2 N m at 0.5 rad/s
     "pose": -0.12,  # twelve joints, each 0.1 rad from the stance: -12 · 0.01
+    "offset": -0.5 - 0.2,  # |(0.5, 0.4)| is beyond the bound of 0.5
     "slip": -1.25,  # of FR and RL, which stand: -(0.6² + 0.8² + 0.5²)
 }
 
@@ -51,6 +52,7 @@ def quadruped(name: str, **others: torch.Tensor) -> tuple[dict[str, float], Stat
         values[f"{foot}_velocity"] = row(*slide, 3.0)
     values |= {x: row(-2.0) for x in task.sensor_columns if x.endswith("_torque")}
     values |= dict(qpos=qpos, qvel=torch.full((1, task.mjm.nv), 0.5), command=row(*COMMAND))
+    values |= dict(mean_error=row(0.5, 0.4, -0.2))
     values |= dict(phase=torch.tensor([PHASE]), action=torch.ones(1, 12))
     values |= dict(previous=torch.full((1, 12), 0.5)) | others
     s = env.current_state().with_(**values)

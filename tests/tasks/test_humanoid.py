@@ -33,6 +33,7 @@ GOLDEN = {
     # 0.1 rad from the stance, of the six joints that do not bend a leg forward: -6 · 0.1²
     "pose": -0.06,
     "level": -(0.25 + 0.01),  # -(0.3² + 0.4² + 0.1²)
+    "offset": -0.5 - 0.3,  # |(0.3, -0.4)|, and the yaw rate's
     "slip": -1.0,  # of the right foot, which stands: -(0.6² + 0.8²)
 }
 
@@ -63,6 +64,7 @@ def state(task) -> State:
         gyro=row(*GYRO),
         up=row(*UP),
         command=row(*COMMAND),
+        mean_error=row(0.3, -0.4, 0.3),
         phase=torch.tensor([PHASE]),
         action=torch.ones(1, 12),
         previous=torch.full((1, 12), 0.5),

@@ -174,8 +174,8 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
     code, out, err = ends(configured(*words), capsys)
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("error: ") and "Read-only" in err
-    # Once for the checkpoints, and once for the rows.
-    assert out.count("cannot be written (Read-only file system)") == 2
+    # Once for the checkpoints, once for the rows, and once for the calibration.
+    assert out.count("cannot be written (Read-only file system)") == 3
     assert last_iteration(path) == 2
 
 
@@ -381,6 +381,7 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
 
 def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
+    monkeypatch.setattr("gpusim_rl.training.trainer.as_told", lambda *_: 1.0)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
     Trainer(check_words("resume=run")).train()
