@@ -65,7 +65,8 @@ def drive(
 ) -> list[Drive]:
     """Drive the nominal robot at each of `task.drives`, without noise and pushes.
 
-    It begins as an episode does, and takes no longer than one. The physics is the model's own, as in an evaluation.
+    It begins as an episode does, and takes no longer than one. The physics is the model's own, as
+    in an evaluation.
     """
     assert task.drives is not None
     assert task.command is not None

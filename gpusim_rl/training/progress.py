@@ -32,7 +32,8 @@ class Progress:
     """
 
     def __init__(self, cfg: Config, metadata: dict[str, str]):
-        self.changes, self.every = bool(cfg.curriculum), cfg.eval_every
+        self.changes = any(key.startswith("task.") for key in cfg.curriculum or {})
+        self.every = cfg.eval_every
         self.mean_return = number(metadata.get("return"), -1e12)
         self.judged = number(metadata.get("judged"), -2e12)
 
@@ -44,8 +45,9 @@ class Progress:
     def may_reach(self, i: int) -> bool:
         """Whether the evaluation that is due at iteration i may do better than the last one.
 
-        It may if the mean return is higher. A schedule changes what a return means, and a return is
-        noisy: so with a schedule no evaluation is left out, and without one each fourth is not.
+        It may if the mean return is higher. A schedule of the task changes what a return means, and
+        a return is noisy: so with one no evaluation is left out, and without one each fourth is
+        not.
         """
         # an evaluation takes seconds: it is left out where no better score is likely
         return self.changes or not i % (4 * self.every) or self.mean_return > self.judged

@@ -411,7 +411,7 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     before = file.read_bytes()
     report = run_gate(file, f"out={tmp_path / 'gate.json'}")
     said = capsys.readouterr().out
-    assert "passes the gate" in said and len(report["rows"]) == 12 and "*" not in said
+    assert "passes the gate" in said and len(report["rows"]) == 13 and "*" not in said
     verdict = command_of_gate.verdict_of(file)
     assert verdict and verdict["verdict"] == report["verdict"] == "pass"
     assert verdict["file"] == digest(before) and verdict["settings"] != gate.settings_hash(SETTINGS)
