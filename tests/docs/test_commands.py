@@ -42,6 +42,7 @@ LISTED = {
     "python play.py onnx=policy.onnx mode=gate": LONG,
     "python play.py onnx=policy.onnx mode=gate 'variants=[fp16,int8]'": LONG,
     "python train.py task=quadruped gate=true": LONG,
+    "python train.py task=quadruped recipe=robot gate=true": LONG,
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
     "python train.py task=quadruped device=cuda": GPU,
