@@ -320,11 +320,6 @@ class ActorCritic(nn.Module):
             normalizer.update(view, valid, group)
 
     @torch.no_grad()
-    def limit_std(self, largest: float | Tensor) -> None:
-        """Lower the standard deviation to a number where it is larger. In place."""
-        self.log_std.clamp_(max=(largest - self.min_std).clamp(min=1e-4).log())
-
-    @torch.no_grad()
     def symmetrize(self, gradients: dict[nn.Parameter, Tensor]) -> None:
         """With symmetry=net, make the gradient of log_std equal left and right. In place."""
         if self.symmetry == "net" and self.action_mirror:

@@ -15,6 +15,7 @@ from gpusim_rl.algorithms.returns import end_values
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import layout, state_layout
+from gpusim_rl.core.streams import warp_stream
 from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.tools.bench.levels import Operators
 from tests.worlds import (
@@ -415,3 +416,19 @@ def test_a_whole_number_is_a_rate():
         ppo.iteration()
     rate = one.learner.optimizer.rates["actor"]
     assert rate == other.learner.optimizer.rates["actor"] and rate.dtype == torch.float32
+
+
+def test_the_deviation_is_limited_where_it_is_larger():
+    """An update ends with a deviation of at most `max_std`, which may change; the rest stays."""
+    limit = torch.tensor(0.3)
+    ppo = make_ppo(make_env(), std=1.0, min_std=0.05, max_std=limit)
+    log_std = ppo.policy.log_std.detach()
+    log_std[0] = -3.0
+    low = ppo.policy.std[0].item()
+    for largest, expected in ((0.3, 0.3), (0.2, 0.2), (0.01, 0.05)):  # not below min_std
+        limit.fill_(largest)
+        ppo.learner._limit_std.launch(warp_stream(log_std.device))
+        assert ppo.policy.std[1:].tolist() == pytest.approx([expected] * 11, abs=2e-4)
+        assert ppo.policy.std[0].item() == pytest.approx(min(low, expected), abs=2e-4)
+    ppo.iteration()
+    assert ppo.policy.std.max() < 0.0502

@@ -100,17 +100,3 @@ def test_load_takes_the_networks():
     policy, other = (make_policy(5, 7, 2, hidden=(16, 16), seed=seed) for seed in (1, 2))
     policy.load({f"policy/{k}": v for k, v in other.state_dict().items()}, "a.safetensors")
     assert all(torch.equal(v, policy.state_dict()[k]) for k, v in other.state_dict().items())
-
-
-def test_the_deviation_is_limited_where_it_is_larger():
-    """`limit_std` lowers what is above, by a number or a tensor, and leaves the rest."""
-    policy = make_policy(3, 4, 2, std=1.0, min_std=0.05)
-    policy.limit_std(10.0)
-    torch.testing.assert_close(policy.std, torch.ones(2))
-    with torch.no_grad():
-        policy.log_std[0] = -3.0
-    low = policy.std[0].item()
-    policy.limit_std(torch.tensor(0.3))
-    assert policy.std.tolist() == pytest.approx([low, 0.3])
-    policy.limit_std(0.01)  # below min_std: as near to it as may be
-    assert policy.std.tolist() == pytest.approx([0.05, 0.05], abs=2e-4)

@@ -176,6 +176,13 @@ def conclude(
     stats[CLIPPED] = all_[SUM_CLIPPED] * share[0]
 
 
+@wp.kernel(enable_backward=False)
+def limit_std(max_std: wp.array[float], min_std: float, log_std: wp.array[float]):
+    """Lower the standard deviation of each action to `max_std` where it is larger."""
+    j = wp.tid()
+    log_std[j] = wp.min(log_std[j], wp.log(wp.max(max_std[0] - min_std, 1.0e-4)))
+
+
 # Why: docs/decisions/0011-ppo-for-robots.md
 @wp.kernel(enable_backward=False)
 def adapt(

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
-from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, as_array
+from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, as_array, limit_std
 from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
@@ -70,6 +70,7 @@ class PPO:
         self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
         self._adapt = self._record_adapt()
+        self._limit_std = self._record_limit_std()
         self._pack_samples = spec.capture(self.pack_samples)
         self._minibatch = spec.capture(self.minibatch)
         self._update_normalizers = spec.capture(self.update_normalizers)
@@ -95,6 +96,13 @@ class PPO:
         rate = optimizer.rates["actor"].view(1)
         outputs = [rate, self.stats, self.skips[:BAD]]
         return launch(adapt, 1, inputs, outputs, device=device, record=True)
+
+    def _record_limit_std(self) -> Any:
+        """The launch that ends each update."""
+        log_std, device = self.policy.log_std.detach(), self.spec.device
+        self._max_std = as_array(self.cfg.max_std, device)
+        inputs = [self._max_std, float(self.policy.min_std)]
+        return launch(limit_std, len(log_std), inputs, [log_std], device=device, record=True)
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
@@ -168,7 +176,7 @@ class PPO:
         bad = most_skipped | most_invalid
         self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
         policy.update_normalizers([x.flatten(0, 1) for x in (r.obs, r.critic)], valid, group)
-        policy.limit_std(self.cfg.max_std)
+        self._limit_std.launch(warp_stream(self.spec.device))
 
     def measures(self) -> Tensor:
         """(len(metrics),) means over the last update; the count of skipped ones begins anew."""
