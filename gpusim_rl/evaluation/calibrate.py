@@ -15,6 +15,7 @@ from gpusim_rl.networks.policy import Actor, Policy
 
 FILE = "calibration.json"  # of a run
 PASSES = 2  # at most
+UNITY = 0.0, 1.0  # a, b of a fit that corrects nothing
 SLOPES = 0.5, 2.0  # of a fit that is believed
 
 
@@ -42,8 +43,10 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     actor.forget_calibration()
     best = drive(policy, task, weights=weights, seed=STOP_SEED)
     for _ in range(PASSES):
-        before = actor.gain.clone(), actor.offset.clone()
-        for axis, (a, b) in enumerate(fit(best, task)):
+        before, lines = (actor.gain.clone(), actor.offset.clone()), fit(best, task)
+        if not any(line != UNITY for line in lines):
+            break
+        for axis, (a, b) in enumerate(lines):
             at = columns[:, axis]
             actor.offset[at] -= actor.gain[at] * a / b
             actor.gain[at] /= b
@@ -64,7 +67,7 @@ def fit(drives: list[Drive], task: Task) -> list[tuple[float, float]]:
     """
     upright: list[Any] = [x for x in drives if any(x.asked) and not x.fell]
     if 2 * len(upright) < len(drives):
-        return [(0.0, 1.0)] * len(drives[0].asked)
+        return [UNITY] * len(drives[0].asked)
     asked, got = (torch.tensor([x[i] for x in upright]).double() for i in (0, 1))
     share = tolerance(asked, task) ** -2
     share /= share.sum(0)

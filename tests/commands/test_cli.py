@@ -566,7 +566,7 @@ def test_names_of_swept_runs():
 def test_no_login_needs_no_wandb(trained):
     """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run
     directory holds and no more."""
-    assert {p.name for p in trained.iterdir()} == FILES | {"drives.json"}
+    assert {p.name for p in trained.iterdir()} == FILES | {"drives.json", "calibration.json"}
     assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
     assert Run(trained).config["log"]["name"] == "auto"
 
