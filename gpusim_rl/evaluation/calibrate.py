@@ -5,18 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpusim_rl.core.files import read_text
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.drives import Drive, drive, tolerance
 from gpusim_rl.evaluation.evaluate import STOP_SEED
+from gpusim_rl.networks.calibration import Calibration, features
 from gpusim_rl.networks.policy import Actor, Policy
 
 FILE = "calibration.json"  # of a run
-PASSES = 2  # at most
-UNITY = 0.0, 1.0  # a, b of a fit that corrects nothing
-SLOPES = 0.5, 2.0  # of a fit that is believed
+PASSES = 3  # at most
+STRAIGHT = 2.0  # how much less a command with a zero may err
+COMMANDS = 64  # beside those of an evaluation, anywhere within their range
+SECONDS, SETTLE = 6.0, 2.0  # s of a drive, and those before its means begin
+NAMES = "columns", "weights", "limit"  # of a calibration, in the file
+LARGEST = 0.25  # change of a command, as a share of the largest one
 
 
 # Why: docs/decisions/0081-as-fast-as-told.md
@@ -24,8 +29,8 @@ SLOPES = 0.5, 2.0  # of a fit that is believed
 def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Drive]:
     """Correct the command that the actor observes by what it makes of it. Changes the actor.
 
-    A line got = a + b asked is fitted to each axis of the drives. By its `gain` and `offset` the
-    actor then observes (asked - a) / b instead of a command, as long as that lowers the errors.
+    What the actor observed is fitted to what the robot did. The actor then observes what makes
+    the robot do what is asked, as long as that lowers the errors.
 
     The starts differ from those of the final evaluation, which so judges what it did not fit.
     A task that does not observe its command as a term `command` is driven only.
@@ -34,48 +39,54 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
         env: of the training; its task has `drives`.
 
     Returns:
-        The drives with the calibration.
+        The drives at `task.drives` with the calibration.
     """
     actor, task = policy.actor, env.task
+    assert task.drives is not None
+    listed, actor.calibration = task.drives.cpu(), None
+    generator, most = torch.Generator().manual_seed(STOP_SEED), listed.abs().amax(0)
+    anywhere = (2 * torch.rand(COMMANDS, len(most), generator=generator) - 1) * most
+    asked = torch.cat((listed, anywhere))
+
+    def driven() -> list[Drive]:
+        times = dict(seconds=SECONDS, settle=SETTLE, seed=STOP_SEED)
+        return drive(policy, task, weights=weights, commands=asked, **times)
+
+    best = driven()
     if not task.command or env.term_widths.get("command") != len(task.command.names):
-        return drive(policy, task, weights=weights, seed=STOP_SEED)
-    columns = env.observer.columns("command").to(actor.gain.device)
-    actor.forget_calibration()
-    best = drive(policy, task, weights=weights, seed=STOP_SEED)
+        return best[: len(listed)]
+    width, columns = actor.normalizer.mean.shape[0], env.observer.columns("command").cpu()
+    observed, rows, kept = [asked], [*best], None
     for _ in range(PASSES):
-        before, lines = (actor.gain.clone(), actor.offset.clone()), fit(best, task)
-        if not any(line != UNITY for line in lines):
-            break
-        for axis, (a, b) in enumerate(lines):
-            at = columns[:, axis]
-            actor.offset[at] -= actor.gain[at] * a / b
-            actor.gain[at] /= b
-        drives = drive(policy, task, weights=weights, seed=STOP_SEED)
+        fitted = fit(torch.cat(observed), rows, task)
+        actor.calibration = Calibration(columns, fitted, LARGEST * most, width)
+        correct = Calibration(torch.arange(len(most))[None], fitted, LARGEST * most, len(most))
+        actor.calibration.to(actor.normalizer.mean.device)
+        drives = driven()
         if misfit(drives, task) >= misfit(best, task):
-            actor.gain.copy_(before[0])
-            actor.offset.copy_(before[1])
             break
-        best = drives
-    return best
+        best, kept = drives, actor.calibration
+        observed, rows = [*observed, correct(asked)], [*rows, *drives]
+    actor.calibration = kept
+    return best[: len(listed)]
 
 
-def fit(drives: list[Drive], task: Task) -> list[tuple[float, float]]:
-    """(a, b) of each axis, of the line got = a + b asked: least squares of the errors that
-    `tolerance` makes comparable.
+def fit(observed: Tensor, drives: list[Drive], task: Task) -> Tensor:
+    """(f, n) weights of the fit observed - got = features(got) @ weights, by least squares of the
+    errors that `tolerance` makes comparable. A robot that fell does not count.
 
-    0, 1 where half of the robots fell. b is 1 if the slope is far from it.
+    Args:
+        observed: (m, n) the command that the actor observed in each drive.
     """
-    upright: list[Any] = [x for x in drives if any(x.asked) and not x.fell]
-    if 2 * len(upright) < len(drives):
-        return [UNITY] * len(drives[0].asked)
-    asked, got = (torch.tensor([x[i] for x in upright]).double() for i in (0, 1))
-    share = tolerance(asked, task) ** -2
-    share /= share.sum(0)
-    center, mean = (share * asked).sum(0), (share * got).sum(0)
-    slopes = (share * (asked - center) * got).sum(0) / (share * (asked - center) * asked).sum(0)
-    low, high = SLOPES
-    slopes = torch.where((slopes > low) & (slopes < high), slopes, 1.0)
-    return list(zip((mean - slopes * center).tolist(), slopes.tolist(), strict=True))
+    upright = torch.tensor([any(x.asked) and not x.fell for x in drives])
+    asked, got = (torch.tensor([x[i] for x in drives])[upright] for i in (0, 1))
+    error, inputs, change = tolerance(asked, task), features(got), observed[upright] - got
+    error = torch.where((asked != 0).all(1, keepdim=True), error, error / STRAIGHT)
+    fits = [
+        torch.linalg.lstsq(inputs / e[:, None], (y / e)[:, None]).solution
+        for e, y in zip(error.T, change.T, strict=True)
+    ]
+    return torch.cat(fits, 1)
 
 
 def misfit(drives: list[Drive], task: Task) -> float:
@@ -88,18 +99,23 @@ def misfit(drives: list[Drive], task: Task) -> float:
 
 def record(actor: Actor, iteration: int) -> dict[str, Any]:
     """The content of calibration.json: what an actor has after an iteration."""
-    return {"iteration": iteration, "gain": actor.gain.tolist(), "offset": actor.offset.tolist()}
+    kept = actor.calibration
+    if kept is None:
+        return {"iteration": iteration}
+    return {"iteration": iteration} | {name: getattr(kept, name).tolist() for name in NAMES}
 
 
 def read(path: Path, actor: Actor, iteration: int) -> None:
     """Give an actor the calibration of an iteration that a file has, or none. In place."""
-    actor.forget_calibration()
+    actor.calibration = None
+    width = actor.normalizer.mean.shape[0]
     try:
         about = json.loads(read_text(path))
-        gain, offset = (torch.tensor(about[key]) for key in ("gain", "offset"))
-        fits = gain.shape == offset.shape == actor.gain.shape
-        if about["iteration"] == iteration and fits and (gain + offset).isfinite().all():
-            actor.gain.copy_(gain)
-            actor.offset.copy_(offset)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+        if about["iteration"] != iteration or NAMES[0] not in about:
+            return
+        columns, *values = (torch.tensor(about[name]) for name in NAMES)
+        found = Calibration(columns, *values, width=width)
+        if found(torch.zeros(1, width)).isfinite().all():
+            actor.calibration = found.to(actor.normalizer.mean.device)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError):
         return  # a run that was not driven has none

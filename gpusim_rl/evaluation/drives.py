@@ -61,16 +61,27 @@ def tolerance(asked: Tensor, task: Task) -> Tensor:
 @torch.no_grad()
 @torch_threads(1)
 def drive(
-    policy: Policy, task: Task, *, weights: dict[str, float], seed: int = SEED
+    policy: Policy,
+    task: Task,
+    *,
+    weights: dict[str, float],
+    commands: Tensor | None = None,
+    seconds: float = SECONDS,
+    settle: float = SETTLE,
+    seed: int = SEED,
 ) -> list[Drive]:
-    """Drive the nominal robot at each of `task.drives`, without noise and pushes.
+    """Drive the nominal robot at constant commands, without noise and pushes.
 
     It begins as an episode does, and takes no longer than one. The physics is the model's own, as
     in an evaluation.
+
+    Args:
+        commands: (n, width); by default `task.drives`.
+        seconds, settle: of a drive, and those before its means begin [s].
     """
     assert task.drives is not None
     assert task.command is not None
-    asked = task.drives.cpu()
+    asked = task.drives.cpu() if commands is None else commands
     nominal: dict[str, Any] = dict(randomise=without_draws(task.randomise), redraw=FOREVER)
     nominal_task = replace(task, **nominal)
     env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=seed)
@@ -84,13 +95,13 @@ def drive(
         values = env.task.measure(s)
         measures.add({name: values[name] for name in bounds})
 
-    seconds = min(SECONDS, task.episode)  # no time limit on the way
+    seconds = min(seconds, task.episode)  # no time limit on the way
     for _step in range(round(seconds / task.dt)):
         step = act.step(env, add)
         fell |= (step.terminated | step.fault).cpu()
-    settle = round(min(SETTLE, seconds / 3) / task.dt)
-    got = torch.stack(speeds[settle:]).mean(0)
-    means = {name: x[settle:].mean(0) for name, x in measures.stacked().items()}
+    first = round(min(settle, seconds / 3) / task.dt)
+    got = torch.stack(speeds[first:]).mean(0)
+    means = {name: x[first:].mean(0) for name, x in measures.stacked().items()}
     off = (got - asked).abs() > tolerance(asked, task)
     failed = {"fell": fell} | dict(zip(task.command.names, off.T, strict=True))
     failed |= {name: means[name] > bound for name, bound in bounds.items()}

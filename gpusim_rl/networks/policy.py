@@ -12,6 +12,7 @@ from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
+from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
 from gpusim_rl.networks.encoders import ENCODERS, MemoryMLP, mlp, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
@@ -31,32 +32,23 @@ class Actor(nn.Module):
         net: normalized observation → mean action.
 
     Attributes:
-        gain, offset: (no,) the calibration: the network observes gain · obs + offset. Training
-            neither reads nor changes them.
+        calibration: of the command that it observes. Training neither reads nor changes it.
     """
 
     net: Any
-    gain: Tensor
-    offset: Tensor
+    calibration: Calibration | None
 
     def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
         self.normalizer, self.net = normalizer, net
-        # not of the state: what is trained on does not depend on when it was calibrated
-        self.register_buffer("gain", torch.ones_like(normalizer.mean), persistent=False)
-        self.register_buffer("offset", torch.zeros_like(normalizer.mean), persistent=False)
-
-    def forget_calibration(self) -> None:
-        """Observe what is: gain 1 and offset 0. In place."""
-        self.gain.fill_(1.0)
-        self.offset.zero_()
+        self.calibration = None
 
     def blank_memory(self, worlds: int) -> Memory:
         """The memory as an episode begins, name → (worlds, …): zeros; {} for most."""
         return blank_memory(worlds, actor=self.net)
 
     def forward(self, obs: Tensor, memory: Memory | None = None) -> Any:
-        x = self.normalizer(self.gain * obs + self.offset)
+        x = self.normalizer(self.calibration(obs) if self.calibration else obs)
         if not memory:
             return self.net(x)
         action, after = self.net(x, memory["actor"])

@@ -253,7 +253,7 @@ def evaluate(
 def success(cfg: Config, iteration: Iteration) -> float:
     """The success of a policy during training, 0 to 1, with numbers as success has moved them."""
     task, section, plan = iteration.env.task, cfg.task, iteration.schedule
-    iteration.policy.actor.forget_calibration()  # of an evaluation before
+    iteration.policy.actor.calibration = None  # of an evaluation before
     if plan.needs_evaluation:
         mean = iteration.env.success.item()  # at an evaluation, outside the iteration
         task, values = plan.task_now(task, cfg.plain, mean)

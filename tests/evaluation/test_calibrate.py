@@ -8,6 +8,7 @@ import torch
 from gpusim_rl.build import make_iteration
 from gpusim_rl.evaluation import calibrate
 from gpusim_rl.evaluation.drives import Drive
+from gpusim_rl.networks.calibration import Calibration, features
 from gpusim_rl.networks.normalizer import Normalizer
 from gpusim_rl.networks.policy import Actor
 from tests.worlds import make_config
@@ -23,32 +24,46 @@ def make(*words):
 def answering(response):
     """Instead of `drive`: robots that do `response` of what their actors observe."""
 
-    def drive(policy, task, weights, seed):
-        asked = task.drives
-        columns = torch.zeros(len(asked), len(policy.actor.gain))
-        columns[:, -5:-2] = asked  # the clock's two are the last
-        got = response((policy.actor.gain * columns + policy.actor.offset)[:, -5:-2])
-        return [Drive(*row) for row in zip(asked.tolist(), got.tolist(), strict=True)]
+    def drive(policy, task, commands, **_):
+        observed, actor = commands, policy.actor
+        if actor.calibration:
+            columns = torch.zeros(len(commands), len(actor.normalizer.mean))
+            columns[:, -5:-2] = commands  # the clock's two are the last
+            observed = actor.calibration(columns)[:, -5:-2]
+        return rows_of(commands, response(observed))
 
     return drive
 
 
-def test_offset_and_gain_are_found(monkeypatch):
-    """A robot that is 0.1 m/s too fast and turns by a tenth too much goes as it is told."""
-    slope, offset = torch.tensor([1.0, 0.9, 1.1]), torch.tensor([0.1, 0.0, -0.02])
-    monkeypatch.setattr(calibrate, "drive", answering(lambda c: slope * c + offset))
+def rows_of(asked, got):
+    """Drives without a failure."""
+    return [Drive(*row) for row in zip(asked.tolist(), got.tolist(), strict=True)]
+
+
+def test_a_robot_does_what_it_is_told(monkeypatch):
+    """One that is 0.1 m/s too fast, turns by a tenth too much, turns where it goes sideways, and
+    then goes backwards too."""
+    response = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.9, 0.0], [0.0, 0.2, 1.1]])
+
+    def respond(command):
+        got = command @ response.T + torch.tensor([0.1, 0.0, -0.02])
+        got[:, 0] -= 0.1 * got[:, 1].abs()
+        return got
+
+    monkeypatch.setattr(calibrate, "drive", answering(respond))
     iteration = make()
     rows = calibrate.calibrate(iteration.env, iteration.policy, weights={})
-    assert all(row.got == pytest.approx(row.asked, abs=1e-5) for row in rows)
-    actor = iteration.policy.actor
-    assert actor.gain[-5:-2].tolist() == pytest.approx((1 / slope).tolist(), abs=1e-5)
-    assert actor.gain[:-5].eq(1).all() and actor.offset[:-5].eq(0).all()
+    assert len(rows) == len(iteration.env.task.drives)
+    assert all(row.got == pytest.approx(row.asked, abs=1e-4) for row in rows)
+    obs = torch.randn(4, len(iteration.policy.actor.normalizer.mean))
+    change = iteration.policy.actor.calibration(obs) - obs
+    assert change[:, :-5].eq(0).all() and change[:, -2:].eq(0).all()
     again = calibrate.calibrate(iteration.env, iteration.policy, weights={})  # from the beginning
-    assert [row.got for row in again] == [row.got for row in rows]
+    assert all(x.got == pytest.approx(y.got, abs=1e-6) for x, y in zip(again, rows, strict=True))
 
 
 def test_what_does_not_help_is_taken_back(monkeypatch):
-    """A robot that stands, one that falls, and one that answers a calibration by more errors."""
+    """A robot that stands, one that answers a calibration by more errors, and one that falls."""
     iteration = make()
     actor, calls = iteration.policy.actor, []
 
@@ -56,12 +71,24 @@ def test_what_does_not_help_is_taken_back(monkeypatch):
         calls.append(command)
         return command + (0.1 if len(calls) == 1 else 0.5)
 
-    for response in (lambda c: 0 * c, worse):
-        monkeypatch.setattr(calibrate, "drive", answering(response))
+    def fall(policy, task, commands, **_):
+        return [Drive(x, [0.0] * 3, ["fell"]) for x in commands.tolist()]
+
+    for drive in (answering(lambda c: 0 * c), answering(worse), fall):
+        monkeypatch.setattr(calibrate, "drive", drive)
         calibrate.calibrate(iteration.env, iteration.policy, weights={})
-        assert actor.gain.eq(1).all() and actor.offset.eq(0).all()
-    fell = [Drive([1.0, 0.0, 0.0], [0.2, 0.0, 0.0], ["fell"])] * 3
-    assert calibrate.fit(fell, iteration.env.task) == [(0.0, 1.0)] * 3
+        assert actor.calibration is None
+
+
+def test_a_change_is_bounded(monkeypatch):
+    """A robot that is far too slow is told at most a quarter of its largest command more."""
+    monkeypatch.setattr(calibrate, "drive", answering(lambda c: 0.5 * c))
+    iteration = make()
+    calibrate.calibrate(iteration.env, iteration.policy, weights={})
+    found = iteration.policy.actor.calibration
+    obs = torch.zeros(1, len(iteration.policy.actor.normalizer.mean))
+    obs[0, -5:-2] = torch.tensor([1.0, 0.5, -1.0])
+    assert found(obs)[0, -5:-2].tolist() == pytest.approx([1.25, 0.625, -1.25], abs=1e-4)
 
 
 @pytest.mark.parametrize("words", [(), ("task.history={command:3,gyro:2}",)])
@@ -78,36 +105,55 @@ def test_the_columns_of_a_command(words):
 
 
 def test_an_actor_observes_what_is_calibrated():
-    """gain · obs + offset, before the normalizer; without them the bits stay."""
-    normalizer, net = Normalizer(3), torch.nn.Linear(3, 2)
-    actor, obs = Actor(normalizer, net), torch.randn(5, 3)
+    """The command alone is another one, at each of its moments; nothing else is."""
+    normalizer, net = Normalizer(7), torch.nn.Linear(7, 2)
+    actor, obs = Actor(normalizer, net), torch.randn(5, 7)
     assert torch.equal(actor(obs), net(normalizer(obs)))
-    actor.gain[1], actor.offset[1] = 0.5, 2.0
+    columns, weights = torch.tensor([[1, 2], [4, 5]]), torch.randn(10, 2)
+    actor.calibration = Calibration(columns, weights, torch.tensor([0.5, 9.0]), 7)
     seen = obs.clone()
-    seen[:, 1] = 0.5 * obs[:, 1] + 2.0
+    for moment in columns:
+        x = obs[:, moment]
+        change = features(x) @ weights
+        change[:, 0].clamp_(-0.5, 0.5)
+        seen[:, moment] = x + change
     torch.testing.assert_close(actor(obs), net(normalizer(seen)))
+    # a training is the same with and without
+    assert not [name for name in actor.state_dict() if "calibration" in name]
+
+
+def test_features():
+    """1, x, |x|, x_i |x_j|, and products of different numbers."""
+    assert features(torch.tensor([2.0, -3.0])).tolist() == [
+        *(1.0, 2.0, -3.0, 2.0, 3.0),
+        *(4.0, 6.0, -6.0, -9.0),
+        -6.0,
+    ]
 
 
 def test_a_file_holds_the_calibration_of_one_iteration(tmp_path):
     """An actor takes what is its own, and forgets what it had where a file says nothing of it."""
     path, actor = tmp_path / calibrate.FILE, Actor(Normalizer(3), torch.nn.Linear(3, 2))
-    actor.gain[1], actor.offset[2] = 0.5, 2.0
-    path.write_text(json.dumps(calibrate.record(actor, 7)))
-    before = actor.gain.clone(), actor.offset.clone()
-    actor.forget_calibration()
+    obs, plain = torch.randn(4, 3), Actor(Normalizer(3), torch.nn.Linear(3, 2))
+    actor.calibration = Calibration(torch.tensor([[1]]), torch.ones(4, 1), torch.ones(1), 3)
+    before, about = actor(obs), calibrate.record(actor, 7)
+    path.write_text(json.dumps(about))
+    actor.calibration = None
     calibrate.read(path, actor, 7)
-    assert torch.equal(actor.gain, before[0]) and torch.equal(actor.offset, before[1])
-    other = Actor(Normalizer(2), torch.nn.Linear(2, 2))
-    for text, one, iteration in (
-        (path.read_text(), actor, 8),
-        (path.read_text(), other, 7),
-        ('{"iteration": 7, "gain": [1, 1, NaN], "offset": [0, 0, 0]}', actor, 7),
-        ("[]", actor, 7),
-        ("{", actor, 7),
+    assert torch.equal(actor(obs), before)
+    nan = float("nan")
+    for text, iteration in (
+        (json.dumps(about), 8),
+        (json.dumps(about | {"columns": [[3]]}), 7),
+        (json.dumps(about | {"weights": [[nan]] * 4}), 7),
+        (json.dumps(about | {"weights": [[1.0]] * 3}), 7),
+        (json.dumps(calibrate.record(plain, 7)), 7),
+        ("[]", 7),
+        ("{", 7),
     ):
         path.write_text(text)
-        calibrate.read(path, one, iteration)
-        assert one.gain.eq(1).all() and one.offset.eq(0).all()
+        calibrate.read(path, actor, iteration)
+        assert actor.calibration is None, text
     path.unlink()
     calibrate.read(path, actor, 7)
-    assert not {"gain", "offset"} & {*actor.state_dict()}  # a training is the same with and without
+    assert actor.calibration is None
