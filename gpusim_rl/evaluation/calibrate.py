@@ -49,8 +49,8 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     asked = torch.cat((listed, anywhere))
 
     def driven() -> list[Drive]:
-        times = dict(seconds=SECONDS, settle=SETTLE, seed=STOP_SEED)
-        return drive(policy, task, weights=weights, commands=asked, **times)
+        times = dict(seconds=SECONDS, settle=SETTLE)
+        return drive(policy, task, weights=weights, commands=asked, seed=STOP_SEED, **times)
 
     best = driven()
     if not task.command or env.term_widths.get("command") != len(task.command.names):
