@@ -96,8 +96,8 @@ def test_a_hundred_iterations_read_nothing():
 
 
 def test_the_profiler_sees_graphs_alone():
-    """An iteration is graph launches: no synchronizing call, no copy to the host, no kernel
-    launched by itself."""
+    """An iteration is graph launches: no synchronizing call, no copy to the host, and a kernel for
+    each number of its curriculum."""
     ppo = graphs.build("cuda")
     for _ in range(graphs.CALLS):
         ppo.iteration()
@@ -106,10 +106,10 @@ def test_the_profiler_sees_graphs_alone():
     # before the steps, samples, normalizers, count
     launched = 3 * len(ppo.source.record.rows) + ppo.learner.minibatches.count + 4
     assert seen["graph_launches"] == launched
-    assert seen["kernel_launches"] == 0 and seen["kernels"] > 1000
+    assert seen["kernel_launches"] == len(ppo.schedule.plan) and seen["kernels"] > 1000
 
 
-PLAN = "curriculum={task.fastest:{from:[0.2,0.1,0.2],to:[1,0.5,1],by:iteration,start:0,stop:9},"
+PLAN = "curriculum={task.sigma:{from:1.0,to:0.8,by:iteration,start:0,stop:9},"
 PLAN += "algo.ent_coef:{from:0.1,to:0,by:iteration,start:0,stop:9},"
 PLAN += "algo.gamma:{from:0.9,to:0.97,by:iteration,start:0,stop:9}}"
 
@@ -119,15 +119,16 @@ WORDS = [[], ["graph=whole"], ["sim.conditional=true"], [PLAN], ["algo.memory=gr
 
 @pytest.mark.parametrize("words", [[], ["algo.tf32=false"], ["fuse=off"]], ids=str)
 def test_eager_is_eager(words):
-    """What is run twice gives the same bits, or capturing cannot be judged by them."""
-    graphs.eager_is_eager("cuda", "quadruped", *words)
+    """What is run twice gives the same bits, or capturing cannot be judged by them. The drone has
+    no contacts, which MuJoCo Warp takes in any order."""
+    graphs.eager_is_eager("cuda", "drone", *words)
 
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
 def test_captured_is_eager(words):
     """Ten captured iterations leave the state of ten eager ones, bit by bit, with mujoco_warp told
     to be deterministic."""
-    graphs.captured_is_eager("cuda", "quadruped", *words)
+    graphs.captured_is_eager("cuda", "drone", *words)
 
 
 def test_graphs():

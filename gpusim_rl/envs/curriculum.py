@@ -265,14 +265,17 @@ class Curriculum:
             Whether a number changes that the critic may observe. A run that is loaded here
             observes it anew.
         """
+        import torch
+
         for key, entry in self.plan.items():
             place = numbers[key]
-            now = success
-            if entry["by"] == "iteration":
-                now = success.new_full((), iteration)
-            first, last = self._ends[key]
-            done = ((now - entry["start"]) / (entry["stop"] - entry["start"])).clamp(0, 1)
-            place.copy_((1 - done) * first + done * last)
+            first, last = (end.expand_as(place) for end in self._ends[key])
+            start, length = entry["start"], entry["stop"] - entry["start"]
+            if entry["by"] == "iteration":  # one kernel
+                done = min(max((iteration - start) / length, 0.0), 1.0)
+            else:
+                done = ((success - start) / length).clamp(0, 1)
+            torch.lerp(first, last, done, out=place)
         return any(
             key.startswith("task.noise.") or (key.startswith("task.") and key.count(".") == 1)
             for key in self.plan

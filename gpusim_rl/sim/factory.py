@@ -40,6 +40,23 @@ def choose(name: str, device: str) -> tuple[str, str]:
     return name, device
 
 
+def order_of_contacts(name: str, device: str, mjm: mujoco.MjModel, deterministic: bool) -> str:
+    """A line that says where sim.deterministic=true cannot repeat bits; empty elsewhere.
+
+    Args:
+        name, device, mjm, deterministic: as for `solver_cost`, and an option of sim=warp.
+    """
+    name, device = choose(name, device)
+    collides = bool((mjm.geom_contype | mjm.geom_conaffinity).any() or mjm.npair)
+    if name != "warp" or device == "cpu" or not (deterministic and collides):
+        return ""
+    # `_sort_contacts` and `_sort_constraints` of mujoco_warp 4.0.0 are empty.
+    return (
+        "sim.deterministic=true: on a GPU, MuJoCo Warp 4.0 takes the contacts of a model in any "
+        "order, so results repeat up to rounding"
+    )
+
+
 def solver_cost(
     name: str, device: str, mjm: mujoco.MjModel, substeps: int, conditional: bool
 ) -> str:

@@ -105,6 +105,7 @@ class Warp:
         naconmax: contacts that all worlds can hold together; by default from a probe of the model.
         njmax: constraint rows that each world can hold; likewise.
         deterministic: add in one order on CUDA, too, which is slower; on the CPU it always does.
+            Contacts keep no order there (see `order_of_contacts` in factory.py).
         conditional: end the solver of a captured CUDA graph when every world has converged. It
             uses a conditional node instead of launching all iterations; the bits are the same.
         graph: capture the kernels of `step` and `reset`.

@@ -37,7 +37,7 @@ from gpusim_rl.evaluation import calibrate as calibration
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.evaluation.drives import Drive, add_drives
-from gpusim_rl.sim.factory import solver_cost
+from gpusim_rl.sim.factory import order_of_contacts, solver_cost
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.films import Films
@@ -133,10 +133,11 @@ class Trainer:
         cost = solver_cost(
             sim.name, self.cfg.device, task.physics, task.substeps, bool(sim.conditional)
         )
+        order = order_of_contacts(sim.name, self.cfg.device, task.physics, bool(sim.deterministic))
         failed = True
         try:
             with self.table:
-                for line in filter(None, ["; ".join(first), cost, self.sink.where]):
+                for line in filter(None, ["; ".join(first), cost, order, self.sink.where]):
                     self.table.say(line)
                 with closing(self.loop.steps(stop)) as rows:
                     for row in rows:

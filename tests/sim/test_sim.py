@@ -15,7 +15,8 @@ import torch
 import warp as wp
 from mujoco.batch import Batch
 
-from gpusim_rl.sim.factory import choose, solver_cost
+from gpusim_rl.sim import factory
+from gpusim_rl.sim.factory import choose, order_of_contacts, solver_cost
 from gpusim_rl.sim.native import ISLAND, WARMSTART, Native, fast
 from gpusim_rl.sim.warp import Warp
 from gpusim_rl.sim.warp_model import STATE
@@ -435,6 +436,21 @@ def test_the_cost_of_a_solver(options, kernels):
     said = solver_cost("warp", "cpu", mjm, 2, True)  # the CPU knows no conditional node
     assert said == "" if kernels is None else f"about {kernels:,} kernels a control step" in said
     assert solver_cost("auto", "cpu", mjm, 2, False) == ""
+
+
+def test_where_contacts_have_no_order(monkeypatch):
+    """A line says that sim.deterministic=true cannot repeat the bits of a model with contacts."""
+    falls, hangs = (
+        mujoco.MjModel.from_xml_string(
+            f'<mujoco><worldbody><geom size="1" {words}/></worldbody></mujoco>'
+        )
+        for words in ("", 'contype="0" conaffinity="0"')
+    )
+    assert order_of_contacts("warp", "cpu", falls, True) == ""
+    monkeypatch.setattr(factory, "choose", lambda name, device: ("warp", "cuda"))
+    assert "any order" in order_of_contacts("warp", "cuda", falls, True)
+    assert order_of_contacts("warp", "cuda", falls, False) == ""
+    assert order_of_contacts("warp", "cuda", hangs, True) == ""
 
 
 def test_models_that_do_not_fit_are_explained(backend):
