@@ -149,6 +149,27 @@ def test_what_counts():
     assert time_to_success.parse("x <= -1.5e-3") == ("x", "<=", -1.5e-3)
 
 
+def test_drives_count_where_a_commit_has_them():
+    """The success of an actor is that of the final evaluation: with the drives, once calibrated."""
+    calls = []
+
+    def evaluate(section, learner, seed, episodes):
+        calls.append("episodes")
+        return {"success": 0.8}
+
+    def as_told(learner, weights):
+        calls.append("drives")
+        return 0.5
+
+    old, new = SimpleNamespace(evaluate=evaluate), SimpleNamespace(evaluate=evaluate)
+    new.as_told = as_told
+    section = SimpleNamespace(weights={})
+    assert training_run.scores_of(old, None, section, 7, 4) == {"success": 0.8}
+    scores = training_run.scores_of(new, None, section, 7, 4)
+    assert scores == {"success": 0.4, "as_told": 0.5, "episodes_passed": 0.8}
+    assert calls == ["episodes", "drives", "episodes"]
+
+
 def test_judging_may_end_early():
     """With judge=first, actors after the first that counts are not judged, but the last is. With
     judge=bisect, few are."""

@@ -125,6 +125,19 @@ def wait(learner: Any) -> None:
         torch.cuda.synchronize(learner.env.device)
 
 
+def scores_of(
+    program: Any, learner: Any, section: Any, seed: int, episodes: int
+) -> dict[str, Any]:
+    """What the final evaluation of a commit says of a policy: of its drives too, if it has them."""
+    drives = getattr(program, "as_told", None)
+    told = drives(learner, section.weights) if drives else None  # it calibrates the policy
+    scores = program.evaluate(section, learner, seed, episodes)
+    if told is None:
+        return scores
+    passed = scores["success"]
+    return scores | {"as_told": told, "episodes_passed": passed, "success": passed * told}
+
+
 def judge(
     actors: list[Actor],
     score: Callable[[Actor], dict[str, Any]],
@@ -196,7 +209,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def score(actor: Actor) -> dict[str, Any]:
         learner.policy.load_state_dict(actor.weights)
-        return program.evaluate(section_of(cfg), learner, SEED, job["episodes"])
+        return scores_of(program, learner, section_of(cfg), SEED, job["episodes"])
 
     rows = judge(actors, score, job["conditions"], job["judge"])
     return {
