@@ -125,9 +125,7 @@ def wait(learner: Any) -> None:
         torch.cuda.synchronize(learner.env.device)
 
 
-def scores_of(
-    program: Any, learner: Any, section: Any, seed: int, episodes: int
-) -> dict[str, Any]:
+def scores_of(program: Any, learner: Any, section: Any, seed: int, episodes: int) -> dict[str, Any]:
     """What the final evaluation of a commit says of a policy: of its drives too, if it has them."""
     drives = getattr(program, "as_told", None)
     told = drives(learner, section.weights) if drives else None  # it calibrates the policy
