@@ -18,6 +18,7 @@ from gpusim_rl.networks.policy import Actor, Policy
 FILE = "calibration.json"  # of a run
 PASSES = 3  # at most
 STRAIGHT = 2.0  # how much less a command with a zero may err
+RIDGE, DECIMALS = 1.0, 4  # of the weights of a fit
 COMMANDS = 64  # beside those of an evaluation, anywhere within their range
 SECONDS, SETTLE = 6.0, 2.0  # s of a drive, and those before its means begin
 NAMES = "columns", "weights", "limit"  # of a calibration, in the file
@@ -75,18 +76,21 @@ def fit(observed: Tensor, drives: list[Drive], task: Task) -> Tensor:
     """(f, n) weights of the fit observed - got = features(got) @ weights, by least squares of the
     errors that `tolerance` makes comparable. A robot that fell does not count.
 
+    Small weights are preferred where the drives do not tell. They are rounded, so that a rounding
+    error of the solver cannot change what a run is.
+
     Args:
         observed: (m, n) the command that the actor observed in each drive.
     """
     upright = torch.tensor([any(x.asked) and not x.fell for x in drives])
     asked, got = (torch.tensor([x[i] for x in drives])[upright] for i in (0, 1))
-    error, inputs, change = tolerance(asked, task), features(got), observed[upright] - got
+    error, inputs = tolerance(asked, task).double(), features(got.double())
     error = torch.where((asked != 0).all(1, keepdim=True), error, error / STRAIGHT)
-    fits = [
-        torch.linalg.lstsq(inputs / e[:, None], (y / e)[:, None]).solution
-        for e, y in zip(error.T, change.T, strict=True)
-    ]
-    return torch.cat(fits, 1)
+    change, fits = observed[upright].double() - got, []
+    for e, y in zip(error.T, change.T, strict=True):
+        x, small = inputs / e[:, None], RIDGE * torch.eye(inputs.shape[1]).double()
+        fits.append(torch.linalg.solve(x.T @ x + small, x.T @ (y / e)))
+    return torch.stack(fits, 1).round(decimals=DECIMALS).float()
 
 
 def misfit(drives: list[Drive], task: Task) -> float:
