@@ -118,8 +118,8 @@ def read(path: Path, actor: Actor, iteration: int) -> None:
         if about["iteration"] != iteration or NAMES[0] not in about:
             return
         columns, *values = (torch.tensor(about[name]) for name in NAMES)
-        found = Calibration(columns, *values, width=width)
-        if found(torch.zeros(1, width)).isfinite().all():
-            actor.calibration = found.to(actor.normalizer.mean.device)
+        calibration = Calibration(columns, *values, width=width)
+        if calibration(torch.zeros(1, width)).isfinite().all():
+            actor.calibration = calibration.to(actor.normalizer.mean.device)
     except (OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError):
         return  # a run that was not driven has none

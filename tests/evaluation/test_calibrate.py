@@ -85,10 +85,10 @@ def test_a_change_is_bounded(monkeypatch):
     monkeypatch.setattr(calibrate, "drive", answering(lambda c: 0.5 * c))
     iteration = make()
     calibrate.calibrate(iteration.env, iteration.policy, weights={})
-    found = iteration.policy.actor.calibration
+    calibration = iteration.policy.actor.calibration
     obs = torch.zeros(1, len(iteration.policy.actor.normalizer.mean))
     obs[0, -5:-2] = torch.tensor([1.0, 0.5, -1.0])
-    assert found(obs)[0, -5:-2].tolist() == pytest.approx([1.25, 0.625, -1.25], abs=1e-4)
+    assert calibration(obs)[0, -5:-2].tolist() == pytest.approx([1.25, 0.625, -1.25], abs=1e-4)
 
 
 @pytest.mark.parametrize("words", [(), ("task.history={command:3,gyro:2}",)])
