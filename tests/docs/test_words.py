@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.examples import FENCE, PAGES
+from tests.docs.examples import PAGES
 from tests.worlds import ROOT
 
 LONGEST = 25  # words of a sentence
