@@ -1,7 +1,8 @@
 """Pages that MkDocs makes from other files of the repository, so that they are never out of date.
 
 Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, Decisions the
-pages of docs/decisions/, and API has a page for each package.
+pages of docs/decisions/, and API has a page for each package. The site's `llms.txt` is
+docs/llms.txt, with links to pages as they are called there.
 """
 
 import re
@@ -70,6 +71,7 @@ def on_files(files: Files, config: Any) -> Files:
     pages["decisions/index.md"] = decisions()
     for name, modules in packages().items():
         pages[f"api/{name}.md"] = api(name, modules)
+    files.src_uris["llms.txt"].content_string = read("docs/llms.txt").replace(".md)", ".html)")
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tests import own_algorithms
 from tests.command_lines import command, refused
+from tests.docs.examples import files
 from tests.shared import shared
 from tests.worlds import ROOT
 
@@ -94,6 +95,27 @@ def test_a_record_from_a_file(learners):
     lines = (learners / "cloned" / "metrics.jsonl").read_text().splitlines()
     first, *_, last = (json.loads(line)["miss"] for line in lines)
     assert last < 0.2 * first
+
+
+def test_a_changed_loss_is_used_or_refused(tmp_path):
+    """A subclass of PPO with another loss learns by it, and differs from PPO; beside
+    algo.fused=true it is refused before a run begins."""
+    for path, text in files("docs/change-the-algorithm.md").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    words = ("task=cartpole", *SMALL, *BARE, "iterations=2")
+    succeed(tmp_path, "spo", "train.py", *words, "algo=spo", "run_dir=spo")
+    succeed(tmp_path, "spo", "train.py", *words, "algo=spo", "run_dir=free", "algo.penalty=1e-6")
+    losses = [
+        json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[-1])["policy_loss"]
+        for run in ("spo", "free")
+    ]
+    assert all(map(math.isfinite, losses)) and losses[0] != losses[1]
+    done = command("train.py", *words, "algo=spo", "algo.fused=true", "run_dir=no", cwd=tmp_path)
+    error = done.stderr.splitlines()[-1]
+    assert done.returncode and error.startswith("error: algo.fused=true: its kernels"), done
+    assert error.endswith("SPO has another: set algo.fused=false")
+    assert not (tmp_path / "no").exists()
 
 
 def test_nothing_names_them():

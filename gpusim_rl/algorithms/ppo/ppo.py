@@ -31,12 +31,18 @@ class PPO:
     Every part of an update is a function of tensors at fixed addresses, so that CUDA can capture
     it: one graph for the returns, for a minibatch and for the normalizers.
 
+    A subclass with another `loss` computes it in torch operations: docs/change-the-algorithm.md.
+
     Args:
         spec: shapes, processes and random numbers.
         settings: its numbers. Those of `live` may be tensors (), which change.
+
+    Raises:
+        ValueError: the kernels are asked for, and the loss is not the one that they compute.
     """
 
     Settings = Settings
+    loss = staticmethod(loss)
     live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "max_std")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
@@ -55,6 +61,11 @@ class PPO:
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.length = spec, spec.group, spec.num_steps
         self.cfg = cfg = settings
+        if cfg.fused and type(self).loss is not PPO.loss:
+            raise ValueError(
+                f"algo.fused=true: its kernels compute the loss of PPO, and {type(self).__name__} "
+                "has another: set algo.fused=false"
+            )
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = make_policy(spec, cfg)
@@ -145,7 +156,8 @@ class PPO:
         if self.fused:
             self._fused_gradients(self.fused, taken.batch, taken.memory)
         else:
-            objective, losses = loss(policy, taken.batch, self.cfg, taken.memory, **self.loss_args)
+            batch, memory = taken.batch, taken.memory
+            objective, losses = self.loss(policy, batch, self.cfg, memory, **self.loss_args)
             self.losses.copy_(losses)
             optimizer.write(torch.autograd.grad(objective, list(optimizer.gradients)))
             policy.symmetrize(optimizer.gradients)
