@@ -19,7 +19,7 @@ from gpusim_rl.viewer.offscreen import Camera
 FPS = 25  # frames per second
 HEIGHT, WIDTH = 480, 720  # pixels
 ROOM = 1 << 16  # bytes that a disk still has, or it counts as full
-COLORS = 128  # of a .gif
+COLORS = 256  # of a .gif
 WALL = 1280  # pixels of each side of a film of several worlds
 
 # time [s], qpos (nq,) of one world or (n, nq) of n worlds
@@ -131,7 +131,7 @@ class Gif:
 
         few = self.pictures[:: max(1, len(self.pictures) // 8)]
         how: dict[str, Any] = dict(dither=Image.Dither.NONE)
-        palette = Image.fromarray(np.vstack(few)).quantize(COLORS, **how)
+        palette = Image.fromarray(np.vstack(few)).quantize(COLORS, kmeans=1, **how)
         frames = [Image.fromarray(x).quantize(palette=palette, **how) for x in self.pictures]
         data = io.BytesIO()
         how = dict(save_all=True, append_images=frames[1:], loop=0, duration=duration)

@@ -27,7 +27,8 @@ NO_GL = (
     " or OSMesa (apt install libosmesa6)"
 )
 ABOVE = -50.0  # degrees: how a camera from above looks down
-STANDING, FLYING = 0.5, 0.22  # share of the picture's height that a robot takes
+STANDING, FLYING = 0.5, 0.24  # share of the picture's height that a robot takes
+TALLEST, AIR = 0.6, 1.15  # a fixed camera steps back by `AIR` if more than this is taken
 WIDEST = 0.6  # share of the picture's width that it takes at most
 VISIBLE_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  # MuJoCo's backends that need no display
@@ -181,7 +182,7 @@ class Camera:
         if model.nkey:
             mujoco.mj_resetDataKeyframe(model, self.data, 0)
         mujoco.mj_forward(model, self.data)
-        self.stage = Stage(model, self.data, cell(whole(model, self.data).distance / 2.5))
+        self.stage = make_stage(model, self.data)
         self.stage.lend(self.renderer._mjr_context)
         self.offset: np.ndarray | None = None  # of what is looked at from the robot's center [m]
         if view is None:
@@ -240,26 +241,42 @@ def framing(model: Any, data: Any, aspect: float) -> tuple[Any, np.ndarray | Non
     names = [model.camera(i).name for i in range(model.ncam)]
     track = names.index("track") if "track" in names else None
     first, view = robot_joint(model), whole(model, data)
-    moves = track is not None and model.body_weldid[model.cam_bodyid[track]] > 0
-    follows = first is not None and (moves or free_base(model) is not None)
-    if not follows:
+    if first is None:
         return (view if track is None else track), None
     if track is not None:
-        x, y, z = -data.cam_xmat[track].reshape(3, 3)[:, 2]
+        x, y, z = ahead = -data.cam_xmat[track].reshape(3, 3)[:, 2]
         view.elevation, view.azimuth = np.degrees([np.arcsin(z), np.arctan2(y, x)])
     low, high = bounds(model, data)
     deep, tall = float(np.linalg.norm((high - low)[:2])), float((high - low)[2])
     turn = np.radians(view.elevation)
     seen = tall * np.cos(turn) + deep * abs(np.sin(turn))  # m, from top to bottom
-    share = FLYING if low[2] > deep else STANDING
-    opening = 2 * np.tan(np.radians(model.vis.global_.fovy) / 2)
-    view.distance = max(seen / share, deep / WIDEST / aspect) / opening
-    return view, (low + high) / 2 - data.subtree_com[model.jnt_bodyid[first]]
+    opening = opening_of(model.vis.global_.fovy)
+    moves = track is not None and model.body_weldid[model.cam_bodyid[track]] > 0
+    if moves or free_base(model) is not None:
+        share = FLYING if low[2] > deep else STANDING
+        view.distance = max(seen / share, deep / WIDEST / aspect) / opening
+        return view, (low + high) / 2 - data.subtree_com[model.jnt_bodyid[first]]
+    if track is None:
+        return view, None
+    away = float(np.linalg.norm(data.cam_xpos[track] - view.lookat))
+    height = opening_of(model.cam_fovy[track]) * away  # m, of the picture at the robot
+    if seen <= TALLEST * height:
+        return track, None
+    view.lookat[:] = data.cam_xpos[track] + away * ahead
+    view.distance = AIR * height / opening
+    return view, None
 
 
-def cell(radius: float) -> float:
-    """Side of a square of the ground's pattern [m] under a robot of this radius [m]."""
-    return min((0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0), key=lambda x: abs(np.log(0.7 * radius / x)))
+def opening_of(fovy: float) -> float:
+    """Height of what a camera sees, in distances from it, of its field of view [degrees]."""
+    return 2 * float(np.tan(np.radians(fovy) / 2))
+
+
+def make_stage(model: Any, data: Any) -> Stage:
+    """The stage of a model, whose pattern fits the robot's size in a state `data`."""
+    radius = whole(model, data).distance / 2.5
+    sides = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # m, of a square
+    return Stage(model, data, min(sides, key=lambda x: abs(np.log(1.2 * radius / x))))
 
 
 def bounds(model: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
