@@ -101,7 +101,7 @@ def open_video(path: Path, rate: float) -> Iterator[Any]:
     # else ffmpeg would print some lines to the terminal
     import imageio
 
-    how = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
+    how: dict[str, Any] = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
     try:
         with imageio.get_writer(part, **how) as video:
             yield video

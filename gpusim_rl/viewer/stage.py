@@ -175,8 +175,9 @@ class Stage:
         for i, (direction, color) in enumerate(LAMPS, len(lamps)):
             light = scene.lights[i]
             light.type, light.headlight = int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL), 0
-            light.dir[:], light.diffuse[:] = direction / np.linalg.norm(direction), color
-            light.pos[:] = -10 * np.array(direction)
+            ahead = np.array(direction)
+            light.dir[:], light.diffuse[:] = ahead / np.linalg.norm(ahead), color
+            light.pos[:] = -10 * ahead
             light.ambient[:], light.specular[:] = 0, 0.3 if i == len(lamps) else 0
             light.castshadow = int(i == len(lamps))
 

@@ -91,15 +91,16 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
     with mujoco.viewer.launch_passive(model, data, **how) as window:
         mujoco.mj_forward(model, data)
         follow(window, model, data)
-        stage = make_stage(model, data)
+        stage, added = make_stage(model, data), window.user_scn
+        assert added is not None
         stage.brighten()
         begun = time.perf_counter()
         for t, qpos in frames:
             data.qpos[:] = qpos
             mujoco.mj_forward(model, data)
-            window.user_scn.ngeom = 0
-            stage.add_tiles(window.user_scn, data)
-            draw_command(window.user_scn, rollout, data)
+            added.ngeom = 0
+            stage.add_tiles(added, data)
+            draw_command(added, rollout, data)
             window.sync()
             time.sleep(max(0.0, begun + t - time.perf_counter()))
             while keys and keys.paused and not keys.resets and window.is_running():
