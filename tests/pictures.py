@@ -59,5 +59,5 @@ def look(model: mujoco.MjModel, view: str | None = None) -> Look:
 
 if __name__ == "__main__":
     for path in sys.argv[1:]:
-        found = look(mujoco.MjModel.from_xml_path(path))
-        print(path, found, "; ".join(found.faults()))
+        result = look(mujoco.MjModel.from_xml_path(path))
+        print(path, result, "; ".join(result.faults()))

@@ -32,22 +32,22 @@ def box(size: str = "usual", color: str = ".9 .9 .9 1", floor: str = FLOOR, ligh
 @pytest.mark.parametrize("light", ['<light pos="0 0 1"/>', ""])
 def test_a_model_without_a_scene_is_seen_well(color, floor, light):
     """A light or dark robot stands out from patterned ground, which is added if there is none."""
-    found = look(box(color=color, floor=floor, light=light))
-    assert not found.faults(), found
-    assert found.black < 0.15  # a black robot has shade
+    result = look(box(color=color, floor=floor, light=light))
+    assert not result.faults(), result
+    assert result.black < 0.15  # a black robot has shade
 
 
 @pytest.mark.parametrize("size", [*BOXES])
 def test_a_robot_is_framed_by_its_size(size):
     """A robot of 4 cm and one of 4 m take the same part of their pictures."""
-    usual, found = look(box()), look(box(size))
-    assert abs(found.tall - usual.tall) < 0.03 and abs(found.wide - usual.wide) < 0.03
+    usual, result = look(box()), look(box(size))
+    assert abs(result.tall - usual.tall) < 0.03 and abs(result.wide - usual.wide) < 0.03
 
 
 def test_a_robot_of_a_file_is_seen_well(tmp_path):
     """A robot of a stranger's file, as a task takes it."""
-    found = look(load_any(mjcf=write(tmp_path, mjcf()), collide="feet").mjm)
-    assert not found.faults(), found
+    result = look(load_any(mjcf=write(tmp_path, mjcf()), collide="feet").mjm)
+    assert not result.faults(), result
 
 
 @pytest.mark.parametrize("name", ["quadruped", "humanoid", "hopper", "ant", "arm", "drone"])
@@ -56,10 +56,10 @@ def test_our_robots_are_seen_well(name):
     model = mujoco.MjModel.from_xml_path(str(ROOT / f"tasks/assets/{name}.xml"))
     if name == "drone":
         model.body("target").pos = 0.4, 0.4, 1.2  # it begins around the drone
-    found = look(model)
-    assert not found.faults(), found
+    result = look(model)
+    assert not result.faults(), result
     if name == "drone":
-        assert 0.15 <= (found.wide + found.tall) / 2 <= 0.25
+        assert 0.15 <= (result.wide + result.tall) / 2 <= 0.25
 
 
 def test_a_scene_of_the_model_stays():
