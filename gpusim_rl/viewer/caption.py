@@ -1,10 +1,9 @@
-"""The text in the pictures of a film: the command, and how fast the robot is."""
+"""The bar under the pictures of a film: the command, how fast the robot is, where they differ."""
 
 import functools
-import textwrap
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +13,9 @@ from gpusim_rl.viewer.target import plain_columns
 
 MEAN = 0.4  # s over which the speed is averaged
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
+ALLOWED = 0.25  # m/s by which the speed may miss the command, as in an evaluation
+SHADE = 0.35  # share of a picture's light that is left under the bar
+WHITE, ORANGE = (255, 255, 255), (255, 178, 64)
 LONGEST = 24  # characters of a name or unit, which may come from a stranger's file
 
 
@@ -26,6 +28,8 @@ class Caption:
         about: what a policy's description says of its command; None if it has none.
         command: gives it at a time [s].
     """
+
+    GAP: ClassVar = "     "  # between parts
 
     def __init__(
         self,
@@ -52,14 +56,28 @@ class Caption:
 
     def text(self, t: float, position: np.ndarray | None) -> str:
         """The text at a time [s], of a robot at a position (3,) [m]; None if there are several."""
-        parts = []
+        return self.GAP.join(words for words, _ in self.parts(t, position))
+
+    def parts(self, t: float, position: np.ndarray | None) -> list[tuple[str, bool]]:
+        """The words of `text`, and which of them differ from the command."""
+        parts, request = [], None
         if self.command:
             values = self.command(t)
-            pairs = zip(self.names, values[self.columns], strict=False)
-            parts.append("   ".join(f"{name} {x:.2f} {unit}" for (name, unit), x in pairs))
+            pairs = [*zip(self.names, values[self.columns], strict=False)]
+            parts = [(f"{name} {x:.2f} {unit}", False) for (name, unit), x in pairs]
+            velocity = [x for (_, unit), x in pairs[:2] if unit == "m/s"]
+            request = float(np.linalg.norm(velocity)) if velocity else None
         if position is not None and self.body is not None:
-            parts.append(f"speed {self.speed(t, position):.2f} m/s")
-        return "\n".join(parts)
+            speed = self.speed(t, position)
+            # the mean speed says nothing yet of a robot that has just begun
+            differs = request is not None and abs(speed - request) > ALLOWED and self.is_full(t)
+            asked = f" of {request:.2f}" if differs else ""
+            parts.append((f"speed {speed:.2f}{asked} m/s", differs))
+        return parts
+
+    def is_full(self, t: float) -> bool:
+        """Whether the speed is a mean over all of its time."""
+        return t - self.places[0][0] > MEAN - 0.05
 
     def speed(self, t: float, position: np.ndarray) -> float:
         """The mean speed of late [m/s]."""
@@ -75,24 +93,47 @@ class Caption:
         return float(np.linalg.norm(position - before)) / passed if t > begun else 0.0
 
     def write(self, picture: np.ndarray, t: float, position: np.ndarray | None) -> np.ndarray:
-        """A picture (height, width, 3) uint8 with the text of `text` in its upper left corner."""
+        """A picture (height, width, 3) uint8 with the text of `text` in a bar at its lower edge.
+
+        Words that differ from the command are orange and have a disc before them.
+        """
         from PIL import Image, ImageDraw
 
-        if not (text := self.text(t, position)):
+        if not (parts := self.parts(t, position)):
             return picture
-        size = max(10, len(picture) // 28)  # pixels
-        columns = int(1.8 * picture.shape[1] / size)  # that fit in a line
-        lines = [textwrap.fill(line, columns) for line in text.split("\n")]
+        height, width, _ = picture.shape
+        size = max(9, height // 30)  # pixels
+        while size > 9 and font(size).getlength(self.GAP.join(x for x, _ in parts)) > width - size:
+            size -= 1
+        lines = self.lines(parts, width - size, font(size))
+        top = height - round(1.5 * size * len(lines)) - size // 2
+        picture = picture.copy()
+        picture[top:] = picture[top:] * SHADE
         image = Image.fromarray(picture)
-        ImageDraw.Draw(image).text(
-            (size // 2, size // 2),
-            "\n".join(lines),
-            "white",
-            font(size),
-            stroke_width=max(1, size // 10),
-            stroke_fill="black",
-        )
+        draw = ImageDraw.Draw(image)
+        for i, line in enumerate(lines):
+            x, y = size / 2, top + size / 2 + 1.5 * size * i
+            for words, differs in line:
+                color = ORANGE if differs else WHITE
+                if differs:
+                    draw.ellipse((x, y + 0.3 * size, x + 0.6 * size, y + 0.9 * size), fill=color)
+                    x += 0.9 * size
+                draw.text((x, y), words, color, font(size))
+                x += font(size).getlength(words + self.GAP)
         return np.asarray(image)
+
+    @classmethod
+    def lines(cls, parts: list[tuple[str, bool]], width: float, letters: Any) -> list[list[Any]]:
+        """The parts in lines that are not wider than `width` [pixels], if each of them fits."""
+        rows: list[list[Any]] = [[]]
+        for part in parts:
+            if (
+                rows[-1]
+                and letters.getlength(cls.GAP.join(x for x, _ in [*rows[-1], part])) > width
+            ):
+                rows.append([])
+            rows[-1].append(part)
+        return rows
 
 
 @functools.cache

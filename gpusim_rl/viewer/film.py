@@ -19,6 +19,7 @@ from gpusim_rl.viewer.offscreen import Camera
 FPS = 25  # frames per second
 HEIGHT, WIDTH = 480, 720  # pixels
 ROOM = 1 << 16  # bytes that a disk still has, or it counts as full
+COLORS = 256  # of a .gif
 WALL = 1280  # pixels of each side of a film of several worlds
 
 # time [s], qpos (nq,) of one world or (n, nq) of n worlds
@@ -93,16 +94,14 @@ def open_video(path: Path, rate: float) -> Iterator[Any]:
 
     The file appears only when it is whole. OSError, in one line, if it cannot be written.
     """
-    import imageio
-
     if path.suffix.lower() == ".gif":
-        how: dict[str, Any] = dict(mode="I", loop=0, duration=1000 / rate)  # ms
-        with imageio.get_writer(data := io.BytesIO(), format="GIF", **how) as video:
-            yield video
-        return write_whole(path, data.getvalue())
+        yield (video := Gif())
+        return write_whole(path, video.encode(1000 / rate))
     part = part_of(path).with_suffix(f".part{path.suffix}")  # the suffix says the format
     # else ffmpeg would print some lines to the terminal
-    how = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
+    import imageio
+
+    how: dict[str, Any] = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
     try:
         with imageio.get_writer(part, **how) as video:
             yield video
@@ -114,6 +113,30 @@ def open_video(path: Path, rate: float) -> Iterator[Any]:
         raise OSError(f"{path} cannot be written: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
+
+
+class Gif:
+    """Pictures of a .gif, which have one palette and no dither: both make it small."""
+
+    def __init__(self) -> None:
+        self.pictures: list[np.ndarray] = []
+
+    def append_data(self, picture: np.ndarray) -> None:
+        """Add a picture (height, width, 3) uint8."""
+        self.pictures.append(picture)
+
+    def encode(self, duration: float) -> bytes:
+        """The file, which plays for ever and shows each picture for a duration [ms]."""
+        from PIL import Image
+
+        few = self.pictures[:: max(1, len(self.pictures) // 8)]
+        how: dict[str, Any] = dict(dither=Image.Dither.NONE)
+        palette = Image.fromarray(np.vstack(few)).quantize(COLORS, kmeans=1, **how)
+        frames = [Image.fromarray(x).quantize(palette=palette, **how) for x in self.pictures]
+        data = io.BytesIO()
+        how = dict(save_all=True, append_images=frames[1:], loop=0, duration=duration)
+        frames[0].save(data, "GIF", **how)
+        return data.getvalue()
 
 
 def check_room(path: Path) -> None:

@@ -18,13 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl.core.free_bodies import robot_joint
+from gpusim_rl.core.free_bodies import free_base, robot_joint
+from gpusim_rl.viewer.edges import smooth_edges
+from gpusim_rl.viewer.stage import Stage
 
 NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri)"
     " or OSMesa (apt install libosmesa6)"
 )
 ABOVE = -50.0  # degrees: how a camera from above looks down
+STANDING, FLYING = 0.5, 0.24  # share of the picture's height that a robot takes
+TALLEST, AIR = 0.6, 1.15  # a fixed camera steps back by `AIR` if more than this is taken
+WIDEST = 0.6  # share of the picture's width that it takes at most
+VISIBLE_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  # MuJoCo's backends that need no display
 
 
@@ -151,15 +157,15 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
 
 
 class Camera:
-    """Pictures of a model.
+    """Pictures of a model. What it lacks of ground, sky and light is added to them.
 
     Args:
         model: a mujoco.MjModel.
         height: of the pictures, in pixels.
         width: of the pictures, in pixels.
         view: a camera of the model; `free`, MuJoCo's free camera; or `above`, which looks down at
-            what moves, wherever it is. Unless given, it is the camera `track` if the model has one,
-            else `free`.
+            what moves, wherever it is. Unless given, a robot with a free base is followed, and
+            framed by its size; others are seen by the camera `track` if there is one.
 
     Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
@@ -168,18 +174,24 @@ class Camera:
         import mujoco
 
         names = [model.camera(i).name for i in range(model.ncam)]
-        view = view or ("track" if "track" in names else "free")
-        if view not in (*names, "free", "above"):
+        if view not in (*names, "free", "above", None):
             choices = ", ".join(filter(None, (*names, "free", "above")))
             raise ValueError(f"camera={view}: choose one of {choices}")
         self.renderer = make_renderer(model, height, width)
-        self.model, self.data, self.above = model, mujoco.MjData(model), view == "above"
-        self.camera = names.index(view) if view in names else -1
-        if self.above:
-            mujoco.mj_kinematics(model, self.data)
-            mujoco.mj_comPos(model, self.data)
-            self.camera = whole(model, self.data)
+        self.model, self.data = model, mujoco.MjData(model)
+        if model.nkey:
+            mujoco.mj_resetDataKeyframe(model, self.data, 0)
+        mujoco.mj_forward(model, self.data)
+        self.stage = make_stage(model, self.data)
+        self.stage.lend(self.renderer._mjr_context)
+        self.offset: np.ndarray | None = None  # of what is looked at from the robot's center [m]
+        if view is None:
+            self.camera, self.offset = framing(model, self.data, width / height)
+        elif view == "above":
+            self.camera, self.offset = whole(model, self.data), np.zeros(3)
             self.camera.elevation, self.camera.distance = ABOVE, 2 * self.camera.distance
+        else:
+            self.camera = names.index(view) if view in names else -1
 
     def __call__(self, qpos: np.ndarray) -> np.ndarray:
         """The picture (height, width, 3) uint8 of a state qpos (nq,)."""
@@ -187,11 +199,21 @@ class Camera:
 
         self.data.qpos[:] = qpos
         mujoco.mj_forward(self.model, self.data)
-        if self.above and self.model.njnt:
+        if self.offset is not None and self.model.njnt:
             body = self.model.jnt_bodyid[robot_joint(self.model)]
-            self.camera.lookat[:] = self.data.subtree_com[body]
-        self.renderer.update_scene(self.data, self.camera)
-        return self.renderer.render()
+            self.camera.lookat[:] = self.data.subtree_com[body] + self.offset
+        self.update_scene(self.camera)
+        return self.render()
+
+    def update_scene(self, camera: Any) -> None:
+        """Make the scene of `data` as a camera sees it, on the stage."""
+        self.renderer.update_scene(self.data, camera)
+        self.stage.dress(self.renderer.scene)
+
+    def render(self) -> np.ndarray:
+        """The picture (height, width, 3) uint8 of the scene, with smooth edges."""
+        picture = self.renderer.render()
+        return picture if self.model.vis.quality.offsamples else smooth_edges(picture)
 
     def position(self, body: int | None) -> np.ndarray | None:
         """Where a body is in the last picture (3,) [m]; None of none."""
@@ -200,6 +222,74 @@ class Camera:
     def close(self) -> None:
         """Free the OpenGL context."""
         self.renderer.close()
+
+
+def framing(model: Any, data: Any, aspect: float) -> tuple[Any, np.ndarray | None]:
+    """A camera for films, and its offset from the center of a robot that it follows [m].
+
+    A robot with a free base is followed; it is seen along the model's camera `track` if there is
+    one. Others are seen by this camera, or stand still within the whole picture.
+
+    Args:
+        model: a mujoco.MjModel.
+        data: a mujoco.MjData of a typical state.
+        aspect: width of the picture, in heights.
+
+    Returns:
+        The number of a camera or a mujoco.MjvCamera, and None or an offset (3,).
+    """
+    names = [model.camera(i).name for i in range(model.ncam)]
+    track = names.index("track") if "track" in names else None
+    first, view = robot_joint(model), whole(model, data)
+    if first is None:
+        return (view if track is None else track), None
+    if track is not None:
+        x, y, z = ahead = -data.cam_xmat[track].reshape(3, 3)[:, 2]
+        view.elevation, view.azimuth = np.degrees([np.arcsin(z), np.arctan2(y, x)])
+    low, high = bounds(model, data)
+    deep, tall = float(np.linalg.norm((high - low)[:2])), float((high - low)[2])
+    turn = np.radians(view.elevation)
+    seen = tall * np.cos(turn) + deep * abs(np.sin(turn))  # m, from top to bottom
+    opening = opening_of(model.vis.global_.fovy)
+    moves = track is not None and model.body_weldid[model.cam_bodyid[track]] > 0
+    if moves or free_base(model) is not None:
+        share = FLYING if low[2] > deep else STANDING
+        view.distance = max(seen / share, deep / WIDEST / aspect) / opening
+        return view, (low + high) / 2 - data.subtree_com[model.jnt_bodyid[first]]
+    if track is None:
+        return view, None
+    away = float(np.linalg.norm(data.cam_xpos[track] - view.lookat))
+    height = opening_of(model.cam_fovy[track]) * away  # m, of the picture at the robot
+    if seen <= TALLEST * height:
+        return track, None
+    view.lookat[:] = data.cam_xpos[track] + away * ahead
+    view.distance = AIR * height / opening
+    return view, None
+
+
+def opening_of(fovy: float) -> float:
+    """Height of what a camera sees, in distances from it, of its field of view [degrees]."""
+    return 2 * float(np.tan(np.radians(fovy) / 2))
+
+
+def make_stage(model: Any, data: Any) -> Stage:
+    """The stage of a model, whose pattern fits the robot's size in a state `data`."""
+    radius = whole(model, data).distance / 2.5
+    sides = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # m, of a square
+    return Stage(model, data, min(sides, key=lambda x: abs(np.log(1.2 * radius / x))))
+
+
+def bounds(model: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest corner (3,) of a box around the robot's visible geoms [m]."""
+    root = model.body_rootid[model.jnt_bodyid[robot_joint(model)]]
+    drawn = (model.body_rootid[model.geom_bodyid] == root) & (model.geom_group < VISIBLE_GROUPS)
+    frames = data.geom_xmat[drawn].reshape(-1, 3, 3)
+    center = data.geom_xpos[drawn] + np.einsum("nij,nj->ni", frames, model.geom_aabb[drawn, :3])
+    half = np.einsum("nij,nj->ni", np.abs(frames), model.geom_aabb[drawn, 3:])
+    if not drawn.any():
+        place = data.subtree_com[root]
+        return place - 0.5, place + 0.5
+    return (center - half).min(0), (center + half).max(0)
 
 
 def whole(model: Any, data: Any) -> Any:

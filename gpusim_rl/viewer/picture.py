@@ -1,7 +1,6 @@
 """A picture of a robot in its stance, with labels."""
 
 import contextlib
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,12 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
     import imageio
     import mujoco
 
-    model = copy.copy(model)
-    model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.5, 0.6
     with contextlib.closing(Camera(model, HEIGHT, WIDTH)) as camera:
         data, scene = camera.data, camera.renderer.scene
         mujoco.mj_resetDataKeyframe(model, data, 0)
         mujoco.mj_forward(model, data)
         view = whole(model, data)
-        camera.renderer.update_scene(data, view)
+        camera.update_scene(view)
         for label, name in labels.items():
             sites = [model.site(i).name for i in range(model.nsite)]
             thing = data.site(name) if name in sites else data.geom(name)
@@ -47,7 +44,7 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
         ahead = above + np.array([0.25 * view.distance, 0, 0])
         add_arrow(scene, above, ahead)
         add_label(scene, "forward", ahead)
-        image = camera.renderer.render()
+        image = camera.render()
     write_whole(path, imageio.v3.imwrite("<bytes>", image, extension=".png"))
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpusim_rl.core.free_bodies import free_base
+from gpusim_rl.core.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
-from gpusim_rl.viewer.offscreen import load_triton, quiet_glfw, whole
+from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, quiet_glfw, whole
 from gpusim_rl.viewer.picture import add_arrow
 from gpusim_rl.viewer.target import command_arrow, leaning, plain_columns, rotations
 
@@ -89,12 +89,18 @@ def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = No
     how: dict[str, Any] = {"key_callback": keys.press} if keys else {}
     how |= dict(show_left_ui=False, show_right_ui=False)  # nothing that is set there would last
     with mujoco.viewer.launch_passive(model, data, **how) as window:
-        follow(window, model)
+        mujoco.mj_forward(model, data)
+        follow(window, model, data)
+        stage, added = make_stage(model, data), window.user_scn
+        assert added is not None
+        stage.brighten()
         begun = time.perf_counter()
         for t, qpos in frames:
             data.qpos[:] = qpos
             mujoco.mj_forward(model, data)
-            draw_command(window.user_scn, rollout, data)
+            added.ngeom = 0
+            stage.add_tiles(added, data)
+            draw_command(added, rollout, data)
             window.sync()
             time.sleep(max(0.0, begun + t - time.perf_counter()))
             while keys and keys.paused and not keys.resets and window.is_running():
@@ -124,19 +130,22 @@ def check_window() -> None:
             )
 
 
-def follow(window: Any, model: Any) -> None:
-    """Let the camera of a window follow a robot that is free to leave."""
+def follow(window: Any, model: Any, data: Any) -> None:
+    """Let the camera of a window frame the robot by its size, and follow one that may leave."""
     import mujoco
 
-    if base := free_base(model):
-        camera = window.cam
-        camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, base.body
-        camera.distance, camera.elevation, camera.azimuth = 3 * model.stat.extent, -20, 135
+    camera, (view, offset) = window.cam, framing(model, data, aspect=1.5)
+    if isinstance(view, int):  # a camera of the model could not be turned by the mouse
+        view = whole(model, data)
+    camera.distance, camera.elevation, camera.azimuth = view.distance, view.elevation, view.azimuth
+    camera.lookat[:] = view.lookat
+    if offset is not None:
+        camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
+        camera.trackbodyid = model.jnt_bodyid[robot_joint(model)]
 
 
 def draw_command(scene: Any, rollout: Any, data: Any) -> None:
-    """Draw the last command as an arrow in an otherwise empty scene, if it is a velocity."""
-    scene.ngeom = 0
+    """Draw the last command as an arrow in a scene, if it is a velocity."""
     if rollout and rollout.command is not None and data.model.njnt:
         reach = whole(data.model, data).distance / 2.5
         arrow = command_arrow(rollout.about, rollout.command, data, reach)

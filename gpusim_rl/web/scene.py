@@ -10,11 +10,11 @@ import trimesh
 from mjviser.conversions import group_geoms_by_visual_compat, merge_geoms
 
 from gpusim_rl.core.free_bodies import robot_joint
-from gpusim_rl.viewer.offscreen import whole
+from gpusim_rl.viewer.offscreen import VISIBLE_GROUPS, make_stage, whole
+from gpusim_rl.viewer.stage import colors, sky
 from gpusim_rl.viewer.target import command_arrow
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
-VISIBLE_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
 SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture
 ORANGE = (255, 178, 0)
 
@@ -57,6 +57,11 @@ class Scene:
         for body in range(model.nbody):
             geoms = [g for g in drawn if model.geom_bodyid[g] == body and g not in self.boxes]
             self.add_body(body, geoms)
+        stage = make_stage(model, self.data)
+        if ground and stage.height is not None:
+            level = np.array([1.0, 0.0, 0.0, 0.0])
+            self.add_ground("ground", np.array([0, 0, stage.height]), level)
+        self.scene.set_background_image(sky(), format="png")
         self.box_handle = self.add_boxes() if self.boxes else None
         self.arrow = self.scene.add_arrows(
             f"{root}/command",
@@ -82,17 +87,7 @@ class Scene:
         for g in (g for g in geoms if self.ground and model.geom_type[g] == PLANE):
             turn = np.zeros(4)
             mujoco.mju_mat2Quat(turn, self.data.geom_xmat[g])
-            self.scene.add_grid(
-                f"{self.root}/plane{g}",
-                infinite_grid=True,
-                fade_distance=50.0,
-                cell_size=0.25 if self.reach < 2 else 0.5,
-                plane_color=(205, 210, 218),
-                plane_opacity=1.0,
-                shadow_opacity=0.25,
-                position=self.data.geom_xpos[g],
-                wxyz=turn,
-            )
+            self.add_ground(f"plane{g}", self.data.geom_xpos[g], turn)
         solid = [g for g in geoms if model.geom_type[g] != PLANE]
         for i, group in enumerate(group_geoms_by_visual_compat(model, solid)):
             handle = self.scene.add_batched_meshes_trimesh(
@@ -103,6 +98,20 @@ class Scene:
                 lod="off",
             )
             self.meshes.append((body, handle))
+
+    def add_ground(self, name: str, place: np.ndarray, turn: np.ndarray) -> None:
+        """Add endless ground at a place (3,) [m], turned by a unit quaternion (4,)."""
+        self.scene.add_grid(
+            f"{self.root}/{name}",
+            infinite_grid=True,
+            fade_distance=50.0,
+            cell_size=0.25 if self.reach < 2 else 0.5,
+            plane_color=(205, 210, 218),
+            plane_opacity=1.0,
+            shadow_opacity=0.25,
+            position=place,
+            wxyz=turn,
+        )
 
     def add_boxes(self) -> Any:
         """Add the boxes that are fixed to the world, those of all worlds as one batch."""
@@ -196,10 +205,3 @@ def grid(n: int, spacing: float, place: np.ndarray) -> np.ndarray:
     side = math.ceil(math.sqrt(n))
     rows, columns = np.divmod(np.arange(n), side)
     return np.stack([place[0] - spacing * rows, place[1] + spacing * columns, np.zeros(n)], 1)
-
-
-def colors(model: Any) -> np.ndarray:
-    """(ngeom, 4) the color of each geom, that of its material if it has one."""
-    rgba, has = model.geom_rgba.copy(), model.geom_matid >= 0
-    rgba[has] = model.mat_rgba[model.geom_matid[has]]
-    return rgba.clip(0, 1)

@@ -5,9 +5,10 @@ import gc
 import mujoco
 import numpy as np
 import pytest
+from PIL import Image
 
 from gpusim_rl.viewer.caption import FASTEST, Caption
-from gpusim_rl.viewer.film import film
+from gpusim_rl.viewer.film import film, open_video
 from tests.disks import fill
 from tests.films import decoded
 
@@ -31,13 +32,28 @@ def frames(n: int | None = None):
 
 def test_a_caption_says_command_and_speed():
     """Each number of the command stands with its name and unit; the speed is the mean of 0.4 s."""
-    caption = Caption(model(), WALK, lambda t: np.array([0.5, -t]))
+    caption = Caption(model(), WALK, lambda t: np.array([2.1, -t]))
     for i in range(100):
         text = caption.text(0.01 * i, np.array([0.02 * i, 0.0, 0.0]))
-    assert text == "forward 0.50 m/s   turn -0.99 rad/s\nspeed 2.00 m/s"
+    assert text.split(caption.GAP) == ["forward 2.10 m/s", "turn -0.99 rad/s", "speed 2.00 m/s"]
     far = np.array([100.0, 0.0, 0.0])  # it has begun again
     assert 100.0 > FASTEST and caption.text(1.0, far).endswith("speed 0.00 m/s")
-    assert caption.text(1.0, None) == "forward 0.50 m/s   turn -1.00 rad/s"
+    assert caption.text(1.0, None) == f"forward 2.10 m/s{caption.GAP}turn -1.00 rad/s"
+
+
+def test_a_caption_marks_a_speed_that_differs_from_the_command():
+    """The speed says what it was to be, and stands out in the picture; a robot that has just begun
+    is not marked."""
+    marks = {}
+    for command in (2.1, 0.5):
+        caption = Caption(model(), WALK, lambda t, x=command: np.array([x, 0.0]))
+        parts = [caption.parts(0.01 * i, np.array([0.02 * i, 0.0, 0.0])) for i in range(100)]
+        assert not any(differs for part in parts[:30] for _, differs in part)
+        grey = np.full((480, 720, 3), 127, np.uint8)
+        written = caption.write(grey, 1.0, np.array([2.0, 0.0, 0.0])).astype(int)
+        marks[command] = (parts[-1][-1], (written[..., 0] - written[..., 2] > 90).sum())
+    assert marks[2.1] == (("speed 2.00 m/s", False), 0)
+    assert marks[0.5][0] == ("speed 2.00 of 0.50 m/s", True) and marks[0.5][1] > 100
 
 
 def test_a_caption_leaves_out_what_says_nothing():
@@ -53,12 +69,39 @@ def test_a_caption_leaves_out_what_says_nothing():
 
 
 def test_a_caption_is_in_the_picture():
-    """Its letters change the upper left corner alone."""
+    """Its letters stand in a dark bar at the lower edge; the rest of the picture stays."""
     grey = np.full((480, 720, 3), 127, np.uint8)
     written = Caption(model()).write(grey, 0.0, np.zeros(3)).astype(int)
-    corner = written[:32, :160]
-    assert corner.min() < 30 and corner.max() > 225
-    assert (written[32:] == 127).all() and (written[:, 160:] == 127).all()
+    bar = written[-32:]
+    assert (bar[:, 200:] < 64).all() and bar[:, :160].max() > 225
+    assert (written[:-32] == 127).all() and (grey == 127).all()
+
+
+def test_a_long_caption_stays_within_the_picture():
+    """Letters shrink until a line holds them, and a second line takes what does not fit."""
+    names = [f"direction {i}" for i in range(6)]
+    about = {"names": names, "units": ["rad"] * 6}
+    caption = Caption(model("joint"), about, lambda t: np.zeros(6))
+    for height, width in ((480, 720), (240, 360)):
+        black = np.full((height, width, 3), 127, np.uint8)
+        lit = caption.write(black, 0.0, None).max(2) > 150
+        assert lit.any() and not lit[:, -3:].any() and not lit[: height * 3 // 4].any()
+
+
+def test_a_gif_is_small_and_keeps_its_colors(tmp_path):
+    """Its pictures differ little from those that were added, without the specks of a dither."""
+    path, flat = tmp_path / "flat.gif", np.full((96, 96, 3), (70, 90, 120), np.uint8)
+    flat[:, 48:] = (240, 120, 20)
+    with open_video(path, 12.5) as video:
+        for i in range(50):
+            video.append_data(np.roll(flat, i, 1))
+    with Image.open(path) as gif:
+        assert gif.n_frames == 48 or gif.n_frames == 50
+        assert gif.info["loop"] == 0 and abs(gif.info["duration"] - 80) <= 10
+        gif.seek(7)
+        shown = np.asarray(gif.convert("RGB")).astype(int)
+    assert np.abs(shown - np.roll(flat, 7, 1)).max() <= 4
+    assert path.stat().st_size < 50_000
 
 
 @pytest.mark.parametrize("worlds", [None, 4])
