@@ -15,9 +15,7 @@ from gpusim_rl.viewer.target import command_arrow
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
 VISIBLE_GROUPS = 3  # MuJoCo's viewers show geoms of the groups 0, 1 and 2
-# Share of the way that the camera goes to the robot in each picture: all of it along the ground, so
-# that a robot that runs stays in the center, and little of it up and down.
-SMOOTH = np.array([1.0, 1.0, 0.15])
+SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture
 ORANGE = (255, 178, 0)
 
 
