@@ -7,12 +7,12 @@ docs/llms.txt, with links to pages as they are called there.
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import yaml
 from mkdocs.structure.files import File, Files
 
 from gpusim_rl.config import sections
+from gpusim_rl.config.yaml_keys import keys
 from gpusim_rl.core import ranges
 from gpusim_rl.envs.load_task import load_task
 
@@ -45,14 +45,6 @@ TITLES = {
     "bench_time.yaml": "Keys of gpusim_rl.bench time",
     "bench_profile.yaml": "Keys of gpusim_rl.bench profile",
 }
-
-
-class Key(NamedTuple):
-    """A key of a YAML file."""
-
-    name: str  # dotted
-    value: str  # as the file has it
-    comment: str
 
 
 def on_config(config: Any) -> Any:
@@ -197,62 +189,3 @@ def meaning(name: str, comment: str, known: dict[str, str]) -> str:
 def escape(text: str) -> str:
     """Text in which no character is Markdown for a cell's end or for HTML."""
     return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def keys(text: str) -> list[Key]:
-    """The keys of a YAML file, without Hydra's own, in order.
-
-    A comment stands at the end of the key's line or on the lines above it. A key without one has
-    that of the mapping it belongs to. A mapping in braces is one value.
-    """
-    return walk(yaml.compose(text), "", "", text.splitlines())
-
-
-def walk(node: yaml.MappingNode, prefix: str, inherited: str, lines: list[str]) -> list[Key]:
-    """The keys of a mapping and of the mappings below it."""
-    result = []
-    for key, value in node.value:
-        name = f"{prefix}{key.value}"
-        if name in ("defaults", "hydra"):
-            continue
-        if isinstance(value, yaml.MappingNode) and not value.flow_style:
-            said = trailing(key.start_mark.line, key.end_mark.column, lines)
-            result += walk(value, f"{name}.", said, lines)
-        else:
-            said = comment(key, value, lines) or inherited
-            result.append(Key(name, source(value, lines), said))
-    return result
-
-
-def source(node: yaml.Node, lines: list[str]) -> str:
-    """A value as it stands in the file, on one line."""
-    start, end = node.start_mark, node.end_mark
-    part = lines[start.line : end.line + 1]
-    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
-        return f"[{', '.join(source(entry, lines) for entry in node.value)}]"
-    if start.line == end.line:
-        return part[0][start.column : end.column]
-    last = part[-1][: end.column]
-    words = [part[0][start.column :], *part[1:-1], last]
-    return " ".join(re.sub(r"\s#.*", "", line).strip() for line in words if line.strip())
-
-
-def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
-    """The comment of a key: on the lines above, then at the end of its line and of its value."""
-    said, above = [], key.start_mark.line - 1
-    while above >= 0 and lines[above].lstrip().startswith("#"):
-        said.insert(0, lines[above].strip().lstrip("# "))
-        above -= 1
-    if above < 0:
-        said = []  # the comment at the top is the file's
-    ends = {key.start_mark.line: key.end_mark.column}
-    if isinstance(value, yaml.ScalarNode) or value.flow_style:
-        ends[value.end_mark.line] = value.end_mark.column
-    said += [trailing(line, column, lines) for line, column in ends.items()]
-    return " ".join(part for part in said if part)
-
-
-def trailing(line: int, column: int, lines: list[str]) -> str:
-    """The comment at the end of a line, behind a column."""
-    match = re.search(r"\s#\s?(.*)$", lines[line][column:]) if line < len(lines) else None
-    return match[1] if match else ""

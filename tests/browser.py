@@ -90,6 +90,12 @@ class WebPage:
         # as a script does it: a page that draws on the processor is never still
         self.page.get_by_role("button", name=name, exact=True).dispatch_event("click")
 
+    def close_notes(self) -> None:
+        """Close notes such as that of a browser that draws on the processor."""
+        for button in self.page.query_selector_all(".mantine-Notification-closeButton"):
+            button.click()
+        self.page.wait_for_timeout(1000)
+
     def plots(self) -> list[str]:
         """The picture of each plot."""
         code = "[...document.querySelectorAll('.uplot canvas')].map(x => x.toDataURL())"

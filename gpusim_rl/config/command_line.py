@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from itertools import islice, product
 from math import prod
@@ -12,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.override_parser.types import Override, ValueType
-from omegaconf import OmegaConf
 
 from gpusim_rl.config.compose import compose_plain, opened, parse
-from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
 from gpusim_rl.core.paths import CONF, program
 
@@ -31,6 +28,8 @@ CFG = ("job", "hydra", "all")
 MULTIRUN = ("-m", "--multirun")
 OPTIONS = {"--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 OPTIONS |= dict.fromkeys((*MULTIRUN, *HELP), ())
+NUMBERS = ("numbers",)  # a page of help
+OPTIONS |= dict.fromkeys(("--help", "-h"), NUMBERS)
 LAUNCHERS = ("submitit_slurm", "submitit_local")
 LAUNCHER = ("hydra/launcher", "hydra.launcher.")  # beginnings of keys
 
@@ -64,11 +63,12 @@ def check(name: str, argv: list[str]) -> Any:
     answered, and end the program. A mistake ends it in one line.
     """
     overrides, options = split(argv)
-    if any(option in HELP for option in options):
-        from gpusim_rl.config.sections import table
+    if options and options[0].partition("=")[0] in HELP:
+        if options[-1].endswith(NUMBERS):
+            from gpusim_rl.config import numbers
 
-        listing = partial(ranges.listing, table())
-        OmegaConf.register_new_resolver("ranges", listing, replace=True)
+            print("\n".join(numbers.lines(name, compose_plain(name, overrides))))
+            raise SystemExit
         start = program(PROGRAMS[name])
         # conf/<name>.yaml says python <name>.py; to parse another name takes 50 ms
         other = [] if start == f"python {PROGRAMS[name]}.py" else [start]

@@ -4,7 +4,6 @@ What a task adds stands in its class, as `Task.ranges`, and so does what an algo
 adds; what `task.randomise` draws stands in `envs.randomization.fields`.
 """
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -187,12 +186,3 @@ def allowed(key: str, table: Mapping[str, Range] = RANGES) -> str:
     """Text on the values of a dotted key, as in "a number from 0 to 1"; "" for others."""
     entry = table.get(key) or table.get(f"{key.rpartition('.')[0]}.*")
     return entry.words() if entry else ""
-
-
-def listing(table: Mapping[str, Range]) -> str:
-    """The keys of a table by what they may be, as a paragraph of `--help`."""
-    groups: dict[str, list[str]] = {}
-    for key, entry in table.items():
-        groups.setdefault(entry.words(), []).append(key)
-    text = "; ".join(f"{says}: {', '.join(keys)}" for says, keys in groups.items())
-    return textwrap.fill(f"Numbers, also those of a list: {text}.", 128, break_on_hyphens=False)

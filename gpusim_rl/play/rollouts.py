@@ -27,6 +27,7 @@ class Rollout(Protocol):
     - `command`: (n,) of the last step; None if it was the task's own.
     - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
       reward terms [1/s], and the task's measures.
+    - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
     """
 
     model: Any
@@ -36,6 +37,7 @@ class Rollout(Protocol):
     command: np.ndarray | None
     terms: Numbers
     measures: Numbers
+    followed: np.ndarray | None
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
         """Act for one control period on a command (n,); None leaves the task's own."""
@@ -93,6 +95,7 @@ class RunRollout:
         self.model, self.dt, self.worlds = self.env.task.mjm, self.env.task.dt, worlds
         self.terms, self.measures = dict[str, float](), dict[str, float]()
         self.weights, self.command = weights, None
+        self.followed: np.ndarray | None = None
         self.set_policy(policy)
 
     def set_policy(self, policy: Any) -> None:
@@ -115,6 +118,7 @@ class RunRollout:
         terms = {name: x[0] * self.weights[name] for name, x in reward_terms(task, s).items()}
         self.terms = {name: float(x) for name, x in terms.items()}
         self.measures = {name: float(x[0]) for name, x in task.measure(s).items()}
+        self.followed = None if task.drives is None else task.followed(s)[0].numpy()
 
     def qpos(self) -> np.ndarray:
         return self.env.sim.qpos.numpy().copy()
@@ -151,6 +155,7 @@ class FileRollout:
         self.about: Mapping[str, Any] = policy.command or {}
         self.terms, self.measures = dict[str, float](), dict[str, float]()
         self.data, self.time = mujoco.MjData(model), 0.0
+        self.followed: np.ndarray | None = None
         self.restart()
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
@@ -176,6 +181,7 @@ class FileRollout:
         if watched and first is not None:
             velocity = data.qvel[self.model.jnt_dofadr[first] :][:2]
             self.measures = {"speed": float(np.linalg.norm(velocity))}
+            self.followed = velocity_of_base(self.about, data)
 
     def qpos(self) -> np.ndarray:
         return self.data.qpos.copy()[None]
@@ -197,6 +203,19 @@ class FileRollout:
                 mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
             mujoco.mj_forward(self.model, self.data)
         self.policy.reset()
+
+
+def velocity_of_base(about: Mapping[str, Any], data: Any) -> np.ndarray | None:
+    """(3,) velocities along x and y [m/s], and about z [rad/s], of a free base in its own frame.
+
+    None unless these are what a command asks for, as `about` says.
+    """
+    base = free_base(data.model)
+    if list(about.get("units", ())) != ["m/s", "m/s", "rad/s"] or not base:
+        return None
+    linear, angular = data.qvel[base.qvel][:3], data.qvel[base.qvel][3:]  # of the world, of itself
+    x, y, _ = data.xmat[base.body].reshape(3, 3).T @ linear
+    return np.array([x, y, angular[2]])
 
 
 @contextmanager

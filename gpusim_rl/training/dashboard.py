@@ -1,14 +1,17 @@
 """The live table of a training, in a terminal."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
+from math import inf, isfinite
+from typing import Any, NamedTuple
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.control import Control
 from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
+from rich.segment import ControlType
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 from gpusim_rl.core.errors import printable
@@ -18,6 +21,10 @@ from gpusim_rl.training.bottleneck import pages_read, verdict
 
 FIRST = "the first iteration, which compiles what is new"
 BARS = " ▁▂▃▄▅▆▇█"
+LINES = 20  # that were said last, and are said anew when the terminal has another size
+LONGEST = 100  # characters of a curve, and of the bar
+GAPS = (2, 8)  # least and largest number of spaces between two groups
+SHORTEST = 4  # characters of a name, in a narrow terminal
 Row = dict[str, float]
 
 
@@ -44,10 +51,11 @@ class Dashboard:
         self.title, self.iterations, self.done = title, iterations, done
         self.metrics = [x for x in metrics if x.table]
         self.console = Console(stderr=False, quiet=quiet)
-        self.live = (
-            Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
-        )
+        self.lines: deque[str] = deque(maxlen=LINES)  # that were said
+        self.live = Picture(self.console, self.lines) if self.console.is_terminal else None
         self.success: dict[str, float] = {}  # of the last evaluation
+        # mean returns, and what each evaluation found, since this process began
+        self.curves: dict[str, list[float]] = {"return": [], "success": []}
         self.quiet_until = 0.0  # s of training before the next plain line
         self.pages, self.bound = pages_read(), ""
         self.first = ExitStack()  # ends with the first row
@@ -68,11 +76,16 @@ class Dashboard:
     def say(self, message: str) -> None:
         """Print a line above the table."""
         self.console.print(printable(message), highlight=False, markup=False, soft_wrap=True)
+        self.lines.append(printable(message))
 
     def show(self, row: Row, trained_s: float) -> None:
         """Show a row of metrics after `trained_s` seconds of training in this process."""
         self.first.close()
         i = int(row["iteration"])
+        for key, curve in self.curves.items():
+            # before an episode has ended there is no return
+            if isfinite(row.get(key, inf)) and (key != "return" or row["length"]):
+                curve.append(row[key])
         self.success = {"success": row["success"]} if "success" in row else self.success
         row = self.success | row
         left = trained_s / max(i - self.done, 1) * (self.iterations - i)
@@ -93,40 +106,180 @@ class Dashboard:
             if i == self.iterations and self.bound:
                 self.say(self.bound)
 
-    def table(self, row: Row, left: float) -> Group:
-        """The table: all that matters on one screen."""
-        grid = Table.grid(padding=(0, 3))
-        i = int(row["iteration"])
-        head = [
-            ("iteration", f"{i} / {self.iterations}"),
-            ("steps", f"{row['env_steps'] / 1e6:.2f} M"),
-            ("steps/s", f"{row['steps_per_s']:,.0f}"),
-            ("time", f"{clock(row['time_s'])}, {clock(left)} left"),
-            ("physics", f"{row['share/physics']:.0%}"),
-            ("environment", f"{row['share/environment']:.0%}"),
-            ("policy", f"{row['share/policy']:.0%}"),
-            ("update", f"{row['share/update']:.0%}"),
-            ("success", f"{row['success']:.3f}" if "success" in row else "at the end"),
+    def table(self, row: Row, left: float) -> "Table":
+        """The table of a row of metrics, with so many seconds left."""
+        return Table(self, row, left)
+
+
+class Picture(Live):
+    """A live picture, drawn anew from the top when the terminal has another size.
+
+    A terminal may have broken the lines of the last picture then: it cannot be erased line by line.
+
+    Args:
+        console: of the terminal.
+        lines: that stood above, to be printed again.
+    """
+
+    def __init__(self, console: Console, lines: Iterable[str]):
+        super().__init__(console=console, refresh_per_second=4)
+        self.lines, self.size = lines, console.size
+
+    def process_renderables(self, renderables: list[Any]) -> list[Any]:
+        """What is to be drawn; its first part puts the cursor where the last picture began."""
+        parts, size = super().process_renderables(renderables), self.console.size
+        if size == self.size:
+            return parts
+        self.size = size
+        empty = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_DOWN, 1)] * size.height
+        clear = Control(ControlType.HOME, *empty, ControlType.HOME)
+        return [clear, *map(Text, self.lines), *parts[1:]]
+
+
+class Column(NamedTuple):
+    """A group of the table: names with their numbers."""
+
+    heading: str
+    style: str  # of the numbers
+    cells: list[tuple[str, str]]
+
+
+class Table:
+    """All that matters on one screen, in lines that are no longer than the terminal is wide.
+
+    The arguments are those of `Dashboard.table`.
+    """
+
+    def __init__(self, board: Dashboard, row: Row, left: float):
+        self.board, self.row, self.left = board, row, left
+        self.measures = {k[8:]: v for k, v in row.items() if k.startswith("measure/")}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        above, below = self.head(width), self.foot(width)
+        # a blank line stands above and below the groups
+        rows = max(2, options.size.height - len(above) - len(below) - 2)
+        for line in (*above, Text(), *side_by_side(self.groups(), width, rows), Text(), *below):
+            line.truncate(width, overflow="ellipsis")
+            yield line
+
+    def head(self, width: int) -> list[Text]:
+        """What is trained, and how far it is."""
+        i, last = int(self.row["iteration"]), self.board.iterations
+        begin = f"iteration {i:,} / {last:,} "
+        end = f" {clock(self.row['time_s'])}, {clock(self.left)} left"
+        bar = max(0, min(LONGEST, width - len(begin) - len(end)))
+        full = round(bar * min(i / max(last, 1), 1.0))
+        done, rest = ("━" * full, "green"), ("─" * (bar - full), "dim")
+        return [Text(self.board.title, "bold"), Text.assemble(begin, done, rest, end)]
+
+    def groups(self) -> list[Column]:
+        """Numbers of the training, reward terms and measures."""
+        row, curves = self.row, self.board.curves
+        steps, speed = f"{row['env_steps'] / 1e6:.2f}", f"{row['steps_per_s']:,.0f}"
+        numbers = [
+            (x.table, format(row[x.key], x.format))
+            for x in self.board.metrics
+            if x.key in row and x.key not in curves
         ]
-        head += [(x.table, format(row[x.key], x.format)) for x in self.metrics if x.key in row]
         terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
-        measures = {k[8:]: v for k, v in row.items() if k.startswith("measure/")}
-        errors = [(k, f"{v:.3f}") for k, v in measures.items() if "/" not in k]
+        means = [(k, f"{v:.3f}") for k, v in self.measures.items() if "/" not in k]
+        return [
+            Column("Training", "bold", [("steps [M]", steps), ("steps/s", speed), *numbers]),
+            Column("Reward terms [1/s]", "cyan", terms),
+            Column("Measures", "green", means),
+        ]
+
+    def foot(self, width: int) -> list[Text]:
+        """Curves, measures in groups, numbers that change, and what takes the time."""
+        row, curves, bound = self.row, self.board.curves, self.board.bound
+        success = f"{row['success']:.3f}" if "success" in row else "at the end"
         plan = [f"{k[9:]} {v:.4g}" for k, v in row.items() if k.startswith("schedule/")]
-        for line in range(max(map(len, (head, terms, errors)))):
-            cells: list[str] = []
-            for column, style in ((head, "bold"), (terms, "cyan"), (errors, "green")):
-                name, value = column[line] if line < len(column) else ("", "")
-                cells += [f"[dim]{name}[/]", f"[{style}]{value}[/]"]
-            grid.add_row(*cells)
-        return Group(
-            Text(self.title, "bold"),
-            Padding(ProgressBar(self.iterations, i, width=72), (0, 0, 1, 0)),
-            grid,
-            *(Text(line, "green") for line in groups(measures)),
-            *([Text("\n".join(plan), "yellow")] if plan else []),
-            Text(self.bound, "dim"),
-        )
+        parts = {k[6:]: v for k, v in row.items() if k.startswith("share/")}
+        if len(bound) > width:  # its last part tells how many cores are busy
+            bound = bound.rpartition(",")[0]
+        space = max(0, min(LONGEST, width - 20))
+        return [
+            Text.assemble(
+                f"{'return':9}{row['return']:10.2f} ", (curve(curves["return"], space), "cyan")
+            ),
+            Text.assemble(
+                f"{'success':9}{success:>10} ", (curve(curves["success"], space, (0, 1)), "green")
+            ),
+            *(Text(line, "green") for line in groups(self.measures)),
+            *(Text(line, "yellow") for line in plan),
+            Text("time: " + ", ".join(f"{key} {share:.0%}" for key, share in parts.items())),
+            Text(bound, "dim"),
+        ]
+
+
+def side_by_side(columns: Sequence[Column], width: int, rows: int) -> list[Text]:
+    """Columns beside each other, each in at most `rows` lines, its heading among them.
+
+    Names are cut where all are wider than `width`.
+    """
+    columns = [fewer_cells(column, rows - 1) for column in columns if column.cells]
+    numbers = [aligned([number for _, number in column.cells]) for column in columns]
+    right = [2 + max(map(len, texts)) for texts in numbers]  # width of the numbers
+    left = [
+        max(len(column.heading) - size, *(len(name) for name, _ in column.cells))
+        for column, size in zip(columns, right, strict=True)
+    ]
+    between = max(1, len(columns) - 1)
+    while sum(left) + sum(right) + GAPS[0] * between > width and max(left) > SHORTEST:
+        left[left.index(max(left))] -= 1
+    gap = " " * max(GAPS[0], min(GAPS[1], (width - sum(left) - sum(right)) // between))
+    lines = [Text() for _ in range(1 + max(len(column.cells) for column in columns))]
+    for column, texts, name_size, size in zip(columns, numbers, left, right, strict=True):
+        lines[0].append(fitted(column.heading, name_size + size), "bold")
+        for line, (name, _), number in zip(lines[1:], column.cells, texts, strict=False):
+            line.append(fitted(name, name_size), "dim")
+            line.append(f"{number:>{size}}", column.style)
+        for line in lines[1 + len(texts) :]:
+            line.append(" " * (name_size + size))
+        for line in lines:
+            line.append(gap)
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def fewer_cells(column: Column, rows: int) -> Column:
+    """The column, whose last row tells how many are missing if there are more than `rows`."""
+    if len(column.cells) <= rows:
+        return column
+    cells = column.cells[: rows - 1]
+    return column._replace(cells=[*cells, (f"… {len(column.cells) - len(cells)} more", "")])
+
+
+def fitted(text: str, size: int) -> str:
+    """A text in so many characters: with spaces behind it, or cut."""
+    return text.ljust(size) if len(text) <= size else f"{text[: size - 1]}…"
+
+
+def aligned(numbers: Sequence[str]) -> list[str]:
+    """Texts of numbers with spaces behind them, so that decimal points stand below each other.
+
+    They are to be set flush right.
+    """
+    parts = [number.partition(".") for number in numbers]
+    digits = max((len(point + rest) for _, point, rest in parts), default=0)
+    return [whole + (point + rest).ljust(digits) for whole, point, rest in parts]
+
+
+def curve(values: Sequence[float], size: int, ends: tuple[float, float] | None = None) -> str:
+    """A curve in at most `size` characters, of means where there are more values.
+
+    ends: what the lowest and the highest bar stand for; the extremes unless given.
+    """
+    count = min(size, len(values))
+    if not count:
+        return ""
+    cuts = [i * len(values) // count for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, high = ends or (min(means), max(means))
+    span = max(high - low, 1e-9)
+    return "".join(BARS[1 + round((x - low) / span * (len(BARS) - 2))] for x in means)
 
 
 def groups(measures: Row) -> list[str]:

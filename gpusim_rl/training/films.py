@@ -123,15 +123,10 @@ class Films:
         self.made = i
         copy = self.copied(i)
         film = quoted("video", copy.with_suffix(".mp4"))
-        paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
-        env = {"PYTHONPATH": os.pathsep.join(paths), "LP_NUM_THREADS": "1"}
-        env = os.environ | env | {"CUDA_VISIBLE_DEVICES": ""}
-        # -P: no module comes from the working directory
-        line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film", str(os.getpid())]
-        line += [str(lowest), *self.words, quoted("checkpoint", copy), film]
+        words = [*self.words, quoted("checkpoint", copy), film]
         self.errors = tempfile.TemporaryFile()
         try:
-            self.process = Popen(line, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=self.errors)
+            self.process = start_play(words, self.errors, lowest)
         except OSError:  # there is no memory for a process
             self.errors.close()
             remove(copy)
@@ -143,10 +138,8 @@ class Films:
         assert process and errors
         self.process = self.errors = None
         with errors:
-            errors.seek(0)
-            text = errors.read().decode(errors="replace").strip()
+            why = last_line(errors)
         if code := process.returncode:
-            why = text.rpartition("\n")[2].removeprefix("error: ")
             why = "it takes too long" if code == -signal.SIGKILL else why
             self.say(f"no film of iteration {self.made}: {why or f'its process ended with {code}'}")
         self.clear(self.made)
@@ -194,6 +187,32 @@ class Films:
         self.due = self.pending = None
         for i in lost:
             self.attempt(self.lose, i, "the training has ended before")
+
+
+def start_play(words: list[str], errors: IO[bytes], lowest: bool) -> Popen[bytes]:
+    """Start play.py in a process that ends with this one, on one core and without a GPU.
+
+    Args:
+        words: of its command line.
+        errors: a file that takes what it writes to stderr.
+        lowest: whether it takes only time that nothing else wants.
+
+    Raises:
+        OSError: there is no memory for a process.
+    """
+    paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
+    env = {"PYTHONPATH": os.pathsep.join(paths), "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    # -P: no module comes from the working directory
+    line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film", str(os.getpid()), str(lowest)]
+    env = os.environ | env
+    return Popen([*line, *words], env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=errors)
+
+
+def last_line(errors: IO[bytes]) -> str:
+    """The last line that a process wrote to a file, without the word `error`."""
+    errors.seek(0)
+    text = errors.read().decode(errors="replace").strip()
+    return text.rpartition("\n")[2].removeprefix("error: ")
 
 
 def iterations(folder: Path, suffix: str = "safetensors") -> list[int]:

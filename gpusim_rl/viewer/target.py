@@ -162,6 +162,21 @@ def command_arrow(
     return start, start + 1.5 * reach / largest * level
 
 
+def angles(rotation: np.ndarray, result: np.ndarray) -> tuple[float, float, float]:
+    """The spin, lean and direction [rad] with which `leaning` makes a rotation of another (4,)."""
+    import mujoco
+
+    back, turn = np.zeros((2, 4))
+    mujoco.mju_negQuat(back, rotation)
+    mujoco.mju_mulQuat(turn, back, result)
+    w, x, y, z = turn if turn[0] >= 0 else -turn
+    lean = 2.0 * math.atan2(math.hypot(x, y), math.hypot(w, z))
+    half = math.atan2(z, w)  # of the turn about z
+    spin = math.remainder(2.0 * half, 2 * math.pi)
+    towards = math.remainder(math.atan2(y, x) + half, 2 * math.pi) if lean > 1e-6 else 0.0
+    return spin, lean, towards
+
+
 def leaning(rotation: np.ndarray, spin: float, lean: float, towards: float) -> np.ndarray:
     """(4,) a rotation (4,) after a turn about its z, which then leans.
 

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from contextlib import ExitStack
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -32,9 +34,11 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
     """
     with errors.one_line_errors(), check_versions():
         server, address = open_server(PORT if cfg["port"] is None else cfg["port"])
+    ends = ExitStack()
     try:
         with errors.one_line_errors():
             web = Web(cfg, words, server)
+        ends.callback(web.stop)
         policies = errors.printable(" and ".join(words))
         print(f"open {address} (Ctrl-C ends it): {policies}", flush=True)
         web.loop(parent)
@@ -43,6 +47,7 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print(f"ended: {address} is closed")
     finally:
+        ends.close()
         with quiet():
             server.stop()
 
@@ -68,6 +73,11 @@ class Web:
             panel.pick.on_update(lambda _, panel=panel: put(lambda: self.change_run(panel)))
             panel.iteration.on_update(
                 lambda _, panel=panel: put(lambda: self.change_checkpoint(panel))
+            )
+            panel.share.on_click(
+                lambda event, panel=panel: put(
+                    partial(self.share, panel, event.target.value, event.client)
+                )
             )
         self.arrange()
         server.on_client_connect(lambda _: put(lambda: None))  # wakes the loop
@@ -108,7 +118,7 @@ class Web:
         word = panel.words[panel.pick.value]
         if word == panel.word:
             return
-        panel.note.value = "loading"
+        panel.tell("loading")
         try:
             panel.open(word)
         except (ValueError, OSError) as error:
@@ -119,7 +129,7 @@ class Web:
             gc.collect()  # an environment refers to itself, and keeps memory and threads
         panel.iteration.options = panel.checkpoints()
         panel.show_checkpoint()
-        panel.note.value = ""
+        panel.tell("")
         self.restart_time()
         self.arrange()
 
@@ -130,10 +140,21 @@ class Web:
         try:
             panel.load_checkpoint(panel.iteration.value)
             if panel.ppo:
-                panel.note.value = f"after {panel.ppo.iterations} iterations"
+                panel.tell(f"after {panel.ppo.iterations} iterations")
         except (ValueError, OSError) as error:
             panel.say(str(error))
             panel.show_checkpoint()
+
+    def share(self, panel: PolicyPanel, kind: str, client: Any) -> None:
+        """Send a page the film or the file that it asked for."""
+        touring = self.sliders.touring.value
+        command = None if touring else self.sliders.command(panel.rollout.about, panel.time)
+        panel.share_file(kind, client, command)
+
+    def stop(self) -> None:
+        """End what is being made for a page."""
+        for panel in self.policies:
+            panel.files.stop()
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -145,6 +166,7 @@ class Web:
             if look.passed():
                 for panel in self.policies:
                     panel.look_for_checkpoints()
+                    panel.files.look()
             wait = 0.0 if self.controls.steps else self.pace.wait() if self.going() else IDLE
             answered = self.answer(wait)
             stepped = self.controls.steps > 0 or (self.going() and self.pace.wait() <= 0)
@@ -210,5 +232,7 @@ class Web:
         """Write times and poses, and draw the plots."""
         state = "paused" if self.controls.paused else f"{self.pace.rate():.2f} × real time"
         self.controls.state.value = f"{self.time:.2f} s, {state}"
+        about = self.policies[0].rollout.about
+        self.sliders.follow(about, self.sliders.command(about, self.time))
         for panel in self.policies:
             panel.show_numbers(self.controls.followed or 0)

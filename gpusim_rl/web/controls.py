@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusim_rl.core.errors import printable
-from gpusim_rl.viewer.target import leaning, plain_columns, rotations
+from gpusim_rl.viewer.target import angles, leaning, plain_columns, rotations
 from gpusim_rl.viewer.window import tour
 
 SPEEDS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}  # × real time
@@ -23,6 +23,7 @@ TURNS = ("turn", "lean", "lean towards")  # [rad], instead of the four numbers o
 PLOTTED = 150  # points of a plot
 LONGEST = 48  # characters of a name
 SLIDERS = 40  # at most
+LAST = 1e6  # order of a control below the others
 COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()
 
 Request = Callable[[], None]
@@ -62,7 +63,7 @@ class Controls:
         with gui.add_folder("Push"):
             self.strength = gui.add_slider("velocity [m/s]", 0.1, 3.0, 0.1, 1.0)
             direction = gui.add_button_group("direction", tuple(DIRECTIONS))
-        with gui.add_folder("Camera"):
+        with gui.add_folder("Camera", order=LAST):
             self.follow = gui.add_checkbox("follow", True)
             first, how = central_world(worlds), {"visible": worlds > 1, "hint": "that is followed"}
             self.robot = gui.add_slider("robot", 0, max(1, worlds - 1), 1, first, **how)
@@ -128,12 +129,13 @@ class Sliders:
         with self.folder:
             self.touring = server.gui.add_checkbox("tour", not len(self.fixed))
         self.sliders: dict[str, Any] = {}
+        self.places: dict[str, float] = {}  # where the tour has put sliders
 
     def rebuild(self, abouts: Sequence[Mapping[str, Any]]) -> None:
         """Have a slider for each number that one of the policies follows."""
         for slider in self.sliders.values():
             slider.remove()
-        self.sliders = {}
+        self.sliders, self.places = {}, {}
         union: dict[str, Number] = {}
         for about in abouts:
             for i, x in enumerate(numbers(about)):
@@ -151,13 +153,38 @@ class Sliders:
             first = min(max(x.first, low), high)
             with self.folder:
                 self.sliders[x.name] = self.gui.add_slider(label, low, high, step, first)
-            self.sliders[x.name].on_update(lambda _: self.requests.put(self.take_over))
+            self.sliders[x.name].on_update(self.moved)
+
+    def moved(self, event: Any) -> None:
+        """Let the sliders say the command, if a page moves one; the tour moves them, too."""
+        if event.client_id is not None:
+            self.requests.put(self.take_over)
 
     def take_over(self) -> None:
         """Let the sliders say the command."""
-        self.fixed = np.zeros(0)
+        self.fixed, self.places = np.zeros(0), {}
         if self.touring.value:
             self.touring.value = False
+
+    def follow(self, about: Mapping[str, Any], command: np.ndarray | None) -> None:
+        """Set the sliders to a command (n,) of the tour.
+
+        Nothing changes without a tour, or if a page has moved a slider since.
+        """
+        moved = any(self.sliders[name].value != x for name, x in self.places.items())
+        if command is None or moved or not self.touring.value:
+            return
+        for columns, parts in by_columns(about):
+            values = [float(command[columns.start])]
+            if len(parts) > 1:
+                center = np.array(about["center"][columns], float)
+                values = list(angles(center, command[columns]))
+            for x, value in zip(parts, values, strict=True):
+                slider = self.sliders.get(x.name)
+                if slider:
+                    number = slider.min + round((value - slider.min) / slider.step) * slider.step
+                    number = min(max(number, slider.min), slider.max)
+                    slider.value = self.places[x.name] = float(f"{number:.6g}")
 
     def command(self, about: Mapping[str, Any], t: float) -> np.ndarray | None:
         """(n,) the command of a policy at a time [s]; None if it follows none."""
@@ -210,10 +237,11 @@ class Plot:
     Args:
         gui: of the server.
         title: of the plot.
+        height: of it [pixels].
     """
 
-    def __init__(self, gui: Any, title: str):
-        self.gui, self.title, self.chart = gui, title, None
+    def __init__(self, gui: Any, title: str, height: int = 200):
+        self.gui, self.title, self.height, self.chart = gui, short(title), height, None
         self.names: list[str] = []
         self.rows: deque[list[float]] = deque(maxlen=PLOTTED)
 
@@ -243,7 +271,12 @@ class Plot:
         # Without `scales` a plot would take the time for a date.
         x, scales = {"label": "t [s]"}, {"x": {"time": False}}
         self.chart = self.gui.add_uplot(
-            data, (x, *curves), title=self.title, scales=scales, height=200, legend={"show": True}
+            data,
+            (x, *curves),
+            title=self.title.replace("<", "‹"),
+            scales=scales,
+            height=self.height,
+            legend={"show": True},
         )
 
     def clear(self) -> None:

@@ -7,16 +7,21 @@ import numpy as np
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.free_bodies import free_base
+from gpusim_rl.core.paths import quoted
 from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import Rollout, RunRollout
+from gpusim_rl.web.controls import LAST as LOWEST
 from gpusim_rl.web.controls import LONGEST, Plot, short
 from gpusim_rl.web.scene import Scene
+from gpusim_rl.web.share import FILM, ONNX, Share, file_name, sender
 
 RUNS = 50  # runs to choose from
 LAST = "last"  # checkpoint
 NOTE = 400  # characters
 BASE = "pose: m, then w x y z; of a robot that is fixed, its first joints"
+SHARE = "a film of ten seconds, or the exported policy; the browser saves it"
 PERIOD = 0.1  # s between two points of a plot
+COMMANDS = 6  # numbers of a command that have a plot
 TRACKED = ("error", "distance", "angle")  # in names of measures that tell how a command is followed
 
 
@@ -60,8 +65,9 @@ class PolicyPanel:
             raise
         self.word, self.run, self.ppo, self.rollout = word, run, ppo, rollout
         self.acting = LAST
-        for plot in self.plots:  # of the policy before
+        for plot in (*self.plots, *self.answers):  # of the policy before
             plot.clear()
+        self.answers = self.plots_of_command()
         self.begin()
 
     def make_scene(self, rollout: Rollout, word: str) -> Scene:
@@ -75,6 +81,7 @@ class PolicyPanel:
     def begin(self) -> None:
         """Set the time to zero."""
         self.time, self.count = 0.0, 0
+        self.gains: set[str] = set()  # reward terms that have been above 0
 
     def move(self, place: np.ndarray) -> None:
         """Show the worlds at another place (2,) [m]."""
@@ -109,9 +116,20 @@ class PolicyPanel:
             self.iteration = gui.add_dropdown(
                 "checkpoint", self.offers(), initial_value=self.acting
             )
-            self.note = gui.add_text("note", "", disabled=True, multiline=True)
-            self.base = gui.add_text("base", "", disabled=True, hint=BASE)
-            self.plots = (Plot(gui, "reward [1/s]"), Plot(gui, "measures"))
+            self.share = gui.add_button_group("share", (FILM, ONNX), hint=SHARE)
+            self.note = gui.add_text("note", "", disabled=True, multiline=True, visible=False)
+            self.base = gui.add_text("base", "", disabled=True, hint=BASE, order=LOWEST)
+            self.answers = self.plots_of_command()
+            titles = ("reward terms above 0 [1/s]", "reward terms below 0 [1/s]", "measures")
+            self.plots = tuple(Plot(gui, title) for title in titles)
+        self.files = Share(self.tell)
+
+    def plots_of_command(self) -> list[Plot]:
+        """A plot for each number of the command, of what is asked and what is measured."""
+        about = self.rollout.about
+        pairs = zip(about.get("names", ()), about.get("units", ()), strict=False)
+        titles = [f"{name} [{unit}]" for name, unit in pairs]
+        return [Plot(self.server.gui, title, height=130) for title in titles[:COMMANDS]]
 
     @property
     def label(self) -> str:
@@ -138,32 +156,81 @@ class PolicyPanel:
         watched = self.count % max(1, round(PERIOD / self.rollout.dt)) == 0
         self.rollout.step(command, watched)
         self.time, self.count = self.time + self.rollout.dt, self.count + 1
-        if watched:
-            self.plots[0].add(self.time, self.rollout.terms)
-            self.plots[1].add(self.time, tracked(self.rollout.measures))
+        if not watched:
+            return
+        gains, costs = signed(self.rollout.terms, self.gains)
+        for plot, values in zip(
+            self.plots, (gains, costs, tracked(self.rollout.measures)), strict=True
+        ):
+            plot.add(self.time, values)
+        followed = self.rollout.followed
+        if command is not None and followed is not None:
+            for plot, asked, measured in zip(self.answers, command, followed, strict=False):
+                plot.add(self.time, {"asked": float(asked), "measured": float(measured)})
 
     def show_numbers(self, world: int) -> None:
         """Write the pose of a robot, and draw the plots."""
         base, qpos = free_base(self.rollout.model), self.rollout.qpos()
         pose = qpos[min(world, self.rollout.worlds - 1)][base.qpos if base else slice(0)]
-        self.base.value = " ".join(f"{x:.7f}" for x in pose)
+        self.base.value = " ".join(f"{x:.3f}" for x in pose)
         with self.folder:
-            for plot in self.plots:
+            for plot in (*self.answers, *self.plots):
                 plot.draw()
+
+    def share_file(self, kind: str, client: Any, command: np.ndarray | None) -> None:
+        """Send a film or the policy to a page.
+
+        Args:
+            kind: FILM or ONNX.
+            client: viser's, of the page.
+            command: (n,) that the film shows; None: a tour.
+        """
+        name, send = file_name(self.label), sender(client)
+        try:
+            ready = self.run.path / "policy.onnx" if self.run else Path(self.word)
+            if kind == ONNX and self.acting == LAST and ready.is_file():
+                return self.files.send_file(ready, f"{name}.onnx", send)
+            self.files.make(self.words_of_play(command if kind == FILM else None), kind, name, send)
+        except (OSError, ValueError) as error:
+            self.say(str(error))
+
+    def words_of_play(self, command: np.ndarray | None) -> list[str]:
+        """The words with which play.py shows what acts here, at a command (n,), or on a tour."""
+        words = [f"seed={self.cfg['seed']}"]
+        if command is not None:
+            words += [f"command=[{','.join(f'{x:.6g}' for x in command)}]"]
+        if not self.run:
+            return [*words, quoted("onnx", Path(self.word))]
+        words += [quoted("run", self.run.path)]
+        words += ["task_code=here"] if self.cfg["task_code"] else []
+        if self.acting != LAST:
+            file = self.run.checkpoints.path / f"{self.acting}.safetensors"
+            words += [quoted("checkpoint", file)]
+        return words
+
+    def tell(self, text: str) -> None:
+        """Write a note on the page; it is hidden while there is none."""
+        self.note.value, self.note.visible = short(text, NOTE), bool(text)
 
     def say(self, text: str) -> None:
         """Write a note on the page and in the terminal."""
-        self.note.value = short(text, NOTE)
+        self.tell(text)
         errors.warn(text)
 
 
 def tail(word: str) -> str:
-    """The end of a path, as the page shows it."""
-    return short(word if len(word) < LONGEST else f"…{word[1 - LONGEST :]}")
+    """The name of a run or a file: what stands below `runs` in its path, else its last part.
+
+    Of a file in a run, that of the run comes first. A long name has its end.
+    """
+    parts = Path(word).absolute().parts
+    below = parts[len(parts) - parts[::-1].index("runs") :] if "runs" in parts else ()
+    name = "/".join(below or parts[-2 if Path(word).suffix == ".onnx" else -1 :])
+    return short(name if len(name) < LONGEST else f"…{name[1 - LONGEST :]}")
 
 
 def labelled(words: list[str]) -> dict[str, str]:
-    """Words by what the page calls them, which has a number where two have the same end."""
+    """Words by what the page calls them, which has a number where two have the same name."""
     names: dict[str, str] = {}
     for word in words:
         name, count = tail(word), 2
@@ -171,6 +238,13 @@ def labelled(words: list[str]) -> dict[str, str]:
             name, count = f"{tail(word)} ({count})", count + 1
         names[name] = word
     return names
+
+
+def signed(terms: dict[str, float], gains: set[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Reward terms that have been above 0, whose names are kept in `gains`, and the others."""
+    gains |= {name for name, value in terms.items() if value > 0}
+    above = {name: value for name, value in terms.items() if name in gains}
+    return above, {name: value for name, value in terms.items() if name not in gains}
 
 
 def tracked(measures: dict[str, float]) -> dict[str, float]:

@@ -57,8 +57,8 @@ def check_film(browser: Any, run: Path, cwd: Path) -> str:
         page.page.close()
     states = filmed(run, 3, t)
     error = np.abs(states[round(t, 6)][:7] - base).max()
-    assert t >= 5 and error <= 1e-6, (t, error)
-    return f"page and film at {t:.2f} s differ by {error:.1e} (the page shows seven decimals)"
+    assert t >= 5 and error <= 6e-4, (t, error)
+    return f"page and film at {t:.2f} s differ by {error:.1e} (the page shows three decimals)"
 
 
 def check_controls(browser: Any, run: Path, cwd: Path, out: Path) -> list[str]:
@@ -69,6 +69,8 @@ def check_controls(browser: Any, run: Path, cwd: Path, out: Path) -> list[str]:
         said.append("bound to 127.0.0.1 alone")
         page, other = (WebPage(browser, server.address, 400, 300) for _ in range(2))
         page.ask("forward [m/s]", 0.8)
+        for other_number in ("left [m/s]", "turn [rad/s]"):  # where the tour has put them
+            page.set(other_number, 0.0)
         page.wait_until(page.time() + 1)
         begun, base = page.time(), page.base()
         page.wait_until(begun + 4)
@@ -138,6 +140,7 @@ def shot(browser: Any, address: str, path: Path) -> None:
     """A screenshot of a new, larger page."""
     page = WebPage(browser, address, *SHOT, detail=1.0)
     page.page.wait_for_timeout(20000)  # it fades in
+    page.close_notes()
     page.page.screenshot(path=path, timeout=PATIENCE)
     assert page.errors == []
     page.page.close()

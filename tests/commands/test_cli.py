@@ -511,6 +511,7 @@ def test_help_fits_a_screen(here, script):
         key for key, value in compose.compose_plain(name, []).items() if not isinstance(value, dict)
     ]
     assert not [key for key in keys if key not in said]
+    assert said.rstrip().endswith("`--help numbers` prints every range")
     assert not list(here.iterdir())
 
 

@@ -9,13 +9,16 @@ import sys
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.waiting import clock
-from gpusim_rl.training.dashboard import Dashboard
+from gpusim_rl.envs.statistics import Statistics
+from gpusim_rl.training.dashboard import Dashboard, Picture, Row, curve
 from tests.command_lines import run_python
 from tests.worlds import ROOT
 
-ROW = {
+ROW: Row = {
     **{
         "iteration": 3,
         "env_steps": 1_500_000,
@@ -88,23 +91,100 @@ def test_table_in_a_terminal():
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     # The cursor is hidden, and shown again.
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-    parts = ("quadruped · 16 worlds · [/red]/a[0]", "4 / 4", "1.50 M", "23,456", "velocity")
+    parts = ("quadruped · 16 worlds · [/red]/a[0]", "4 / 4", "1.50", "23,456", "velocity")
     for part in (*parts, "+0.750", "-0.010", "yaw_error", "bound by simulation"):
         assert part in plain, plain
 
 
-def test_table_fits_a_screen():
-    """The table of a task with twelve reward terms is at most 24 lines of 100 characters, names and
-    numbers in full."""
-    row = ROW | {f"reward/term_{i}": float(i) for i in range(10)}
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    board = Dashboard("t", 4, quiet=True)
-    board.show(row, 61.0)
+def drawn(board: Dashboard, row: Row, width: int, height: int = 24) -> list[str]:
+    """The lines of a table in a terminal of this size [characters]."""
+    console = Console(
+        file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None
+    )
     console.print(board.table(row, 61.0))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("\n") <= 24 and max(map(len, text.splitlines())) <= 100
-    assert [line.split()[0] for line in text.splitlines()[3:6]] == ["iteration", "steps", "steps/s"]
-    assert all(part in text for part in ("1:05, 1:01 left", "term_9", "+9.000", "at the end"))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+LONG: Row = {f"reward/a_term_with_a_long_name_{i}": 100.0 * i for i in range(10)}
+LONG |= {f"measure/a_measure_with_a_long_name_{i}": -1e5 * i for i in range(20)}
+METRICS = (*Statistics.metrics, Metric("approx_kl", format=".4f", table="KL [nat]"))
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (100, 30), (140, 40)])
+@pytest.mark.parametrize("more", [{}, LONG], ids=["short", "long"])
+def test_no_line_is_longer_than_the_terminal(width, height, more):
+    """At the usual sizes no line is broken, and all are on the screen, with long names, too."""
+    board = Dashboard("quadruped " * 20, 4, metrics=METRICS, quiet=True)
+    row = ROW | more | {"cores": 1.9, "share/physics": 0.1, "share/update": 0.6}
+    for i in range(1, 5):
+        board.show(row | {"iteration": i, "success": i / 4}, 61.0)
+    lines = drawn(board, row | {"success": 0.5}, width, height)
+    assert len(lines) <= height and max(map(len, lines)) <= width
+    begins = [line.split()[0] for line in lines if line]
+    assert begins[:4] == ["quadruped", "iteration", "Training", "steps"]
+    assert begins[-4:] == ["return", "success", "time:", "bound"]
+    assert lines[0].endswith("…") and lines[-1].startswith("bound by learning: networks and ")
+    names = ("Training", "Reward terms [1/s]", "Measures")
+    assert all(name in lines[3] for name in names)
+    cut = [line.endswith("more") for line in lines]
+    assert any(cut) == (bool(more) and height == 24)
+
+
+def test_a_narrow_terminal_breaks_no_line():
+    """What has no room is cut, whatever the width is."""
+    board = Dashboard("title", 4, metrics=METRICS, quiet=True)
+    board.show(ROW | LONG, 61.0)
+    for width in (1, 10, 30, 60):
+        lines = drawn(board, ROW | LONG, width)
+        assert len(lines) <= 24 and max(map(len, lines)) <= width
+
+
+def test_decimal_points_stand_below_each_other():
+    """Of each group, with whole numbers to the left of the point."""
+    row = ROW | {"measure/power": 89.18, "measure/x": -0.038, "reward/fall": -120.5}
+    lines = drawn(Dashboard("title", 4, metrics=METRICS), row, 80)
+    table = lines[4:7]
+    assert [line.split()[:3] for line in table] == [
+        ["steps", "[M]", "1.50"],
+        ["steps/s", "23,456", "jerk"],
+        ["episode", "[s]", "19.5"],
+    ]
+    points = [[x.start() for x in re.finditer(r"\.\d", line)] for line in table]
+    ends = table[1].index("23,456") + len("23,456")
+    assert points[0] == [ends, *points[1]] == points[2]
+
+
+def test_curves_of_return_and_success(capsys):
+    """A row without an episode that ended has no return; a success is a share of a full bar."""
+    board = Dashboard("title", 9, quiet=True)
+    for i, mean in enumerate((5.0, 0.0, 10.0, float("nan"), 7.5)):
+        length = 5.0 if mean else 0.0
+        row: Row = ROW | {"iteration": i, "return": mean, "length": length}
+        board.show(row | ({"success": 0.0} if i == 2 else {}), 1.0)
+    board.show(ROW | {"success": 1.0}, 1.0)
+    *_, mean, success, _, _ = drawn(board, ROW | {"success": 1.0}, 80)
+    assert mean.split() == ["return", "12.35", "▁▆▃█"] and success.split() == [
+        *("success", "1.000", "▁█")
+    ]
+    assert curve([0.0] * 500 + [1.0] * 500, 10) == "▁▁▁▁▁█████"
+    assert (curve([], 10), curve([1.0], 0), curve([3.0, 3.0], 9)) == ("", "", "▁▁")
+
+
+def test_a_terminal_of_another_size_is_drawn_anew():
+    """Nothing of the old picture is left: the screen is erased, and what was said is repeated."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    live = Picture(console, ["what was said"])
+    live.auto_refresh = False
+    with live:
+        live.update(Text("a table"), refresh=True)
+        console.size = (70, 20)  # type: ignore[assignment]
+        before = len(console.file.getvalue())  # type: ignore[attr-defined]
+        live.refresh()
+        after = console.file.getvalue()[before:]  # type: ignore[attr-defined]
+        assert after.startswith("\x1b[H\x1b[2K") and after.count("\x1b[2K") == 20
+        assert after.endswith("\x1b[Hwhat was said\na table")
+        live.refresh()
+        assert console.file.getvalue().count("what was said") == 1  # type: ignore[attr-defined]
 
 
 def test_success_stays_on_the_board(capsys):

@@ -20,9 +20,11 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import mujoco
 import numpy as np
 import pytest
 import viser
@@ -35,7 +37,9 @@ from websockets.sync.client import connect
 from gpusim_rl.commands import play_mode
 from gpusim_rl.config import compose
 from gpusim_rl.play import player
-from gpusim_rl.web import requirements
+from gpusim_rl.play.rollouts import velocity_of_base
+from gpusim_rl.viewer.window import tour
+from gpusim_rl.web import requirements, share
 from gpusim_rl.web.app import Web, serve
 from gpusim_rl.web.controls import LONGEST, Sliders, numbers, short
 from gpusim_rl.web.policy_panel import labelled, run_choices
@@ -302,7 +306,8 @@ def test_page_and_film_agree(trained, served, source):
         assert panel.time == pytest.approx(t)
     web.draw()
     web.show_numbers()
-    assert [float(x) for x in panel.base.value.split()] == pytest.approx(qpos[:7], abs=1e-7)
+    assert [float(x) for x in panel.base.value.split()] == pytest.approx(qpos[:7], abs=6e-4)
+    assert web.policies[0].base.value == " ".join(f"{x:.3f}" for x in qpos[:7])
     panel.scene.remove()
 
 
@@ -385,7 +390,7 @@ def test_another_policy_leaves_nothing_of_the_first(web, trained):
     for _ in range(20):
         web.step()
     web.show_numbers()
-    assert [bool(plot.chart) for plot in panel.plots] == [False, True]
+    assert [bool(plot.chart) for plot in panel.plots] == [False, False, True]
 
 
 def test_runs_to_choose_from(tmp_path, monkeypatch):
@@ -404,6 +409,176 @@ def test_labels_of_runs():
     """Two paths with the same end have two labels."""
     words = [f"{i}/{'x' * 2 * LONGEST}" for i in range(3)]
     assert list(labelled(words).values()) == words
+
+
+@pytest.mark.parametrize(
+    "word, name",
+    [
+        ("/home/me/robots/runs/quadruped/2026-11-26-s1", "quadruped/2026-11-26-s1"),
+        ("runs/multirun/today/seed_1/", "multirun/today/seed_1"),
+        ("/data/of/others/best", "best"),
+        ("/data/of/others/best/policy.onnx", "best/policy.onnx"),
+        ("/data/runs", "runs"),
+    ],
+)
+def test_a_run_has_a_name(word, name):
+    """The page shows it instead of the path: what stands below runs/, else the last part."""
+    assert list(labelled([word])) == [name]
+
+
+def test_what_is_asked_and_what_is_measured(web):
+    """Each number of the command has a plot of both, and terms above and below 0 one each."""
+    (panel,) = web.policies
+    for _ in range(30):
+        web.step()
+    web.show_numbers()
+    titles = [plot.title for plot in panel.answers]
+    assert titles == ["forward [m/s]", "left [m/s]", "turn [rad/s]"]
+    plot: Any
+    for plot, command in zip(panel.answers, COMMAND, strict=True):
+        assert plot.names == ["asked", "measured"] and plot.chart.height == 130
+        assert {row[1] for row in plot.rows} == {command}
+    measured = [plot.rows[-1][2] for plot in panel.answers]
+    assert measured == pytest.approx(panel.rollout.followed.tolist()) and any(measured)
+    gains, costs, _ = panel.plots
+    assert {*gains.names} | {*costs.names} == {*panel.rollout.terms}
+    assert "velocity" in gains.names and "jerk" in costs.names
+
+
+def test_measured_of_a_file(served, trained):
+    """A file has no task: the velocity is that of the base, in its own frame."""
+    path = trained / "policy.onnx"
+    web = Web(settings(f"onnx={path}", f"command={COMMAND}"), [str(path)], served[0])
+    (panel,) = web.policies
+    rollout = panel.rollout
+    rollout.data.qpos[3:7] = [np.sqrt(0.5), 0, 0, np.sqrt(0.5)]  # it looks along y
+    rollout.data.qvel[:6] = [0.0, 0.5, 0.0, 0.0, 0.0, 0.3]
+    mujoco.mj_kinematics(rollout.model, rollout.data)
+    measured = velocity_of_base(rollout.about, rollout.data)
+    assert measured is not None
+    np.testing.assert_allclose(measured, [0.5, 0.0, 0.3], atol=1e-12)
+    assert velocity_of_base({"units": ["m"]}, rollout.data) is None
+    web.step()
+    assert rollout.followed is not None and rollout.followed.shape == (3,)
+    panel.scene.remove()
+
+
+def wait_for_file(web: Web) -> None:
+    """Wait until what is made for a page is sent, at most two minutes."""
+    until = time.monotonic() + 120
+    files = web.policies[0].files
+    while files.making and time.monotonic() < until:
+        time.sleep(0.1)
+        files.look()
+
+
+class Client:
+    """A page that takes files."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def send_file_download(self, name: str, content: bytes, save_immediately: bool) -> None:
+        """Take a file, as the browser saves it."""
+        assert save_immediately
+        self.files[name] = content
+
+
+def test_a_page_gets_the_policy(web, trained, monkeypatch):
+    """The run's own file if its last checkpoint acts, else one that play.py exports."""
+    (panel,), page = web.policies, Client()
+    web.share(panel, "ONNX", page)
+    name = f"{trained.name}.onnx"
+    assert page.files == {name: (trained / "policy.onnx").read_bytes()}
+    assert panel.note.visible and panel.note.value == f"{name} is sent to the browser"
+    panel.acting, words = "000000", []
+    monkeypatch.setattr(share, "start_play", lambda w, *_, **__: words.append(w) or ended(0))
+    web.share(panel, "ONNX", page)
+    assert panel.note.value == f"{name} is being made"
+    web.share(panel, "film", page)
+    assert panel.note.value == f"{name} is still being made" and len(words) == 1
+    assert f"run='{trained}'" in words[0] and "mode=export" in words[0]
+    assert f"checkpoint='{trained}/checkpoints/000000.safetensors'" in words[0]
+    wait_for_file(web)
+    assert panel.note.value == f"{name} is not made: its process ended with 0"
+    panel.tell("")
+    assert not panel.note.visible
+
+
+def test_a_page_gets_a_film(web, trained, monkeypatch):
+    """Of the command of the sliders; what fails says why, and what is left is ended."""
+    (panel,), page, words = web.policies, Client(), []
+
+    def play(line: list[str], errors: Any, lowest: bool) -> Any:
+        words.append(line)
+        film = next(x for x in line if x.startswith("video=")).split("'")[1]
+        Path(film).write_bytes(b"film")
+        errors.write(b"a warning\nerror: no screen\n")
+        return ended(len(words) - 1)
+
+    monkeypatch.setattr(share, "start_play", play)
+    web.share(panel, "film", page)
+    wait_for_file(web)
+    assert page.files == {f"{trained.name}.mp4": b"film"}
+    assert "command=[0.5,0,0.2]" in words[0] and "seconds=10" in words[0]
+    assert not Path(words[0][-2].split("'")[1]).parent.exists()
+    web.sliders.touring.value = True
+    web.share(panel, "film", page)
+    wait_for_file(web)
+    assert panel.note.value == f"{trained.name}.mp4 is not made: no screen"
+    assert not [word for word in words[1] if word.startswith("command=")]
+    web.share(panel, "film", page)
+    web.stop()
+    assert panel.files.making is None
+
+
+def ended(code: int) -> Any:
+    """A process that ends with a code."""
+    return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+
+
+def test_sliders_follow_the_tour(served):
+    """They show its command, until a page moves one; to choose the tour lets it move them again."""
+    ranges = {"low": [-1.0, -2.0], "high": [1.0, 2.0]}
+    about = {"names": ["x", "y"], "units": ["m", "m"], "trained": ranges}
+    requests = SimpleQueue()
+    sliders = Sliders(served[0], requests, [], 10.0)
+    sliders.rebuild([about])
+
+    def shown() -> list[float]:
+        return [slider.value for slider in sliders.sliders.values()]
+
+    for t, command in ((2.1, [0.8, 0.0]), (4.1, [-0.8, 0.0]), (6.1, [0.0, 1.6])):
+        sliders.follow(about, sliders.command(about, t))
+        assert shown() == command
+    assert requests.empty() and sliders.touring.value
+    update(served[0], sliders.sliders["x"], value=0.5)
+    sliders.follow(about, sliders.command(about, 2.1))  # before the loop has seen it
+    assert shown() == [0.5, 1.6]
+    sliders.moved(SimpleNamespace(client_id=0))  # what a page's message does
+    requests.get_nowait()()
+    command = sliders.command(about, 2.1)
+    assert command is not None and command.tolist() == [0.5, 1.6] and not sliders.touring.value
+    sliders.touring.value = True
+    sliders.follow(about, sliders.command(about, 2.1))
+    assert shown() == [0.8, 0.0] and requests.empty()
+
+
+def test_sliders_follow_a_rotation(served):
+    """The three angles are those of which the command is made."""
+    center, lows = [np.sqrt(0.5), np.sqrt(0.5), 0.0, 0.0], [-1.0] * 4
+    about = {"names": ["qw", "qx", "qy", "qz"], "units": ["1"] * 4, "center": center, "lean": 0.6}
+    about["trained"] = {"low": lows, "high": [1.0] * 4}
+    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
+    sliders.rebuild([about])
+    for t in (4.0, 7.0):
+        command = tour(about, 10.0)(t)
+        sliders.follow(about, command)
+        sliders.touring.value = False
+        again = sliders.command(about, t)
+        sliders.touring.value = True
+        assert again is not None
+        assert abs(abs(command @ again) - 1) < 2e-3 and sliders.sliders["lean"].value > 0.4
 
 
 def test_what_is_a_file(trained, tmp_path):

@@ -1,0 +1,111 @@
+"""Files of a policy that a page asks for: a film, or the policy as ONNX."""
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import IO, Any, NamedTuple
+
+from gpusim_rl.core.paths import quoted
+from gpusim_rl.training.films import last_line, start_play
+
+FILM, ONNX = "film", "ONNX"  # what the button offers
+SECONDS = 10  # of a film
+LARGEST = 2**28  # bytes of a file that is sent
+
+Send = Callable[[str, bytes], None]
+
+
+class Making(NamedTuple):
+    """A file that is being made."""
+
+    process: Popen[bytes]
+    errors: IO[bytes]  # what it writes to stderr
+    folder: tempfile.TemporaryDirectory[str]
+    path: Path
+    send: Send
+
+
+class Share:
+    """Sends files of policies to the page that asked, one at a time.
+
+    What has to be made is made by play.py in another process, in a folder that is removed.
+
+    Args:
+        say: takes a line about how it goes.
+    """
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say = say
+        self.making: Making | None = None
+
+    def send_file(self, path: Path, name: str, send: Send) -> None:
+        """Send a file that there is; OSError or ValueError if it cannot be."""
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"{name} is too large for the page")
+        send(name, path.read_bytes())
+        self.say(f"{name} is sent to the browser")
+
+    def make(self, words: list[str], kind: str, name: str, send: Send) -> None:
+        """Begin to make a film or a policy, and send it when it is ready.
+
+        Args:
+            words: of play.py: the policy, and how it acts.
+            kind: FILM or ONNX.
+            name: of the file, without its ending.
+            send: takes its name and its content.
+        """
+        if self.making:
+            return self.say(f"{self.making.path.name} is still being made")
+        folder = tempfile.TemporaryDirectory(prefix="gpusim_rl-")
+        path = Path(folder.name) / f"{name}.{'mp4' if kind == FILM else 'onnx'}"
+        film = [quoted("video", path), f"seconds={SECONDS}"]
+        words = [*words, *(film if kind == FILM else ["mode=export", quoted("out", path)])]
+        errors = tempfile.TemporaryFile()
+        try:
+            process = start_play(words, errors, lowest=False)
+        except OSError:
+            errors.close()
+            folder.cleanup()
+            raise
+        self.making = Making(process, errors, folder, path, send)
+        self.say(f"{path.name} is being made")
+
+    def look(self) -> None:
+        """Send the file that is ready, or say why it is none."""
+        if not self.making or self.making.process.poll() is None:
+            return
+        made, self.making = self.making, None
+        with made.errors, made.folder:
+            code = made.process.returncode
+            why = last_line(made.errors) or f"its process ended with {code}"
+            if code or not made.path.is_file():
+                return self.say(f"{made.path.name} is not made: {why}")
+            try:
+                self.send_file(made.path, made.path.name, made.send)
+            except (OSError, ValueError) as error:
+                self.say(str(error))
+
+    def stop(self) -> None:
+        """End what is being made."""
+        made, self.making = self.making, None
+        if made:
+            made.process.kill()
+            made.process.wait()
+            made.errors.close()
+            made.folder.cleanup()
+
+
+def file_name(label: str) -> str:
+    """A file's name for a policy that the page calls so, such as `quadruped-s1`."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", label.removesuffix(".onnx")).strip("-.") or "policy"
+
+
+def sender(client: Any) -> Send:
+    """What sends a file to a page, which saves it; a page that is gone gets none."""
+
+    def send(name: str, content: bytes) -> None:
+        client.send_file_download(name, content, save_immediately=True)
+
+    return send
