@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.commands import new_task
+from gpusim_rl.commands import new_task, play_mode
 from gpusim_rl.commands.play_mode import choose_mode, demo
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import program
+from gpusim_rl.core.waiting import print_now
 from gpusim_rl.gate import command as gate
 from gpusim_rl.play import player
 from gpusim_rl.viewer.caption import Caption
@@ -142,6 +143,26 @@ def write_task(cfg: dict[str, Any]) -> None:
     print(f"test it: python -m pytest {[*files][-1]}")
 
 
+def check_task(words: list[str]) -> None:
+    """mode=check: print what is wrong with a task; exit with 1 if no training can succeed with it.
+
+    words: the others of the command line, which are those of train.py.
+    """
+    with errors.one_line_errors():
+        configs = play_mode.check_configs(words)
+    from gpusim_rl.play import check_task as checker  # loads torch, after mistakes are answered
+
+    name, sims = next(iter(configs.values())).task.name, " and ".join(configs)
+    worlds = f"{checker.WORLDS} worlds with zero actions, {checker.WORLDS} with random ones"
+    print(f"checking {name} with sim={sims}: {worlds}", flush=True)
+    found = checker.check_task(configs, print_now)
+    for finding in found:
+        print(errors.printable(str(finding)))
+    print(f"{len(found)} finding{'s' * (len(found) != 1)}")
+    if any(finding.certain for finding in found):
+        raise SystemExit(1)
+
+
 def show(cfg: dict[str, Any], mode: str) -> None:
     """mode=viewer and mode=video."""
     with errors.one_line_errors():
@@ -242,6 +263,11 @@ def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
     words = [word for word in sys.argv[1:] if word != "demo"]
+    try:
+        if "mode=check" in words and not any(word.startswith("-") for word in words):
+            return check_task([word for word in words if word != "mode=check"])
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     cfg = command_line.check("play", words)
     try:
         play(cfg, show_demo=len(words) < len(sys.argv[1:]))
