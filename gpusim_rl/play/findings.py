@@ -12,11 +12,11 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.play.samples import Samples
 
 FAR = 10.0  # standard deviations from the mean, where an observation tells nothing more
-FAR_SHARE = 1e-3  # of the numbers of a term
+FAR_SHARE = 5e-3  # of the numbers of a term
 LARGE, SMALL = 100.0, 3e-3  # root mean square and standard deviation of a term in good units
 DOMINANT = 0.97  # share of one term in the reward
 OFTEN = 0.5  # share of numbers or of episodes
-SOON = 1.0  # s
+SOON, FEW = 1.0, 20  # s, and control steps: of an episode that is too short to learn from
 SOLVED = 0.9  # success
 FEWEST_STEPS, LEAST_SHARE, LONGEST = 5.0, 0.03, 3.0  # of a discount, see `discount`
 TINY = 1e-8
@@ -68,7 +68,9 @@ def not_finite(task: Task, x: Samples) -> Iterator[Finding]:
         )
 
 
-def rewards(task: Task, x: Samples, bonus: set[str], weights: dict[str, float]) -> Iterator[Finding]:
+def rewards(
+    task: Task, x: Samples, bonus: set[str], weights: dict[str, float]
+) -> Iterator[Finding]:
     """Reward terms that are always zero or dwarf the others, and a reward that never changes."""
     kind, valid = type(task).__name__, x.valid
     values = {name: rate[valid] for name, rate in x.terms.items() if weights[name]}
@@ -159,7 +161,7 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     """Episodes that end at once, soon, or never by the task."""
     kind, half = type(task).__name__, x.numbers["reward"].shape[1] // 2
     step, how = first_ends(x)
-    early = (how == 1) & (step * task.dt <= SOON)
+    early = (how == 1) & (step * task.dt <= SOON) & (step <= FEW)
     at_once = ((how == 1) & (step == 1)).float().mean().item()
     shares = [early[:half].float().mean().item(), early[half:].float().mean().item()]
     if at_once > SOLVED:
@@ -172,9 +174,9 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     elif min(shares) > OFTEN:
         yield Finding(
             "early",
-            f"{kind}.terminated: {percent(shares[0])} of the episodes end within the first second "
-            f"with zero actions, {percent(shares[1])} with random ones: begin nearer to where the "
-            "robot stays up, or end later",
+            f"{kind}.terminated: within the first second, and {FEW} steps, {percent(shares[0])} of "
+            f"the episodes end with zero actions, {percent(shares[1])} with random ones: begin "
+            "nearer to where the robot stays up, or end later",
         )
     judged = len(x.numbers["time"]) >= task.horizon
     owns = type(task).terminated is not Task.terminated
