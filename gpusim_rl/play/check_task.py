@@ -19,7 +19,7 @@ from gpusim_rl.robots.models import AUTORESET, RESETS, find_mjcf, find_own_mjcf
 
 STEPS, WORLDS = 1000, 64  # control steps; worlds with zero actions, and as many with random ones
 # Of sim=warp beside sim=native: on a CPU it is ten times slower, and there to be compared.
-COMPARED_STEPS, COMPARED_WORLDS = 100, 8
+COMPARED_STEPS, COMPARED_WORLDS = 50, 8
 
 Say = Callable[[str], None]
 

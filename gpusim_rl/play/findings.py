@@ -249,18 +249,6 @@ def discount(task: Task, gamma: float | None) -> Iterator[Finding]:
         )
 
 
-def measures(task: Task, x: Samples) -> Iterator[Finding]:
-    """Measures that never change."""
-    for name, value in x.measures.items():
-        rows = value[x.valid].double()
-        if len(rows) > 1 and rows.isfinite().all() and (rows == rows[0]).all():
-            yield Finding(
-                f"measure {name}",
-                f"{type(task).__name__}.measure: {name!r} is {rows[0]:.3g} in every step: a score "
-                "of it tells nothing",
-            )
-
-
 @dataclass(frozen=True)
 class Chance:
     """What half of the worlds score that are stepped by chance.
@@ -351,5 +339,4 @@ def of_samples(
         *endings(task, x),
         *observations(task, x),
         *actions(task, x, s),
-        *measures(task, x),
     ]
