@@ -177,11 +177,11 @@ def check_task(words: list[str]) -> None:
     name, sims = next(iter(configs.values())).task.name, " and ".join(configs)
     worlds = f"{checker.WORLDS} worlds with zero actions, {checker.WORLDS} with random ones"
     print(f"checking {name} with sim={sims}: {worlds}", flush=True)
-    found = checker.check_task(configs, print_now)
-    for finding in found:
+    results = checker.check_task(configs, print_now)
+    for finding in results:
         print(errors.printable(str(finding)))
-    print(f"{len(found)} finding{'s' * (len(found) != 1)}")
-    if any(finding.certain for finding in found):
+    print(f"{len(results)} finding{'s' * (len(results) != 1)}")
+    if any(finding.certain for finding in results):
         raise SystemExit(1)
 
 

@@ -36,7 +36,7 @@ def check_task(
         steps: control steps.
         worlds: with zero actions, and as many with random ones.
     """
-    first, found, seen = next(iter(configs)), dict[str, Finding](), dict[str, Samples]()
+    first, results, seen = next(iter(configs)), dict[str, Finding](), dict[str, Samples]()
     for name, cfg in configs.items():
         beside = name != first
         n = min(worlds, COMPARED_WORLDS) if beside else worlds
@@ -59,8 +59,8 @@ def check_task(
                 return rows  # it would be said again of every simulator
         for row in rows:
             only = f" (sim={name} alone)" if beside and row.key != "simulators" else ""
-            found.setdefault(row.key, Finding(row.key, row.text + only, row.certain))
-    return sorted(found.values(), key=lambda row: not row.certain)
+            results.setdefault(row.key, Finding(row.key, row.text + only, row.certain))
+    return sorted(results.values(), key=lambda row: not row.certain)
 
 
 def first_std(cfg: Config) -> float:

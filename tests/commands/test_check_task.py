@@ -116,7 +116,7 @@ def write(folder: Path, file: str = PY, old: str = "", new: str = "") -> None:
         (folder / path).write_text(text)
 
 
-def found(steps: int) -> list[str]:
+def findings_here(steps: int) -> list[str]:
     """The findings in the task of the working directory, with sim=native."""
     configs = play_mode.check_configs(["task=pointer", "sim=native", "threads=1"])
     return [str(x) for x in check_task(configs, lambda line: None, steps=steps, worlds=8)]
@@ -124,11 +124,11 @@ def found(steps: int) -> list[str]:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(mistake, tmp_path, monkeypatch, no_own_tasks):
-    """The one mistake in a task is the one that is found, by method and entry."""
+    """The one mistake in a task is the one that is named, by method and entry."""
     *change, says = MISTAKES[mistake]
     write(tmp_path, *change)
     monkeypatch.chdir(tmp_path)
-    lines = found(80 if "success" in mistake else 12)  # an episode has 80
+    lines = findings_here(80 if "success" in mistake else 12)  # an episode has 80
     assert any(re.match(says, line) for line in lines), lines
 
 
