@@ -14,7 +14,7 @@ from gpusim_rl.play.samples import Samples
 FAR = 10.0  # standard deviations from the mean, where an observation tells nothing more
 FAR_SHARE = 5e-3  # of the numbers of a term
 LARGE, SMALL = 100.0, 3e-3  # root mean square and standard deviation of a term in good units
-DOMINANT = 0.97  # share of one term in the reward
+DOMINANT = 0.99  # share of one term in the reward
 OFTEN = 0.5  # share of numbers or of episodes
 SOON, FEW = 1.0, 20  # s, and control steps: of an episode that is too short to learn from
 SOLVED = 0.9  # success

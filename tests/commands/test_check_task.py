@@ -44,8 +44,8 @@ MISTAKES = {
         r"warning: Pointer.reward: the term 'near' is zero in every step: look at",
     ),
     "a term that dwarfs the others": (
-        *(YAML, "calm: 0.01", "calm: 100.0"),
-        r"warning: Pointer.reward: the term 'calm' is .* %.*lower task.weights.calm=100",
+        *(YAML, "calm: 0.01", "calm: 1000.0"),
+        r"warning: Pointer.reward: the term 'calm' is .* %.*lower task.weights.calm=1000",
     ),
     "the end at once": (
         *(
