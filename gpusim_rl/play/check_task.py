@@ -42,7 +42,7 @@ def check_task(
         n = min(worlds, COMPARED_WORLDS) if beside else worlds
         length = min(steps, COMPARED_STEPS) if beside else steps
         try:
-            with methods_named(), torch_threads(cfg.threads or 2):
+            with methods_named(), torch_threads(cfg.threads or 1):
                 with waiting(f"sim={name}: building {2 * n} worlds", say):
                     env = build_env(cfg, 2 * n, stagger=False)
                 x = sample(env, length, first_std(cfg), f"sim={name}: {length} steps", say)
