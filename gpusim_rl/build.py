@@ -31,11 +31,12 @@ from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
+from gpusim_rl.envs.check_methods import methods_named
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.envs.task import Task, checked_controls
+from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
@@ -190,11 +191,11 @@ def build_env(
     if worlds % group.size:
         raise ValueError(f"num_envs={worlds} does not divide into {group.size} ranks")
     device, worlds = group.join(device), worlds // group.size
-    with model_must_fit(cfg):
+    with methods_named(), model_must_fit(cfg):
         task = make_task(cfg, device)
     check_worlds(task, cfg, worlds, torch.device(device))
     sim = make_sim(cfg, task, sim_name, worlds, device)
-    with model_must_fit(cfg):
+    with methods_named(), model_must_fit(cfg):
         if schedule:
             schedule.set_first_values(task)
         for key in live:
@@ -212,7 +213,7 @@ def build_env(
             stagger=stagger,
             group=group,
         )
-        sim.ctrl.copy_(checked_controls(task, env.current_state()))
+        sim.ctrl.copy_(task.control(env.current_state()))
     return env
 
 

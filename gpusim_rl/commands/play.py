@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.commands import new_task
+from gpusim_rl.commands import new_task, play_mode
 from gpusim_rl.commands.play_mode import choose_mode, demo
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import program
+from gpusim_rl.core.waiting import print_now
 from gpusim_rl.gate import command as gate
 from gpusim_rl.play import player
 from gpusim_rl.viewer.caption import Caption
@@ -115,19 +116,41 @@ def replay(cfg: dict[str, Any], mode: str) -> None:
 
 
 def describe_robot(cfg: dict[str, Any]) -> None:
-    """mode=robot: print what is given and guessed of a robot, as a file for conf/robot/."""
+    """mode=robot: print what is given and guessed of a robot, and how to train it.
+
+    out= is a whole file for conf/robot/; what is printed lacks the keys that do not apply.
+    """
     with errors.one_line_errors():
-        from gpusim_rl.robots.description import as_yaml
-        from gpusim_rl.robots.load import load_any
+        from gpusim_rl.robots import description
 
         values = dict(cfg["robot"])
-        name, actuator = values.pop("name"), values.pop("actuator")
-        name = Path(values["mjcf"].rpartition(":")[2]).stem if name == "own" else name
-        loaded = load_any(**values)
-        print(text := as_yaml(loaded, values, name, actuator))
-        write_out(cfg, text)
+        given, actuator = values.pop("name"), values.pop("actuator")
+        loaded = load_robot(values)
+        name = Path(values["mjcf"].rpartition(":")[2]).stem if given == "own" else given
+        about = (loaded, values, name, actuator)
+        print(f"# {description.sentence(loaded)}")
+        print(description.as_yaml(*about, whole=False))
+        write_out(cfg, description.as_yaml(*about))
         if cfg["report"]:
             picture(loaded.mjm, loaded.shape.labels, Path(cfg["report"]))
+        words = description.task_words(loaded, values, given)
+        print(f"# train it: {program('train')} {errors.printable(words)}")
+
+
+def load_robot(values: dict[str, Any]) -> Any:
+    """The robot of a description; a ValueError of a body that no task takes says what to do."""
+    from gpusim_rl.robots.load import load_any
+
+    try:
+        return load_any(**values)
+    except ValueError as error:
+        described = any(
+            x is not None for key, x in values.items() if key not in ("mjcf", "collide")
+        )
+        if described or not str(error).startswith("robot.mjcf="):
+            raise
+        remedy = f"{program('play')} mode=new-task name=my_robot writes a task for any other body"
+        raise ValueError(f"{error}; {remedy}") from None
 
 
 def write_task(cfg: dict[str, Any]) -> None:
@@ -140,6 +163,26 @@ def write_task(cfg: dict[str, Any]) -> None:
         print(f"wrote {file}")
     print(f"train it: {program('train')} task={name}")
     print(f"test it: python -m pytest {[*files][-1]}")
+
+
+def check_task(words: list[str]) -> None:
+    """mode=check: print what is wrong with a task; exit with 1 if no training can succeed with it.
+
+    words: the others of the command line, which are those of train.py.
+    """
+    with errors.one_line_errors():
+        configs = play_mode.check_configs(words)
+    from gpusim_rl.play import check_task as checker  # loads torch, after mistakes are answered
+
+    name, sims = next(iter(configs.values())).task.name, " and ".join(configs)
+    worlds = f"{checker.WORLDS} worlds with zero actions, {checker.WORLDS} with random ones"
+    print(f"checking {name} with sim={sims}: {worlds}", flush=True)
+    results = checker.check_task(configs, print_now)
+    for finding in results:
+        print(errors.printable(str(finding)))
+    print(f"{len(results)} finding{'s' * (len(results) != 1)}")
+    if any(finding.certain for finding in results):
+        raise SystemExit(1)
 
 
 def show(cfg: dict[str, Any], mode: str) -> None:
@@ -242,8 +285,14 @@ def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
 def main() -> None:
     """Check the command line, then show, evaluate or export."""
     words = [word for word in sys.argv[1:] if word != "demo"]
-    cfg = command_line.check("play", words)
+    checks = "mode=check" in words  # whose other words are those of train.py
+    words = [word for word in words if word != "mode=check"]
+    options = any(word.startswith("-") for word in words)  # such as --help
+    cfg = command_line.check("config" if checks else "play", words) if options or not checks else {}
     try:
-        play(cfg, show_demo=len(words) < len(sys.argv[1:]))
+        if checks:
+            check_task(words)
+        else:
+            play(cfg, show_demo="demo" in sys.argv[1:])
     except KeyboardInterrupt:
         raise SystemExit(130) from None

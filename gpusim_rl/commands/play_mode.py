@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.commands import new_task
-from gpusim_rl.config import validate
+from gpusim_rl.config import compose, validate
 from gpusim_rl.config.check_words import check_task_code
 from gpusim_rl.core import ranges
 from gpusim_rl.core.paths import PACKAGE
@@ -17,6 +17,7 @@ from gpusim_rl.web import requirements
 MODES = (
     *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "robot"),
     "new-task",
+    "check",
     "web",
 )
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
@@ -56,6 +57,8 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
     check_source(cfg)
     mode = resolve_auto(cfg)
+    if mode == "check":
+        raise ValueError("mode=check is said by itself, with the words of a training: task=NAME")
     if mode == "print":
         return mode
     check_values(cfg)
@@ -67,6 +70,27 @@ def choose_mode(cfg: dict[str, Any]) -> str:
     if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
         raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
     return mode
+
+
+def check_configs(words: list[str]) -> dict[str, Any]:
+    """Simulator → the configuration of a training with it, of the words of mode=check.
+
+    Both simulators run on the CPU, unless the words say sim= or device=. ValueError or OSError in
+    one line if a word is wrong.
+    """
+    from gpusim_rl.commands.train import configure
+
+    keys = {word.partition("=")[0] for word in words}
+    if "task" not in keys:
+        names = ", ".join(compose.choices("task"))
+        raise ValueError(f"mode=check needs task=NAME: choose one of {names}")
+    device = [] if "device" in keys else ["device=cpu"]
+    if "sim" in keys:
+        from gpusim_rl.sim.factory import choose  # loads torch
+
+        cfg = configure(*words, *device)
+        return {choose(cfg.sim.name, cfg.device)[0]: cfg}
+    return {sim: configure(*words, f"sim={sim}", *device) for sim in ("native", "warp")}
 
 
 def resolve_auto(cfg: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, Rows, copy_state, load_state, per_world, shared, store
+from gpusim_rl.envs.check_methods import check_outputs, check_start
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
@@ -68,6 +69,8 @@ class Env(Worlds):
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         state = self.current_state()
+        once = Rng(seed, self.rng.worlds, life)  # its streams need not be in the block of a step
+        check_outputs(self.scheduled_task, state, once)
         self.terms = list(reward_terms(self.scheduled_task, state))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
         check_drive_limits(task, state)
@@ -80,6 +83,8 @@ class Env(Worlds):
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
         end = self.end(self.rows(), self.rng)
+        begun = self.scheduled_task.begin(self.num_envs, self.rng, end.state)
+        check_start(task, begun, self.num_envs, "next_start")
         self.first_states(end.state, self.rng)
 
     def rows(self) -> Rows:

@@ -379,17 +379,6 @@ def check_drive_limits(task: Task, s: State) -> None:
             )
 
 
-def checked_controls(task: Task, s: State) -> Tensor:
-    """`ctrl` (B, nu) of a state; ValueError if `control` gives another number of controls."""
-    controls, nu = task.control(s), task.mjm.nu
-    if controls.shape[1] != nu:
-        raise ValueError(
-            f"{type(task).__name__}.control gives {controls.shape[1]} numbers for {nu} actuators: "
-            f"an action has {task.action_width} (action_width)"
-        )
-    return controls
-
-
 def reward_terms(task: Task, s: State) -> dict[str, Tensor]:
     """Named terms (B,), each a rate [1/s]: those of `reward`, and those of `bonus` over dt.
 

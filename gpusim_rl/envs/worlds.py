@@ -6,6 +6,7 @@ from torch import Tensor
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, Rows, per_world, shared, store
+from gpusim_rl.envs.check_methods import check_start
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -55,7 +56,8 @@ class Worlds:
         self.write(task.randomization.world(once))
         if task.fields:
             self.sim.refresh()
-        memory = task_memory(task, task.begin(n, self.rng))
+        check_start(task, start := task.begin(n, self.rng), n)
+        memory = task_memory(task, start)
         self.memory = memory | task.randomization.memory(n)
         every = self.time == 0
         self.restart_worlds(every)

@@ -11,6 +11,11 @@ from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.core.paths import ASSETS, find_asset, folders
 
 SPARSE_IS_WRONG = "4.0.0"  # of MuJoCo
+AUTORESET = int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+RESETS = (
+    "MuJoCo would reset a world whose state is not finite, and nobody would notice: this is "
+    'switched off; write <option><flag autoreset="disable"/></option> into the file'
+)
 
 
 def find_mjcf(path: str) -> Path:
@@ -126,12 +131,18 @@ def compile_mjcf(
 ) -> mujoco.MjModel:
     """The compiled model of an MJCF file, whose spec `change` may change.
 
+    A world whose state is not finite must stay so: where the file lets MuJoCo reset it, the model
+    does not, and a line says so.
+
     ValueError or FileNotFoundError in one line if it cannot be compiled.
     """
     file = find_mjcf(path)
     silence_mujoco()  # else it would leave MUJOCO_LOG.TXT behind
     try:
         spec = mujoco.MjSpec.from_file(str(file))
+        if not spec.option.disableflags & AUTORESET:
+            spec.option.disableflags |= AUTORESET
+            warn_once(f"warning: {file}: {RESETS}")
         return compile_spec(change(spec) if change else spec)
     except ValueError as error:
         raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None

@@ -106,7 +106,10 @@ def test_the_width_is_that_of_all(tmp_path, monkeypatch, no_own_tasks):
 @pytest.mark.parametrize(
     "text, says",
     [
-        (PAIR.replace("def control", "def steer"), "Pair.control gives 2 numbers for 1 actuators"),
+        (
+            PAIR.replace("def control", "def steer"),
+            "Pair.control has shape (16, 2), expected (16, 1): a number for each actuator",
+        ),
         (PAIR.replace(", action=Flip((1, 0), (1.0, 1.0))", ""), "`mirror` says no `action`"),
     ],
 )

@@ -466,7 +466,13 @@ def test_commands(tmp_path):
     write(here, mjcf())
     words = ("mode=robot", "robot.mjcf=hund.xml", "out=hund.yaml", "report=hund.png")
     output = succeed("play.py", *words, cwd=here)
-    assert (here / "hund.yaml").read_text() == output and yaml.safe_load(output)["base"] == "rumpf"
+    first, *_, last = output.splitlines()
+    assert re.fullmatch(r"# quadruped, 12 joints, stands at 0\.\d\d m", first)
+    assert last == "# train it: python train.py task=quadruped robot.mjcf=hund.xml"
+    whole, said = yaml.safe_load((here / "hund.yaml").read_text()), yaml.safe_load(output)
+    assert whole["base"] == "rumpf" and whole["tool"] is None  # a file needs all keys
+    whole["actuator"] = {key: x for key, x in whole["actuator"].items() if x is not None}
+    assert said == {key: x for key, x in whole.items() if x is not None}
     assert imageio.v3.imread(here / "hund.png").shape == (720, 960, 3)
     words = ("task=quadruped", "robot.mjcf=hund.xml", *TINY, EXPORTED, "iterations=1")
     done = command("train.py", *words, "log=none", "run_dir=run", cwd=here)
@@ -498,6 +504,10 @@ def test_commands(tmp_path):
             "robot.mjcf=hund.xml: robot.base: no body 'trunk'",
         ),
         ("play.py mode=robot", "mode=robot needs robot.mjcf="),
+        (
+            f"play.py mode=robot robot.mjcf={ROOT}/tasks/assets/cartpole.xml",
+            "python play.py mode=new-task name=my_robot writes a task for any other body",
+        ),
         ("play.py mode=robot robot.mjcf=hund.xml robot.kp=1e6", "the robot does not stand"),
         ("play.py mode=robot robot.mjcf=5", "robot.mjcf=5: expected a path"),
         ("play.py mode=robot robot.mjcf=hund.xml report=a.jpg", "a name that ends in .png"),

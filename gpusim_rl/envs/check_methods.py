@@ -1,0 +1,163 @@
+"""Checks of what a task's methods return: an error names the method, the entry and the shape."""
+
+import inspect
+import linecache
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.errors import reason
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs import state as state_module
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
+
+PACKAGE = str(Path(__file__).parents[1])
+# Methods of a state; a wrong number of the configuration is an error of none of them.
+METHODS = (
+    *("start", "next_start", "update", "control", "observe", "privileged", "reward", "bonus"),
+    *("terminated", "measure", "score", "followed"),
+)
+COLUMN = "a row for each world; x[:, None] makes a column of one number"
+NUMBER = "one number for each world"
+
+
+def check_tensor(where: str, x: Any, shape: tuple[int | str, ...], meaning: str) -> None:
+    """ValueError unless x is a tensor of a shape; a word in it stands for any number.
+
+    Args:
+        where: method and entry, such as `Pointer.reward: the term 'near'`.
+        x: what the method returned.
+        shape: expected.
+        meaning: of the shape, in words.
+    """
+    words = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)}): {meaning}"
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{where} is a {type(x).__name__}, expected a tensor of shape {words}")
+    fits = len(x.shape) == len(shape) and all(
+        isinstance(n, str) or n == m for n, m in zip(shape, x.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{where} has shape {tuple(x.shape)}, expected {words}")
+
+
+def check_named(where: str, values: Any) -> None:
+    """ValueError unless a method returned a mapping of names."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} returns a {type(values).__name__}, expected a dict by name")
+
+
+def check_start(task: Task, start: Any, n: int, method: str = "start") -> None:
+    """ValueError unless these are first states of n episodes, as `Task.start` describes them."""
+    where = f"{type(task).__name__}.{method}"
+    check_named(where, start)
+    for name, width in (("qpos", task.mjm.nq), ("qvel", task.mjm.nv)):
+        if name not in start:
+            raise ValueError(f"{where} lacks {name!r}, expected a tensor of shape ({n}, {width})")
+        meaning = f"the model's {name} for each episode"
+        check_tensor(f"{where}: {name!r}", start[name], (n, width), meaning)
+    for name, x in start.items():
+        if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != n:
+            shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"{where}: {name!r} has shape {shape}, expected {n} rows: ({n}, …)")
+
+
+def check_outputs(task: Task, s: State, rng: Rng) -> None:
+    """Call each method of a task that takes a state, and check what it returns.
+
+    Args:
+        task: whose methods are pure.
+        s: a state of B worlds.
+        rng: draws numbers of these worlds.
+
+    Raises:
+        ValueError: a shape or a name is wrong. The line names method, entry and shape.
+    """
+    kind, n = type(task).__name__, len(s.time)
+    controls = task.control(s)
+    meaning = f"a number for each actuator; an action has {task.action_width} (action_width)"
+    check_tensor(f"{kind}.control", controls, (n, task.mjm.nu), meaning)
+    for method in ("observe", "privileged"):
+        terms = getattr(task, method)(s)
+        check_named(f"{kind}.{method}", terms)
+        for name, x in terms.items():
+            check_tensor(f"{kind}.{method}: the term {name!r}", x, (n, "k"), COLUMN)
+    for method in ("reward", "bonus", "measure"):
+        values = getattr(task, method)(s)
+        what = "the measure" if method == "measure" else "the term"
+        check_named(f"{kind}.{method}", values)
+        for name, x in values.items():
+            check_tensor(f"{kind}.{method}: {what} {name!r}", x, (n,), NUMBER)
+    ended = task.terminated(s)
+    check_tensor(f"{kind}.terminated", ended, (n,), "true or false for each world")
+    if ended.dtype != torch.bool:
+        word = str(ended.dtype).removeprefix("torch.")
+        raise ValueError(f"{kind}.terminated gives {word}, expected bool: compare, as in x < 0.1")
+    check_update(task, s, task.update(s, rng))
+
+
+def check_update(task: Task, s: State, values: Any) -> None:
+    """ValueError unless these values fit the memory, as `Task.update` describes them."""
+    where, n = f"{type(task).__name__}.update", len(s.time)
+    check_named(where, values)
+    memory = task.start(n, Rng(0, torch.arange(n, device=s.time.device)))
+    for name, x in values.items():
+        if name == "kick":
+            check_tensor(f"{where}: 'kick'", x, (n, task.mjm.nv), "added to qvel")
+        elif name not in memory:
+            names = ", ".join(x for x in memory if x not in ("qpos", "qvel")) or "none"
+            raise ValueError(
+                f"{where}: {name!r} is no entry of the memory ({names}): `start` gives it its "
+                "first value"
+            )
+        else:
+            check_tensor(f"{where}: {name!r}", x, tuple(memory[name].shape), "as in `start`")
+
+
+@contextmanager
+def methods_named() -> Iterator[None]:
+    """Turn an error in a task's own code into a ValueError of one line.
+
+    The line has the method, the file, the line of source and what Python or torch said. Errors that
+    say all of this themselves pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        line = place_of(error)
+        if line is None:
+            raise
+        raise ValueError(f"{line}: {reason(error)}") from error
+
+
+def place_of(error: Exception) -> str | None:
+    """Method, file and line of a task's code in which an error arose.
+
+    None if it is not of a task's code, or is a mistake in the configuration, which the task found.
+    """
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    tasks = [(x, x.f_locals.get("self")) for x, _ in frames]
+    tasks = [(x, task) for x, task in tasks if isinstance(task, Task)]
+    if not tasks:
+        return None
+    kind = type(tasks[0][1])
+    files = {inspect.getfile(x) for x in kind.__mro__ if issubclass(x, Task) and x is not Task}
+    inside = [(x, line) for x, line in frames if x.f_code.co_filename in files]
+    names = [x.f_code.co_name for x, _ in tasks if x.f_code.co_name in METHODS]
+    if not inside:
+        return None
+    last = frames[-1][0].f_code.co_filename
+    if isinstance(error, ValueError | OSError):
+        ours = last.startswith(PACKAGE) and last not in (*files, state_module.__file__)
+        if ours or not names:
+            return None
+    frame, line = inside[-1]
+    file = frame.f_code.co_filename
+    name = names[0] if names else inside[0][0].f_code.co_name
+    source = linecache.getline(file, line).strip()
+    return f"{kind.__name__}.{name}: {Path(file).name}:{line}: {source}"
