@@ -26,8 +26,8 @@ def executable(name: str) -> str:
 
     The environment of a user need not be active.
     """
-    folder, found = Path(sys.executable).parent, shutil.which(name)
-    if found and Path(found).parent.resolve() == folder.resolve():
+    folder, first = Path(sys.executable).parent, shutil.which(name)
+    if first and Path(first).parent.resolve() == folder.resolve():
         return name
     path, here = folder / name, Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
