@@ -140,7 +140,7 @@ def run(sweep: Sweep) -> None:
         errors.exit_with_error("torchrun's processes train one policy at a time: leave out jobs=")
     more = [] if exports(sweep.words) else ["export=none"]  # the best one is exported at the end
     jobs = [
-        Job(i, [*line, *more], run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)
+        Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)
     ]
     with errors.one_line_errors():
         home = make_home(sweep) if first else None

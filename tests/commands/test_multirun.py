@@ -68,8 +68,8 @@ def test_failed_and_killed_runs(monkeypatch, capfd):
     assert sorted(warnings) == [f"seed_{i}: a warning" for i in (1, 2, 3, 4)]
     assert {x.split()[-1] for x in out.splitlines() if "CUDA_VISIBLE" in x} == {"3", "5"}
     (home,) = Path("runs/multirun").iterdir()
-    words = f"task=cartpole log.group='{home.name}' run_dir='{home}/seed_1'"
-    assert f"seed_1: words {words.replace(' ', ' seed=1 ', 1)}\n" in out
+    words = f"export=none task=cartpole log.group='{home.name}' run_dir='{home}/seed_1'"
+    assert f"seed_1: words {words.replace(' log', ' seed=1 log', 1)}\n" in out
     assert [file.name for file in home.iterdir()] == ["multirun.yaml"]
     about = yaml.safe_load((home / "multirun.yaml").read_text())
     assert about["swept"] == {"seed": ["1", "2", "3", "4"]} and about["words"][-1] == "jobs=2"
