@@ -1,38 +1,65 @@
-# `make train` creates the environment, installs and trains. `make test` runs the tests.
+# `make train` creates the environment, installs and trains. `make demo` shows a trained policy.
+# `make web` shows policies in a browser. `make test` also installs what the tests need.
+# ARGS goes to the program, for example make train ARGS="task=drone seed=2".
+# CPU=1 installs torch without CUDA, which is a third of the size.
 # TORCH is the torch to install, for example make train TORCH=torch==2.13.0.
-# ARGS goes to the program, for example make train ARGS="seed=2".
-# EXTRAS are the optional parts to install, for example EXTRAS=dev,mjx.
+# EXTRAS are optional parts to install, for example EXTRAS=mjx,robots.
 # CUDA_VENV is the environment of `make cuda-test`, which has torch's CUDA build.
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch
-EXTRAS ?= dev
+CPU    ?=
+EXTRAS ?=
 ARGS   ?=
 CUDA_VENV ?= .venv-cuda
 BIN    := $(VENV)/bin
-# Another TORCH or EXTRAS makes the environment anew. A checksum, as a path is no file name.
-READY  := $(VENV)/.ready-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d" " -f1)
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: train play test matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
+# the name of a comma in arguments of functions
+, := ,
+checksum = $(shell printf %s '$(1)' | cksum | cut -d" " -f1)
+# A torch that is there will do, unless TORCH or CPU asks for another one.
+CHOSEN := $(strip $(filter-out torch,$(TORCH)) $(CPU:%=cpu))
+TORCH_READY := $(VENV)/.torch$(if $(CHOSEN),-$(call checksum,$(CHOSEN)))
+CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
+# One file for each set of parts that this checkout has installed. Another checkout with the same
+# VENV has files of other names, and removes these: so each installs itself again.
+INSTALLED := $(VENV)/.installed-$(call checksum,$(CURDIR))
+parts = $(INSTALLED).$(1)$(EXTRAS:%=,%)
+READY  := $(call parts,base)
+# the last other checkout that has installed itself here, if there is one
+OTHER   = $(lastword $(shell cat $(filter-out $(INSTALLED).%,$(wildcard $(VENV)/.installed-*)) \
+          /dev/null))
+TASK   := $(if $(filter task=%,$(ARGS)),,task=quadruped)
+
+.PHONY: train demo web play test matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
 
 train: $(READY)
-	$(BIN)/python train.py task=quadruped $(ARGS)
+	$(BIN)/python train.py $(TASK) $(ARGS)
+
+# a policy that comes with the package, in a window or, without a display, as demo.mp4
+demo: $(READY)
+	$(BIN)/python play.py demo $(ARGS)
+
+# the newest run in a browser; the trained policy of the package: make web ARGS=demo
+web: $(call parts,web)
+	$(BIN)/python play.py mode=web $(ARGS)
 
 play: $(READY)
 	$(BIN)/python play.py $(ARGS)
 
-test: $(READY)
+test: $(call parts,dev)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # every task on MuJoCo C and on MuJoCo Warp: contract, five iterations, the same bits again
-matrix-test: $(READY)
+matrix-test: $(call parts,dev)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m matrix $(ARGS)
 
-gpu-test: $(READY)
+gpu-test: $(call parts,dev)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 # the first check of a new GPU, at most 17 minutes; a failed step stops none after it
-gpu-check: $(READY)
+gpu-check: $(call parts,dev)
 	$(BIN)/python -m tests.acceptance.gpu_check $(ARGS)
 
 # training on torch's CUDA build and a simulated CUDA runtime: no GPU is needed, but g++ and 6 GB
@@ -51,7 +78,7 @@ bench: $(READY)
 	$(BIN)/python -m gpusim_rl.bench task=quadruped $(ARGS)
 
 # the pages are written to site/; nothing in them loads from the network
-docs: $(READY)
+docs: $(call parts,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 # the package for other environments; setuptools would put old files of build/ into it
@@ -59,17 +86,24 @@ wheel: $(READY)
 	rm -rf build
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
-check: $(READY)
+check: $(call parts,dev)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-$(READY): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
+$(TORCH_READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
+	@if [ -n "$(CPU)" ] && [ -d $(VENV)/lib/python3.*/site-packages/nvidia ]; then \
+	  echo "error: $(VENV) has torch for CUDA: remove it with make clean, or say VENV=…" >&2; exit 2; fi
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
-	touch $(READY)
+	$(PIP) install $(if $(CPU),$(CPU_INDEX)) '$(TORCH)'
+	@rm -f $(VENV)/.torch* && touch $(VENV)/.torch $@
+
+$(INSTALLED).%: pyproject.toml $(TORCH_READY)
+	@$(if $(OTHER),echo "$(VENV) had the checkout $(OTHER); it gets $(CURDIR)")
+	$(PIP) install -e '.$(if $(filter-out base,$*),[$(patsubst base$(,)%,%,$*)])'
+	@rm -f $(filter-out $(INSTALLED).%,$(wildcard $(VENV)/.installed-*))
+	@for file in $@ $(READY); do echo '$(CURDIR)' > $$file; done
 
 clean:
 	rm -rf $(VENV) $(CUDA_VENV) build dist site *.egg-info

@@ -16,6 +16,8 @@ from tests.shared import shared
 
 torch.set_num_threads(1)
 os.environ.pop("WANDB_MODE", None)  # the tests choose
+# as if the environment were active: commands that are printed then begin with `python`
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def pytest_collection_finish() -> None:

@@ -49,6 +49,7 @@ class Installed:
         self.python, self.cwd = python, cwd
         self.env = environment(cwd.parent / "home")
         del self.env["PYTHONPATH"]
+        self.env["PATH"] = f"{python.parent}{os.pathsep}{self.env['PATH']}"
 
     def run(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in the directory."""
@@ -143,7 +144,8 @@ def own(trained) -> Installed:
     (cwd / "conf" / "task" / "hang.yaml").write_text(yaml)
     says = f"importing {cwd}/tasks/mine/hang.py\n"
     words = ("task=hang", *SMALL, "iterations=2", "run_dir=own", "export=none", "report=false")
-    trained.succeed("gpusim-train", *words, stderr=says)
+    said = trained.succeed("gpusim-train", *words, stderr=says)
+    assert "see it: gpusim-play run=own task_code=here\n" in said
     return trained
 
 
@@ -245,7 +247,7 @@ def test_a_run_imports_nothing(own):
     ):
         done = run(script, *words)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done
-        assert "unknown task 'hang'" in done.stderr and "task_code=here" in done.stderr
+        assert done.stderr.endswith(f"python {script} {' '.join(words)} task_code=here\n"), done
         assert not (own.cwd / "imported").exists()
     # a task of ours by name, and code that the run says is here
     shutil.copytree(own.cwd / "run", own.cwd / "stranger")

@@ -19,6 +19,7 @@ from torch import Tensor
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
@@ -29,8 +30,7 @@ try:
     from gymnasium.vector.utils import batch_space
 except ImportError:
     raise ImportError(
-        "gpusim_rl.adapters.gymnasium_env needs gymnasium 1.1 or newer:"
-        " pip install 'gpusim_rl[gym]'"
+        f"gpusim_rl.adapters.gymnasium_env needs gymnasium 1.1 or newer: {install('gym')}"
     ) from None
 
 MODES = ("rgb_array",)

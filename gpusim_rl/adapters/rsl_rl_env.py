@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpusim_rl.adapters import common
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import torch_threads
 
 try:
@@ -22,7 +23,7 @@ try:
     from tensordict import TensorDict
 except ImportError:
     raise ImportError(
-        "gpusim_rl.adapters.rsl_rl_env needs rsl-rl-lib 5 or newer: pip install 'gpusim_rl[rsl]'"
+        f"gpusim_rl.adapters.rsl_rl_env needs rsl-rl-lib 5 or newer: {install('rsl')}"
     ) from None
 
 

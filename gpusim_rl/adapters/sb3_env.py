@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.adapters import gymnasium_env
+from gpusim_rl.core.paths import install
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 except ImportError:
     raise ImportError(
-        "gpusim_rl.adapters.sb3_env needs stable-baselines3: pip install 'gpusim_rl[sb3]'"
+        f"gpusim_rl.adapters.sb3_env needs stable-baselines3: {install('sb3')}"
     ) from None
 
 

@@ -5,6 +5,7 @@ typed its command line: `train.py seed=2 algo.gamma=0.99 run_dir=…`. `jobs` of
 this machine or as jobs of Slurm. One that fails does not end the others.
 """
 
+import math
 import os
 import shutil
 import subprocess
@@ -23,13 +24,17 @@ import yaml
 from gpusim_rl.config.command_line import MAX_RUNS, Sweep, run_name
 from gpusim_rl.config.compose import compose_plain, named
 from gpusim_rl.config.resume import find_earlier_run
+from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
-from gpusim_rl.core.paths import PACKAGE, quoted
+from gpusim_rl.core.paths import CODE, PACKAGE, quoted
+from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.summary import number, read_json
 from gpusim_rl.training.signals import Signals
 
 # -P: no module comes from the working directory
 PROGRAM = (sys.executable, "-P", "-m", "gpusim_rl.commands.train")
+EXPORT = (sys.executable, "-P", "-m", "gpusim_rl.commands.play")
 PERIOD = 0.1  # s between two looks at the processes
 DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
 COMMON = (  # resources that submitit has on every cluster; the others are Slurm's
@@ -46,12 +51,14 @@ class Job:
         number: among all, from 0.
         words: of its command line.
         name: of its directory.
+        path: its directory; None until it begins, or if another process of torchrun makes it.
         failure: why it has not ended well; empty if it has.
     """
 
     number: int
     words: list[str]
     name: str
+    path: Path | None = None
     failure: str = "not begun"
 
 
@@ -131,7 +138,10 @@ def run(sweep: Sweep) -> None:
     several, first = "WORLD_SIZE" in os.environ, os.environ.get("RANK", "0") == "0"
     if several and (sweep.cfg.jobs > 1 or sweep.launcher):
         errors.exit_with_error("torchrun's processes train one policy at a time: leave out jobs=")
-    jobs = [Job(i, line, run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)]
+    more = [] if exports(sweep.words) else ["export=none"]  # the best one is exported at the end
+    jobs = [
+        Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)
+    ]
     with errors.one_line_errors():
         home = make_home(sweep) if first else None
         start = on_cluster(sweep, home) if home and sweep.launcher else on_this_machine(sweep)
@@ -140,6 +150,8 @@ def run(sweep: Sweep) -> None:
     for path in home.iterdir() if home else ():
         with suppress(OSError):  # of a training that wrote nothing, such as with plan=true
             path.rmdir()
+    if home and not caught and not exports(sweep.words):
+        export_best(jobs)
     if home and sweep.cfg.report and not caught:
         compare(home)
     if failures := [f"{job.name} ({job.failure})" for job in jobs if job.failure]:
@@ -202,19 +214,25 @@ def prepare(job: Job, home: Path | None) -> None:
     home: where; None if another process of torchrun makes it.
     """
     cfg = find_earlier_run(compose_plain("config", job.words), named(job.words))
+    chosen = cfg["resume"] or cfg["run_dir"]
+    job.path = Path(str(chosen)) if chosen else None
     if home is None or cfg["resume"]:
         return
     if cfg["log"]["group"] is None:
         job.words = [*job.words, quoted("log.group", Path(home.name))]
     if not cfg["run_dir"]:
-        path = new_directory(home / job.name)
+        job.path = path = new_directory(home / job.name)
         job.name, job.words = path.name, [*job.words, quoted("run_dir", path)]
+
+
+def search_path() -> str:
+    """PYTHONPATH of a process that imports this package."""
+    return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
 
 
 def command(job: Job, **variables: str) -> list[str]:
     """The command line that trains, with variables of its environment."""
-    paths = filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH")))
-    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    variables["PYTHONPATH"] = search_path()
     return ["env", *(f"{name}={x}" for name, x in variables.items()), *PROGRAM, *job.words]
 
 
@@ -262,6 +280,35 @@ def on_cluster(sweep: Sweep, home: Path) -> Start:
         shutil.rmtree(home)
         raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None
     return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)
+
+
+def exports(words: list[str]) -> bool:
+    """Whether the words of a multirun say themselves which trainings export a policy."""
+    return any(word.startswith(("export=", "gate=", "plan=")) for word in words)
+
+
+def export_best(jobs: list[Job]) -> None:
+    """Export the policy of the run with the largest success, then return, in a process of its own.
+
+    One line says which it is. Nothing is done if no run was evaluated.
+    """
+    best, highest = None, (-math.inf, -math.inf)
+    for job in jobs:
+        scores = read_json(job.path / "eval.json") if job.path and not job.failure else {}
+        key = tuple(number(scores.get(name)) for name in ("success", "return"))
+        order = tuple(-math.inf if x is None else x for x in key)
+        if order > highest:
+            best, highest = job, order
+    if best is None or best.path is None:
+        return
+    print(f"best of {len(jobs)}: {best.name}, success {highest[0]:.3f}", flush=True)
+    words = [quoted("run", best.path), "mode=export"]
+    if "here" in (Run(best.path).config.get(f"{group}_code") for group in CODE):
+        words.append(TASK_CODE)
+    variables = {name: x for name, x in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    variables["PYTHONPATH"] = search_path()
+    if subprocess.call([*EXPORT, *words], env=variables):
+        errors.warn(f"the policy of {best.path} could not be exported")
 
 
 def compare(home: Path) -> None:

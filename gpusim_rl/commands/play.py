@@ -19,7 +19,7 @@ from gpusim_rl.commands import new_task, play_mode
 from gpusim_rl.commands.play_mode import choose_mode, demo
 from gpusim_rl.config import command_line, validate
 from gpusim_rl.core import errors
-from gpusim_rl.core.paths import program
+from gpusim_rl.core.paths import executable, program
 from gpusim_rl.core.waiting import print_now
 from gpusim_rl.gate import command as gate
 from gpusim_rl.play import player
@@ -162,7 +162,7 @@ def write_task(cfg: dict[str, Any]) -> None:
     for file in files:
         print(f"wrote {file}")
     print(f"train it: {program('train')} task={name}")
-    print(f"test it: python -m pytest {[*files][-1]}")
+    print(f"test it: {executable('python')} -m pytest {[*files][-1]}")
 
 
 def check_task(words: list[str]) -> None:
@@ -221,8 +221,14 @@ def show(cfg: dict[str, Any], mode: str) -> None:
             film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **how)
             print(f"wrote {out}")
             if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
-                policy = f"run={run.path}" if run else f"onnx={cfg['onnx']}"
-                print(f"in a browser: {program('play')} {errors.printable(policy)} mode=web")
+                print(f"in a browser: {program('play')} {page_words(run, cfg)}")
+
+
+def page_words(run: Any, cfg: dict[str, Any]) -> str:
+    """The words of a command line that shows the same policy on a page; `run` is None of a file."""
+    policy = errors.printable(f"run={run.path}" if run else f"onnx={cfg['onnx']}")
+    code = f" {validate.TASK_CODE}" if cfg["task_code"] else ""
+    return f"{policy} mode=web{code}"
 
 
 def command_source(cfg: dict[str, Any], keys: list[Keys] | None) -> Choose:
@@ -296,3 +302,7 @@ def main() -> None:
             play(cfg, show_demo="demo" in sys.argv[1:])
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+if __name__ == "__main__":  # so a multirun exports its best run
+    main()

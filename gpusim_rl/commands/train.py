@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gpusim_rl.config import command_line
 from gpusim_rl.config.recipe import unlearned
+from gpusim_rl.config.validate import allowing
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import program
 
@@ -131,7 +132,8 @@ def train_or_exit(cfg: "Config") -> None:
             result = write_results(trainer, scores)
     except (PeerLost, TrainingFailed) as error:
         errors.exit_with_error(str(error), 1)
-    trainer.table.say(f"wrote {files_of(trainer)}; see it: {program('play')} run={result.path}")
+    see = f"{program('play')} run={result.path}{allowing(trainer.cfg)}"
+    trainer.table.say(f"wrote {files_of(trainer)}; see it: {see}")
     if line := unlearned(cfg.recipe, cfg.plain):
         trainer.table.say(line)
     if result.refused:
@@ -143,7 +145,7 @@ def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
     failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
     trainer.table.say(
         f"stopped after iteration {result.iterations}; "
-        f"{program('train')} resume={result.path} continues{failure}"
+        f"{program('train')} resume={result.path}{allowing(trainer.cfg)} continues{failure}"
     )
     raise SystemExit(128 + result.signal)
 

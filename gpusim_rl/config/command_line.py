@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override, ValueType
 
 from gpusim_rl.config.compose import compose_plain, opened, parse
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
-from gpusim_rl.core.paths import CONF, program
+from gpusim_rl.core.paths import CONF, install, program
 
 if TYPE_CHECKING:
     from gpusim_rl.config.sections import Config
@@ -123,7 +123,7 @@ def check_multirun(argv: list[str]) -> Sweep:
     if (chosen or launcher) and chosen not in LAUNCHERS:
         raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
     if chosen and not find_spec("submitit"):
-        raise ValueError(f"hydra/launcher={chosen} needs submitit: pip install 'gpusim_rl[slurm]'")
+        raise ValueError(f"hydra/launcher={chosen} needs submitit: {install('slurm')}")
     return Sweep(
         words=overrides,
         lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpusim_rl.config.compose import choices
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.paths import CODE, user_code
+from gpusim_rl.core.paths import CODE, install, user_code, with_word
 from gpusim_rl.runs.run import run_that_needs
 
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
@@ -22,9 +22,9 @@ def check_extras(cfg: Config) -> None:
     A run that was made with it can be opened all the same.
     """
     if cfg.log.name == "tensorboard" and not find_spec("tensorboard"):
-        raise ValueError("log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'")
+        raise ValueError(f"log=tensorboard needs tensorboard: {install('tensorboard')}")
     if cfg.sim.name == "mjx" and not find_spec("jax"):
-        raise ValueError("sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'")
+        raise ValueError(f"sim=mjx needs JAX: {install('mjx')}")
 
 
 def writable(
@@ -120,6 +120,11 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
     ours, folder = choices(group, ours=True), CODE[group]
     if name in ours and saved != "here":
         return None
+    if allowed != "here" and (file := user_code(group, name)):
+        raise ValueError(
+            f"{WORDS[group]} {name!r} has code of its own, {file.relative_to(Path.cwd())}, which "
+            f"is imported only if you allow it: {with_word(TASK_CODE)}"
+        )
     if allowed != "here":
         raise ValueError(
             f"unknown {WORDS[group]} {name[:99]!r}: choose one of {', '.join(ours)}; "
@@ -128,6 +133,11 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
     if user_code(group, name) is None:
         raise ValueError(f"{TASK_CODE}: {folder}/ of the working directory has no file {name}.py")
     return "here"
+
+
+def allowing(cfg: Config) -> str:
+    """What the command line of another process needs for a run's code: " task_code=here", or ""."""
+    return f" {TASK_CODE}" if code_word(cfg) else ""
 
 
 def code_word(cfg: Config) -> str | None:

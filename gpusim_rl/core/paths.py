@@ -1,6 +1,8 @@
 """Where configuration and code are: in this package, and in the user's working directory."""
 
 import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,7 +18,43 @@ def program(name: str) -> str:
     """How to start `train` or `play`: by its file in a checkout, else by its command."""
     installed = Path(sys.argv[0]).name.startswith("gpusim-")
     in_checkout = (PACKAGE.parent / f"{name}.py").is_file() and not installed
-    return f"python {name}.py" if in_checkout else f"gpusim-{name}"
+    return f"{executable('python')} {name}.py" if in_checkout else executable(f"gpusim-{name}")
+
+
+def executable(name: str) -> str:
+    """How a shell starts a command of this environment: by its name if that finds it, else by path.
+
+    The environment of a user need not be active.
+    """
+    folder, first = Path(sys.executable).parent, shutil.which(name)
+    if first and Path(first).parent.resolve() == folder.resolve():
+        return name
+    path, here = folder / name, Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def with_word(word: str) -> str:
+    """The command line of this process with one more word, to be copied.
+
+    The word alone if another program uses the package.
+    """
+    file = Path(sys.argv[0])
+    if file.resolve().parent == PACKAGE:
+        start = f"{executable('python')} -m {PACKAGE.name}.{file.stem}"
+    elif (name := file.stem.removeprefix("gpusim-")) in ("train", "play"):
+        start = program(name)
+    else:
+        return word
+    return f"{start} {shlex.join([*sys.argv[1:], word])}"
+
+
+def install(extra: str) -> str:
+    """The command that installs an optional part of the package, such as `web`."""
+    pip, checkout = f"{executable('python')} -m pip install", PACKAGE.parent
+    if not (checkout / "pyproject.toml").is_file():
+        return f"{pip} '{PACKAGE.name}[{extra}]'"
+    folder = "." if checkout == Path.cwd() else checkout
+    return f"{pip} -e '{folder}[{extra}]'"
 
 
 def quoted(key: str, path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import mujoco
 
 from gpusim_rl.core.errors import silence_mujoco, warn_once
-from gpusim_rl.core.paths import ASSETS, find_asset, folders
+from gpusim_rl.core.paths import ASSETS, find_asset, folders, install
 
 SPARSE_IS_WRONG = "4.0.0"  # of MuJoCo
 AUTORESET = int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
@@ -86,7 +86,7 @@ def find_menagerie_file(name: str) -> Path:
         import mujoco_menagerie as package
     except ImportError:
         raise ValueError(
-            f"robot.mjcf=menagerie:{name} needs MuJoCo Menagerie: pip install 'gpusim_rl[robots]'"
+            f"robot.mjcf=menagerie:{name} needs MuJoCo Menagerie: {install('robots')}"
         ) from None
     robot, _, entry = name.partition("/")
     try:

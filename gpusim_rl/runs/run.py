@@ -8,6 +8,7 @@ import json
 import os
 import weakref
 from contextlib import suppress
+from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ FILES = {  # all that a run directory may contain
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
     *("report.html", "films", "metrics.json", "start.safetensors"),
 }
+# the scores of a run before it went on, with the iteration that they are of
+FORMER_SCORES = "eval-*.json"
 OUTPUTS = {"policy.onnx", "report.html", "play.mp4", "films"}  # that other programs write anew
 
 
@@ -55,7 +58,8 @@ def run_that_needs(file: Path) -> Path | None:
     path = file.parent.resolve() / file.name  # a link is replaced, not what it names
     for folder in path.parents:
         name = path.relative_to(folder).parts[0]
-        if name in FILES - OUTPUTS and (folder / "checkpoints").is_dir():
+        needed = name in FILES - OUTPUTS or fnmatch(name, FORMER_SCORES)
+        if needed and (folder / "checkpoints").is_dir():
             return folder if (folder / "config.yaml").is_file() else None
     return None
 
@@ -70,6 +74,7 @@ def release(lock: int) -> None:
 def check_links(path: Path) -> None:
     """Raise ValueError if a file of the run in this directory is a link, a pipe or a device."""
     files = [path / name for name in (*FILES, "checkpoints/manifest.json")]
+    files += path.glob(FORMER_SCORES)
     for file in chain(files, (path / "model").rglob("*")):  # model/ itself comes first
         if file.is_symlink() or (file.exists() and not file.is_file() and not file.is_dir()):
             raise ValueError(f"{file} is a link or a pipe: a run must not contain one")
@@ -234,6 +239,11 @@ class Run:
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+
+    def keep_scores(self, iterations: int) -> None:
+        """Rename eval.json to eval-<iterations>.json, if it is there: the run goes on."""
+        with suppress(FileNotFoundError):
+            (self.path / "eval.json").replace(self.path / f"eval-{iterations}.json")
 
     def films(self, since: float = 0.0) -> list[Path]:
         """The films (.mp4) of the run, written after a time [s since 1970], newest last."""

@@ -5,6 +5,7 @@ import re
 import mujoco
 import torch
 
+from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import one_stream
 from gpusim_rl.sim.base import Sim
 
@@ -12,8 +13,6 @@ NAMES = ("auto", "warp", "native", "mjx")
 
 ITERATIONS = 20  # of the solver, above which `solver_cost` names its kernels
 NEWTON, CG = 10, 8  # kernels of an iteration of MuJoCo Warp's solver
-
-NEEDS = "sim=mjx needs JAX: pip install 'gpusim_rl[mjx]'"
 
 
 def choose(name: str, device: str) -> tuple[str, str]:
@@ -111,7 +110,7 @@ def make(
         try:
             from gpusim_rl.sim.mjx import Mjx
         except ImportError as error:
-            raise ValueError(NEEDS) from error
+            raise ValueError(f"sim=mjx needs JAX: {install('mjx')}") from error
 
         return Mjx(mjm, num_envs, device=device, fields=fields, **options)
     from gpusim_rl.sim.warp import Warp

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.config.sections import Config
+from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.memory import free_unused
 from gpusim_rl.core.metrics import Metric
@@ -326,4 +327,5 @@ def write_failure_report(
         write_whole(path, to_bytes(tensors, metadata={"gpusim_rl": json.dumps(about)}))
     except OSError as error:
         return f"the report cannot be written: {error.strerror}"
-    return f"see it: {program('play')} repro={path}"
+    code = f" {TASK_CODE}" if cfg["task_code"] else ""
+    return f"see it: {program('play')} repro={path}{code}"

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.files import digest
 from gpusim_rl.core.metrics import Metric, public_name
+from gpusim_rl.core.paths import install
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 
@@ -174,9 +175,8 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError(
-                "log=tensorboard needs tensorboard: pip install 'gpusim_rl[tensorboard]'"
-            ) from None
+            needs = f"log=tensorboard needs tensorboard: {install('tensorboard')}"
+            raise ValueError(needs) from None
         silence_threads()
         self.writer, self.step = SummaryWriter(str(path / "tensorboard"), purge_step=done + 1), done
         self.where = f"TensorBoard: tensorboard --logdir {path / 'tensorboard'}"

@@ -19,7 +19,7 @@ from gpusim_rl.training.progress import is_over, number
 
 START = "start.safetensors"  # of a run: the weights that it began with, by start=
 # what tells how a training ended, until it goes on
-ENDINGS = ("eval.json", "drives.json", "calibration.json", "report.json")
+ENDINGS = ("drives.json", "calibration.json", "report.json")
 Opened = tuple[Run, dict[str, str], Config]
 
 
@@ -96,6 +96,7 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
         rewrite_run(run, cfg, iteration, path, edited)
         if not is_over(cfg, metadata, iteration.iterations):
             # a run that goes on has not ended: a report would read the old scores
+            run.keep_scores(iteration.iterations)
             for name in ENDINGS:
                 (run.path / name).unlink(missing_ok=True)
     return run, metadata, cfg

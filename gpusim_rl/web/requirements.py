@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 
+from gpusim_rl.core.paths import install
+
 # As in pyproject.toml. The page uses private names of viser, which a 1.2 may change.
 VERSIONS = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
 
@@ -12,7 +14,7 @@ VERSIONS = {"viser": ">=1.1,<1.2", "mjviser": ">=0.0.14,<0.1"}
 def check_installed() -> None:
     """ValueError unless the packages are installed, in whatever version."""
     if not all(map(find_spec, VERSIONS)):
-        raise ValueError("mode=web needs viser and mjviser: pip install 'gpusim_rl[web]'")
+        raise ValueError(f"mode=web needs viser and mjviser: {install('web')}")
 
 
 @contextmanager

@@ -68,8 +68,8 @@ def test_failed_and_killed_runs(monkeypatch, capfd):
     assert sorted(warnings) == [f"seed_{i}: a warning" for i in (1, 2, 3, 4)]
     assert {x.split()[-1] for x in out.splitlines() if "CUDA_VISIBLE" in x} == {"3", "5"}
     (home,) = Path("runs/multirun").iterdir()
-    words = f"task=cartpole log.group='{home.name}' run_dir='{home}/seed_1'"
-    assert f"seed_1: words {words.replace(' ', ' seed=1 ', 1)}\n" in out
+    words = f"export=none task=cartpole log.group='{home.name}' run_dir='{home}/seed_1'"
+    assert f"seed_1: words {words.replace(' log', ' seed=1 log', 1)}\n" in out
     assert [file.name for file in home.iterdir()] == ["multirun.yaml"]
     about = yaml.safe_load((home / "multirun.yaml").read_text())
     assert about["swept"] == {"seed": ["1", "2", "3", "4"]} and about["words"][-1] == "jobs=2"
@@ -179,6 +179,39 @@ def test_the_report_of_all(monkeypatch, capsys):
     assert (out, err.count("\n")) == ("", 1) and "report.html: a report needs matplotlib" in err
 
 
+def test_the_best_run_is_exported(monkeypatch, capfd):
+    """The trainings export nothing. At the end that with the largest success is exported, or with
+    the largest return among equals. Who says export= or gate= gets what is said."""
+    scores = {"1": (0.5, 9), "2": (0.75, 1), "4": (0.75, 2), "5": (None, 99)}
+    lines: list[list[str]] = []
+
+    def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
+        seed = next(word for word in job.words if word.startswith("seed="))
+        lines.append(job.words)
+        assert job.path
+        job.path.rmdir()
+        success, total = scores[seed[-1]]
+        make_run(job.path, seed, eval={"success": success, "return": total})
+        return SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
+
+    monkeypatch.setattr(multirun, "on_this_machine", lambda sweep: start_fake)
+    program = "import sys; print('exporting', *sys.argv[1:])"
+    monkeypatch.setattr(multirun, "EXPORT", (sys.executable, "-c", program))
+    assert start("seed=1,2,4,5", "report=false") == 0
+    (home,) = Path("runs/multirun").iterdir()
+    assert all("export=none" in words for words in lines) and len(lines) == 4
+    out = capfd.readouterr().out
+    assert out == (f"best of 4: seed_4, success 0.750\nexporting run='{home}/seed_4' mode=export\n")
+    for word in ("export=controller", "gate=true"):
+        lines.clear()
+        assert start("seed=1,2", "report=false", word) == 0
+        assert not [words for words in lines if "export=none" in words]
+        assert capfd.readouterr().out == ""
+    monkeypatch.setattr(multirun, "EXPORT", (sys.executable, "-c", "raise SystemExit(1)"))
+    assert start("seed=1,2", "report=false") == 0
+    assert capfd.readouterr().err.endswith("seed_2 could not be exported\n")
+
+
 def test_a_cluster(here, capfd):
     """hydra/launcher= hands the runs to submitit. A resource that it lacks is one line, and leaves
     nothing behind."""
@@ -222,7 +255,7 @@ def test_without_submitit(monkeypatch, capsys):
     """A launcher whose package is missing, or that is none, is refused in one line."""
     monkeypatch.setattr(command_line, "find_spec", lambda name: None)
     for word, says in (
-        ("hydra/launcher=submitit_slurm", "needs submitit: pip install 'gpusim_rl[slurm]'"),
+        ("hydra/launcher=submitit_slurm", "needs submitit: python -m pip install -e"),
         ("hydra/launcher=joblib", "choose one of submitit_slurm, submitit_local"),
         ("hydra.launcher.timeout_min=5", "choose one of submitit_slurm, submitit_local"),
     ):

@@ -189,8 +189,10 @@ def test_missing_packages(monkeypatch):
     """A training needs what it logs with and steps with; a run that was made with it is opened."""
     monkeypatch.setattr(validate, "find_spec", lambda name: None)
     cfg = compose_plain("config", ["log=tensorboard"])
-    with pytest.raises(ValueError, match=r"log=tensorboard needs tensorboard: pip install"):
+    with pytest.raises(
+        ValueError, match=r"log=tensorboard needs tensorboard: python -m pip install"
+    ):
         resume.check_training(cfg, ["log=tensorboard"])
-    with pytest.raises(ValueError, match=r"sim=mjx needs JAX: pip install"):
+    with pytest.raises(ValueError, match=r"sim=mjx needs JAX: python -m pip install"):
         resume.check_training(compose_plain("config", ["sim=mjx"]), ["sim=mjx"])
     Config.of(cfg)

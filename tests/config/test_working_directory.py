@@ -1,6 +1,7 @@
 """Tasks and configuration of the working directory: found beside ours, before ours, and named."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
-from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
+from gpusim_rl.core.paths import CONF, PACKAGE, TASKS, find_asset, folders, user_folder
 from gpusim_rl.core.ranges import SHARE
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.play import replay_failure
@@ -267,7 +268,7 @@ def test_a_name_from_python(here, capsys):
     assert common.compose_config("quadruped", 2, [], {}).task_code is None
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     Run.create(here / "run", cfg)
-    with pytest.raises(ValueError, match="unknown task 'mine'"):
+    with pytest.raises(ValueError, match="task .mine. has code of its own"):
         commands.configure("resume=run")
     assert "importing" not in capsys.readouterr().err
 
@@ -321,15 +322,23 @@ def test_code_that_is_wrong(here, load, folder, text, says):
     assert "mine.py" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_run_needs_task_code(here):
-    """A run imports code of the working directory only with task_code=here on the command line."""
+def test_a_run_needs_task_code(here, monkeypatch):
+    """A run imports code of the working directory only with task_code=here on the command line.
+    The line that refuses it ends with the whole command to copy, in a program of ours."""
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     run = Run.create(here / "run", cfg)
-    with pytest.raises(
-        ValueError,
-        match=f"unknown task 'mine': choose one of {', '.join(OURS)}; or give task_code=here",
-    ):
-        resume.load_config(run)
+    says = r"task 'mine' has code of its own, tasks/family/mine\.py, .* only if you allow it: "
+    copied = {
+        "/bin/program": "task_code=here",
+        "train.py": "python train.py 'run=my run' task_code=here",
+        str(PACKAGE / "verify.py"): "python -m gpusim_rl.verify 'run=my run' task_code=here",
+    }
+    for name, line in copied.items():
+        monkeypatch.setattr(sys, "argv", [name, "run=my run"])
+        with pytest.raises(ValueError, match=f"{says}{re.escape(line)}$"):
+            resume.load_config(run)
+    with pytest.raises(ValueError, match=f"'other': choose one of {', '.join(OURS)}; or give task"):
+        validate.saved_code("task", "other", "here", None)
     assert resume.load_config(run, "here").task_code == "here"
     # a run cannot allow it by itself
     for name, code, allowed in (("cartpole", None, None), ("quadruped", None, None)):
@@ -349,9 +358,9 @@ def test_a_run_of_an_own_algorithm(here):
     run = Run.create(here / "run", cfg.plain)
     (run.checkpoints.path / "1.safetensors").touch()
     auto = ["auto_resume=true", "run_dir=run"]
-    says = "unknown algorithm 'mine': choose one of ppo; or give task_code=here, which imports it "
+    says = "algorithm 'mine' has code of its own, algorithms/family/mine.py, which is imported only"
     for words in (["resume=run"], auto, [*auto, "task=cartpole"]):
-        with pytest.raises(ValueError, match=f"{says}from algorithms/ of the working directory"):
+        with pytest.raises(ValueError, match=says):
             commands.configure(*words)
     (here / "tasks" / "family" / "quadruped.py").write_text(TASK)  # a run of our task stays ours
     again = commands.configure("resume=run", "task_code=here", "iterations=200")
@@ -362,7 +371,7 @@ def test_a_run_of_an_own_algorithm(here):
     with pytest.raises(ValueError, match=r"cannot change: algo\.name mine → ppo"):
         commands.configure("resume=run", "task_code=here", "algo=ppo")
     run.configure(commands.configure("task=mine", "algo=mine").plain)
-    with pytest.raises(ValueError, match="unknown task 'mine'"):
+    with pytest.raises(ValueError, match="task 'mine' has code of its own"):
         commands.configure(*auto, "algo=mine")
     (here / "algorithms" / "family" / "mine.py").unlink()
     with pytest.raises(ValueError, match=r"algorithms/ of the working directory has no file mine"):

@@ -29,7 +29,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.runs.checkpoints import load
-from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.run import Run, run_that_needs
 from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
 from gpusim_rl.training import loop, memory, trainer
@@ -391,7 +391,8 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
 
 
 def test_a_run_that_goes_on_has_not_ended(here):
-    """resume= removes what tells how an earlier part ended, unless there is nothing to do."""
+    """resume= removes what tells how an earlier part ended, unless there is nothing to do. The
+    scores are kept, with the iteration that they are of."""
     path = Trainer(configured("iterations=1", "run_dir=run")).train().path
     endings = [path / "eval.json", path / "report.json"]
     for file in endings:
@@ -399,6 +400,12 @@ def test_a_run_that_goes_on_has_not_ended(here):
     for more, stays in ((1, True), (2, False)):
         Trainer(check_words("resume=run", f"iterations={more}")).train()
         assert [file.exists() for file in endings] == [stays, stays]
+    former = path / "eval-1.json"
+    assert former.read_text() == "{}" and run_that_needs(former.resolve())
+    former.unlink()
+    former.symlink_to("config.yaml")
+    with pytest.raises(ValueError, match=r"eval-1\.json is a link"):
+        Run.open(path)
 
 
 def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):

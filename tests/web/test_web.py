@@ -679,7 +679,7 @@ def test_without_viser(monkeypatch):
     """Without the extra, one line says how to install it."""
     find = importlib.util.find_spec
     monkeypatch.setattr(requirements, "find_spec", lambda name: name != "viser" and find(name))
-    with pytest.raises(ValueError, match=r"pip install 'gpusim_rl\[web\]'"):
+    with pytest.raises(ValueError, match=r"python -m pip install -e '.*\[web\]'$"):
         play_mode.choose_mode(settings())
 
 
