@@ -268,7 +268,7 @@ def test_a_name_from_python(here, capsys):
     assert common.compose_config("quadruped", 2, [], {}).task_code is None
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     Run.create(here / "run", cfg)
-    with pytest.raises(ValueError, match="task .mine. has code of its own"):
+    with pytest.raises(ValueError, match=r"task .mine. has code of its own"):
         commands.configure("resume=run")
     assert "importing" not in capsys.readouterr().err
 
