@@ -17,7 +17,7 @@ from gpusim_rl.runs.summary import Summary
 
 # Why: docs/decisions/0057-curves-as-svg.md
 POINTS, FEW_POINTS = 240, 100  # of a line in a large and in a small picture
-LARGE, SMALL, SQUARE = (5.4, 2.7), (3.0, 1.5), (3.0, 2.2)  # inches
+LARGE, SMALL, SQUARE = (4.5, 2.3), (2.5, 1.35), (2.5, 1.9)  # inches
 GRAY, BAD = "#7d848e", "#d9534f"
 LONG_NUMBERS = re.compile(r"(\b[ML] -?\d+\.\d\d)\d* (-?\d+\.\d\d)\d*")  # of a path
 COLORS = ("#3f87d9", "#e58a2b", "#2fa37c", "#a970d6", "#d9607f")
@@ -89,7 +89,7 @@ def chart(
     lines = {label: line(runs, name, points) for label, runs in settings.items()}
     if not any(lines.values()):
         return ""
-    figure, axis = panel(LARGE if large else SMALL)
+    figure, axis = panel(LARGE if large else SMALL, large)
     axis.locator_params(nbins=5 if large else 3)
     for i, (label, one) in enumerate(lines.items()):
         if one:
@@ -126,7 +126,7 @@ def asked_chart(
         least, relative: largest error, and the share of the command that it may be beyond that.
         got: whether values are what was done.
     """
-    figure, axis = panel(SQUARE)
+    figure, axis = panel(SQUARE, has_labels=True)
     reach = 1.08 * max(float(abs(asked).max()), 1e-3)
     corner = least / relative if relative > 0 else reach
     x = np.clip([-reach, -corner, corner, reach], -reach, reach)
@@ -142,12 +142,15 @@ def asked_chart(
     return address(figure)
 
 
-def panel(size: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure of this size [inches], and its only panel."""
+def panel(size: tuple[float, float], has_labels: bool) -> tuple[Any, Any]:
+    """A figure of this size [inches], and its only panel, with room for labels of its axes."""
     from matplotlib.figure import Figure
 
-    figure: Any = Figure(figsize=size, layout="constrained")
-    return figure, figure.add_subplot()
+    (width, height), figure = size, Figure(figsize=size)
+    # fixed edges [inches]: to fit them to the labels would double the time of a page
+    left, bottom = 0.5 + 0.15 * has_labels, 0.2 + 0.18 * has_labels
+    room = (left / width, bottom / height, 1 - (left + 0.1) / width, 1 - (bottom + 0.08) / height)
+    return figure, figure.add_axes(room)
 
 
 def address(figure: Any) -> str:

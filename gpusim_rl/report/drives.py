@@ -77,16 +77,20 @@ def charts(run: Summary) -> list[tuple[str, list[str]]]:
     return made
 
 
-def table(run: Summary) -> list[dict[str, Any]]:
-    """A row for each constant command: asked → got along each axis, and why it failed."""
-    names = list(axes(run))
-    return [
+def table(run: Summary) -> dict[str, list[dict[str, Any]]]:
+    """Title → its rows: asked → got along each axis, and why it failed. The failures come first."""
+    names, made = list(axes(run)), rows(run)
+    cells = [
         {
             "cells": [
-                (f"{asked:+.2f} → {got:+.2f}", name in row.failed)
+                (f"{asked:+.2f} → {got:+.2f}", row.is_off(name))
                 for name, asked, got in zip(names, row.asked, row.got, strict=True)
             ],
             "failed": ", ".join(row.failed),
         }
-        for row in rows(run)
+        for row in made
     ]
+    failed = [x for x in cells if x["failed"]]
+    followed = [x for x in cells if not x["failed"]]
+    counts = [f"{len(part)} of {len(cells)} commands" for part in (failed, followed)]
+    return {f"{counts[0]} failed": failed, f"{counts[1]} were followed": followed}

@@ -81,6 +81,7 @@ def sections(settings: curves.Settings, film: bool) -> dict[str, list[Panel]]:
             picture = curves.chart(settings, name, large=large, color=color, mark=mark)
             title = name.partition("/")[2] or label(runs, name)
             note = "" if value is None or large else f"{value:.3g}"
+            note = "◆ final evaluation" if mark else note
             made.append(Panel(printable(title)[:60], picture, note))
         return [panel for panel in made if panel.picture]
 

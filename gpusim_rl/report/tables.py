@@ -95,7 +95,7 @@ def details(run: Summary) -> dict[str, Any]:
         "failures": failures(run),
         "axes": [f"{name} [{unit}]" for name, unit in drives.axes(run).items()],
         "bounds": ", ".join(f"{key} {x:g}" for key, x in drives.bounds(run).items()),
-        "drives": drives.table(run),
+        "drives": drives.table(run) if drives.rows(run) else {},
         "charts": drives.charts(run),
         "shares": page.shares(run),
         "versions": list(run.versions.items()),
@@ -107,9 +107,9 @@ def details(run: Summary) -> dict[str, Any]:
 def facts(run: Summary) -> list[tuple[str, str]]:
     """(what, value) of how a run was made: command, time, machine and commit."""
     steps, seconds = (page.last_value(run, name) for name in ("env_steps", "time_s"))
-    time = "" if seconds is None else f"{duration(seconds)} of training"
-    time += "" if not steps else f", {steps / 1e6:.3g} M env steps"
-    time += "" if not (steps and seconds) else f", {steps / seconds:,.0f} steps/s"
+    time = [] if seconds is None else [f"{duration(seconds)} of training"]
+    time += [f"{steps / 1e6:.3g} M env steps"] if steps else []
+    time += [f"{steps / seconds:,.0f} steps/s"] if steps and seconds else []
     versions = run.versions
     gpu = versions.get("gpu", "none")
     parts = [gpu if gpu != "none" else "", versions.get("processor", versions.get("machine", ""))]
@@ -117,7 +117,7 @@ def facts(run: Summary) -> list[tuple[str, str]]:
     commit = versions.get("commit", "")[:12]
     rows = {
         "command": training_command(run),
-        "time": time,
+        "time": ", ".join(time),
         "machine": ", ".join(filter(None, parts)),
         "commit": f"{commit}, and changes that it lacks" if commit and run.diff else commit,
     }

@@ -159,6 +159,9 @@ def test_a_run_that_failed(tmp_path):
     assert "Failed after 12 of 100 iterations: world 4, step 9: reward; largest reward term up" in (
         page
     )
+    good = make_run(tmp_path / "good", eval={"success": 0.0})
+    text = text_of(render(failed, good, out=tmp_path / "a.html"))
+    assert "1 finished, 1 failed. The best run, good: Finished" in text
     earlier = make_run(tmp_path / "earlier", report=why | {"iteration": 3})
     assert "Not finished: 12 of 100 iterations" in render(earlier, out=tmp_path / "b.html")
     empty = make_run(tmp_path / "empty", rows=0)
