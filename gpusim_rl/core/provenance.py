@@ -33,9 +33,10 @@ def versions() -> dict[str, str]:
 
 
 def record() -> dict[str, str]:
-    """`versions`, and as `diff` what the checkout has that its commit lacks, if anything."""
+    """`versions`, the processor, and as `diff` what the checkout has that its commit lacks."""
     diff = uncommitted()
-    return versions() | ({"diff": diff} if diff else {})
+    machine = {"processor": processor(), "cores": str(cores_available())}
+    return versions() | machine | ({"diff": diff} if diff else {})
 
 
 def cores_available() -> int:

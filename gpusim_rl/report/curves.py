@@ -1,28 +1,34 @@
 """Curves of trainings as small pictures, by matplotlib: a line per setting, a band over its seeds.
 
-A stranger may have chosen the words: none is read as mathematics, and control characters, which no
-SVG may hold, are escaped.
+Each picture is one panel, so that a page can place them by its width. They have no background, and
+grays and colors that can be read on a light and on a dark page.
 """
 
 import base64
 import io
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusim_rl.core.errors import printable
 from gpusim_rl.runs.summary import Summary
 
 # Why: docs/decisions/0057-curves-as-svg.md
-POINTS = 300  # of a line
-ACROSS = 4  # panels in a row
-MAX_PANELS = 24  # of a section
-WIDTH, HEIGHT = 11.0, 1.9  # inches: of the page, and of a row of panels
-STYLE: dict[Any, Any] = {"font.size": 7.5, "axes.spines.top": False, "axes.spines.right": False}
-STYLE |= {"axes.grid": True, "grid.alpha": 0.25, "axes.titlesize": 8, "svg.hashsalt": "gpusim_rl"}
-SHARES = ("physics", "environment", "policy", "update")
+POINTS, FEW_POINTS = 240, 100  # of a line in a large and in a small picture
+LARGE, SMALL, SQUARE = (4.5, 2.3), (2.5, 1.35), (2.5, 1.9)  # inches
+GRAY, BAD = "#7d848e", "#d9534f"
+LONG_NUMBERS = re.compile(r"(\b[ML] -?\d+\.\d\d)\d* (-?\d+\.\d\d)\d*")  # of a path
+COLORS = ("#3f87d9", "#e58a2b", "#2fa37c", "#a970d6", "#d9607f")
+COLORS += ("#8d8f2e", "#2ea3b0", "#b5793f", "#7f88e0", "#8a949e")
+STYLE: dict[Any, Any] = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+STYLE |= {"axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6, "svg.fonttype": "none"}
+STYLE |= {"axes.edgecolor": GRAY, "grid.color": GRAY, "text.color": GRAY, "axes.labelcolor": GRAY}
+STYLE |= {"xtick.color": GRAY, "ytick.color": GRAY, "svg.hashsalt": "gpusim_rl"}
+STYLE |= {"axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6}
+STYLE |= {"xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.facecolor": "none"}
+STYLE |= {"figure.facecolor": "none", "savefig.facecolor": "none", "font.family": "DejaVu Sans"}
 
 Settings = Mapping[str, list[Summary]]  # label → its runs, which differ in their seeds
 
@@ -36,7 +42,15 @@ class Line(NamedTuple):
     high: np.ndarray
 
 
-def line(runs: list[Summary], name: str) -> Line | None:
+class Mark(NamedTuple):
+    """A share at the end of a training, and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def line(runs: list[Summary], name: str, points: int = POINTS) -> Line | None:
     """The line of a metric; None if no run has it. Where a run has ended the others go on."""
     pairs = []
     for run in runs:
@@ -51,89 +65,102 @@ def line(runs: list[Summary], name: str) -> Line | None:
         return None
     ends = min(x[0] for x, _ in pairs), max(x[-1] for x, _ in pairs)
     grid = np.unique(np.concatenate([x for x, _ in pairs]))
-    if len(grid) > POINTS:
-        grid = np.linspace(*ends, POINTS)
+    if len(grid) > points:
+        grid = np.linspace(*ends, points)
     values = np.stack([np.interp(grid, x, y, np.nan, np.nan) for x, y in pairs])
     with warnings.catch_warnings():  # a column in which every run has ended, or not begun
         warnings.simplefilter("ignore", RuntimeWarning)
         return Line(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0))
 
 
-def chart(settings: Settings, panels: Mapping[str, str]) -> str:
-    """A picture of metrics, one panel each, as a `data:` address; "" if no run has any of them.
+def chart(
+    settings: Settings, name: str, *, large: bool = False, color: str = "", mark: Mark | None = None
+) -> str:
+    """A picture of a metric as a `data:` address; "" if no run has it.
 
     Args:
         settings: the trainings.
-        panels: name of the metric → title of its panel.
+        name: of the metric.
+        large: whether it is one of those to look at first.
+        color: of the line of a single setting.
+        mark: a value at the end of the training, such as of the final evaluation.
     """
-    lines = {name: {label: line(runs, name) for label, runs in settings.items()} for name in panels}
-    names = [name for name, by_label in lines.items() if any(by_label.values())][:MAX_PANELS]
-    if not names:
+    points = POINTS if large else FEW_POINTS
+    lines = {label: line(runs, name, points) for label, runs in settings.items()}
+    if not any(lines.values()):
         return ""
-    figure, axes = grid_of(len(names))
-    for axis, name in zip(axes, names, strict=True):
-        axis.set_title(printable(panels[name])[:40], loc="left", parse_math=False)
-        axis.locator_params(nbins=4)
-        for i, one in enumerate(lines[name].values()):
-            if one:
-                marker = "." if len(one.x) < 12 else None
-                axis.plot(one.x, one.mean, f"C{i % 10}", lw=1, marker=marker, ms=3)
-                if len(settings[list(settings)[i]]) > 1:
-                    axis.fill_between(one.x, one.low, one.high, color=f"C{i % 10}", alpha=0.2, lw=0)
-        label_steps(axis)
+    figure, axis = panel(LARGE if large else SMALL, large)
+    axis.locator_params(nbins=5 if large else 3)
+    for i, (label, one) in enumerate(lines.items()):
+        if one:
+            c = color or COLORS[i % len(COLORS)]
+            marker = "o" if len(one.x) < 12 else None
+            axis.plot(one.x, one.mean, color=c, lw=1.8 if large else 1.2, marker=marker, ms=3)
+            if len(settings[label]) > 1:
+                axis.fill_between(one.x, one.low, one.high, color=c, alpha=0.2, lw=0)
+    if mark and (last := next(iter(lines.values()))):
+        ends = [[max(0.0, mark.value - mark.low)], [max(0.0, mark.high - mark.value)]]
+        style = {"fmt": "D", "ms": 5, "color": COLORS[1], "capsize": 3, "clip_on": False}
+        axis.errorbar(last.x[-1:], [mark.value], ends, **style)
+    label_steps(axis, large)
     return address(figure)
 
 
-def label_steps(axis: Any) -> None:
+def label_steps(axis: Any, large: bool) -> None:
     """Label the lower edge of a panel with env steps, such as 1.5M."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axis.set_xlabel("env steps")
+    if large:
+        axis.set_xlabel("env steps")
 
 
-def shares(runs: list[Summary], names: list[str], rest: str, title: str) -> str:
-    """A stack of the shares `names` of the whole, and of the rest; "" if no run has them."""
-    from matplotlib.figure import Figure
+def asked_chart(
+    asked: np.ndarray, value: np.ndarray, off: np.ndarray, least: float, relative: float, got: bool
+) -> str:
+    """A picture of one axis of constant commands, with the band of what is allowed.
 
-    lines = {name: part for name in names if (part := line(runs, name))}
-    if not lines:
-        return ""
-    x = max((part.x for part in lines.values()), key=len)
-    parts = [np.interp(x, part.x, part.mean).clip(0, 1) for part in lines.values()]
-    labels = [*(name.partition("/")[2] or name for name in lines), rest]
-    figure: Any = Figure(figsize=(WIDTH / 2, HEIGHT))
-    axis = figure.add_axes((0.08, 0.24, 0.66, 0.63))
-    axis.set_title(title, loc="left")
-    axis.stackplot(x, *parts, np.clip(1 - sum(parts), 0, 1), labels=labels, lw=0, alpha=0.8)
-    axis.set_ylim(0, 1)
-    axis.margins(x=0)
-    label_steps(axis)
-    for text in axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False).get_texts():
-        text.set_parse_math(False)
+    Args:
+        asked, value: (n,) the commands, and what was done or, unless `got`, its error.
+        off: (n,) bool: what was no success by this axis.
+        least, relative: largest error, and the share of the command that it may be beyond that.
+        got: whether values are what was done.
+    """
+    figure, axis = panel(SQUARE, has_labels=True)
+    reach = 1.08 * max(float(abs(asked).max()), 1e-3)
+    corner = least / relative if relative > 0 else reach
+    x = np.clip([-reach, -corner, corner, reach], -reach, reach)
+    center, allowed = x * got, np.maximum(least, relative * abs(x))
+    axis.fill_between(x, center - allowed, center + allowed, color=COLORS[2], alpha=0.25, lw=0)
+    axis.plot(x, center, color=GRAY, lw=0.8)
+    axis.scatter(asked[~off], value[~off], s=9, color=COLORS[0], lw=0)
+    axis.scatter(asked[off], value[off], s=20, color=BAD, marker="x", lw=1.4)
+    axis.set_xlim(-reach, reach)
+    axis.locator_params(nbins=4)
+    axis.set_xlabel("asked")
+    axis.set_ylabel("got" if got else "got − asked")
     return address(figure)
 
 
-def grid_of(count: int) -> tuple[Any, list[Any]]:
-    """A figure, and so many of its panels."""
+def panel(size: tuple[float, float], has_labels: bool) -> tuple[Any, Any]:
+    """A figure of this size [inches], and its only panel, with room for labels of its axes."""
     from matplotlib.figure import Figure
 
-    rows = -(-count // ACROSS)
-    figure: Any = Figure(figsize=(WIDTH, HEIGHT * rows))
-    edge = 0.45 / (HEIGHT * rows)
-    figure.subplots_adjust(
-        left=0.045, right=0.995, bottom=edge, top=1 - edge / 2, wspace=0.28, hspace=0.75
-    )
-    return figure, [figure.add_subplot(rows, ACROSS, i + 1) for i in range(count)]
+    (width, height), figure = size, Figure(figsize=size)
+    # fixed edges [inches]: to fit them to the labels would double the time of a page
+    left, bottom = 0.5 + 0.15 * has_labels, 0.2 + 0.18 * has_labels
+    room = (left / width, bottom / height, 1 - (left + 0.1) / width, 1 - (bottom + 0.08) / height)
+    return figure, figure.add_axes(room)
 
 
 def address(figure: Any) -> str:
     """A figure as the address of an SVG picture, in which a browser runs nothing."""
-    out = io.BytesIO()
-    with warnings.catch_warnings():  # of a letter that the font lacks, which is drawn as a box
-        warnings.filterwarnings("ignore", "Glyph ", UserWarning)
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}"
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    # a browser's own font, which a page on the disk need not bring
+    text = out.getvalue().replace("'DejaVu Sans'", "system-ui, sans-serif")
+    text = LONG_NUMBERS.sub(r"\1 \2", text)  # hundredths of a point are enough
+    return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def style() -> Any:

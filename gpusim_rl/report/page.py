@@ -4,22 +4,36 @@ Its words are escaped by Jinja, and its policy forbids scripts: a stranger may h
 """
 
 import base64
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpusim_rl.core.errors import printable
 from gpusim_rl.core.files import read_whole
 from gpusim_rl.report import curves
+from gpusim_rl.report.scores import interval, number_text
 from gpusim_rl.runs.summary import Summary
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LARGEST_FILM = 12 << 20  # bytes that are put into the page
-LEARNING = ("return", "length", "success")
+MAX_PANELS = 24  # of a section
+LEARNING = ("success", "return", "length")
 ENDINGS = ("terminated", "fault", "overflow", "skipped", "rollbacks")
 SPEED = ("steps_per_s", "cores")
+SHARES = ("physics", "environment", "policy", "update")
 # The axis of every panel, and what is counted elsewhere. All other metrics are the learner's.
 NO_PANEL = ("iteration", "env_steps", "time_s", "bad")
+LAST = 10  # rows whose mean a panel says
+
+
+class Panel(NamedTuple):
+    """A picture with its title, and what its metric is at the end."""
+
+    title: str
+    picture: str
+    note: str = ""
 
 
 def label(runs: list[Summary], name: str) -> str:
@@ -27,37 +41,87 @@ def label(runs: list[Summary], name: str) -> str:
     return next((x.labels[name] for x in runs if name in x.labels), name.replace("_", " "))
 
 
-def sections(settings: curves.Settings) -> dict[str, list[str]]:
-    """Title → addresses of the pictures below it, of all that the runs have metrics for."""
-    runs = [run for group in settings.values() for run in group]
-    names = list(dict.fromkeys(name for run in runs for name in run.columns))
+def last_mean(run: Summary, name: str) -> float | None:
+    """The mean of the last rows of a metric; None if none of them has it."""
+    values = run.columns.get(name, np.empty(0))[-LAST:]
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else None
 
-    def below(prefix: str) -> dict[str, str]:
-        return {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+def last_value(run: Summary, name: str) -> float | None:
+    """The last finite value of a metric; None if it has none."""
+    values = run.columns.get(name, np.empty(0))
+    values = values[np.isfinite(values)]
+    return float(values[-1]) if len(values) else None
+
+
+def sections(settings: curves.Settings, film: bool) -> dict[str, list[Panel]]:
+    """Title → the panels below it, of all that the runs have metrics for.
+
+    Args:
+        settings: label → runs.
+        film: whether the page has one. If not, its first curve takes the place.
+    """
+    runs = [run for group in settings.values() for run in group]
+    one = runs[0] if len(runs) == 1 else None
+    names = list(dict.fromkeys(name for run in runs for name in run.columns))
 
     def happened(name: str) -> bool:
         return any(np.nan_to_num(run.columns[name]).any() for run in runs if name in run.columns)
 
-    def with_labels(*metrics: str) -> dict[str, str]:
-        return {name: label(runs, name) for name in metrics}
+    def final(name: str) -> float | None:
+        return last_mean(one, name) if one else None
+
+    def panels(metrics: Iterable[str], large: bool = False, signs: bool = False) -> list[Panel]:
+        made = []
+        for name in list(metrics)[:MAX_PANELS]:
+            value = final(name)
+            color = curves.COLORS[value is not None and value < 0] if signs and one else ""
+            mark = mark_of(one) if one and name == "success" else None
+            picture = curves.chart(settings, name, large=large, color=color, mark=mark)
+            title = name.partition("/")[2] or label(runs, name)
+            note = "" if value is None or large else f"{value:.3g}"
+            note = "◆ final evaluation" if mark else note
+            made.append(Panel(printable(title)[:60], picture, note))
+        return [panel for panel in made if panel.picture]
+
+    def below(prefix: str) -> list[str]:
+        return [name for name in names if name.startswith(prefix)]
 
     others = {*LEARNING, *ENDINGS, *SPEED, *NO_PANEL}
-    panels = {
-        "Learning": with_labels(*LEARNING),
-        "Reward terms": below("reward/"),
-        "Measures": below("measure/"),
-        "How episodes end, and what goes wrong": with_labels(*filter(happened, ENDINGS)),
-        "Optimization": with_labels(*(x for x in names if "/" not in x and x not in others)),
-        "Schedules": below("schedule/"),
-        "Throughput": with_labels(*SPEED),
-    }
+    learning = [name for name in LEARNING if name in names]
+    # a small picture beside none would leave half of the page empty
+    ends = [learning.pop()] if not film and len(learning) == 2 else []
+    rewards = sorted(below("reward/"), key=lambda name: -abs(final(name) or 0.0))
     with curves.style():
-        pictures = {title: [curves.chart(settings, x)] for title, x in panels.items()}
-        share = [f"share/{name}" for name in curves.SHARES]
-        if len(settings) == 1:
-            pictures["Throughput"].append(curves.shares(runs, share, "other", "share of the time"))
-    pictures = {title: list(filter(None, addresses)) for title, addresses in pictures.items()}
-    return {title: addresses for title, addresses in pictures.items() if addresses}
+        drawn = {
+            "Learning": panels(learning, large=True),
+            "Reward terms": panels(rewards, signs=True),
+            "How episodes end, and what goes wrong": panels([*ends, *filter(happened, ENDINGS)]),
+            "Measures": panels(below("measure/")),
+            "Optimization": panels(x for x in names if "/" not in x and x not in others),
+            "Schedules": panels(below("schedule/")),
+            "Speed": panels(SPEED),
+        }
+    return {title: some for title, some in drawn.items() if some}
+
+
+def mark_of(run: Summary) -> curves.Mark | None:
+    """Success in the final evaluation; None if it has no interval."""
+    ends = interval(run)
+    return curves.Mark(run.scores["success"], *ends) if ends and "success" in run.scores else None
+
+
+def shares(run: Summary) -> list[tuple[str, str, float]]:
+    """(part, color, share of the training's time [%]) of each, and of the rest; or nothing."""
+    means = {x: run.columns.get(f"share/{x}", np.empty(0)) for x in SHARES}
+    means = {x: y[np.isfinite(y)] for x, y in means.items()}
+    parts = {x: float(y.clip(0, 1).mean()) for x, y in means.items() if len(y)}
+    if not parts or sum(parts.values()) > 1.001:
+        return []
+    parts["other"] = max(0.0, 1 - sum(parts.values()))
+    colors = (*curves.COLORS[: len(parts) - 1], curves.GRAY)
+    return [(x, c, 100 * y) for (x, y), c in zip(parts.items(), colors, strict=True)]
 
 
 def film_address(run: Summary) -> str:
@@ -71,11 +135,12 @@ def film_address(run: Summary) -> str:
     return ""
 
 
-def page(settings: curves.Settings, **words: Any) -> str:
+def page(settings: curves.Settings, film: bool, **words: Any) -> str:
     """The page.
 
     Args:
         settings: label → the runs with these settings, which differ in their seeds.
+        film: whether there is one.
         words: what the template `report.html` says besides the curves: plain texts and tables.
     """
     from jinja2 import Environment, StrictUndefined
@@ -84,15 +149,10 @@ def page(settings: curves.Settings, **words: Any) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    colors = [f"c{i % 10}" for i in range(len(settings))]
-    labels = list(zip(colors, settings, strict=True)) if len(settings) > 1 else []
-    seeds = max(map(len, settings.values()))
-    return template.render(sections=sections(settings), labels=labels, seeds=seeds, **words)
-
-
-def number_text(value: Any) -> str:
-    """A number with four digits; another value as it is."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    colors = [curves.COLORS[i % len(curves.COLORS)] for i in range(len(settings))]
+    labels = dict(zip(settings, colors, strict=True)) if len(settings) > 1 else {}
+    words |= {"colors": curves.COLORS, "seeds": max(map(len, settings.values()))}
+    return template.render(sections=sections(settings, film), labels=labels, **words)
 
 
 def range_over_seeds(values: list[float]) -> str:

@@ -1,7 +1,9 @@
-"""The tables of a report: what was swept, how it ended, what differs from the defaults."""
+"""What a report says in words: how runs ended, what to do next, what was swept and what differs."""
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,75 +13,193 @@ from yaml import YAMLError
 
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
+from gpusim_rl.config.recipe import FAST, apply_recipe
 from gpusim_rl.config.renamed_keys import GONE, current_key
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import read_text
-from gpusim_rl.core.maths import wilson
-from gpusim_rl.report import page
+from gpusim_rl.core.paths import program, quoted
+from gpusim_rl.report import drives, page, scores
+from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.summary import Summary, number, summarize, word
 
 GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
 SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
-# Scores that are shares of independent episodes.
-PROPORTIONS = (
-    "success",
-    "episodes_passed",
-    "fell",
-    "falls",
-    "off_velocity",
-    "off_yaw",
-    "off_distance",
-)
-PROPORTIONS += ("upright", "tall", "near", "still")
-# Share of episodes that failed → why they did.
-FAILED = {
-    "fell": "the robot fell",
-    "falls": "the episode ended early",
-    "off_velocity": "the error of the velocity was above the tolerance",
-    "off_yaw": "the error of the yaw rate was above the tolerance",
-    "off_distance": "the robot made less than 0.75 of the distance",
-}
-# Share of episodes that met a condition → why the others failed.
-MISSED = {
-    "upright": "the trunk leaned in the last second",
-    "tall": "the trunk was too low in the last second",
-    "near": "a joint was far from the stance in the last second",
-    "still": "the robot moved in the last second",
-}
 COLUMNS, LABELLED = 12, 3  # swept keys in a table, and in a label, at most
-PER_EPISODE = {"falls_per_episode": "falls", "crashes_per_episode": "crashes"}
+FIRST = ("success", "return", "time_s")  # scores that the table of runs begins with
 
 
 def render(paths: list[Path], out: Path) -> str:
     """The page of runs, to be written to `out`. ValueError if one is damaged."""
-    runs = [summarize(path) for path in paths]
+    runs = sorted(map(summarize, paths), key=rank, reverse=True)
     flat = [with_current_keys(run.config) for run in runs]
     keys = list(dict.fromkeys(key for values in flat for key in values))
     swept = [key for key in keys if len({repr(values.get(key)) for values in flat}) > 1]
     swept.sort(key=lambda key: key not in ("task.name", "seed"))  # these first
     settings = by_setting(runs, flat, swept)
-    one = runs[0] if len(runs) == 1 else None
     names = list(dict.fromkeys(name for run in runs for name in run.scores))
+    names.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    first = first_screen(runs[0], alone=len(runs) == 1)
     return page.page(
         settings,
+        bool(first["film"]),
         title=title(runs),
-        ending=ending(one) if one else "",
-        failed=bool(one and one.ending == "failed"),
-        swept=swept[:COLUMNS],
+        first=first,
+        counts=counts(runs) if len(runs) > 1 else "",
+        one=details(runs[0]) if len(runs) == 1 else None,
+        swept={key: values_of(key, flat) for key in swept[:COLUMNS]},
         names=names,
         rows=[row(*pair, swept[:COLUMNS], names, out) for pair in zip(runs, flat, strict=True)],
         means=[means(label, group, names) for label, group in settings.items()],
-        evaluation=evaluation(one) if one else [],
-        failures=failures(one) if one else [],
-        axes=axes(one) if one else [],
-        bounds=bounds(one) if one else "",
-        drives=asked_and_got(one) if one else [],
-        film=page.film_address(one) if one else "",
         differences=differences(runs, set(swept)),
-        versions=list(one.versions.items()) if one else [],
-        diff=one.diff if one else "",
-        config=read_text(one.run.path / "config.yaml") if one else "",
     )
+
+
+def rank(run: Summary) -> tuple[bool, float, float]:
+    """What the best run has most of."""
+    return bool(run.scores), run.scores.get("success", -1.0), run.scores.get("return", 0.0)
+
+
+def counts(runs: list[Summary]) -> str:
+    """How many runs ended in each way."""
+    endings = [run.ending for run in runs]
+    return ", ".join(f"{endings.count(ending)} {ending}" for ending in dict.fromkeys(endings))
+
+
+def first_screen(run: Summary, alone: bool) -> dict[str, Any]:
+    """What the page begins with: how a run ended, how good it is, and what to do next.
+
+    Args:
+        run: the only one, or the best.
+        alone: whether it is the only one.
+    """
+    success = run.scores.get("success")
+    return {
+        "name": run.run.path.resolve().name,
+        "ending": run.ending,
+        "told": ending(run),
+        "success": "" if success is None else f"{success:.3f}",
+        "ends": scores.interval(run),
+        "interval": scores.interval_text(run),
+        "episodes": scores.episodes_of(run),
+        "driven": "as_told" in run.scores,
+        "facts": facts(run),
+        "commands": next_commands(run, alone),
+        "film": page.film_address(run),
+    }
+
+
+def details(run: Summary) -> dict[str, Any]:
+    """What a page says of a single run."""
+    return {
+        "evaluation": scores.evaluation(run, drives.axes(run)),
+        "failures": failures(run),
+        "axes": [f"{name} [{unit}]" for name, unit in drives.axes(run).items()],
+        "bounds": ", ".join(f"{key} {x:g}" for key, x in drives.bounds(run).items()),
+        "drives": drives.table(run) if drives.rows(run) else {},
+        "charts": drives.charts(run),
+        "shares": page.shares(run),
+        "versions": list(run.versions.items()),
+        "diff": run.diff,
+        "config": read_text(run.run.path / "config.yaml"),
+    }
+
+
+def facts(run: Summary) -> list[tuple[str, str]]:
+    """(what, value) of how a run was made: command, time, machine and commit."""
+    steps, seconds = (page.last_value(run, name) for name in ("env_steps", "time_s"))
+    time = [] if seconds is None else [f"{duration(seconds)} of training"]
+    time += [f"{steps / 1e6:.3g} M env steps"] if steps else []
+    time += [f"{steps / seconds:,.0f} steps/s"] if steps and seconds else []
+    versions = run.versions
+    gpu = versions.get("gpu", "none")
+    parts = [gpu if gpu != "none" else "", versions.get("processor", versions.get("machine", ""))]
+    parts += [f"{versions['cores']} cores"] if "cores" in versions else []
+    commit = versions.get("commit", "")[:12]
+    rows = {
+        "command": training_command(run),
+        "time": ", ".join(time),
+        "machine": ", ".join(filter(None, parts)),
+        "commit": f"{commit}, and changes that it lacks" if commit and run.diff else commit,
+    }
+    return [(what, value) for what, value in rows.items() if value]
+
+
+def duration(seconds: float) -> str:
+    """A time in words, such as 2 min 14 s."""
+    minutes, rest = divmod(round(min(seconds, 1e9)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
+    """(what for, command) of what can be done with a run."""
+    path, train = run.run.path, program("train")
+    if run.ending != "finished":
+        commands = [("Continue it", command(train, argument("resume", path)))]
+        if (repro := path / "repro.safetensors").is_file():
+            repeat = command(program("play"), argument("repro", repro))
+            return [("Repeat the step that went wrong", repeat), *commands]
+        return commands
+    policy = path / "policy.onnx"
+    film = play_command(run, "mode=video", "seconds=10")
+    again = command("python -m gpusim_rl.report", str(path))
+    no_film = alone and film and not run.run.films()
+    longer = f"iterations={2 * run.planned}"
+    gate = command(program("play"), argument("onnx", policy), "mode=gate")
+    return [
+        ("Watch it", play_command(run)),
+        ("Steer it in a browser", play_command(run, "mode=web")),
+        *([("Put a film into this page", f"{film} && {again}")] if no_film else []),
+        *([("Judge the policy for a robot", gate)] if policy.is_file() else []),
+        ("Export the policy", play_command(run, "mode=export", "out=policy.onnx")),
+        ("Train it for longer", command(train, argument("resume", path), longer)),
+    ]
+
+
+def play_command(run: Summary, *words: str) -> str:
+    """A command that plays a run."""
+    return command(program("play"), argument("run", run.run.path), *words)
+
+
+def argument(key: str, path: Path) -> str:
+    """A word of a command line that names a path."""
+    return f"{key}={path}" if re.fullmatch(r"[\w./+-]+", str(path)) else quoted(key, path)
+
+
+def command(start: str, *words: str) -> str:
+    """A line for a shell that can be copied; empty if a word has characters that cannot be."""
+    return f"{start} {shlex.join(words)}" if all(map(str.isprintable, words)) else ""
+
+
+def training_command(run: Summary) -> str:
+    """The command that trains as a run does; empty if its task is not known here."""
+    config = run.config
+    if not defaults(config):
+        return ""
+    words = [f"task={config['task']['name']}"]
+    words += [f"recipe={name}"] if (name := recipe_of(config)) != FAST else []
+    base = build_base("config", tuple(words[:1]))
+    for group in ("sim", "algo", "robot", "terrain"):
+        name = config[group].get("name") if isinstance(config.get(group), dict) else None
+        if isinstance(name, str) and name != base[group].get("name") and name in choices(group):
+            words.append(f"{group}={name}")
+    values = {key: x for key, (_, x) in changes(config).items() if not key.endswith(".name")}
+    values["seed"] = config.get("seed")
+    words += [f"{key}={x if isinstance(x, str) else json.dumps(x)}" for key, x in values.items()]
+    return command(program("train"), *words)
+
+
+def recipe_of(config: dict[str, Any]) -> str:
+    """The name of a run's recipe; that of before recipes is `fast`."""
+    section = config.get("recipe")
+    return word(section.get("name", FAST)) if isinstance(section, dict) else FAST
+
+
+def values_of(key: str, flat: list[dict[str, Any]]) -> str:
+    """The values of a key in several runs, in a line."""
+    return ", ".join(dict.fromkeys(text(values.get(key)) for values in flat))[:400]
 
 
 def by_setting(
@@ -135,7 +255,7 @@ def lost(run: Summary) -> str:
     why = " and ".join(map(word, why)) if isinstance(why, list) and why else "no step was lost"
     term, terms = run.failure.get("term"), run.failure.get("terms")
     worst = number(terms.get(term)) if isinstance(term, str) and isinstance(terms, dict) else None
-    value = "not finite" if worst is None else page.number_text(worst)
+    value = "not finite" if worst is None else number_text(worst)
     return f"{where}: {why}; largest reward term {word(term)} = {value}"
 
 
@@ -151,99 +271,50 @@ def row(
         "ending": run.ending,
         "done": f"{run.iteration} / {run.planned}",
         "swept": [text(values.get(key)) for key in swept],
-        "scores": [page.number_text(run.scores[x]) if x in run.scores else "" for x in names],
+        "interval": scores.interval_text(run),
+        "scores": [number_text(run.scores[x]) if x in run.scores else "" for x in names],
     }
 
 
 def means(label: str, runs: list[Summary], names: list[str]) -> dict[str, Any]:
-    """The scores of one setting, over its seeds."""
+    """The scores of one setting over its seeds, and where each seed's success lies."""
     values = [[run.scores[name] for run in runs if name in run.scores] for name in names]
-    scores = [page.range_over_seeds(x) if x else "" for x in values]
-    return {"label": label, "seeds": len(runs), "scores": scores}
-
-
-def evaluation(run: Summary) -> list[tuple[str, str, str]]:
-    """(score, value, 95 % interval of those that are shares of the episodes)."""
-    episodes, rows = episodes_of(run), []
-    for name, value in run.scores.items():
-        interval = ""
-        product = name == "success" and "episodes_passed" in run.scores  # with `as_told`
-        if name in PROPORTIONS and episodes and 0 <= value <= 1 and not product:
-            low, high = wilson(round(value * episodes), episodes)
-            interval = f"{low:.3f} to {high:.3f}"
-        rows.append((name, page.number_text(value), interval))
-    return rows
-
-
-def axes(run: Summary) -> list[str]:
-    """What a command asks for, each with its unit."""
-    parts = (run.drives.get("names"), run.drives.get("units"))
-    names, units = (x if isinstance(x, list) else [] for x in parts)
-    return [f"{word(name)} [{word(unit)}]" for name, unit in zip(names, units, strict=False)]
-
-
-def bounds(run: Summary) -> str:
-    """The bounds of a drive, as text; empty if the file has none."""
-    values = run.drives.get("bounds")
-    numbers = (
-        {word(key): number(x) for key, x in values.items()} if isinstance(values, dict) else {}
-    )
-    return ", ".join(f"{key} {x:g}" for key, x in numbers.items() if x is not None)
-
-
-def asked_and_got(run: Summary) -> list[list[str]]:
-    """A row for each constant command: asked → got along each axis, and why it failed."""
-    rows, drives = [], run.drives.get("drives")
-    for x in drives if isinstance(drives, list) else []:
-        parts = (x.get("asked"), x.get("got")) if isinstance(x, dict) else ((), ())
-        asked, got = ([number(y) for y in part] if isinstance(part, list) else [] for part in parts)
-        if len(asked) == len(got) == len(axes(run)) and None not in (*asked, *got):
-            older = ["fell"] if x.get("fell") is True else []  # before drives said why
-            failed = x.get("failed", older if x.get("followed") is not False else older or ["off"])
-            why = ", ".join(word(y) for y in failed) if isinstance(failed, list) else ""
-            pairs = zip(asked, got, strict=True)
-            rows.append([*(f"{a:+.2f} → {b:+.2f}" for a, b in pairs), why])
-    return rows
-
-
-def episodes_of(run: Summary) -> int:
-    """How many episodes were evaluated; 0 if the file does not say."""
-    return int(max(0.0, min(run.scores.get("episodes", 0.0), 1e9)))
+    ends = [(run.scores["success"], *x) for run in runs if (x := scores.interval(run))]
+    return {
+        "label": label,
+        "seeds": len(runs),
+        "scores": [page.range_over_seeds(x) if x else "" for x in values],
+        "intervals": ends,
+    }
 
 
 def failures(run: Summary) -> list[tuple[str, str]]:
     """(cause, how often), of the evaluation and of the end of the training."""
-    episodes, rows = episodes_of(run), []
-    passed = "episodes_passed" if "episodes_passed" in run.scores else "success"
-    causes = {passed: "no success"} | MISSED
-    shares = {why: 1 - run.scores[name] for name, why in causes.items() if name in run.scores}
-    shares |= {why: run.scores[name] for name, why in FAILED.items() if name in run.scores}
-    limit = shares.get("no success", 1.0) + 1e-6  # what happens more often is no cause
-    for cause, share in shares.items():
-        if 0 <= share <= min(limit, 1) and episodes:
-            count = f"{round(share * episodes)} of {episodes} episodes"
-            rows.append((f"evaluation: {cause}", count))
-    for name, what in PER_EPISODE.items():
-        if name in run.scores:
-            rows.append((f"evaluation: {what}", f"{run.scores[name]:.4g} per episode"))
+    rows = scores.failures(run)
     if run.failure:
         rows.append(("training: the worst step", lost(run)))
-    last = {name: x[-10:][x[-10:] == x[-10:]] for name, x in run.columns.items()}
     for name in page.ENDINGS:
-        if name in last and last[name].any():
-            mean = f"{last[name].mean():.4g}, mean of the last rows"
-            rows.append((f"training: {page.label([run], name)}", mean))
+        if mean := page.last_mean(run, name):
+            what = f"training: {page.label([run], name)}"
+            rows.append((what, f"{mean:.4g}, mean of the last rows"))
     return rows
+
+
+def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Key → default and value of what the defaults do not say, and no curriculum writes."""
+    default, plan = defaults(config), config.get("curriculum")
+    written = plan if isinstance(plan, dict) else {}
+    return {
+        key: (default.get(key), value)
+        for key, value in with_current_keys(config).items()
+        if default and key != "seed" and default.get(key) != value and key not in written
+    }
 
 
 def differences(runs: list[Summary], swept: set[str]) -> list[tuple[str, str, str]]:
     """(key, default, value) of what the runs have in common and the defaults do not say."""
-    common, default = with_current_keys(runs[0].config), defaults(runs[0].config)
-    return [
-        (key, text(default.get(key)), text(value))
-        for key, value in common.items()
-        if default and key not in swept and key != "seed" and default.get(key) != value
-    ]
+    pairs = changes(runs[0].config).items()
+    return [(key, text(old), text(new)) for key, (old, new) in pairs if key not in swept]
 
 
 def with_current_keys(config: dict[str, Any]) -> dict[str, Any]:
@@ -266,6 +337,8 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
         if name in choices(x, our_algo if x == "algo" else ours)
     ]
     try:
-        return plain(build_base("config", tuple(words)))
+        base = build_base("config", tuple(words))
+        recipe = {**base["recipe"], "name": recipe_of(config)}
+        return plain(apply_recipe({**base, "recipe": recipe}, []))
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError):
         return {}

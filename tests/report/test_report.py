@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import yaml
 
 from gpusim_rl.commands.train import configure, train, train_or_exit
-from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.compose import compose_plain, parse
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate import command as gate
 from gpusim_rl.report import command as report
+from gpusim_rl.report import curves, scores, tables
+from gpusim_rl.runs.summary import summarize
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import NullSink, OptionalSink
 from tests.browser import CHROMIUM, chromium
@@ -43,6 +46,16 @@ def pictures(page: str) -> list[str]:
     return [base64.b64decode(x).decode() for x in coded]
 
 
+def titles(page: str) -> list[str]:
+    """The titles of the panels of a page."""
+    return [html.unescape(x) for x in re.findall(r"<figcaption>([^<]*)", page)]
+
+
+def text_of(page: str) -> str:
+    """The text of a page without tags, words apart by one space."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", words_of(page))).split())
+
+
 def test_one_run(tmp_path):
     """The page has scores with intervals, causes, curves, film, differences, versions and diff."""
     versions = {"torch": "2.13", "commit": "abc", "diff": "+ a < b"}
@@ -61,10 +74,14 @@ def test_one_run(tmp_path):
     assert re.search(r"algo\.gamma\s+0\.98\s+0\.9", text)
     for key in ("run_dir", "log.name", "seed "):
         assert not re.search(rf"^\s*{key}\s+\S+\s+\S+$", text, re.MULTILINE)
-    for title in ("Learning", "Reward terms", "Measures", "Optimization", "Throughput"):
+    for title in ("Learning", "Reward terms", "Where the time goes"):
         assert f"<h2>{title}</h2>" in page
+    for title in ("Measures", "Optimization", "Speed"):
+        assert f"<summary>{title}</summary>" in page
     assert f"data:video/mp4;base64,{base64.b64encode(b'film').decode()}" in page
-    assert len(pictures(page)) == 7
+    assert (
+        "The best run" not in page and len(pictures(page)) == 8
+    )  # success, return, length; a term, a measure, a loss and so on
 
 
 def test_metrics_of_another_learner(tmp_path):
@@ -75,9 +92,9 @@ def test_metrics_of_another_learner(tmp_path):
     row = {"iteration": 13, "env_steps": 1300, "elite_return": 7.0, "time_s": 1.0}
     with open(run / "metrics.jsonl", "a") as file:
         file.write(f"{json.dumps(row)}\n")
-    text = "".join(pictures(render(run, out=run / "report.html")))
-    assert "<!-- return of the elite -->" in text and "<!-- policy loss -->" in text
-    assert "<!-- time -->" not in text and "<!-- nothing -->" not in text
+    names = titles(render(run, out=run / "report.html"))
+    assert "return of the elite" in names and "policy loss" in names
+    assert "time" not in names and "nothing" not in names
 
 
 def test_labels_are_those_of_the_run(tmp_path):
@@ -85,11 +102,11 @@ def test_labels_are_those_of_the_run(tmp_path):
     labels = {"return": {"label": "money"}, "terminated": {"label": "share that fell"}}
     run = make_run(tmp_path / "run", metrics=labels, eval=SCORES)
     page = render(run, out=run / "report.html")
-    assert "<!-- money -->" in "".join(pictures(page)) and "training: share that fell" in page
+    assert "money" in titles(page) and "training: share that fell" in page
     (run / "metrics.json").unlink()
     page = render(run, out=run / "report.html")
     for name in ("return", "policy loss", "steps per s", "terminated"):
-        assert f"<!-- {name} -->" in "".join(pictures(page)), name
+        assert name in titles(page), name
     assert "training: terminated" in page and "money" not in page
 
 
@@ -108,13 +125,18 @@ def test_several_runs(tmp_path):
             make_run(tmp_path / f"g{gamma}-s{seed}", *words, rows=10 + seed, eval=scores)
     report.main([str(tmp_path)])
     page = (tmp_path / "report.html").read_text()
-    text = " ".join(re.sub(r"<[^>]*>", " ", words_of(page)).split())
+    text = text_of(page)
     assert "algo.gamma=0.9 3 0.6 (0.45 to 0.9)" in text
     assert "algo.gamma=0.95 3 0.6333 (0.475 to 0.95)" in text
-    assert "g0.95-s3 3 0.95 finished 13 / 100 0.95 12.5" in text
+    low, high = wilson(round(0.95 * 512), 512)
+    assert f"g0.95-s3 3 0.95 finished 13 / 100 {low:.3f} to {high:.3f} 0.95 12.5" in text
+    assert text.index("algo.gamma=0.95 3 ") < text.index("algo.gamma=0.9 3 ")
+    assert text.index("g0.95-s3 3") < text.index("g0.9-s3 3") < text.index("g0.95-s1 1")
+    assert "6 finished. The best run, g0.95-s3: Finished" in text and "0.950 success" in text
+    assert "algo.gamma 0.95, 0.9" in text
     first = pictures(page)[0]
     bands = [x for x in ElementTree.fromstring(first).iter() if "FillBetween" in x.get("id", "")]
-    assert len(bands) == 6  # two in each of return, length and success
+    assert len(bands) == 2  # of success, one for each value
 
 
 def test_several_tasks(tmp_path):
@@ -125,7 +147,7 @@ def test_several_tasks(tmp_path):
     page = render(*runs, out=tmp_path / "a.html")
     assert "cartpole, quadruped · 2 runs" in page and "task.name=quadruped, " in page
     (head,) = (x for x in page.splitlines() if "<th>run<th>" in x)
-    assert head.startswith("  <tr><th>run<th>task.name<th>") and head.count("<th>") == 15
+    assert head.startswith("  <tr><th>run<th>task.name<th>") and head.count("<th>") == 16
 
 
 def test_a_run_that_failed(tmp_path):
@@ -137,6 +159,9 @@ def test_a_run_that_failed(tmp_path):
     assert "Failed after 12 of 100 iterations: world 4, step 9: reward; largest reward term up" in (
         page
     )
+    good = make_run(tmp_path / "good", eval={"success": 0.0})
+    text = text_of(render(failed, good, out=tmp_path / "a.html"))
+    assert "1 finished, 1 failed. The best run, good: Finished" in text
     earlier = make_run(tmp_path / "earlier", report=why | {"iteration": 3})
     assert "Not finished: 12 of 100 iterations" in render(earlier, out=tmp_path / "b.html")
     empty = make_run(tmp_path / "empty", rows=0)
@@ -204,11 +229,12 @@ def test_names_that_no_picture_may_hold(tmp_path):
     run = make_run(tmp_path / "run", rows=2)
     with open(run / "metrics.jsonl", "a") as file:
         file.write(f"{json.dumps(row)}\n")
-    drawn = pictures(render(run, out=run / "report.html"))
-    for picture in drawn:
+    page = render(run, out=run / "report.html")
+    names_drawn = titles(page)
+    for picture in pictures(page):
         ElementTree.fromstring(picture)
     for name in (r"\x00a", r"a\x1b[2J", r"\ud800", r"a\nb", r"\uffff"):
-        assert f"<!-- {name} -->" in "".join(drawn)
+        assert name in names_drawn
 
 
 def test_letters_that_the_font_lacks(tmp_path, recwarn):
@@ -374,6 +400,10 @@ def test_a_page_opens_without_a_network(tmp_path):
     assert wrong == ([False, False], ["http://127.0.0.1:9/a.png", "alert: 1"])
 
 
+AXES = {"names": ["forward", "turn"], "units": ["m/s", "rad/s"]}
+AXES |= {"bounds": {"relative": 0.08, "least": 0.03}}
+
+
 def test_constant_commands_have_a_table(tmp_path):
     """Each drive has a row; what is no number, or does not fit the axes, has none."""
     run = make_run(tmp_path / "run")
@@ -388,3 +418,106 @@ def test_constant_commands_have_a_table(tmp_path):
         assert "+0.50 → +0.62" in page or drives != [good, *bad]
         assert ("relative 0.08" in page) == isinstance(drives, list)
         assert EVIL not in page
+
+
+def test_constant_commands_have_pictures(tmp_path):
+    """Each axis has two, in which a drive that failed along it is a cross of another color."""
+    run = make_run(tmp_path / "run")
+    drives = [{"asked": [0.5, 0], "got": [0.4, 0], "failed": ["forward"]}]
+    drives += [{"asked": [x / 10, 0.1], "got": [x / 10, 0.1], "failed": []} for x in range(5)]
+    (run / "drives.json").write_text(json.dumps(AXES | {"drives": drives}))
+    page = render(run, out=tmp_path / "page.html")
+    assert page.count('alt="asked against got"') == 4
+    assert {"forward [m/s]", "turn [rad/s]"} <= {*titles(page)}
+    drawn = [x for x in pictures(page) if ">asked</text>" in x]
+    assert [curves.BAD in picture for picture in drawn] == [True, True, False, False]
+    (run / "drives.json").unlink()
+    assert "Asked and got" not in render(run, out=tmp_path / "page.html")
+
+
+def test_the_first_screen(tmp_path, monkeypatch):
+    """It says success with its interval, how the run was made, and commands for its path."""
+    monkeypatch.chdir(tmp_path)
+    versions = {"commit": "0123456789abcdef", "processor": "CPU of a test", "cores": "2"}
+    run = make_run(Path("run"), "seed=3", "algo.gamma=0.9", eval=SCORES, versions=versions)
+    text = text_of(render(run, out=run / "report.html")).partition(" Scores ")[0]
+    low, high = wilson(384, 512)
+    for words in (
+        f"0.750 success {low:.3f} to {high:.3f}: 95 % interval (Wilson) of 512 episodes",
+        "python train.py task=cartpole algo.gamma=0.9 iterations=100 seed=3",
+        "machine CPU of a test, 2 cores commit 0123456789ab",
+        "python play.py run=run mode=web",
+        "python play.py run=run mode=export out=policy.onnx",
+        "python play.py run=run mode=video seconds=10 && python -m gpusim_rl.report run",
+    ):
+        assert words in text
+    assert "mode=gate" not in text  # without a file to judge
+    (run / "policy.onnx").touch()
+    assert "onnx=run/policy.onnx mode=gate" in text_of(render(run, out=run / "report.html"))
+
+
+def test_the_command_trains_the_same(tmp_path):
+    """Its words compose the configuration of the run, with its groups, recipe and curriculum."""
+    words = ["task=quadruped", "recipe=robot", "terrain=rough", "seed=4", "task.weights.jerk=0.1"]
+    config = compose_plain("config", words)
+    path = make_run(tmp_path / "run")
+    (path / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
+    line = shlex.split(tables.training_command(summarize(path)))
+    assert line[:2] == ["python", "train.py"] and len(line) == len(words) + 2
+    again = compose_plain("config", line[2:])
+    assert tables.plain(again) == tables.plain(config)
+
+
+def test_a_command_can_be_copied(tmp_path):
+    """A shell reads a path with any characters as one word, which the program reads as the path."""
+    folder = tmp_path / "$(touch x) 'a b';"
+    lines = dict(tables.next_commands(summarize(make_run(folder, eval=SCORES))))
+    _, _, word = shlex.split(lines["Watch it"])
+    (override,) = parse([word])
+    assert override.key_or_group == "run" and override.value() == str(folder)
+    odd = make_run(tmp_path / "a\nb", eval=SCORES)
+    assert dict(tables.next_commands(summarize(odd)))["Watch it"] == ""
+
+
+def test_the_interval_of_a_product(tmp_path):
+    """Success of a robot that walks has the interval of its episodes, times `as_told`."""
+    product = {"success": 0.375, "episodes_passed": 0.75, "as_told": 0.5, "episodes": 512}
+    run = summarize(make_run(tmp_path / "run", eval=product))
+    low, high = wilson(384, 512)
+    assert scores.interval(run) == (low / 2, high / 2)
+    assert scores.interval(run, "episodes_passed") == (low, high)
+    assert scores.interval(run, "as_told") is None
+
+
+def test_scores_have_units_and_meanings(tmp_path):
+    """A score has its unit and a line of what it means, also those of axes; others have none."""
+    units = {"forward": "m/s"}
+    assert scores.meaning("energy", "getup", {})[0] == "J"
+    assert scores.meaning("jerk", "reach_pose", {})[0] == "rad/s³"
+    assert scores.meaning("bias_forward", "quadruped", units)[0] == "m/s"
+    assert "forward" in scores.meaning("not_forward", "quadruped", units)[1]
+    assert scores.meaning("mine", "own", {}) == ("", "")
+    page = text_of(
+        render(make_run(tmp_path / "run", eval={"upright_s": 2.0}), out=tmp_path / "a.html")
+    )
+    assert "upright_s 2 s time from which the pole stays upright" in page
+
+
+def test_a_long_run_has_a_small_page(tmp_path):
+    """Curves are sampled: ten times the rows make a page no larger by more than a tenth."""
+    sizes = []
+    for rows in (1000, 10_000):
+        run = make_run(tmp_path / str(rows), rows=rows)
+        sizes.append(len(render(run, out=tmp_path / f"{rows}.html")))
+    assert sizes[1] < 1.1 * sizes[0] and sizes[1] < 200_000
+
+
+def test_shares_of_the_time_are_one_band(tmp_path):
+    """It says the mean share of each part, and of the rest; of what is no share there is none."""
+    run = make_run(tmp_path / "run")
+    page = render(run, out=tmp_path / "a.html")
+    assert "physics 40 %" in text_of(page) and "other 60 %" in text_of(page)
+    row = {"iteration": 13, "env_steps": 1300, "share/physics": 1.0, "share/update": 0.9}
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    assert "Where the time goes" not in render(run, out=tmp_path / "b.html")

@@ -17,6 +17,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.envs.tracing import needs
+from gpusim_rl.report.scores import meaning
 from tests.worlds import MATRIX, ROOT, make_env, make_task, numbers
 
 B = 8
@@ -212,6 +213,7 @@ def test_score(name, sim):
     scores = task.score({key: torch.stack(values) for key, values in record.items()})
     assert all(v is None or (isinstance(v, float) and math.isfinite(v)) for v in scores.values())
     assert 0 <= scores["success"] <= 1
+    assert all(meaning(score, name, {})[1] for score in scores), "a report says what each means"
 
 
 def test_docstring_is_the_maths(name, sim):
