@@ -9,7 +9,7 @@ from tests.worlds import ROOT
 
 LONGEST = 25  # words of a sentence
 # A diary for developers; README.md is a page of its own kind.
-INTERNAL = ("docs/log.md", "README.md")
+INTERNAL = ("docs/log.md",)
 # What ends a sentence: a full stop, a question mark or a colon before a list, and not one within
 # a number or a name such as train.py.
 END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(`*_]*[A-Z0-9`])")
