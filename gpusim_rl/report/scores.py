@@ -26,7 +26,7 @@ MISSED = {
 PER_EPISODE = {"falls_per_episode": "falls", "crashes_per_episode": "crashes"}
 # Score, or `<task>.<score>` where tasks differ → its unit and its meaning.
 MEANINGS = {
-    "success": ("", "share of episodes that reached the goal of the task"),
+    "success": ("", "share of episodes without a failure, times as_told if there is one"),
     "episodes": ("", "evaluated episodes"),
     "return": ("", "mean sum of the rewards of an episode"),
     "time_s": ("s", "time of training, without evaluations"),
