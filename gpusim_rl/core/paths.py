@@ -1,5 +1,6 @@
 """Where configuration and code are: in this package, and in the user's working directory."""
 
+import os
 import re
 import shlex
 import shutil
@@ -55,6 +56,11 @@ def install(extra: str) -> str:
         return f"{pip} '{PACKAGE.name}[{extra}]'"
     folder = "." if checkout == Path.cwd() else checkout
     return f"{pip} -e '{folder}[{extra}]'"
+
+
+def search_path() -> str:
+    """PYTHONPATH of a process that imports this package."""
+    return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
 
 
 def quoted(key: str, path: Path) -> str:

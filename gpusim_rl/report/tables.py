@@ -16,9 +16,9 @@ from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.recipe import FAST, apply_recipe
 from gpusim_rl.config.renamed_keys import GONE, current_key
 from gpusim_rl.config.trees import flatten, is_below
-from gpusim_rl.config.validate import TASK_CODE
+from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
-from gpusim_rl.core.paths import CODE, executable, program, quoted
+from gpusim_rl.core.paths import executable, program, quoted
 from gpusim_rl.report import drives, page, scores
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.summary import Summary, number, summarize, word
@@ -136,11 +136,11 @@ def duration(seconds: float) -> str:
 
 def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
     """(what for, command) of what can be done with a run."""
-    path, train = run.run.path, program("train")
+    path, train, code = run.run.path, program("train"), code_words(run.config)
     if run.ending != "finished":
-        commands = [("Continue it", command(train, argument("resume", path), *code_words(run)))]
+        commands = [("Continue it", command(train, argument("resume", path), *code))]
         if (repro := path / "repro.safetensors").is_file():
-            repeat = command(program("play"), argument("repro", repro), *code_words(run))
+            repeat = command(program("play"), argument("repro", repro), *code)
             return [("Repeat the step that went wrong", repeat), *commands]
         return commands
     policy = path / "policy.onnx"
@@ -155,18 +155,13 @@ def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
         *([("Put a film into this page", f"{film} && {again}")] if no_film else []),
         *([("Judge the policy for a robot", gate)] if policy.is_file() else []),
         ("Export the policy", play_command(run, "mode=export", "out=policy.onnx")),
-        ("Train it for longer", command(train, argument("resume", path), longer, *code_words(run))),
+        ("Train it for longer", command(train, argument("resume", path), longer, *code)),
     ]
 
 
 def play_command(run: Summary, *words: str) -> str:
     """A command that plays a run."""
-    return command(program("play"), argument("run", run.run.path), *words, *code_words(run))
-
-
-def code_words(run: Summary) -> list[str]:
-    """The word of a command line that allows a run's own code; [] if it has none."""
-    return [TASK_CODE] if "here" in (run.config.get(f"{group}_code") for group in CODE) else []
+    return command(program("play"), argument("run", run.run.path), *words, *code_words(run.config))
 
 
 def argument(key: str, path: Path) -> str:
