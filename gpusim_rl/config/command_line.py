@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override, ValueType
 
 from gpusim_rl.config.compose import compose_plain, opened, parse
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
-from gpusim_rl.core.paths import CONF, install, program
+from gpusim_rl.core.paths import CONF, install, program, quoted
 
 if TYPE_CHECKING:
     from gpusim_rl.config.sections import Config
@@ -72,7 +72,7 @@ def check(name: str, argv: list[str]) -> Any:
         start = program(PROGRAMS[name])
         # conf/<name>.yaml says python <name>.py; to parse another name takes 50 ms
         other = [] if start == f"python {PROGRAMS[name]}.py" else [start]
-        answer(name, [*options, *(f"hydra.help.app_name='{x}'" for x in other)])
+        answer(name, [*options, *(quoted("hydra.help.app_name", x) for x in other)])
     from gpusim_rl.config.resume import check_training  # not for --help: it loads 120 modules
 
     if is_multirun(options):

@@ -63,9 +63,9 @@ def search_path() -> str:
     return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
 
 
-def quoted(key: str, path: Path) -> str:
-    """A word of a command line for a path with any characters."""
-    text = str(path).replace("'", r"\'")
+def quoted(key: str, value: Path | str) -> str:
+    """A word of a command line for a path or a text with any characters."""
+    text = str(value).replace("'", r"\'")
     return f"{key}='{text}'"
 
 
