@@ -296,7 +296,8 @@ def export_best(jobs: list[Job]) -> None:
             best, highest = job, order
     if best is None or best.path is None:
         return
-    print(f"best of {len(jobs)}: {best.name}, success {highest[0]:.3f}", flush=True)
+    success = f"{highest[0]:.3f}" if math.isfinite(highest[0]) else "unknown"
+    print(f"best of {len(jobs)}: {best.name}, success {success}", flush=True)
     words = [quoted("run", best.path), "mode=export", *code_words(Run(best.path).config)]
     variables = {name: x for name, x in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     variables["PYTHONPATH"] = search_path()

@@ -147,7 +147,9 @@ def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
     film = play_command(run, "mode=video", "seconds=10")
     again = command(f"{executable('python')} -m gpusim_rl.report", str(path))
     no_film = alone and film and not run.run.films()
-    longer = f"iterations={2 * run.planned}"
+    longer = [f"iterations={2 * run.planned}"]
+    if run.config.get("export") == "none" and policy.is_file():  # the best run of a multirun
+        longer.append("export=controller")
     gate = command(program("play"), argument("onnx", policy), "mode=gate")
     return [
         ("Watch it", play_command(run)),
@@ -155,7 +157,7 @@ def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
         *([("Put a film into this page", f"{film} && {again}")] if no_film else []),
         *([("Judge the policy for a robot", gate)] if policy.is_file() else []),
         ("Export the policy", play_command(run, "mode=export", "out=policy.onnx")),
-        ("Train it for longer", command(train, argument("resume", path), longer, *code)),
+        ("Train it for longer", command(train, argument("resume", path), *longer, *code)),
     ]
 
 

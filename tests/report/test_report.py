@@ -465,6 +465,10 @@ def test_commands_for_a_task_of_the_user(tmp_path, monkeypatch):
     assert all("task_code=here" in line for line in commands if "policy.onnx mode" not in line)
     assert any("&& /elsewhere/bin/python -m gpusim_rl.report run" in line for line in commands)
     assert all(line.startswith("/elsewhere/bin/python ") for line in commands)
+    run = make_run(Path("best"), "export=none", eval=SCORES)
+    (run / "policy.onnx").touch()  # of a multirun, which exports its best run
+    longer = dict(tables.next_commands(summarize(run)))["Train it for longer"]
+    assert longer.endswith("resume=best iterations=200 export=controller")
     run = make_run(Path("other"), "task.mjcf=model/task/model.xml", eval=SCORES)
     assert "task.mjcf=other/model/task/model.xml" in tables.training_command(summarize(run))
 
