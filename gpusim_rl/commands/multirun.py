@@ -24,10 +24,10 @@ import yaml
 from gpusim_rl.config.command_line import MAX_RUNS, Sweep, run_name
 from gpusim_rl.config.compose import compose_plain, named
 from gpusim_rl.config.resume import find_earlier_run
-from gpusim_rl.config.validate import TASK_CODE
+from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
-from gpusim_rl.core.paths import CODE, PACKAGE, quoted
+from gpusim_rl.core.paths import quoted, search_path
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.summary import number, read_json
 from gpusim_rl.training.signals import Signals
@@ -225,11 +225,6 @@ def prepare(job: Job, home: Path | None) -> None:
         job.name, job.words = path.name, [*job.words, quoted("run_dir", path)]
 
 
-def search_path() -> str:
-    """PYTHONPATH of a process that imports this package."""
-    return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
-
-
 def command(job: Job, **variables: str) -> list[str]:
     """The command line that trains, with variables of its environment."""
     variables["PYTHONPATH"] = search_path()
@@ -301,10 +296,9 @@ def export_best(jobs: list[Job]) -> None:
             best, highest = job, order
     if best is None or best.path is None:
         return
-    print(f"best of {len(jobs)}: {best.name}, success {highest[0]:.3f}", flush=True)
-    words = [quoted("run", best.path), "mode=export"]
-    if "here" in (Run(best.path).config.get(f"{group}_code") for group in CODE):
-        words.append(TASK_CODE)
+    success = f"{highest[0]:.3f}" if math.isfinite(highest[0]) else "unknown"
+    print(f"best of {len(jobs)}: {best.name}, success {success}", flush=True)
+    words = [quoted("run", best.path), "mode=export", *code_words(Run(best.path).config)]
     variables = {name: x for name, x in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     variables["PYTHONPATH"] = search_path()
     if subprocess.call([*EXPORT, *words], env=variables):

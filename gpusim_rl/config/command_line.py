@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from hydra.core.override_parser.types import Override, ValueType
 
-from gpusim_rl.config.compose import compose_plain, opened, parse
+from gpusim_rl.config.compose import compose_plain, named, opened, parse
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
-from gpusim_rl.core.paths import CONF, install, program
+from gpusim_rl.core.paths import CONF, install, program, quoted
 
 if TYPE_CHECKING:
     from gpusim_rl.config.sections import Config
@@ -65,14 +65,17 @@ def check(name: str, argv: list[str]) -> Any:
     overrides, options = split(argv)
     if options and options[0].partition("=")[0] in HELP:
         if options[-1].endswith(NUMBERS):
-            from gpusim_rl.config import numbers
+            from gpusim_rl.config import numbers, validate
 
-            print("\n".join(numbers.lines(name, compose_plain(name, overrides))))
+            cfg, code = compose_plain(name, overrides), None
+            if name == "config":  # a task of the working directory is imported only if it is named
+                code = validate.find_code("task", cfg, named(overrides).get("task"))
+            print("\n".join(numbers.lines(name, cfg, code)))
             raise SystemExit
         start = program(PROGRAMS[name])
         # conf/<name>.yaml says python <name>.py; to parse another name takes 50 ms
         other = [] if start == f"python {PROGRAMS[name]}.py" else [start]
-        answer(name, [*options, *(f"hydra.help.app_name='{x}'" for x in other)])
+        answer(name, [*options, *(quoted("hydra.help.app_name", x) for x in other)])
     from gpusim_rl.config.resume import check_training  # not for --help: it loads 120 modules
 
     if is_multirun(options):

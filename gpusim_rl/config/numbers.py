@@ -16,14 +16,15 @@ UNIT = re.compile(r"\[([^]]+)\]")
 LONGEST = 24  # characters of a default or a unit
 
 
-def lines(name: str, cfg: dict[str, Any]) -> list[str]:
+def lines(name: str, cfg: dict[str, Any], code: str | None = None) -> list[str]:
     """The table of a program, under its heading.
 
     Args:
         name: config of train.py, play of play.py.
         cfg: its configuration, with the task that is chosen.
+        code: where the task's class comes from, as `load_task` takes it.
     """
-    ranges = ranges_of(name, cfg)
+    ranges = ranges_of(name, cfg, code)
     values, units = flatten(cfg), units_of(cfg)
     rows: dict[str, tuple[str, ...]] = {"key": HEADING}
     for key, entry in ranges.items():
@@ -36,11 +37,11 @@ def lines(name: str, cfg: dict[str, Any]) -> list[str]:
     return ["".join(map(str.ljust, row, sizes)).rstrip() for row in rows.values()]
 
 
-def ranges_of(name: str, cfg: dict[str, Any]) -> dict[str, Range]:
+def ranges_of(name: str, cfg: dict[str, Any], code: str | None) -> dict[str, Range]:
     """Dotted key → what it may hold, with what the task's class adds."""
     if name == "play":
         return PLAY | GATE
-    own = load_task(cfg["task"]["name"], "here").ranges
+    own = load_task(cfg["task"]["name"], code).ranges
     return table() | {f"task.{key}": entry for key, entry in own.items()}
 
 

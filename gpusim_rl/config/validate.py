@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,11 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
     if user_code(group, name) is None:
         raise ValueError(f"{TASK_CODE}: {folder}/ of the working directory has no file {name}.py")
     return "here"
+
+
+def code_words(config: Mapping[str, Any]) -> list[str]:
+    """What the command line of another process needs for the code of a saved configuration."""
+    return [TASK_CODE] if "here" in (config.get(f"{group}_code") for group in CODE) else []
 
 
 def allowing(cfg: Config) -> str:

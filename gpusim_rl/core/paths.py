@@ -1,5 +1,6 @@
 """Where configuration and code are: in this package, and in the user's working directory."""
 
+import os
 import re
 import shlex
 import shutil
@@ -57,9 +58,14 @@ def install(extra: str) -> str:
     return f"{pip} -e '{folder}[{extra}]'"
 
 
-def quoted(key: str, path: Path) -> str:
-    """A word of a command line for a path with any characters."""
-    text = str(path).replace("'", r"\'")
+def search_path() -> str:
+    """PYTHONPATH of a process that imports this package."""
+    return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+
+
+def quoted(key: str, value: Path | str) -> str:
+    """A word of a command line for a path or a text with any characters."""
+    text = str(value).replace("'", r"\'")
     return f"{key}='{text}'"
 
 

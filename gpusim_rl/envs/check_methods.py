@@ -101,6 +101,20 @@ def check_outputs(task: Task, s: State, rng: Rng) -> None:
     check_update(task, s, task.update(s, rng))
 
 
+def check_scores(task: Task, scores: Any) -> None:
+    """ValueError unless these are scores, as `Task.score` describes them."""
+    where = f"{type(task).__name__}.score"
+    check_named(where, scores)
+    if "success" not in scores:
+        raise ValueError(f"{where} lacks 'success', expected a number from 0 to 1")
+    for name, x in scores.items():
+        if x is not None and not isinstance(x, int | float):
+            kind = type(x).__name__
+            raise ValueError(f"{where}: {name!r} is a {kind}, expected a number: .item()")
+    if scores["success"] is not None and not 0 <= scores["success"] <= 1:
+        raise ValueError(f"{where}: 'success' is {scores['success']:g}, expected from 0 to 1")
+
+
 def check_update(task: Task, s: State, values: Any) -> None:
     """ValueError unless these values fit the memory, as `Task.update` describes them."""
     where, n = f"{type(task).__name__}.update", len(s.time)

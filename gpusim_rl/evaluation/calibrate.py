@@ -45,8 +45,8 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     actor, task = policy.actor, env.task
     assert task.drives is not None
     listed, actor.calibration = task.drives.cpu(), None
-    generator, most = torch.Generator().manual_seed(STOP_SEED), listed.abs().amax(0)
-    anywhere = (2 * torch.rand(COMMANDS, len(most), generator=generator) - 1) * most
+    generator, extremes = torch.Generator().manual_seed(STOP_SEED), listed.abs().amax(0)
+    anywhere = (2 * torch.rand(COMMANDS, len(extremes), generator=generator) - 1) * extremes
     asked = torch.cat((listed, anywhere))
 
     def driven() -> list[Drive]:
@@ -57,18 +57,18 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     if not task.command or env.term_widths.get("command") != len(task.command.names):
         return best[: len(listed)]
     width, columns = actor.normalizer.mean.shape[0], env.observer.columns("command").cpu()
-    observed, rows, kept = [asked], [*best], None
+    observed, rows, result, limit = [asked], [*best], None, LARGEST * extremes
     for _ in range(PASSES):
         fitted = fit(torch.cat(observed), rows, task)
-        actor.calibration = Calibration(columns, fitted, LARGEST * most, width)
-        correct = Calibration(torch.arange(len(most))[None], fitted, LARGEST * most, len(most))
+        actor.calibration = Calibration(columns, fitted, limit, width)
+        correct = Calibration(torch.arange(len(limit))[None], fitted, limit, len(limit))
         actor.calibration.to(actor.normalizer.mean.device)
         drives = driven()
         if misfit(drives, task) >= misfit(best, task):
             break
-        best, kept = drives, actor.calibration
+        best, result = drives, actor.calibration
         observed, rows = [*observed, correct(asked)], [*rows, *drives]
-    actor.calibration = kept
+    actor.calibration = result
     return best[: len(listed)]
 
 
@@ -103,10 +103,10 @@ def misfit(drives: list[Drive], task: Task) -> float:
 
 def record(actor: Actor, iteration: int) -> dict[str, Any]:
     """The content of calibration.json: what an actor has after an iteration."""
-    kept = actor.calibration
-    if kept is None:
+    result = actor.calibration
+    if result is None:
         return {"iteration": iteration}
-    return {"iteration": iteration} | {name: getattr(kept, name).tolist() for name in NAMES}
+    return {"iteration": iteration} | {name: getattr(result, name).tolist() for name in NAMES}
 
 
 def read(path: Path, actor: Actor, iteration: int) -> None:

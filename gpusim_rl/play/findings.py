@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpusim_rl.envs.check_methods import check_scores
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.play.samples import Samples
@@ -284,10 +285,11 @@ def by_chance(task: Task, x: Samples, worlds: slice) -> tuple[Chance, str]:
     record |= {"terminated": failed[:T, worlds], "reward": reward}
     scores: Any = task.score(record) if whole else {"success": None}
     value = (reward * alive).sum(0).mean().item()
-    wrong = ""
-    if "success" not in scores:
-        wrong = f"{type(task).__name__}.score lacks 'success', expected a number from 0 to 1"
-    return Chance(scores.get("success"), value, ended, timed_out), wrong
+    try:
+        check_scores(task, scores)
+    except ValueError as error:
+        return Chance(None, value, ended, timed_out), str(error)
+    return Chance(scores["success"], value, ended, timed_out), ""
 
 
 def chance(zero: Chance, random: Chance) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ class Recorder:
             for name, x in values.items():
                 self.check(f"{where} {name!r}", x, healthy)
                 self.note(part, name, x * self.weights[name] if part == "terms" else x)
-        self.check("control", s.ctrl, healthy)
+        self.check("control", s.ctrl, s.time >= 0)  # its NaN is the cause of a fault
         for name, x in (("ctrl", s.ctrl), ("qpos", s.qpos), ("time", s.time)):
             self.note("state", name, x)
         self.note("numbers", "physics", ~healthy)

@@ -16,8 +16,9 @@ from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.recipe import FAST, apply_recipe
 from gpusim_rl.config.renamed_keys import GONE, current_key
 from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
-from gpusim_rl.core.paths import program, quoted
+from gpusim_rl.core.paths import executable, program, quoted
 from gpusim_rl.report import drives, page, scores
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.summary import Summary, number, summarize, word
@@ -135,18 +136,20 @@ def duration(seconds: float) -> str:
 
 def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
     """(what for, command) of what can be done with a run."""
-    path, train = run.run.path, program("train")
+    path, train, code = run.run.path, program("train"), code_words(run.config)
     if run.ending != "finished":
-        commands = [("Continue it", command(train, argument("resume", path)))]
+        commands = [("Continue it", command(train, argument("resume", path), *code))]
         if (repro := path / "repro.safetensors").is_file():
-            repeat = command(program("play"), argument("repro", repro))
+            repeat = command(program("play"), argument("repro", repro), *code)
             return [("Repeat the step that went wrong", repeat), *commands]
         return commands
     policy = path / "policy.onnx"
     film = play_command(run, "mode=video", "seconds=10")
-    again = command("python -m gpusim_rl.report", str(path))
+    again = command(f"{executable('python')} -m gpusim_rl.report", str(path))
     no_film = alone and film and not run.run.films()
-    longer = f"iterations={2 * run.planned}"
+    longer = [f"iterations={2 * run.planned}"]
+    if run.config.get("export") == "none" and policy.is_file():  # the best run of a multirun
+        longer.append("export=controller")
     gate = command(program("play"), argument("onnx", policy), "mode=gate")
     return [
         ("Watch it", play_command(run)),
@@ -154,13 +157,13 @@ def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
         *([("Put a film into this page", f"{film} && {again}")] if no_film else []),
         *([("Judge the policy for a robot", gate)] if policy.is_file() else []),
         ("Export the policy", play_command(run, "mode=export", "out=policy.onnx")),
-        ("Train it for longer", command(train, argument("resume", path), longer)),
+        ("Train it for longer", command(train, argument("resume", path), *longer, *code)),
     ]
 
 
 def play_command(run: Summary, *words: str) -> str:
     """A command that plays a run."""
-    return command(program("play"), argument("run", run.run.path), *words)
+    return command(program("play"), argument("run", run.run.path), *words, *code_words(run.config))
 
 
 def argument(key: str, path: Path) -> str:
@@ -187,7 +190,11 @@ def training_command(run: Summary) -> str:
             words.append(f"{group}={name}")
     values = {key: x for key, (_, x) in changes(config).items() if not key.endswith(".name")}
     values["seed"] = config.get("seed")
-    words += [f"{key}={x if isinstance(x, str) else json.dumps(x)}" for key, x in values.items()]
+    for key, x in values.items():
+        if isinstance(x, str) and x.startswith("model/"):  # the run's copy of a file
+            words.append(argument(key, run.run.path / x))
+        else:
+            words.append(f"{key}={x if isinstance(x, str) else json.dumps(x)}")
     return command(program("train"), *words)
 
 

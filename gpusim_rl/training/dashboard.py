@@ -279,7 +279,8 @@ def curve(values: Sequence[float], size: int, ends: tuple[float, float] | None =
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
     low, high = ends or (min(means), max(means))
     span = max(high - low, 1e-9)
-    return "".join(BARS[1 + round((x - low) / span * (len(BARS) - 2))] for x in means)
+    shares = (min(max((x - low) / span, 0.0), 1.0) for x in means)
+    return "".join(BARS[1 + round(share * (len(BARS) - 2))] for share in shares)
 
 
 def groups(measures: Row) -> list[str]:

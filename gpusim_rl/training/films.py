@@ -13,7 +13,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import IO, Any
 
-from gpusim_rl.core.paths import PACKAGE, quoted
+from gpusim_rl.core.paths import quoted, search_path
 from gpusim_rl.core.waiting import waiting
 
 SECONDS = 5  # of a film
@@ -200,8 +200,7 @@ def start_play(words: list[str], errors: IO[bytes], lowest: bool) -> Popen[bytes
     Raises:
         OSError: there is no memory for a process.
     """
-    paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
-    env = {"PYTHONPATH": os.pathsep.join(paths), "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env = {"PYTHONPATH": search_path(), "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     # -P: no module comes from the working directory
     line = [sys.executable, "-P", "-m", "gpusim_rl.commands.film", str(os.getpid()), str(lowest)]
     env = os.environ | env

@@ -187,12 +187,21 @@ class PolicyPanel:
         """
         name, send = file_name(self.label), sender(client)
         try:
-            ready = self.run.path / "policy.onnx" if self.run else Path(self.word)
-            if kind == ONNX and self.acting == LAST and ready.is_file():
+            ready = self.exported() if self.acting == LAST else None
+            if kind == ONNX and ready:
                 return self.files.send_file(ready, f"{name}.onnx", send)
             self.files.make(self.words_of_play(command if kind == FILM else None), kind, name, send)
         except (OSError, ValueError) as error:
             self.say(str(error))
+
+    def exported(self) -> Path | None:
+        """The file of the last policy; None if there is none, or its training went on since."""
+        if not self.run:
+            return Path(self.word)
+        file, folder = self.run.path / "policy.onnx", self.run.checkpoints.path
+        written = [x.stat().st_mtime for x in folder.glob("*.safetensors")]
+        newest = max(written, default=0.0)
+        return file if file.is_file() and file.stat().st_mtime >= newest else None
 
     def words_of_play(self, command: np.ndarray | None) -> list[str]:
         """The words with which play.py shows what acts here, at a command (n,), or on a tour."""

@@ -39,6 +39,22 @@ MISTAKES = {
         *(PY, NEAR, "near=(0.4 - self.error(s)).sqrt()"),
         r"error: Pointer.reward: the term 'near' is NaN or infinite from step 1 on, in \d+ %",
     ),
+    "NaN in control": (
+        *(PY, "0.1 * s.action", "0.1 * (s.action - 9).sqrt()"),
+        r"error: Pointer.control is NaN or infinite from step 1 on, in 100 %",
+    ),
+    "success of each episode": (
+        *(PY, ".float().mean().item())", ".float())"),
+        r"error: Pointer.score: 'success' is a Tensor, expected a number: .item\(\)",
+    ),
+    "success in percent": (
+        *(PY, ".float().mean().item())", ".float().mean().item() * 100 + 2)"),
+        r"error: Pointer.score: 'success' is \d+.*, expected from 0 to 1",
+    ),
+    "no success": (
+        *(PY, "return dict(success=", "return print("),
+        r"error: Pointer.score returns a NoneType, expected a dict by name",
+    ),
     "a term that is always zero": (
         *(PY, NEAR, "near=torch.exp(-self.error(s) / (1e-3 * self.sigma))"),
         r"warning: Pointer.reward: the term 'near' is zero in every step: look at",

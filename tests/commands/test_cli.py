@@ -515,6 +515,16 @@ def test_help_fits_a_screen(here, script):
     assert not list(here.iterdir())
 
 
+def test_help_of_an_environment_with_a_space(here):
+    """--help names the Python of an environment that is not active, whatever its path is."""
+    python = Path(sys.executable)
+    (here / "a b").symlink_to(python.parent.parent)
+    line = [here / "a b" / "bin" / python.name, ROOT / "train.py", "--help"]
+    inactive = os.environ | {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(line, cwd=here, env=inactive, capture_output=True, text=True)
+    assert done.returncode == 0 and "'a b/bin/python' train.py task=quadruped" in done.stdout
+
+
 def test_cfg_prints_the_configuration(here):
     """--cfg job, as --help says, prints the composed configuration as YAML."""
     said = succeed("train.py", "--cfg", "job", "seed=7", cwd=here, block="torch mujoco")

@@ -182,7 +182,7 @@ def test_the_report_of_all(monkeypatch, capsys):
 def test_the_best_run_is_exported(monkeypatch, capfd):
     """The trainings export nothing. At the end that with the largest success is exported, or with
     the largest return among equals. Who says export= or gate= gets what is said."""
-    scores = {"1": (0.5, 9), "2": (0.75, 1), "4": (0.75, 2), "5": (None, 99)}
+    scores = {"1": (0.5, 9), "2": (0.75, 1), "4": (0.75, 2), "5": (None, 99), "6": (None, 1)}
     lines: list[list[str]] = []
 
     def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
@@ -207,6 +207,8 @@ def test_the_best_run_is_exported(monkeypatch, capfd):
         assert start("seed=1,2", "report=false", word) == 0
         assert not [words for words in lines if "export=none" in words]
         assert capfd.readouterr().out == ""
+    assert start("seed=5,6", "report=false") == 0
+    assert "seed_5, success unknown\n" in capfd.readouterr().out
     monkeypatch.setattr(multirun, "EXPORT", (sys.executable, "-c", "raise SystemExit(1)"))
     assert start("seed=1,2", "report=false") == 0
     assert capfd.readouterr().err.endswith("seed_2 could not be exported\n")

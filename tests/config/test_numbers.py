@@ -5,7 +5,7 @@ import pytest
 from gpusim_rl.config import compose, numbers
 from gpusim_rl.config.sections import table
 from gpusim_rl.core.ranges import GATE, PLAY
-from tests.command_lines import succeed
+from tests.command_lines import refused, succeed
 from tests.worlds import TASKS
 
 
@@ -49,3 +49,12 @@ def test_the_command_prints_them(tmp_path):
     assert "task.weights.fine" in said and "task.gait" not in said
     assert succeed("play.py", "--help=numbers", cwd=tmp_path).startswith("key ")
     assert not list(tmp_path.iterdir())
+
+
+def test_code_of_the_working_directory_is_not_imported(tmp_path):
+    """It is, as in a training, only if the task is named."""
+    (tmp_path / "tasks").mkdir()
+    file = tmp_path / "tasks" / "quadruped.py"
+    file.write_text("raise SystemExit(99)")
+    said = refused("train.py", "--help", "numbers", cwd=tmp_path)
+    assert said == f"error: {file} is imported only if you name it: say task=quadruped\n"

@@ -456,6 +456,23 @@ def test_the_first_screen(tmp_path, monkeypatch):
     assert "onnx=run/policy.onnx mode=gate" in text_of(render(run, out=run / "report.html"))
 
 
+def test_commands_for_a_task_of_the_user(tmp_path, monkeypatch):
+    """They allow its code, and name the run's copy of a model; each starts as others do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python")
+    run = make_run(Path("run"), "task_code=here", eval=SCORES)
+    commands = [line for _, line in tables.next_commands(summarize(run))]
+    assert all("task_code=here" in line for line in commands if "policy.onnx mode" not in line)
+    assert any("&& /elsewhere/bin/python -m gpusim_rl.report run" in line for line in commands)
+    assert all(line.startswith("/elsewhere/bin/python ") for line in commands)
+    run = make_run(Path("best"), "export=none", eval=SCORES)
+    (run / "policy.onnx").touch()  # of a multirun, which exports its best run
+    longer = dict(tables.next_commands(summarize(run)))["Train it for longer"]
+    assert longer.endswith("resume=best iterations=200 export=controller")
+    run = make_run(Path("other"), "task.mjcf=model/task/model.xml", eval=SCORES)
+    assert "task.mjcf=other/model/task/model.xml" in tables.training_command(summarize(run))
+
+
 def test_the_command_trains_the_same(tmp_path):
     """Its words compose the configuration of the run, with its groups, recipe and curriculum."""
     words = ["task=quadruped", "recipe=robot", "terrain=rough", "seed=4", "task.weights.jerk=0.1"]

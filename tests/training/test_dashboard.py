@@ -167,6 +167,7 @@ def test_curves_of_return_and_success(capsys):
         *("success", "1.000", "▁█")
     ]
     assert curve([0.0] * 500 + [1.0] * 500, 10) == "▁▁▁▁▁█████"
+    assert curve([-1.0, 0.5, 3.0], 3, (0, 1)) == "▁▅█"  # a task's success may be no share
     assert (curve([], 10), curve([1.0], 0), curve([3.0, 3.0], 9)) == ("", "", "▁▁")
 
 

@@ -491,6 +491,11 @@ def test_a_page_gets_the_policy(web, trained, monkeypatch):
     name = f"{trained.name}.onnx"
     assert page.files == {name: (trained / "policy.onnx").read_bytes()}
     assert panel.note.visible and panel.note.value == f"{name} is sent to the browser"
+    exported = trained / "policy.onnx"
+    now = exported.stat().st_mtime_ns
+    os.utime(exported, (0, 0))  # so the training went on after its export
+    assert panel.exported() is None
+    os.utime(exported, ns=(now, now))
     panel.acting, words = "000000", []
     monkeypatch.setattr(share, "start_play", lambda w, *_, **__: words.append(w) or ended(0))
     web.share(panel, "ONNX", page)
