@@ -20,7 +20,7 @@ PASSES = 3  # at most
 STRAIGHT = 2.0  # how much less a command with a zero may err
 RIDGE, DECIMALS = 1.0, 4  # of the weights of a fit
 COMMANDS = 64  # beside those of an evaluation, anywhere within their range
-SECONDS, SETTLE = 6.0, 2.0  # s of a drive, and those before its means begin
+TIMES = 6.0, 2.0  # s of a drive, and those before its means begin
 NAMES = "columns", "weights", "limit"  # of a calibration, in the file
 LARGEST = 0.25  # change of a command, as a share of the largest one
 
@@ -50,8 +50,7 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     asked = torch.cat((listed, anywhere))
 
     def driven() -> list[Drive]:
-        times = dict(seconds=SECONDS, settle=SETTLE)
-        return drive(policy, task, weights=weights, commands=asked, seed=STOP_SEED, **times)
+        return drive(policy, task, weights=weights, commands=asked, times=TIMES, seed=STOP_SEED)
 
     best = driven()
     if not task.command or env.term_widths.get("command") != len(task.command.names):

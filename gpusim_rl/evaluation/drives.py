@@ -66,8 +66,7 @@ def drive(
     *,
     weights: dict[str, float],
     commands: Tensor | None = None,
-    seconds: float = SECONDS,
-    settle: float = SETTLE,
+    times: tuple[float, float] | None = None,
     seed: int = SEED,
 ) -> list[Drive]:
     """Drive the nominal robot at constant commands, without noise and pushes.
@@ -77,7 +76,7 @@ def drive(
 
     Args:
         commands: (n, width); by default `task.drives`.
-        seconds, settle: of a drive, and those before its means begin [s].
+        times: seconds of a drive, and those before its means begin; by default SECONDS, SETTLE.
     """
     assert task.drives is not None
     assert task.command is not None
@@ -95,6 +94,7 @@ def drive(
         values = env.task.measure(s)
         measures.add({name: values[name] for name in bounds})
 
+    seconds, settle = times or (SECONDS, SETTLE)
     seconds = min(seconds, task.episode)  # no time limit on the way
     for _step in range(round(seconds / task.dt)):
         step = act.step(env, add)

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.waiting import counted
+from gpusim_rl.envs.check_methods import check_scores
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.step import Step, ended
@@ -41,9 +42,13 @@ class EpisodeRecord:
 def evaluate(policy: Policy, task: Task, *, episodes: int, **how: Any) -> Scores:
     """`success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
     task's own scores. The arguments are those of `play`.
+
+    Raises:
+        ValueError: a score is not what `Task.score` says.
     """
     played = play(policy, task, episodes=episodes, **how)
     scores = played.task.score(played.record)
+    check_scores(played.task, scores)
     # Outside the iteration the host may read: an evaluation runs on it.
     return {**scores, "return": played.returns.mean().item(), "episodes": episodes}
 
