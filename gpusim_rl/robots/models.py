@@ -132,7 +132,7 @@ def compile_mjcf(
     """The compiled model of an MJCF file, whose spec `change` may change.
 
     A world whose state is not finite must stay so: where the file lets MuJoCo reset it, the model
-    does not, and a line says so.
+    does not. `play.py mode=check` says so.
 
     ValueError or FileNotFoundError in one line if it cannot be compiled.
     """
@@ -140,9 +140,7 @@ def compile_mjcf(
     silence_mujoco()  # else it would leave MUJOCO_LOG.TXT behind
     try:
         spec = mujoco.MjSpec.from_file(str(file))
-        if not spec.option.disableflags & AUTORESET:
-            spec.option.disableflags |= AUTORESET
-            warn_once(f"warning: {file}: {RESETS}")
+        spec.option.disableflags |= AUTORESET
         return compile_spec(change(spec) if change else spec)
     except ValueError as error:
         raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None
