@@ -1,0 +1,207 @@
+"""The visual geometry of a URDF file, in a model for pictures alone.
+
+MuJoCo does not read it, and the model that is simulated has none of it.
+"""
+
+import copy
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import mujoco
+import numpy as np
+
+from gpusim_rl.core.errors import warn_once
+from gpusim_rl.core.paths import install
+from gpusim_rl.robots.bodies import GEOM, MESH
+from gpusim_rl.robots.inertias import join_names
+from gpusim_rl.robots.model_files import (
+    find_visual,
+    read_root,
+    reads_visuals,
+    remove_folders,
+    visual_meshes,
+)
+from gpusim_rl.robots.prepare import HIDDEN, added_name
+
+VISUAL, OURS = added_name("visual"), added_name("")  # how names of such geoms begin, and of others
+FORMATS = (".obj", ".stl", ".dae")  # MuJoCo reads the first two
+SHELL = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # an open mesh has no volume
+SLENDER = 0.1  # radius of a capsule between joints, in median lengths of them
+LARGEST = 1 << 26  # bytes of a mesh
+
+# Keyword arguments of `MjSpec.add_mesh`, and the color (4,) of a mesh that has one.
+Part = tuple[dict[str, Any], np.ndarray | None]
+
+
+def is_urdf(file: Path) -> bool:
+    """Whether a model file is a URDF whose visual geometry MuJoCo does not read."""
+    root = read_root(file)
+    return root.tag == "robot" and not reads_visuals(root)
+
+
+def picture_model(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
+    """The model of a robot with the visual geometry of its URDF file.
+
+    The elements of the spec keep their order, and all but geoms their numbers. Geoms that are added
+    have names that begin with `VISUAL`, and neither mass nor contacts. Collision shapes are hidden
+    where a link has visual geometry. A link without any shape is drawn as capsules between joints.
+    One line says what cannot be shown.
+    """
+    root, picture = read_root(file), spec.copy()
+    faults = add_visuals(picture, root, file.parent)
+    links = add_links(picture, {link.get("name", "") for link in root.iter("link")})
+    lines = [f"pictures lack the visual meshes {join_names(faults)}"] if faults else []
+    if links:
+        lines.append(f"{join_names(links)} without shapes are drawn as capsules between joints")
+    if lines:
+        warn_once(f"warning: {file}: {'; '.join(lines)}")
+    return picture.compile()
+
+
+def simulated_geoms(picture: mujoco.MjModel) -> np.ndarray:
+    """(ngeom,) the numbers that the geoms of a robot's model have in its `picture_model`."""
+    names = [picture.geom(i).name for i in range(picture.ngeom)]
+    return np.array([i for i, name in enumerate(names) if not name.startswith(VISUAL)])
+
+
+def add_visuals(spec: mujoco.MjSpec, root: ElementTree.Element, folder: Path) -> list[str]:
+    """Add the visual geometry of a URDF file to a robot's spec, in place.
+
+    Returns what cannot be shown, and why.
+    """
+    visuals, faults, count = copy.deepcopy(root), [], 0
+    parts: dict[str, list[Part]] = {}  # name of a mesh → its parts
+    for i, mesh in enumerate(visual_meshes(visuals)):
+        try:
+            parts[f"{i}"] = read_mesh(find_visual(mesh, visuals, folder), mesh)
+        except ValueError as error:
+            faults.append(f"{Path(mesh.get('filename', '')).name} ({error})")
+        mesh.attrib["filename"] = f"{i}.obj"  # only parsed, so that MuJoCo computes its place
+    source, dressed = parse_visuals(visuals), set[str]()
+    for geom in source.geoms:  # they are valid as long as `source`
+        body = spec.body(geom.parent.name)
+        shapes: list[Part] = parts.get(geom.meshname, []) if geom.type == MESH else [({}, None)]
+        for mesh, color in shapes if body else ():
+            name, count = f"{VISUAL}{count}", count + 1
+            look = dict(pos=geom.pos, quat=geom.quat, size=geom.size, type=geom.type)
+            rgba = geom.rgba if color is None else color
+            if mesh:
+                spec.add_mesh(name=name, **mesh)
+                look["meshname"] = name
+            body.add_geom(name=name, rgba=rgba, mass=0, contype=0, conaffinity=0, group=1, **look)
+            dressed.add(body.name)
+    for geom in spec.geoms:
+        if geom.parent.name in dressed - {"world"} and not geom.name.startswith(VISUAL):
+            geom.group = HIDDEN
+    return [*dict.fromkeys(faults)]  # one mesh may be of four legs
+
+
+def parse_visuals(root: ElementTree.Element) -> mujoco.MjSpec:
+    """The spec of a URDF file's visual geometry alone. Changes root in place."""
+    for link in root.iter("link"):
+        for element in (*link.findall("collision"), *link.findall("inertial")):
+            link.remove(element)
+    remove_folders(root)
+    compilers = [*root.iter("compiler")]
+    if not compilers:
+        extension = ElementTree.SubElement(root, "mujoco")
+        compilers = [ElementTree.SubElement(extension, "compiler")]
+    for compiler in compilers:
+        compiler.attrib["discardvisual"] = "false"
+    return mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
+
+
+def read_mesh(file: Path | None, mesh: ElementTree.Element) -> list[Part]:
+    """The parts of a mesh file, scaled. ValueError, which says why, if it cannot be shown."""
+    suffix = Path(mesh.get("filename", "")).suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"its format is none of {', '.join(FORMATS)}")
+    if file is None:
+        raise ValueError("no such file")
+    if file.stat().st_size > LARGEST:
+        raise ValueError(f"larger than {LARGEST >> 20} MiB")
+    scale = [float(x) for x in mesh.get("scale", "1 1 1").split()]
+    how = dict(scale=scale, inertia=SHELL)
+    if suffix == ".dae":
+        parts = [(how | arrays, color) for arrays, color in read_dae(file)]
+    else:
+        parts = [(how | dict(file=str(file.resolve())), None)]
+    for arguments, _ in parts:
+        check_mesh(arguments)
+    return parts
+
+
+def check_mesh(arguments: dict[str, Any]) -> None:
+    """ValueError unless MuJoCo can show a mesh."""
+    trial = mujoco.MjSpec()
+    trial.add_mesh(name="mesh", **arguments)
+    trial.worldbody.add_geom(type=MESH, meshname="mesh", contype=0, conaffinity=0)
+    try:
+        trial.compile()
+    except ValueError as error:
+        reason = str(error).splitlines()[0].removeprefix("Error: ")
+        raise ValueError(reason) from None
+
+
+def read_dae(file: Path) -> Iterator[Part]:
+    """The parts of a COLLADA file, each with its color. ValueError if it cannot be read."""
+    try:
+        import collada  # noqa: F401  trimesh imports it
+        import trimesh
+    except ImportError:
+        raise ValueError(f"needs trimesh and pycollada: {install('meshes')}") from None
+    data = file.read_bytes()
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise ValueError("it declares XML entities")
+    try:
+        # bytes, so that no other file, such as a texture, is read
+        scene = trimesh.load_scene(io.BytesIO(data), file_type="dae")
+        if scene.units:
+            scene = scene.convert_units("meters")
+        parts = scene.dump()
+    except Exception as error:  # The readers raise errors of many kinds.
+        raise ValueError(f"not COLLADA: {' '.join(str(error).split())}") from None
+    for part in parts:
+        arrays = dict(uservert=part.vertices.ravel(), userface=part.faces.ravel())
+        color = getattr(part.visual, "main_color", None)
+        if color is None:
+            color = getattr(getattr(part.visual, "material", None), "main_color", None)
+        yield arrays, None if color is None else np.asarray(color, np.float32)[:4] / 255
+
+
+def add_links(spec: mujoco.MjSpec, links: set[str]) -> list[str]:
+    """Draw links that have no shape as capsules from their joint to the next ones, in place.
+
+    The last link of a chain reaches to its foot or its center of mass. Returns their names.
+    """
+    ends = {
+        body: [end for end in link_ends(body) if np.linalg.norm(end) > 0]
+        for body in spec.bodies
+        if body.name in links and not any(map(is_shape, body.geoms))
+    }
+    lengths = [float(np.linalg.norm(end)) for places in ends.values() for end in places]
+    radius = SLENDER * float(np.median(lengths)) if lengths else 0.0
+    look = dict(type=GEOM.mjGEOM_CAPSULE, size=[radius, 0, 0], rgba=[0.6, 0.62, 0.66, 1])
+    for body, places in ends.items():
+        for i, end in enumerate(places):
+            name = f"{VISUAL}/{body.name}/{i}"
+            how = dict(mass=0, contype=0, conaffinity=0, group=1, fromto=[0, 0, 0, *end])
+            body.add_geom(name=name, **look, **how)
+    return [body.name for body, places in ends.items() if places]
+
+
+def link_ends(body: Any) -> list[np.ndarray]:
+    """Where capsules of a body end (3,) [m]: at the next bodies, and at feet that were added."""
+    ends = [x.pos for x in (*body.bodies, *body.geoms)]
+    if not ends and body.joints and np.isfinite(body.ipos).all():
+        return [body.ipos]
+    return ends
+
+
+def is_shape(geom: Any) -> bool:
+    """Whether a geom is visible, and of the file: a foot that was added is not."""
+    added = geom.name.startswith(OURS) and not geom.name.startswith(VISUAL)
+    return geom.group < HIDDEN and not added
