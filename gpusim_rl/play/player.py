@@ -148,7 +148,9 @@ def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunR
     task, n = task_on_ground(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
     from gpusim_rl.build import make_picture_model  # loads torch, after mistakes are answered
 
-    how = dict(weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"])
+    how: dict[str, Any] = dict(
+        weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
+    )
     return RunRollout(ppo.policy, task, n, **how, picture=make_picture_model(config))
 
 

@@ -71,23 +71,25 @@ def copy_assets(root: ElementTree.Element, source: Path, folder: Path) -> None:
 def copy_visuals(root: ElementTree.Element, file: Path, folder: Path) -> None:
     """Copy the visual meshes of a URDF file into folder/visual. Writes the new paths into root, in
     place."""
-    size, large = 0, []
-    for i, mesh in enumerate(visual_meshes(root)):
+    size, large, copies = 0, [], dict[Path, str]()
+    for mesh in visual_meshes(root):
         path = find_visual(mesh, root, file.parent)
         name = mesh.attrib["filename"] = Path(mesh.get("filename", "")).name
-        if path is None:
-            continue
-        size += path.stat().st_size
-        if size > MAX_VISUALS:
-            large.append(name)
-            continue
-        mesh.attrib["filename"] = f"visual/{i}/{name}"
-        (folder / "visual" / str(i)).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, folder / "visual" / str(i) / name)
+        if path and path not in copies:
+            length = path.stat().st_size
+            if size + length > MAX_VISUALS:
+                large.append(name)
+                continue
+            size += length
+            copies[path] = f"visual/{len(copies)}/{name}"
+            (folder / copies[path]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / copies[path])
+        if path:
+            mesh.attrib["filename"] = copies[path]
     if large:
         warn(
             f"warning: {file}: a run keeps {MAX_VISUALS >> 20} MiB of visual meshes at most, so "
-            f"its films do not show {', '.join(large)}"
+            f"its films do not show {', '.join(dict.fromkeys(large))}"
         )
 
 
@@ -102,9 +104,7 @@ def reads_visuals(root: ElementTree.Element) -> bool:
     return any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
 
 
-def find_visual(
-    mesh: ElementTree.Element, root: ElementTree.Element, folder: Path
-) -> Path | None:
+def find_visual(mesh: ElementTree.Element, root: ElementTree.Element, folder: Path) -> Path | None:
     """The file of a visual mesh of a URDF file, which lies in a folder; None if there is none.
 
     A path is looked up from the folder and its `meshdir`. `package://name/path` is looked up from
@@ -231,7 +231,8 @@ def check_confined(text: str, folder: Path | None, where: str) -> None:
     if folder and (unusual := unusual_files(folder)):
         raise ValueError(f"{where}: {unusual[0]} is a link, a pipe or too large")
     for name in [e.attrib[key] for e, key in file_attributes(root)]:
-        if "://" in name or folder is None or not (folder / name).resolve().is_relative_to(folder.resolve()):
+        inside = folder and (folder / name).resolve().is_relative_to(folder.resolve())
+        if "://" in name or not inside:  # `find_visual` looks for a package elsewhere
             raise ValueError(
                 f"{where}: the model names a file outside of {folder or 'itself'}: {name!r}"
             )

@@ -6,6 +6,7 @@ MuJoCo does not read it, and the model that is simulated has none of it.
 import copy
 import io
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -32,8 +33,9 @@ SHELL = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # an open mesh has no volume
 SLENDER = 0.1  # radius of a capsule between joints, in median lengths of them
 LARGEST = 1 << 26  # bytes of a mesh
 
-# Keyword arguments of `MjSpec.add_mesh`, and the color (4,) of a mesh that has one.
-Part = tuple[dict[str, Any], np.ndarray | None]
+NO_EFFECT: dict[str, Any] = dict(mass=0, contype=0, conaffinity=0, group=1)
+
+Part = tuple[str, np.ndarray | None]  # the name of a mesh, and its color (4,) if the file has one
 
 
 def is_urdf(file: Path) -> bool:
@@ -53,9 +55,9 @@ def picture_model(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
     root, picture = read_root(file), spec.copy()
     faults = add_visuals(picture, root, file.parent)
     links = add_links(picture, {link.get("name", "") for link in root.iter("link")})
-    lines = [f"pictures lack the visual meshes {join_names(faults)}"] if faults else []
+    lines = [f"pictures lack {join_names(faults)}"] if faults else []
     if links:
-        lines.append(f"{join_names(links)} without shapes are drawn as capsules between joints")
+        lines.append(f"capsules between joints stand for links without shapes: {join_names(links)}")
     if lines:
         warn_once(f"warning: {file}: {'; '.join(lines)}")
     return picture.compile()
@@ -72,31 +74,34 @@ def add_visuals(spec: mujoco.MjSpec, root: ElementTree.Element, folder: Path) ->
 
     Returns what cannot be shown, and why.
     """
-    visuals, faults, count = copy.deepcopy(root), [], 0
-    parts: dict[str, list[Part]] = {}  # name of a mesh → its parts
-    for i, mesh in enumerate(visual_meshes(visuals)):
-        try:
-            parts[f"{i}"] = read_mesh(find_visual(mesh, visuals, folder), mesh)
-        except ValueError as error:
-            faults.append(f"{Path(mesh.get('filename', '')).name} ({error})")
-        mesh.attrib["filename"] = f"{i}.obj"  # only parsed, so that MuJoCo computes its place
-    source, dressed = parse_visuals(visuals), set[str]()
-    for geom in source.geoms:  # they are valid as long as `source`
+    visuals, faults = copy.deepcopy(root), []
+    names: dict[tuple[str, str], str] = {}  # file and scale of a mesh → its name in `visuals`
+    parts: dict[str, list[Part]] = {}  # that name → meshes in the spec
+    for mesh in visual_meshes(visuals):
+        key = mesh.get("filename", ""), mesh.attrib.pop("scale", "1 1 1")
+        if key not in names:
+            names[key] = f"mesh{len(names)}"
+            try:
+                parts[names[key]] = add_mesh(spec, *key, find_visual(mesh, visuals, folder))
+            except ValueError as error:
+                faults.append(f"{Path(key[0]).name} ({error})")
+        mesh.attrib["filename"] = f"{names[key]}.obj"  # MuJoCo only parses it
+    try:
+        source, dressed = parse_visuals(visuals), set[str]()
+    except ValueError as error:
+        return [f"all visual geometry ({first_line(error)})"]
+    for i, geom in enumerate(source.geoms):  # they are valid as long as `source`
         body = spec.body(geom.parent.name)
-        shapes: list[Part] = parts.get(geom.meshname, []) if geom.type == MESH else [({}, None)]
-        for mesh, color in shapes if body else ():
-            name, count = f"{VISUAL}{count}", count + 1
-            look = dict(pos=geom.pos, quat=geom.quat, size=geom.size, type=geom.type)
-            rgba = geom.rgba if color is None else color
-            if mesh:
-                spec.add_mesh(name=name, **mesh)
-                look["meshname"] = name
-            body.add_geom(name=name, rgba=rgba, mass=0, contype=0, conaffinity=0, group=1, **look)
+        shapes = parts.get(geom.meshname, []) if geom.type == MESH else [("", None)]
+        for j, (mesh, color) in enumerate(shapes if body else ()):
+            look = dict(NO_EFFECT, pos=geom.pos, quat=geom.quat, size=geom.size, type=geom.type)
+            look["rgba"] = geom.rgba if color is None else color
+            body.add_geom(name=f"{VISUAL}{i}.{j}", meshname=mesh, **look)
             dressed.add(body.name)
     for geom in spec.geoms:
         if geom.parent.name in dressed - {"world"} and not geom.name.startswith(VISUAL):
             geom.group = HIDDEN
-    return [*dict.fromkeys(faults)]  # one mesh may be of four legs
+    return faults
 
 
 def parse_visuals(root: ElementTree.Element) -> mujoco.MjSpec:
@@ -114,45 +119,43 @@ def parse_visuals(root: ElementTree.Element) -> mujoco.MjSpec:
     return mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
 
 
-def read_mesh(file: Path | None, mesh: ElementTree.Element) -> list[Part]:
-    """The parts of a mesh file, scaled. ValueError, which says why, if it cannot be shown."""
-    suffix = Path(mesh.get("filename", "")).suffix.lower()
+def add_mesh(spec: mujoco.MjSpec, name: str, scale: str, file: Path | None) -> list[Part]:
+    """Add the mesh of a file to a spec, in place. ValueError, with why, if it cannot be shown.
+
+    Args:
+        spec: of the picture.
+        name, scale: as the URDF file writes them.
+        file: that was found under the name.
+    """
+    suffix = Path(name).suffix.lower()
     if suffix not in FORMATS:
         raise ValueError(f"its format is none of {', '.join(FORMATS)}")
     if file is None:
         raise ValueError("no such file")
     if file.stat().st_size > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
-    scale = [float(x) for x in mesh.get("scale", "1 1 1").split()]
-    how = dict(scale=scale, inertia=SHELL)
-    if suffix == ".dae":
-        parts = [(how | arrays, color) for arrays, color in read_dae(file)]
-    else:
-        parts = [(how | dict(file=str(file.resolve())), None)]
-    for arguments, _ in parts:
-        check_mesh(arguments)
-    return parts
-
-
-def check_mesh(arguments: dict[str, Any]) -> None:
-    """ValueError unless MuJoCo can show a mesh."""
-    trial = mujoco.MjSpec()
-    trial.add_mesh(name="mesh", **arguments)
-    trial.worldbody.add_geom(type=MESH, meshname="mesh", contype=0, conaffinity=0)
+    how, first = dict(scale=list(map(float, scale.split())), inertia=SHELL), len(spec.meshes)
+    source = [({"file": str(file.resolve())}, None)] if suffix != ".dae" else read_dae(file)
+    parts = [(f"{VISUAL}{i}", how | shape, color) for i, (shape, color) in enumerate(source, first)]
+    trial = mujoco.MjSpec()  # one mesh that MuJoCo refuses must not spoil the picture of the others
+    for name, shape, _ in parts:
+        trial.add_mesh(name=name, **shape)
+        trial.worldbody.add_geom(type=MESH, meshname=name, **NO_EFFECT)
     try:
         trial.compile()
     except ValueError as error:
-        reason = str(error).splitlines()[0].removeprefix("Error: ")
-        raise ValueError(reason) from None
+        raise ValueError(first_line(error)) from None
+    for name, shape, _ in parts:
+        spec.add_mesh(name=name, **shape)
+    return [(name, color) for name, _, color in parts]
 
 
-def read_dae(file: Path) -> Iterator[Part]:
-    """The parts of a COLLADA file, each with its color. ValueError if it cannot be read."""
-    try:
-        import collada  # noqa: F401  trimesh imports it
-        import trimesh
-    except ImportError:
-        raise ValueError(f"needs trimesh and pycollada: {install('meshes')}") from None
+def read_dae(file: Path) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
+    """Vertices, faces and color of the parts of a COLLADA file. ValueError if it cannot be read."""
+    if not (find_spec("trimesh") and find_spec("collada")):
+        raise ValueError(f"needs trimesh and pycollada: {install('meshes')}")
+    import trimesh
+
     data = file.read_bytes()
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise ValueError("it declares XML entities")
@@ -161,15 +164,22 @@ def read_dae(file: Path) -> Iterator[Part]:
         scene = trimesh.load_scene(io.BytesIO(data), file_type="dae")
         if scene.units:
             scene = scene.convert_units("meters")
-        parts = scene.dump()
+        parts = [part for part in scene.dump() if len(part.vertices) >= 4]  # as MuJoCo asks for
     except Exception as error:  # The readers raise errors of many kinds.
         raise ValueError(f"not COLLADA: {' '.join(str(error).split())}") from None
+    if not parts:
+        raise ValueError("it has no surface")
     for part in parts:
         arrays = dict(uservert=part.vertices.ravel(), userface=part.faces.ravel())
         color = getattr(part.visual, "main_color", None)
         if color is None:
             color = getattr(getattr(part.visual, "material", None), "main_color", None)
         yield arrays, None if color is None else np.asarray(color, np.float32)[:4] / 255
+
+
+def first_line(error: ValueError) -> str:
+    """What an error of MuJoCo says, without the element, whose name is one of ours."""
+    return str(error).splitlines()[0].removeprefix("Error: ")
 
 
 def add_links(spec: mujoco.MjSpec, links: set[str]) -> list[str]:
@@ -188,8 +198,7 @@ def add_links(spec: mujoco.MjSpec, links: set[str]) -> list[str]:
     for body, places in ends.items():
         for i, end in enumerate(places):
             name = f"{VISUAL}/{body.name}/{i}"
-            how = dict(mass=0, contype=0, conaffinity=0, group=1, fromto=[0, 0, 0, *end])
-            body.add_geom(name=name, **look, **how)
+            body.add_geom(name=name, fromto=[0, 0, 0, *end], **look, **NO_EFFECT)
     return [body.name for body, places in ends.items() if places]
 
 
