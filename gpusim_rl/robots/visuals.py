@@ -27,7 +27,7 @@ from gpusim_rl.robots.model_files import (
 )
 from gpusim_rl.robots.prepare import HIDDEN, added_name
 
-VISUAL, OURS = added_name("visual"), added_name("")  # how names of such geoms begin, and of others
+VISUAL = added_name("visual")  # how the names of such geoms begin
 FORMATS = (".obj", ".stl", ".dae")  # MuJoCo reads the first two
 SHELL = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # an open mesh has no volume
 SLENDER = 0.1  # radius of a capsule between joints, in median lengths of them
@@ -55,7 +55,7 @@ def picture_model(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
     root, picture = read_root(file), spec.copy()
     faults = add_visuals(picture, root, file.parent)
     links = add_links(picture, {link.get("name", "") for link in root.iter("link")})
-    lines = [f"pictures lack {join_names(faults)}"] if faults else []
+    lines = [f"pictures lack {', '.join(faults)}"] if faults else []
     if links:
         lines.append(f"capsules between joints stand for links without shapes: {join_names(links)}")
     if lines:
@@ -74,7 +74,7 @@ def add_visuals(spec: mujoco.MjSpec, root: ElementTree.Element, folder: Path) ->
 
     Returns what cannot be shown, and why.
     """
-    visuals, faults = copy.deepcopy(root), []
+    visuals, faults = copy.deepcopy(root), dict[str, list[str]]()  # reason → meshes
     names: dict[tuple[str, str], str] = {}  # file and scale of a mesh → its name in `visuals`
     parts: dict[str, list[Part]] = {}  # that name → meshes in the spec
     for mesh in visual_meshes(visuals):
@@ -84,7 +84,7 @@ def add_visuals(spec: mujoco.MjSpec, root: ElementTree.Element, folder: Path) ->
             try:
                 parts[names[key]] = add_mesh(spec, *key, find_visual(mesh, visuals, folder))
             except ValueError as error:
-                faults.append(f"{Path(key[0]).name} ({error})")
+                faults.setdefault(str(error), []).append(Path(key[0]).name)
         mesh.attrib["filename"] = f"{names[key]}.obj"  # MuJoCo only parses it
     try:
         source, dressed = parse_visuals(visuals), set[str]()
@@ -101,7 +101,7 @@ def add_visuals(spec: mujoco.MjSpec, root: ElementTree.Element, folder: Path) ->
     for geom in spec.geoms:
         if geom.parent.name in dressed - {"world"} and not geom.name.startswith(VISUAL):
             geom.group = HIDDEN
-    return faults
+    return [f"{join_names(meshes)} ({reason})" for reason, meshes in faults.items()]
 
 
 def parse_visuals(root: ElementTree.Element) -> mujoco.MjSpec:
@@ -211,6 +211,5 @@ def link_ends(body: Any) -> list[np.ndarray]:
 
 
 def is_shape(geom: Any) -> bool:
-    """Whether a geom is visible, and of the file: a foot that was added is not."""
-    added = geom.name.startswith(OURS) and not geom.name.startswith(VISUAL)
-    return geom.group < HIDDEN and not added
+    """Whether a geom is visible, and of the file: a foot that `add_sphere` added is not."""
+    return geom.group < HIDDEN - 1
