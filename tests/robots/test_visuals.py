@@ -155,7 +155,10 @@ def test_wrong_numbers_of_visuals_are_said(tmp_path, capsys):
     text = file.read_text()
     file.write_text(text.replace('scale="1 1 2"', 'scale="one"'))
     picture_model(read_spec(file), file)
-    assert "pictures lack foot.obj (could not convert string to float" in capsys.readouterr().err
+    assert (
+        "pictures lack foot.obj, rod.stl (could not convert string to float"
+        in capsys.readouterr().err
+    )
     file.write_text(text.replace('<mesh filename="none.dae" scale="1 1 2"/>', '<box size="1"/>'))
     assert len(geoms(picture_model(read_spec(file), file))["foot"]) == 1
     assert "lack all visual geometry (XML Error: attribute 'size'" in capsys.readouterr().err
