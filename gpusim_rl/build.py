@@ -40,6 +40,7 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
+from gpusim_rl.robots.visuals import is_urdf, picture_model
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import GAINS
@@ -88,6 +89,20 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
         text=prepared.text,
         **prepared.arguments,
     )
+
+
+def make_picture_model(cfg: Config) -> mujoco.MjModel | None:
+    """The model of a task's robot with the visual geometry of its URDF file, for pictures alone.
+
+    None of other robots, whose model has all that can be shown. `visuals.picture_model` says which
+    elements it shares with the task's model.
+    """
+    values = cfg.robot.values
+    if values["mjcf"] is None or not is_urdf(file := find_robot_file(values["mjcf"])):
+        return None
+    kind = load_task(validate.check_name("task", cfg.task.name), cfg.task_code)
+    spec = robot_size.load(cfg.robot.name, values, kind.takes_robot).spec
+    return picture_model(add_boxes(spec) if kind.takes_terrain else spec, file)
 
 
 def terrain_arguments(kind: type[Task], cfg: Config) -> dict[str, Any]:

@@ -132,9 +132,18 @@ def describe_robot(cfg: dict[str, Any]) -> None:
         print(description.as_yaml(*about, whole=False))
         write_out(cfg, description.as_yaml(*about))
         if cfg["report"]:
-            picture(loaded.mjm, loaded.shape.labels, Path(cfg["report"]))
+            picture(shown_model(loaded), loaded.shape.labels, Path(cfg["report"]))
         words = description.task_words(loaded, values, given)
         print(f"# train it: {program('train')} {errors.printable(words)}")
+
+
+def shown_model(loaded: Any) -> Any:
+    """The model of a loaded robot for a picture, with the visual geometry of a URDF file."""
+    from gpusim_rl.robots.models import find_robot_file
+    from gpusim_rl.robots.visuals import is_urdf, picture_model
+
+    file = find_robot_file(loaded.robot.mjcf)
+    return picture_model(loaded.spec, file) if is_urdf(file) else loaded.mjm
 
 
 def load_robot(values: dict[str, Any]) -> Any:

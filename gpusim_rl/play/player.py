@@ -146,8 +146,12 @@ def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames
 def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
     task, n = task_on_ground(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    weights, noise = config.task.weights, config.task.noise
-    return RunRollout(ppo.policy, task, n, weights=weights, noise=noise, seed=cfg["seed"])
+    from gpusim_rl.build import make_picture_model  # loads torch, after mistakes are answered
+
+    how: dict[str, Any] = dict(
+        weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
+    )
+    return RunRollout(ppo.policy, task, n, **how, picture=make_picture_model(config))
 
 
 def check_operators(path: Path) -> None:

@@ -82,17 +82,30 @@ class RunRollout:
         worlds: their number.
         weights, noise: of the run's configuration.
         seed: of every random number.
+        picture: what is shown; the simulated model unless given. `visuals.picture_model` says how
+            it may differ.
     """
 
     def __init__(
-        self, policy: Any, task: Any, worlds: int, *, weights: Numbers, noise: Numbers, seed: int
+        self,
+        policy: Any,
+        task: Any,
+        worlds: int,
+        *,
+        weights: Numbers,
+        noise: Numbers,
+        seed: int,
+        picture: Any = None,
     ):
         from gpusim_rl.deploy.describe import describe_command
         from gpusim_rl.evaluation.evaluate import evaluation_env
+        from gpusim_rl.robots.visuals import simulated_geoms
 
         self.about: Mapping[str, Any] = describe_command(task)
         self.env = evaluation_env(task, worlds, weights=weights, noise=noise, seed=seed)
-        self.model, self.dt, self.worlds = self.env.task.mjm, self.env.task.dt, worlds
+        self.model = self.env.task.mjm if picture is None else picture
+        self.geoms = slice(None) if picture is None else simulated_geoms(picture)
+        self.dt, self.worlds = self.env.task.dt, worlds
         self.terms, self.measures = dict[str, float](), dict[str, float]()
         self.weights, self.command = weights, None
         self.followed: np.ndarray | None = None
@@ -124,7 +137,7 @@ class RunRollout:
         return self.env.sim.qpos.numpy().copy()
 
     def show_world(self, world: int) -> None:
-        show_fields(self.model, self.env.sim, self.env.task.fields, world)
+        show_fields(self.model, self.env.sim, self.env.task.fields, world, self.geoms)
         if self.about:
             place_target(self.model, self.about, self.env.memory["command"][world].numpy())
 
@@ -231,11 +244,15 @@ def engine_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{where}{error}") from None
 
 
-def show_fields(model: Any, sim: Any, fields: tuple[str, ...], world: int) -> None:
+def show_fields(
+    model: Any, sim: Any, fields: tuple[str, ...], world: int, geoms: Any = slice(None)
+) -> None:
     """Give a model the fields that a world has of its own, for a picture of it. In place.
 
-    Gains of an actuator that is no MuJoCo servo are no fields of the model.
+    Gains of an actuator that is no MuJoCo servo are no fields of the model. `geoms` are the numbers
+    in the model of the geoms that are simulated.
     """
     for name in (name for name in fields if hasattr(model, name.partition(".")[0])):
         field = attrgetter(name)(model)
-        field[:] = sim.model(name)[world].numpy().reshape(field.shape)
+        rows = geoms if name.startswith("geom_") else slice(None)
+        field[rows] = sim.model(name)[world].numpy().reshape(field[rows].shape)

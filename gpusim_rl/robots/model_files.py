@@ -6,9 +6,11 @@ import stat
 from pathlib import Path
 from xml.etree import ElementTree
 
+from gpusim_rl.core.errors import warn
 from gpusim_rl.core.files import MAX_MODEL
 
 FOLDERS = ("assetdir", "meshdir", "texturedir")  # attributes of <compiler>
+MAX_VISUALS = 1 << 26  # bytes of all visual meshes that a run copies
 
 
 def parse(text: bytes | str) -> ElementTree.Element:
@@ -23,8 +25,9 @@ def parse(text: bytes | str) -> ElementTree.Element:
 def copy_model(file: Path, folder: Path) -> Path:
     """Copy an MJCF or URDF file into a folder, with its meshes, textures and height fields.
 
-    `<include>`s are resolved, paths rewritten, and visual meshes of a URDF file left out. Numbers
-    stay as they are written. Returns the path of the new MJCF file.
+    `<include>`s are resolved and paths rewritten. Visual meshes of a URDF file are copied as far as
+    they are found, and a line says which are too large. Numbers stay as they are written. Returns
+    the path of the new MJCF file.
 
     Raises:
         ValueError: the model attaches other models by `<model file="…"/>`.
@@ -35,6 +38,7 @@ def copy_model(file: Path, folder: Path) -> Path:
         raise ValueError(
             f'{file}: a run keeps a copy of its model, and cannot copy one with <model file="…"/>'
         )
+    copy_visuals(root, file, folder)
     copy_assets(root, file.parent, folder)
     remove_folders(root)
     copy = folder / "model.xml"
@@ -49,7 +53,10 @@ def copy_assets(root: ElementTree.Element, source: Path, folder: Path) -> None:
     folders = {key: e.attrib[key] for e in compilers for key in FOLDERS if key in e.attrib}
     flags = [e.attrib["strippath"] for e in compilers if "strippath" in e.attrib]
     strip_path = flags[-1] == "true" if flags else root.tag == "robot"  # the default of URDF
+    visuals = visual_meshes(root)
     for i, (element, key) in enumerate(file_attributes(root)):
+        if element in visuals:
+            continue
         kind = "texturedir" if element.tag == "texture" else "meshdir"
         base = folders.get(kind, folders.get("assetdir", ""))
         path = Path(element.attrib[key])
@@ -61,6 +68,61 @@ def copy_assets(root: ElementTree.Element, source: Path, folder: Path) -> None:
         element.attrib[key] = f"{subfolder}{path.name}"
 
 
+def copy_visuals(root: ElementTree.Element, file: Path, folder: Path) -> None:
+    """Copy the visual meshes of a URDF file into folder/visual. Writes the new paths into root, in
+    place."""
+    size, large, copies = 0, [], dict[Path, str]()
+    for mesh in visual_meshes(root):
+        path = find_visual(mesh, root, file.parent)
+        name = mesh.attrib["filename"] = Path(mesh.get("filename", "")).name
+        if path and path not in copies:
+            length = path.stat().st_size
+            if size + length > MAX_VISUALS:
+                large.append(name)
+                continue
+            size += length
+            copies[path] = f"visual/{len(copies)}/{name}"
+            (folder / copies[path]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / copies[path])
+        if path:
+            mesh.attrib["filename"] = copies[path]
+    if large:
+        warn(
+            f"warning: {file}: a run keeps {MAX_VISUALS >> 20} MiB of visual meshes at most, so "
+            f"its films do not show {', '.join(dict.fromkeys(large))}"
+        )
+
+
+def visual_meshes(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """The visual meshes of a URDF file that MuJoCo does not read."""
+    visuals = root.iter("visual") if root.tag == "robot" and not reads_visuals(root) else ()
+    return [mesh for visual in visuals for mesh in visual.iter("mesh")]
+
+
+def reads_visuals(root: ElementTree.Element) -> bool:
+    """Whether a URDF file asks MuJoCo to read its visual geometry."""
+    return any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
+
+
+def find_visual(mesh: ElementTree.Element, root: ElementTree.Element, folder: Path) -> Path | None:
+    """The file of a visual mesh of a URDF file, which lies in a folder; None if there is none.
+
+    A path is looked up from the folder and its `meshdir`. `package://name/path` is looked up from
+    each folder above, which may be the package or hold it.
+    """
+    name = mesh.get("filename", "")
+    folders = [folder / e.attrib["meshdir"] for e in root.iter("compiler") if "meshdir" in e.attrib]
+    places = [place / path for place in (folder, *folders) for path in (name, Path(name).name)]
+    scheme, _, inside = name.partition("://")
+    if scheme == "package":
+        _, _, within = inside.partition("/")
+        above = folder.resolve()
+        places += [x / path for x in (above, *above.parents) for path in (inside, within)]
+    elif scheme == "file":
+        places.append(Path(inside))
+    return next((place for place in places if place.is_file()), None)
+
+
 def remove_folders(root: ElementTree.Element) -> None:
     """Remove the folders of assets from the `<compiler>` elements, in place."""
     for element in root.iter("compiler"):
@@ -69,10 +131,16 @@ def remove_folders(root: ElementTree.Element) -> None:
 
 
 def is_copy(file: Path, copy: Path) -> bool:
-    """Whether `copy` has the text that `copy_model` makes of `file`. Assets are not compared."""
+    """Whether `copy` has the text that `copy_model` makes of `file`.
+
+    Neither assets nor the visual geometry of a URDF file, which MuJoCo does not read, are compared.
+    """
 
     def text(path: Path) -> bytes:
         root = read_root(path)
+        for visual in () if reads_visuals(root) else root.iter("visual"):
+            for geometry in visual.findall("geometry"):
+                visual.remove(geometry)
         for element, key in file_attributes(root):
             element.attrib[key] = Path(element.attrib[key]).name
         remove_folders(root)
@@ -92,16 +160,9 @@ def read_mjcf(file: Path) -> str:
 
 
 def read_root(file: Path) -> ElementTree.Element:
-    """The root of a model file with what it includes, and without what MuJoCo never reads of it.
-
-    That is the visual geometry of a URDF file, unless the file asks for it. Its colors are read.
-    """
+    """The root of a model file, with what it includes."""
     root = parse(file.read_bytes())
     resolve_includes(root, file.parent)
-    visible = any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
-    for visual in root.iter("visual") if root.tag == "robot" and not visible else ():
-        for geometry in visual.findall("geometry"):
-            visual.remove(geometry)
     return root
 
 
@@ -170,7 +231,8 @@ def check_confined(text: str, folder: Path | None, where: str) -> None:
     if folder and (unusual := unusual_files(folder)):
         raise ValueError(f"{where}: {unusual[0]} is a link, a pipe or too large")
     for name in [e.attrib[key] for e, key in file_attributes(root)]:
-        if folder is None or not (folder / name).resolve().is_relative_to(folder.resolve()):
+        inside = folder and (folder / name).resolve().is_relative_to(folder.resolve())
+        if "://" in name or not inside:  # `find_visual` looks for a package elsewhere
             raise ValueError(
                 f"{where}: the model names a file outside of {folder or 'itself'}: {name!r}"
             )
