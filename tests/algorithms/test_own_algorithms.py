@@ -1,6 +1,5 @@
 """Two algorithms of a user's own in a working directory: see tests/own_algorithms.py."""
 
-import base64
 import json
 import math
 import re
@@ -49,8 +48,7 @@ def test_an_algorithm_of_ones_own(learners):
     run = learners / "run"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [math.isfinite(row["gain"]) for row in rows] == [True] * 3
-    pictures = re.findall('data:image/svg[+]xml;base64,([^"]+)', (run / "report.html").read_text())
-    assert b"mean gain of an action" in b"".join(map(base64.b64decode, pictures))
+    assert "mean gain of an action" in (run / "report.html").read_text()
     assert b"loss/gain" in b"".join(x.read_bytes() for x in run.glob("tensorboard/*"))
     words = ("mode=evaluate", "episodes=4", "run=run", "task_code=here")
     assert '"success"' in succeed(learners, "mine", "play.py", *words)
