@@ -19,7 +19,7 @@ PICTURED = (
     *("agents", "deploy", "gate", "web"),
     *("tasks", "terrain", "getup", "humanoid", "drone", "reach", "gymnasium"),
 )
-LARGEST = 100_000  # bytes of a picture in docs/pictures
+LARGEST = 60_000  # bytes of a picture in docs/pictures
 
 
 def prose(text: str) -> str:
