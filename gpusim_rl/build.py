@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from functools import partial
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,6 @@ from gpusim_rl.algorithms.collector import Collector, choose_columns, step_colum
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
 from gpusim_rl.algorithms.load import load_algorithm
-from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core import ranges
@@ -47,7 +47,7 @@ from gpusim_rl.sim.actuator_spec import GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-LEARNERS: dict[str, Any] = {"ppo": PPO}  # name of an algorithm of ours → its class
+LEARNERS = {"ppo": "PPO"}  # name of an algorithm of ours → its class, in a package of that name
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -302,7 +302,7 @@ def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
         return load_algorithm(name)
     if name not in LEARNERS:
         raise ValueError(f"unknown algorithm {name!r}: choose one of {', '.join(LEARNERS)}")
-    return LEARNERS[name], None
+    return getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name]), None
 
 
 def join(

@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
-from gpusim_rl.config.recipe import apply_recipe
+from gpusim_rl.config.device_overrides import KEYS, without
+from gpusim_rl.config.recipe import apply_recipe, apply_section
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
@@ -113,7 +114,7 @@ def build(
     """Compose to plain data, inside `hydra.main` too.
 
     `ours` leaves out the files of the working directory, except those of the groups `but`.
-    The section `algo` of a task's file is for algorithms of ours: another has its own numbers.
+    The section `algo` of a task's file is for PPO: another algorithm has its own numbers.
     """
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
@@ -130,21 +131,48 @@ def build(
                 return cfg
             keys = [word.partition("=")[0].lstrip("+") for word in overrides]
             cfg["algo"] = {"name": ALGO} | cfg["algo"]
-            if cfg["algo"]["name"] not in user_files.our_names("algo"):
+            keys = [key for key in keys if not is_group(key)]
+            algo = cfg["algo"]["name"]
+            if algo != ALGO:
                 algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
-                cfg["algo"] = plain(compose(name, overrides=[*algo_overrides, "~task"]))["algo"]
-                for section in (cfg["gpu"], *cfg["recipe"].values()):
-                    if isinstance(section, dict):  # what it is else is said later
-                        section.pop("algo", None)
-            cfg = apply_recipe(cfg, [key for key in keys if not is_group(key)])
-            if cfg["algo"]["name"] not in user_files.our_names("algo"):
+                own = plain(compose(name, overrides=[*algo_overrides, "~task"]))["algo"]
+                cfg = for_algorithm(cfg, own, keys)
+            cfg = apply_recipe(cfg, keys)
+            if algo != ALGO:
                 cfg["curriculum"] = without_algo(cfg["curriculum"])
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
-            return cfg
+            return {key: x for key, x in cfg.items() if key not in user_files.our_names("algo")}
     finally:
         user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer
+
+
+def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
+
+    An algorithm of ours takes the discount of the task, and the numbers of the section that has its
+    name. That section may have what `gpu` may.
+
+    Args:
+        own: the section `algo`, with the algorithm's numbers alone.
+        keys: those of the command line, which stay as they are.
+
+    Raises:
+        ValueError: the section has a key that it may not change.
+    """
+    algo, ours = own["name"], own["name"] in user_files.our_names("algo")
+    gamma = {"gamma": cfg["algo"]["gamma"]} if ours and "gamma" in own else {}
+    cfg["algo"] = own | gamma
+    lost = (*KEYS, "gpu") if ours else ("algo",)
+    for name, section in {"gpu": cfg["gpu"], **cfg["recipe"]}.items():
+        if isinstance(section, dict):  # what it is else is said later
+            section = without(section, lost)
+            if name == "gpu":
+                cfg["gpu"] = section
+            else:
+                cfg["recipe"][name] = section
+    return apply_section(cfg, algo, cfg.get(algo), (*KEYS, "gpu"), keys) if ours else cfg
 
 
 def without_algo(plan: Any) -> Any:

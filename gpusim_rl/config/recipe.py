@@ -42,9 +42,28 @@ def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any
     if not isinstance(values := cfg["recipe"].get(name), dict):
         expected = f"conf/task/{task}.yaml has no section recipe.{name}"
         raise ValueError(f"recipe={name} does not exist for task={task}: {expected}")
+    return apply_section(cfg, f"recipe.{name}", values, ALLOWED, override_keys)
+
+
+def apply_section(
+    cfg: dict[str, Any],
+    name: str,
+    values: dict[str, Any],
+    allowed: tuple[str, ...],
+    override_keys: list[str],
+) -> dict[str, Any]:
+    """A composed configuration with the numbers of one of its sections.
+
+    Args:
+        name: of the section; values: its numbers; allowed: keys that it may change.
+        override_keys: keys of the command line, which stay as they are.
+
+    Raises:
+        ValueError: the section has a key that it may not change, or a wrong value.
+    """
     for key in flatten(values):
-        if not is_below(key, ALLOWED) or is_below(key, FIXED):
-            raise ValueError(f"recipe.{name}.{key}: a recipe cannot change this key")
+        if not is_below(key, allowed) or is_below(key, FIXED):
+            raise ValueError(f"{name}.{key}: this section cannot change this key")
     fixed = tuple(override_keys)
     values = without(values, fixed)
     if isinstance(plan := values.pop("curriculum", None), dict):
@@ -53,7 +72,7 @@ def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any
     try:
         merge(cfg, values)
     except ValueError as error:
-        raise ValueError(f"recipe.{name}: {error}") from None
+        raise ValueError(f"{name}: {error}") from None
     return merged(cfg, values)
 
 

@@ -239,9 +239,11 @@ def settings_class(name: str) -> Any:
     return import_module(f"gpusim_rl.algorithms.{name}.settings").Settings
 
 
-def table() -> dict[str, Range]:
-    """Dotted key → what it may hold, of all numbers of train.py, those of PPO among them."""
-    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(settings_class("ppo"), "algo")]
+def table(algo: str = "ppo") -> dict[str, Range]:
+    """Dotted key → what it may hold, of all numbers of train.py, and of an algorithm of ours."""
+    parts = [limits(Config, ""), limits(SimSection, "sim")]
+    if kind := settings_class(algo):
+        parts += [limits(kind, "algo")]
     merged: dict[str, Range] = {}
     for part in (*parts, RANGES, limits(Actuator, "robot.actuator")):
         merged |= part
