@@ -47,7 +47,7 @@ from gpusim_rl.sim.actuator_spec import GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-LEARNERS = {"ppo": "PPO"}  # name of an algorithm of ours → its class, in a package of that name
+LEARNERS = {"ppo": "PPO", "sac": "SAC"}  # name of an algorithm of ours → its class, in a package of that name
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -361,7 +361,7 @@ def join(
             "graph": graph,
             "fuse": fuse,
             "timer": spec.timer,
-            "ring": learner.length != num_steps,
+            "ring": learner.length != num_steps and getattr(learner, "keeps_record", True),
         }
         source = Collector(env, learner.policy, record, **how)
     numbers = {f"algo.{key}": x for key, x in changing.items()}

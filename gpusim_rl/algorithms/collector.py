@@ -14,7 +14,7 @@ from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.fused_step import FusedStep, WholeSample
 from gpusim_rl.envs.step import ended
-from gpusim_rl.networks.policy import ActorCritic, Policy, restarted
+from gpusim_rl.networks.policy import Policy, SampleInParts, restarted
 
 
 def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
@@ -86,7 +86,8 @@ class Collector:
             reason = f"the policy stores {others[0]} as {policy.stored[others[0]].dtype}"
             print(f"a control step runs as torch: {reason}", file=sys.stderr, flush=True)
         elif fuse != "off":
-            whole = type(policy).sample is not ActorCritic.sample  # it may be of the user's own
+            # it may be of the user's own
+            whole = getattr(type(policy), "sample", None) is not SampleInParts.sample
             parts: Any = WholeSample(policy, env) if whole else policy
             show, memory = fuse == "show", self.memory
             self.fused = FusedStep(env, parts, memory, record, self._t, show=show)

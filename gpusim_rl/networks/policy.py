@@ -112,7 +112,34 @@ def restarted(memory: Memory, mask: Tensor) -> Memory:
     }
 
 
-class ActorCritic(nn.Module):
+class SampleInParts:
+    """A policy whose `sample` has three parts, of which kernels take the first and the last.
+
+    `envs.fused_step.PolicyParts` says what they are.
+    """
+
+    prepare: Any
+    compute: Any
+    choose: Any
+
+    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
+        """As `Policy` has it: an action for each of B worlds, and the next memory."""
+        head, memory = self.compute(self.prepare(views), memory)
+        return self.choose(head, rng), memory
+
+
+def load_policy(policy: nn.Module, state: dict[str, Tensor], where: str) -> None:
+    """Take the networks `policy/…` from a checkpoint. In place or not at all.
+
+    Raises:
+        ValueError: they do not fit. `where` says what the checkpoint was read from.
+    """
+    networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
+    check_layout(networks, layout(policy.state_dict()), where)
+    policy.load_state_dict(networks)
+
+
+class ActorCritic(SampleInParts, nn.Module):
     """A Gaussian actor with a state-independent standard deviation, and a critic that sees more.
 
     Args:
@@ -219,11 +246,6 @@ class ActorCritic(nn.Module):
         """The memory as an episode begins, name → (worlds, …): zeros."""
         return blank_memory(worlds, actor=self.actor.net, critic=self.critic)
 
-    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
-        """As `Policy` has it: an action for each of B worlds, and the next memory."""
-        mean, memory = self.compute(self.prepare(views), memory)
-        return self.choose(mean, rng), memory
-
     def prepare(self, views: Views) -> dict[str, Tensor]:
         """What the networks take of the views, world by world: normalized observations."""
         remembers = isinstance(self.critic, MemoryMLP)
@@ -320,9 +342,7 @@ class ActorCritic(nn.Module):
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
-        networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
-        check_layout(networks, layout(self.state_dict()), where)
-        self.load_state_dict(networks)
+        load_policy(self, state, where)
 
     def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
         """net(x, …), or another function, with the precision that `amp` says: of the type of x."""

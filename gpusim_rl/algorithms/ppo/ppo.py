@@ -215,7 +215,7 @@ def rollout_columns(policy: ActorCritic) -> Columns:
 
 def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
     """The networks that settings describe. ValueError if they cannot be as symmetric as asked."""
-    symmetry, mirrors = choose_symmetry(spec, cfg)
+    symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden, cfg.memory)
     return ActorCritic(
         *spec.dims,
         hidden=cfg.hidden,
@@ -231,7 +231,9 @@ def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
     ).to(spec.device)
 
 
-def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, ViewMirrors | None]:
+def choose_symmetry(
+    spec: Spec, symmetry: str, hidden: tuple[int, ...], memory: str = "none"
+) -> tuple[str, ViewMirrors | None]:
     """`symmetry` for a task, and the mirrors of its observations and action.
 
     `auto` is net where the task has a mirror image and the networks can commute with it, else none.
@@ -239,9 +241,9 @@ def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, ViewMirrors | None]
     Raises:
         ValueError: the task has no mirror image, and symmetry is neither auto nor none.
     """
-    auto = cfg.symmetry == "auto"
-    can = cfg.memory == "none" and not any(n % 2 for n in cfg.hidden)
-    if cfg.symmetry == "none" or (auto and not can):
+    auto = symmetry == "auto"
+    can = memory == "none" and not any(n % 2 for n in hidden)
+    if symmetry == "none" or (auto and not can):
         return "none", None
     try:
         mirrors = spec.mirrors()
@@ -251,11 +253,11 @@ def choose_symmetry(spec: Spec, cfg: Settings) -> tuple[str, ViewMirrors | None]
         mirrors = None
         print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
     if mirrors:
-        return "net" if auto else cfg.symmetry, mirrors
+        return "net" if auto else symmetry, mirrors
     if auto:
         return "none", None
     raise ValueError(
-        f"algo.symmetry={cfg.symmetry}: this task defines no mirror image: set algo.symmetry=none"
+        f"algo.symmetry={symmetry}: this task defines no mirror image: set algo.symmetry=none"
     )
 
 

@@ -1,0 +1,261 @@
+"""Soft actor-critic (arXiv:1812.05905) for many worlds, in the manner of FastSAC."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.ppo.ppo import choose_symmetry
+from gpusim_rl.algorithms.replay import draw_windows
+from gpusim_rl.algorithms.sac.settings import Settings
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
+from gpusim_rl.core.states import Live, per_world, shared
+from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.networks.squashed import SoftActorCritic
+
+# `SAC.sums`: since the last report
+VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
+
+
+class SAC:
+    """A ring of steps, from which windows are drawn to fit two critics, an actor, a temperature.
+
+    For a window of n steps from s to s', with G their discounted rewards (arXiv:1812.05905,
+    equations 3, 7 and 18, with n steps as in arXiv:1602.01783):
+
+        y = G + γⁿ (min Q'(s', a') - α log π(a'|s')),  a' ~ π(s')
+        critics: Huber(Q(s, a) - y);  actor: α log π(a|s) - mean Q(s, a)
+        temperature: -α (log π(a|s) + target entropy)
+
+    Rewards are divided by the scale of returns, so that α means the same for every task. Windows
+    that a time limit or a fault cuts are left out.
+
+    Every part of an update is a function of tensors at fixed addresses, which CUDA can capture.
+
+    Args:
+        spec: shapes, processes and random numbers.
+        settings: its numbers. Those of `live` may be tensors (), which change.
+
+    Raises:
+        ValueError: numbers do not fit those of the worlds, or of the steps of an iteration.
+    """
+
+    Settings = Settings
+    live = ("gamma", "target_std", "tau")
+    metrics = (
+        Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
+        Metric("critic_loss", "loss/critic", "critic loss", ".2g", "critic loss"),
+        Metric("entropy", "loss/entropy", "entropy", ".2f", "entropy [nat]"),
+        Metric("skipped", "loss/skipped_updates", "skipped updates", ".2g", "skipped"),
+        Metric("alpha", "loss/alpha", "temperature", ".2g", "temperature"),
+        Metric("scale", "loss/return_scale", "scale of returns", ".2g", "scale"),
+        Metric("learning_rate", "loss/learning_rate", "learning rate", ".1e", "learning rate"),
+        Metric("stored", "train/stored_steps", "steps of each world in the ring", ".0f"),
+        Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
+    )
+
+    def __init__(self, spec: Spec, settings: Settings):
+        self.spec, self.group, self.cfg = spec, spec.group, settings
+        cfg, device, nu = settings, spec.device, spec.dims[2]
+        self.length, self.cycles = cfg.replay, check_numbers(spec, cfg)
+        self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
+        if cfg.tf32 and device.type != "cpu":
+            torch.set_float32_matmul_precision("high")
+        symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden)
+        self.policy = policy = SoftActorCritic(
+            *spec.dims,
+            hidden=cfg.hidden,
+            activation=cfg.activation,
+            bound=cfg.bound,
+            mirrors=mirrors if symmetry == "net" else None,
+            seed=spec.seed,
+        ).to(device)
+        no, nc, _ = spec.dims
+        self.columns = dict(obs=vector(no), critic=vector(nc)) | policy.stored
+        self.columns |= dict(reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
+        self.log_alpha = nn.Parameter(torch.tensor([math.log(cfg.alpha)], device=device))
+        self.critics = FlatAdam({"critic": [*policy.critic.parameters()]}, cfg.learning_rate)
+        actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
+        self.actor = FlatAdam(actor, cfg.learning_rate)
+        self.actor.rates["temperature"].fill_(cfg.alpha_rate)
+        self.target = self.critics.target("critic", [*policy.target.parameters()])
+        self.rates = self.critics.rates["critic"], *self.actor.rates.values()
+        self.rng = spec.rng()
+        self.count, self.updates = (
+            torch.zeros((), dtype=torch.int64, device=device) for _ in range(2)
+        )
+        self.ones = torch.ones(self.draws, device=device)
+        # of returns: discounted sums so far, the largest, mean and mean square, their weight
+        self.running = torch.zeros(spec.num_envs, device=device)
+        self.returns = torch.zeros(4, device=device)
+        self.scale, self.bad = torch.ones((), device=device), torch.zeros((), device=device)
+        self.sums = torch.zeros(5, device=device)
+        self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
+        self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
+
+    def update(self, record: Record) -> None:
+        """The newest steps to normalizers and scale, then all updates. In place."""
+        start = self.spec.timer.start
+        with torch_threads(self.spec.threads):
+            start("normalizers")
+            self._add_steps(record)
+            start("minibatches")
+            for _ in range(self.cycles):
+                self._learn(record)
+
+    @torch.no_grad()
+    def add_steps(self, ring: Record) -> None:
+        """Count the newest steps, and add them to the normalizers and to the scale. In place."""
+        steps = self.spec.num_steps
+        self.count.add_(steps)
+        ages = torch.arange(-steps, 0, device=self.spec.device)
+        t = (self.count + ages).remainder(len(ring))
+        new = Record(ring.columns, {kind: x.index_select(0, t) for kind, x in ring.parts.items()})
+        fault = new.fault
+        views = [x.flatten(0, 1) for x in (new.obs, new.critic)]
+        self.policy.update_normalizers(views, ~fault.flatten(), self.group)
+        keep = 1.0 - (fault | new.terminated | new.truncated).float()
+        rewards, values = torch.where(fault, 0.0, new.reward.nan_to_num(0.0, 0.0, 0.0)), []
+        for reward, goes_on in zip(rewards, keep, strict=True):
+            self.running.mul_(self.cfg.gamma).add_(reward)
+            values.append(self.running.clone())
+            self.running.mul_(goes_on)
+        self.measure_returns(torch.stack(values))
+        most_invalid = self.group.all_reduce(2 * fault.sum() - fault.numel()) > 0
+        self.bad.copy_(torch.where(most_invalid, self.bad + 1, 0.0))
+
+    def measure_returns(self, values: Tensor) -> None:
+        """Add discounted sums (T, B) to the scale of returns. In place.
+
+        It is the larger of their deviation and a fifth of the largest (arXiv:2604.04539).
+        """
+        n = values.numel() * self.group.size
+        sums = self.group.all_reduce(torch.stack([values.sum(), values.square().sum()]))
+        mean, square, weight, _ = self.returns
+        share = n / (weight + n)
+        mean.lerp_(sums[0] / n, share)
+        square.lerp_(sums[1] / n, share)
+        weight.add_(n)
+        largest = self.group.all_gather(values.abs().max().view(1)).max()
+        self.returns[3] = torch.maximum(self.returns[3], largest)
+        deviation = (square - mean * mean).clamp(min=0.0).sqrt()
+        self.scale.copy_(torch.maximum(deviation, self.returns[3] / 5).clamp(min=1e-6))
+
+    def learn(self, ring: Record) -> None:
+        """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
+        for _ in range(self.cfg.policy_delay):
+            obs, critic, noise = self.learn_values(ring)
+        self.learn_policy(obs, critic, noise)
+
+    def learn_values(self, ring: Record) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of the critics. In place.
+
+        Returns:
+            Normalized observations of the batch, (n, no) and (n, nc), and noise (n, nu).
+        """
+        policy, cfg = self.policy, self.cfg
+        with torch.no_grad():
+            self.updates.add_(1)
+            self.rng.draw(self.updates)
+            unit = self.rng.uniform("sac/windows", 0.0, self.ones)
+            noise = self.rng.normal("sac/actions", 2 * policy.nu * self.draws)
+            noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
+            batch = draw_windows(ring, self.count, unit, length=cfg.window, gamma=cfg.gamma)
+            obs, critic = policy.actor.normalizer(batch.first.obs), batch.first.critic
+            critic, then = (policy.critic_normalizer(x) for x in (critic, batch.then.critic))
+            action, log_prob = policy.draw(policy.actor.normalizer(batch.then.obs), later)
+            value = policy.values(policy.target, then, action).min(0).values
+            value = value - self.log_alpha.exp() * log_prob
+            wanted = batch.gain / self.scale + batch.discount * value
+        taken = policy.values(policy.critic, critic, batch.first.action / policy.bound)
+        error = F.smooth_l1_loss(taken, wanted.expand_as(taken), reduction="none") * batch.valid
+        loss = error.sum() / cfg.batch_size
+        self.step(self.critics, loss)
+        self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
+        self.sums[CRITIC_LOSS].add_(loss.detach() * self.group.size)
+        self.sums[SKIPPED].add_(self.critics.bad * self.warm())
+        return obs, critic, noise
+
+    def learn_policy(self, obs: Tensor, critic: Tensor, noise: Tensor) -> None:
+        """One step of actor and temperature, on observations of the last batch. In place."""
+        policy, n = self.policy, self.cfg.batch_size
+        action, log_prob = policy.draw(obs, noise)
+        value = policy.values(policy.critic, critic, action).mean(0)
+        alpha = self.log_alpha.exp()
+        target = self.entropy_of_width + policy.nu * torch.as_tensor(self.cfg.target_std).log()
+        entropy = -log_prob.detach().sum() / n  # this process's part of the mean
+        temperature = alpha.sum() * (entropy - target / self.group.size)
+        loss = (alpha.detach() * log_prob - value).sum() / n + temperature
+        self.step(self.actor, loss)
+        means = torch.stack([value.detach().sum() / n, entropy]) * self.group.size
+        self.sums[VALUE].add_(means[0])
+        self.sums[ENTROPY].add_(means[1])
+        self.sums[COUNT].add_(1)
+
+    def step(self, optimizer: FlatAdam, loss: Tensor) -> None:
+        """One step of an optimizer, none before the warm-up's end. In place."""
+        optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients]))
+        self.group.all_reduce(optimizer.grads)
+        with torch.no_grad():
+            # a number that is none is skipped by the kernels that clip
+            known = torch.where(self.warm(), loss.detach(), torch.nan)
+            optimizer.clip(self.cfg.max_grad_norm, known.view(1))
+        optimizer.step()
+
+    def warm(self) -> Tensor:
+        """() whether the ring holds the samples that updates wait for."""
+        return self.count * (self.spec.num_envs * self.group.size) >= self.cfg.warmup
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) means since the last report, whose sums begin anew."""
+        sums, updates = self.sums, self.sums[COUNT].clamp(min=1)
+        means = torch.stack(
+            [sums[VALUE], sums[CRITIC_LOSS] / self.cfg.policy_delay, sums[ENTROPY]]
+        )
+        now = [self.log_alpha.detach()[0].exp(), self.scale, self.critics.rates["critic"]]
+        stored = self.count.clamp(max=self.length).float()
+        values = torch.stack([*(means / updates), sums[SKIPPED], *now, stored, self.bad])
+        sums.zero_()
+        return values
+
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        networks = shared("policy/", self.policy.state_dict(keep_vars=True))
+        rates = zip(("critic", "actor", "temperature"), self.rates, strict=True)
+        own = {f"{name}_rate": x for name, x in rates}
+        own |= {"log_alpha": self.log_alpha, "updates": self.updates, "sums": self.sums}
+        own |= {"returns": self.returns, "scale": self.scale, "bad": self.bad}
+        own |= {"count": self.count} if self.cfg.save_ring else {}
+        adam = self.critics.tensors() | self.actor.tensors()
+        tensors = networks | shared("adam/", adam) | shared("sac/", own)
+        return tensors | per_world("sac/", {"running": self.running})
+
+    @property
+    def keeps_record(self) -> bool:
+        """Whether a checkpoint holds the ring."""
+        return self.cfg.save_ring
+
+
+def check_numbers(spec: Spec, cfg: Settings) -> int:
+    """How many cycles of `policy_delay` updates an iteration has.
+
+    Raises:
+        ValueError: numbers do not fit those of the worlds, or of the steps of an iteration.
+    """
+    worlds, updates = spec.num_envs * spec.group.size, spec.num_steps * cfg.updates
+    if cfg.batch_size % worlds:
+        raise ValueError(
+            f"algo.batch_size={cfg.batch_size}: expected a multiple of num_envs={worlds}"
+        )
+    if updates % cfg.policy_delay:
+        raise ValueError(
+            f"algo.policy_delay={cfg.policy_delay}: expected a divisor of num_steps × "
+            f"algo.updates, which is {updates}"
+        )
+    if not spec.num_steps <= cfg.replay:
+        raise ValueError(f"algo.replay={cfg.replay}: expected at least num_steps={spec.num_steps}")
+    return updates // cfg.policy_delay

@@ -1,0 +1,129 @@
+"""Networks side by side, with layer norm: the critics of an ensemble, or an actor by itself."""
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpusim_rl.networks.encoders import LAYERS, check_hidden
+from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit
+
+EPS = 1e-5  # of a layer norm, as torch has it
+
+
+def weights(copies: int, n: int, m: int, gain: float, generator: torch.Generator) -> nn.Parameter:
+    """(copies, n, m) orthogonal matrices times a gain."""
+    w = torch.empty(copies, n, m)
+    for each in w if w.numel() else ():
+        nn.init.orthogonal_(each, gain, generator=generator)
+    return nn.Parameter(w)
+
+
+def constants(copies: int, n: int, value: float) -> nn.Parameter:
+    """(copies, 1, n) of one value, which a batch of rows shares."""
+    return nn.Parameter(torch.full((copies, 1, n), value))
+
+
+class Ensemble(nn.Module):
+    """x (n, width) → (copies, n, out): linear layers, each with layer norm before its activation.
+
+    y = φ(g LN(W x) + b), where LN is that of arXiv:1607.06450. The last layer is linear. All
+    copies see the same x, and each product is one for all of them.
+
+    Args:
+        copies: networks, which differ by their first weights.
+        gain: of the last layer's weights. The others have √2.
+    """
+
+    def __init__(
+        self,
+        copies: int,
+        width: int,
+        hidden: tuple[int, ...],
+        out: int,
+        activation: str,
+        gain: float,
+        generator: torch.Generator,
+    ):
+        super().__init__()
+        check_hidden(hidden, activation)
+        gains = [*[math.sqrt(2)] * len(hidden), gain]
+        sizes = [*pairwise((width, *hidden, out))]
+        layers = zip(sizes, gains, strict=True)
+        self.w = nn.ParameterList(weights(copies, *size, g, generator) for size, g in layers)
+        self.b = nn.ParameterList(constants(copies, m, 0.0) for _, m in sizes)
+        self.g = nn.ParameterList(constants(copies, m, 1.0) for m in hidden)
+        self.activation = LAYERS[activation]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.expand(len(self.w[0]), *x.shape)
+        for w, g, b in zip(self.w, self.g, self.b, strict=False):
+            y = torch.bmm(x, w)
+            x = self.activation(F.layer_norm(y, y.shape[-1:], eps=EPS) * g + b)
+        return torch.baddbmm(self.b[-1], x, self.w[-1])
+
+
+class SymmetricEnsemble(nn.Module):
+    """As `Ensemble`, and f(M x) = A f(x), exactly: the layers of `SymmetricMLP`.
+
+    The moments of a layer norm are those of both units of each pair, a + c and a - c, so that it
+    commutes with the mirror.
+
+    Args:
+        split: the parts of x, in which it is given; out: those of f(x), which is whole again.
+    """
+
+    def __init__(
+        self,
+        copies: int,
+        split: EvenOddSplit,
+        hidden: tuple[int, ...],
+        out: EvenOddSplit,
+        activation: str,
+        gain: float,
+        generator: torch.Generator,
+    ):
+        super().__init__()
+        check_hidden(hidden, activation)
+        if any(n % 2 for n in hidden):
+            raise ValueError(
+                f"algo.hidden={list(hidden)}: expected even numbers with algo.symmetry=net"
+            )
+        pairs = [n // 2 for n in hidden]
+        self.widths = list(split.widths)
+        widths = [*pairwise([split.widths, *((n, n) for n in pairs)])]
+        self.even, self.odd = nn.ParameterList(), nn.ParameterList()
+        for i, (given, n) in enumerate(zip((x for x, _ in widths), pairs, strict=True)):
+            # u + v is √2 times, and so is each of u and v of orthonormal parts
+            scale = math.sqrt(2) * math.sqrt(0.5) ** ((i > 0) + 1)
+            self.even.append(weights(copies, given[0], n, scale, generator))
+            self.odd.append(weights(copies, given[1], n, scale, generator))
+        self.b = nn.ParameterList(constants(copies, n, 0.0) for n in pairs)
+        self.g = nn.ParameterList(constants(copies, n, 1.0) for n in pairs)
+        even, odd = out.widths
+        scale = gain * math.sqrt(0.5)
+        self.last_even = weights(copies, pairs[-1], even, scale, generator) if even else None
+        self.last_odd = weights(copies, pairs[-1], odd, scale, generator) if odd else None
+        self.bias = constants(copies, even, 0.0) if even else None
+        self.activation, self.whole = LAYERS[activation](), EvenOddMerge(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The parts of x (n, …) → f(x) (copies, n, out)."""
+        copies = len(self.b[0])
+        even, odd = (part.expand(copies, *part.shape) for part in x.split(self.widths, -1))
+        for p, q, g, b in zip(self.even, self.odd, self.g, self.b, strict=True):
+            a, c = torch.bmm(even, p), torch.bmm(odd, q)
+            mean = a.mean(-1, keepdim=True)
+            var = (a * a + c * c).mean(-1, keepdim=True) - mean * mean
+            scale = torch.rsqrt(var.clamp(min=0.0) + EPS) * g
+            a, c = (a - mean) * scale + b, c * scale
+            u, v = self.activation(a + c), self.activation(a - c)
+            even, odd = u + v, u - v
+        parts = []
+        if self.last_even is not None and self.bias is not None:
+            parts.append(torch.baddbmm(self.bias, even, self.last_even))
+        if self.last_odd is not None:
+            parts.append(torch.bmm(odd, self.last_odd))
+        return self.whole(parts[0] if len(parts) == 1 else torch.cat(parts, -1))

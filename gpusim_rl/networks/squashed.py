@@ -1,0 +1,161 @@
+"""The policy of soft actor-critic: a squashed Gaussian, an ensemble of critics, their targets."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.record import Columns, vector
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.symmetry import Flip, MirrorModule, ViewMirrors, concatenated, unmoved
+from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
+from gpusim_rl.networks.normalizer import Normalizer
+from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views, load_policy
+from gpusim_rl.networks.symmetric import EvenOddSplit
+
+CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
+LOG_STD = -5.0, 1.0  # least and largest logarithm of a deviation, before the action is squashed
+
+
+class Squashed(nn.Module):
+    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean).
+
+    Args:
+        net: (n, no) → (1, n, 2 nu) means and what the deviations are made of.
+        bound: the largest action.
+    """
+
+    def __init__(self, net: nn.Module, bound: float):
+        super().__init__()
+        self.net, self.bound = net, bound
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the deviation (n, nu) each, before the action is squashed."""
+        mean, free = self.net(x)[0].chunk(2, -1)
+        low, high = LOG_STD
+        return mean, low + 0.5 * (high - low) * (torch.tanh(free) + 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bound * torch.tanh(self.heads(x)[0])
+
+
+class SoftActorCritic(SampleInParts, nn.Module):
+    """A Gaussian actor whose actions are squashed to ±bound, and critics of state and action.
+
+    Args:
+        no, nc, nu: widths of the actor's and the critic's observation and of the action.
+        hidden, activation: of all networks. bound: the largest action.
+        mirrors: with which all networks commute; None for networks that know no mirror.
+        seed: of the first weights.
+
+    Attributes:
+        critic: (n, nc + nu) → (copies, n, 1), of the task's returns in units of their scale;
+            target: the same networks, which follow slowly.
+    """
+
+    def __init__(
+        self,
+        no: int,
+        nc: int,
+        nu: int,
+        *,
+        hidden: tuple[int, ...],
+        activation: str,
+        bound: float,
+        mirrors: ViewMirrors | None,
+        seed: int,
+    ):
+        super().__init__()
+        self.nu, self.bound = nu, bound
+        generator = torch.Generator().manual_seed(seed)
+        how = hidden, activation, generator
+        if mirrors:
+            magnitudes = Flip(mirrors.action.order, tuple(map(abs, mirrors.action.signs)))
+            heads = concatenated([mirrors.action, magnitudes])
+            net, split = symmetric_net(1, mirrors.obs, heads, *how)
+            state = concatenated([mirrors.critic, mirrors.action])
+            self.critic, self.split = symmetric_net(CRITICS, state, unmoved(1.0), *how)
+        else:
+            net, split = plain_net(1, no, 2 * nu, *how), None
+            self.critic, self.split = plain_net(CRITICS, nc + nu, 1, *how), nn.Identity()
+        obs, critic = [MirrorModule(x) for x in mirrors[:2]] if mirrors else (None, None)
+        self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound))
+        self.critic_normalizer = Normalizer(nc, mirror=critic)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def stored(self) -> Columns:
+        """The action alone, as the worlds took it."""
+        return {"action": vector(self.nu)}
+
+    def blank_memory(self, worlds: int) -> Memory:
+        """None: it remembers nothing."""
+        return {}
+
+    def prepare(self, views: Views) -> dict[str, Tensor]:
+        """What the network takes of the views, world by world: the normalized observation."""
+        return {"obs": self.actor.normalizer(views[0])}
+
+    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """The network: prepared views → means and deviations (B, 2 nu); and the memory."""
+        return torch.cat(self.actor.net.heads(inputs["obs"]), -1), memory
+
+    def choose(self, head: Tensor, rng: Rng) -> dict[str, Tensor]:
+        """What is stored of an action, world by world, from `compute`'s (B, 2 nu)."""
+        mean, log_std = head.chunk(2, -1)
+        noise = rng.normal("policy/action", self.nu)
+        return {"action": self.bound * torch.tanh(mean + log_std.exp() * noise)}
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The mean action (B, nu) for observations (B, no) on any device: what ONNX holds."""
+        device = self.critic_normalizer.mean.device
+        return self.actor(obs.to(device)).to(obs.device), memory
+
+    def draw(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions / bound (n, nu) for normalized observations and noise, with log π (n,)."""
+        mean, log_std = self.actor.net.heads(x)
+        free = mean + log_std.exp() * noise
+        return torch.tanh(free), squashed_log_prob(free, noise, log_std)
+
+    def values(self, net: nn.Module, critic_obs: Tensor, action: Tensor) -> Tensor:
+        """Q (copies, n) by critic or target, of normalized observations and actions / bound."""
+        return net(self.split(torch.cat([critic_obs, action], 1))).squeeze(-1)
+
+    def update_normalizers(self, views: Views, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
+        """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
+        self.actor.normalizer.update(views[0], valid, group)
+        self.critic_normalizer.update(views[1], valid, group)
+
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
+        load_policy(self, state, where)
+
+
+def squashed_log_prob(free: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+    """log π (n,) of tanh(free), where free = mean + exp(log_std) · noise, (n, nu) each.
+
+    log N(noise) - log_std - log(1 - tanh²), the last as 2 (log 2 - free - softplus(-2 free)):
+    arXiv:1812.05905, appendix C, in a form that does not overflow.
+    """
+    normal = -0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)
+    return (normal - 2 * (math.log(2) - free - F.softplus(-2 * free))).sum(-1)
+
+
+def plain_net(
+    copies: int, width: int, out: int, hidden: Any, activation: str, generator: torch.Generator
+) -> Ensemble:
+    """Networks that know no mirror. Their last weights are small, and so are the first outputs."""
+    return Ensemble(copies, width, hidden, out, activation, 0.01, generator)
+
+
+def symmetric_net(
+    copies: int, given: Flip, out: Flip, hidden: Any, activation: str, generator: torch.Generator
+) -> tuple[SymmetricEnsemble, EvenOddSplit]:
+    """Networks that commute with a mirror, and what splits their input."""
+    split, parts = EvenOddSplit(given), EvenOddSplit(out)
+    return SymmetricEnsemble(copies, split, hidden, parts, activation, 0.01, generator), split
