@@ -47,7 +47,8 @@ from gpusim_rl.sim.actuator_spec import GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-LEARNERS = {"ppo": "PPO", "sac": "SAC"}  # name of an algorithm of ours → its class, in a package of that name
+# Name of an algorithm of ours, and of its package and module → its class
+LEARNERS = {"ppo": "PPO", "sac": "SAC"}
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),

@@ -55,7 +55,7 @@ def draw_windows(
     )
     stop = (terminated + truncated + fault).clamp(max=1.0)
     alive = torch.cumprod(1 - torch.cat([torch.zeros_like(stop[:, :1]), stop[:, :-1]], 1), 1)
-    powers = torch.as_tensor(gamma, device=unit.device) ** steps
+    powers = gamma**steps
     gain = (alive * powers[:-1] * reward).sum(1)
     died = (alive * terminated).sum(1)
     valid = 1 - (alive * (truncated + fault)).sum(1).clamp(max=1.0)

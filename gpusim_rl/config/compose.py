@@ -172,7 +172,7 @@ def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> 
                 cfg["gpu"] = section
             else:
                 cfg["recipe"][name] = section
-    return apply_section(cfg, algo, cfg.get(algo), (*KEYS, "gpu"), keys) if ours else cfg
+    return apply_section(cfg, algo, cfg.get(algo) or {}, (*KEYS, "gpu"), keys) if ours else cfg
 
 
 def without_algo(plan: Any) -> Any:

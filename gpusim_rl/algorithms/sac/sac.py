@@ -19,6 +19,7 @@ from gpusim_rl.networks.squashed import SoftActorCritic
 
 # `SAC.sums`: since the last report
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
+MEMORY = 0.02  # share of the scale of returns that an iteration forgets
 
 
 class SAC:
@@ -89,11 +90,13 @@ class SAC:
             torch.zeros((), dtype=torch.int64, device=device) for _ in range(2)
         )
         self.ones = torch.ones(self.draws, device=device)
-        # of returns: discounted sums so far, the largest, mean and mean square, their weight
+        # discounted sums so far; their mean, mean absolute deviation and weight
         self.running = torch.zeros(spec.num_envs, device=device)
-        self.returns = torch.zeros(4, device=device)
+        self.returns = torch.zeros(3, device=device)
         self.scale, self.bad = torch.ones((), device=device), torch.zeros((), device=device)
         self.sums = torch.zeros(5, device=device)
+        std = cfg.target_std
+        self.target_std = std if isinstance(std, Tensor) else torch.full((), std, device=device)
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
 
@@ -129,21 +132,17 @@ class SAC:
         self.bad.copy_(torch.where(most_invalid, self.bad + 1, 0.0))
 
     def measure_returns(self, values: Tensor) -> None:
-        """Add discounted sums (T, B) to the scale of returns. In place.
+        """Let the scale of returns follow discounted sums (T, B). In place.
 
-        It is the larger of their deviation and a fifth of the largest (arXiv:2604.04539).
+        It is their mean absolute deviation, which few large penalties hardly change.
         """
-        n = values.numel() * self.group.size
-        sums = self.group.all_reduce(torch.stack([values.sum(), values.square().sum()]))
-        mean, square, weight, _ = self.returns
-        share = n / (weight + n)
-        mean.lerp_(sums[0] / n, share)
-        square.lerp_(sums[1] / n, share)
-        weight.add_(n)
-        largest = self.group.all_gather(values.abs().max().view(1)).max()
-        self.returns[3] = torch.maximum(self.returns[3], largest)
-        deviation = (square - mean * mean).clamp(min=0.0).sqrt()
-        self.scale.copy_(torch.maximum(deviation, self.returns[3] / 5).clamp(min=1e-6))
+        n, (mean, _, weight) = values.numel() * self.group.size, self.returns
+        weight.mul_(1 - MEMORY).add_(n)
+        share = n / weight
+        mean.lerp_(self.group.all_reduce(values.sum()) / n, share)
+        deviation = self.group.all_reduce((values - mean).abs().sum()) / n
+        self.returns[1].lerp_(deviation, share)
+        self.scale.copy_(self.returns[1].clamp(min=1e-6))
 
     def learn(self, ring: Record) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
@@ -186,7 +185,7 @@ class SAC:
         action, log_prob = policy.draw(obs, noise)
         value = policy.values(policy.critic, critic, action).mean(0)
         alpha = self.log_alpha.exp()
-        target = self.entropy_of_width + policy.nu * torch.as_tensor(self.cfg.target_std).log()
+        target = self.entropy_of_width + policy.nu * self.target_std.log()
         entropy = -log_prob.detach().sum() / n  # this process's part of the mean
         temperature = alpha.sum() * (entropy - target / self.group.size)
         loss = (alpha.detach() * log_prob - value).sum() / n + temperature
@@ -213,9 +212,7 @@ class SAC:
     def measures(self) -> Tensor:
         """(len(metrics),) means since the last report, whose sums begin anew."""
         sums, updates = self.sums, self.sums[COUNT].clamp(min=1)
-        means = torch.stack(
-            [sums[VALUE], sums[CRITIC_LOSS] / self.cfg.policy_delay, sums[ENTROPY]]
-        )
+        means = torch.stack([sums[VALUE], sums[CRITIC_LOSS] / self.cfg.policy_delay, sums[ENTROPY]])
         now = [self.log_alpha.detach()[0].exp(), self.scale, self.critics.rates["critic"]]
         stored = self.count.clamp(max=self.length).float()
         values = torch.stack([*(means / updates), sums[SKIPPED], *now, stored, self.bad])

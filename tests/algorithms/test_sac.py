@@ -1,0 +1,230 @@
+"""Soft actor-critic: its parts against references, and what every learner must keep."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
+
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.replay import draw_windows
+from gpusim_rl.algorithms.sac.sac import SAC
+from gpusim_rl.algorithms.sac.settings import Settings
+from gpusim_rl.build import join
+from gpusim_rl.core.symmetry import MirrorModule, unmoved
+from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
+from gpusim_rl.networks.squashed import SoftActorCritic
+from gpusim_rl.networks.symmetric import EvenOddSplit
+from tests.guard import guard
+from tests.worlds import TASKS, copies, differing, goes_on, make_env, read
+
+SMALL: dict[str, Any] = dict(hidden=(16, 16), batch_size=16, warmup=32, updates=1, replay=24)
+
+
+def make_sac(env: Any, *, num_steps: int = 8, graph: str = "parts", **numbers: Any) -> Iteration:
+    """An iteration of a small SAC over an Env; `numbers` are those of `Settings`."""
+    values = {key: x for key, x in read("algo/sac").items() if key != "name"}
+    settings = Settings(**(values | SMALL | numbers))
+    return join(env, SAC, settings, num_steps=num_steps, graph=graph, threads=0, fuse="on")
+
+
+def learner_of(sac: Iteration) -> Any:
+    """The learner of an iteration, whose parts a test looks at."""
+    return sac.learner
+
+
+def make_policy(mirrors: Any = None) -> SoftActorCritic:
+    """A small policy."""
+    how: dict[str, Any] = dict(hidden=(8, 8), activation="silu", bound=2.0, seed=1)
+    return SoftActorCritic(6, 7, 3, mirrors=mirrors, **how)
+
+
+def test_log_probability_is_that_of_torch():
+    """log π of a squashed Gaussian, and its action, are those of torch.distributions."""
+    policy, generator = make_policy(), torch.Generator().manual_seed(0)
+    x, noise = (torch.randn(50, n, generator=generator) for n in (6, 3))
+    with torch.no_grad():
+        policy.actor.net.net.w[-1].mul_(100.0)  # means beyond zero
+        mean, log_std = policy.actor.net.heads(x)
+        action, log_prob = policy.draw(x, noise)
+    squashed = TransformedDistribution(Normal(mean, log_std.exp()), TanhTransform(cache_size=1))
+    free = mean + log_std.exp() * noise
+    torch.testing.assert_close(action, torch.tanh(free))
+    small = free.abs() < 4  # beyond, torch's own has few digits
+    expected = squashed.log_prob(action)
+    assert small.float().mean() > 0.5 and mean.std() > 0.1
+    each = Normal(mean, log_std.exp()).log_prob(free) - 2 * (
+        math.log(2) - free - torch.nn.functional.softplus(-2 * free)
+    )
+    torch.testing.assert_close(each[small], expected[small], atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(each.sum(1), log_prob)
+
+
+def test_an_ensemble_is_its_networks():
+    """Each copy is the network of its weights alone, with torch's layer norm."""
+    nets = Ensemble(2, 5, (8, 8), 3, "silu", 1.0, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for p in nets.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(2))
+    for i, y in enumerate(nets(x)):
+        z = x
+        for w, g, b in zip(nets.w, nets.g, nets.b, strict=False):
+            norm = torch.nn.LayerNorm(8)
+            norm.weight.data, norm.bias.data = g[i, 0].detach(), b[i, 0].detach()
+            z = torch.nn.functional.silu(norm(z @ w[i]))
+        torch.testing.assert_close(y, z @ nets.w[-1][i] + nets.b[-1][i, 0])
+
+
+def test_a_symmetric_ensemble_commutes():
+    """f(M x) = A f(x) to the last bit, where M exchanges columns and changes signs."""
+    env = make_env("quadruped", 2)
+    mirrors = env.task and make_sac(env).spec.mirrors()
+    assert mirrors
+    nets = SymmetricEnsemble(
+        2,
+        split := EvenOddSplit(mirrors.obs),
+        (8, 8),
+        EvenOddSplit(mirrors.action),
+        "silu",
+        1.0,
+        torch.Generator().manual_seed(0),
+    )
+    with torch.no_grad():
+        for p in nets.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    x = torch.randn(7, len(mirrors.obs.order), generator=torch.Generator().manual_seed(2))
+    of_x, of_action = MirrorModule(mirrors.obs), MirrorModule(mirrors.action)
+    torch.testing.assert_close(nets(split(of_x(x))), of_action(nets(split(x))), rtol=0, atol=1e-6)
+    even = SymmetricEnsemble(
+        2, split, (8,), EvenOddSplit(unmoved(1.0)), "silu", 1.0, torch.Generator().manual_seed(0)
+    )
+    torch.testing.assert_close(even(split(of_x(x))), even(split(x)), rtol=0, atol=0)
+
+
+def test_one_update_is_the_formula():
+    """Targets, losses and the temperature's gradient of a batch, written out again."""
+    sac = make_sac(make_env("cartpole", 8), policy_delay=1, symmetry="none")
+    for _ in range(5):
+        sac.iteration()
+    learner, policy, ring = learner_of(sac), learner_of(sac).policy, sac.source.record
+    learner.updates.add_(1)
+    learner.rng.draw(learner.updates)
+    unit = learner.rng.uniform("sac/windows", 0.0, learner.ones)
+    noise = learner.rng.normal("sac/actions", 2 * policy.nu * learner.draws)
+    noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
+    learner.updates.sub_(1)
+    batch = draw_windows(ring, learner.count, unit, length=3, gamma=learner.cfg.gamma)
+    alpha = learner.log_alpha.exp().item()
+    with torch.no_grad():
+        then, log_prob = policy.draw(policy.actor.normalizer(batch.then.obs), later)
+        q = policy.values(policy.target, policy.critic_normalizer(batch.then.critic), then)
+        y = batch.gain / learner.scale + batch.discount * (q.min(0).values - alpha * log_prob)
+        states = policy.critic_normalizer(batch.first.critic)
+        error = policy.values(policy.critic, states, batch.first.action) - y
+        huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5) * batch.valid
+        loss = huber.mean(1).sum()
+    before = learner.sums.clone()
+    obs, critic, drawn = learner.learn_values(ring)
+    torch.testing.assert_close(learner.sums[1] - before[1], loss, rtol=1e-4, atol=1e-6)
+    assert torch.equal(drawn, noise)
+    _, log_prob = policy.draw(obs, drawn)
+    learner.learn_policy(obs, critic, drawn)
+    gradient = learner.actor.gradients[learner.log_alpha]
+    target = learner.entropy_of_width + math.log(learner.cfg.target_std)
+    # the step clips the norm of each group, here far above 1
+    wanted = -alpha * (log_prob.mean() + target)
+    torch.testing.assert_close(gradient[0], wanted.detach().clamp(-1, 1), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_iteration_reads_nothing(name):
+    """Five iterations with restarts, of which the last reads nothing on the host but the engine."""
+    sac = make_sac(make_env(name, 8, episode=0.2), num_steps=12)
+    for _ in range(4):
+        sac.iteration()
+    before = copies(learner_of(sac).policy.state_dict())
+    with guard((sac.env.sim, "step"), (sac.env.sim, "reset")) as switch:
+        sac.iteration()
+    assert switch.seen > 300
+    same = {*before} - {*differing(before, learner_of(sac).policy.state_dict())}
+    assert not same, same
+    row = sac.report()()
+    assert row["fault"] == 0 and row["skipped"] == 0 and math.isfinite(row["critic_loss"])
+
+
+@pytest.mark.parametrize("name", ["cartpole", "quadruped"])
+def test_it_goes_on_to_the_bit(name):
+    """The ring, its place and the count of updates are part of the state."""
+    first, second = (make_sac(make_env(name, 8), replay=20) for _ in range(2))
+    for _ in range(6):
+        first.iteration()
+    goes_on(first, second, 3)
+
+
+def test_a_ring_that_is_not_saved_is_filled_again():
+    """With save_ring=false the state has no ring, and a continuation waits for the warm-up."""
+    first, second = (make_sac(make_env("cartpole", 8), save_ring=False) for _ in range(2))
+    for _ in range(6):
+        first.iteration()
+    state = first.state()
+    assert not [name for name in state if name.startswith("record/")]
+    assert sum(x.numel() for x in state.values()) < sum(
+        x.numel() for x in make_sac(make_env("cartpole", 8)).state().values()
+    )
+    second.load(state, "the first")
+    weights = learner_of(second).critics.weights["critic"].detach().clone()
+    learner_of(second).cfg.__dict__["warmup"] = 100  # of 64 samples an iteration
+    second.iteration()
+    assert torch.equal(weights, learner_of(second).critics.weights["critic"])
+    second.iteration()
+    assert not torch.equal(weights, learner_of(second).critics.weights["critic"])
+    assert second.report()()["stored"] == 16
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("what", ["physics", "reward", "action"])
+def test_what_is_no_number_is_never_learned_from(what, value):
+    """A world that fails is quarantined, and the networks stay finite for as long as it is held."""
+    sac = make_sac(make_env("cartpole", 8), replay=16)
+    for _ in range(3):
+        sac.iteration()
+    if what == "physics":
+        sac.env.sim.qpos[5, 0] = value
+    elif what == "reward":
+        sac.source.record.reward[2, 3] = value
+    else:
+        sac.source.record.obs[2, 3] = value
+    for _ in range(3):
+        sac.iteration()
+    assert all(torch.isfinite(x).all() for x in learner_of(sac).policy.state_dict().values())
+    assert sac.report()()["fault"] == (what == "physics")
+
+
+def test_a_loss_that_is_no_number_is_skipped():
+    """Neither critics nor their moments change, and the report counts it."""
+    sac = make_sac(make_env("cartpole", 8))
+    for _ in range(5):
+        sac.iteration()
+    sac.report()
+    learner = learner_of(sac)
+    learner.scale.fill_(float("nan"))
+    before = learner.critics.weights["critic"].detach().clone()
+    learner.learn_values(sac.source.record)
+    assert torch.equal(before, learner.critics.weights["critic"]) and learner.sums[3] == 1
+
+
+@pytest.mark.parametrize(
+    "numbers, says",
+    [
+        ({"batch_size": 12}, "algo.batch_size=12: expected a multiple of num_envs=8"),
+        ({"policy_delay": 3}, "algo.policy_delay=3: expected a divisor of num_steps"),
+        ({"replay": 6}, "algo.replay=6: expected at least num_steps=8"),
+        ({"window": 24}, "algo.window=24: expected less than algo.replay"),
+    ],
+)
+def test_numbers_that_do_not_fit(numbers, says):
+    """One line that names the key, before anything is built."""
+    with pytest.raises(ValueError, match=says):
+        make_sac(make_env("cartpole", 8), **numbers)
