@@ -115,10 +115,9 @@ class SymmetricEnsemble(nn.Module):
         even, odd = (part.expand(copies, *part.shape) for part in x.split(self.widths, -1))
         for p, q, g, b in zip(self.even, self.odd, self.g, self.b, strict=True):
             a, c = torch.bmm(even, p), torch.bmm(odd, q)
-            mean = a.mean(-1, keepdim=True)
-            var = (a * a + c * c).mean(-1, keepdim=True) - mean * mean
-            scale = torch.rsqrt(var.clamp(min=0.0) + EPS) * g
-            a, c = (a - mean) * scale + b, c * scale
+            var, mean = torch.var_mean(a, -1, correction=0, keepdim=True)
+            scale = torch.rsqrt(var + c.square().mean(-1, keepdim=True) + EPS) * g
+            a, c = torch.addcmul(b, a - mean, scale), c * scale
             u, v = self.activation(a + c), self.activation(a - c)
             even, odd = u + v, u - v
         parts = []

@@ -83,6 +83,8 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     state, metadata, path = run.checkpoints.restore(errors.warn)
     edited = resume.check_edits(metadata, run, path)
     iteration.load(state, str(path))
+    if not getattr(iteration.learner, "keeps_record", True):
+        errors.warn("the checkpoint holds no ring of steps: it is filled anew before more updates")
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg.iterations}: {done}")
