@@ -1,7 +1,7 @@
 """Acceptance: SIGKILL at random moments of a quadruped run, saves included, and the weights come
 out the same.
 
-    python -m tests.acceptance.kill [--kills 50]
+    python -m tests.acceptance.kill [--kills 50] [--iterations 400] [KEY=VALUE …]
 
 One run saves at every iteration; again and again it is killed at a drawn moment, every other time
 in the next save after it, and started with the same line (auto_resume=true). Its last checkpoint
@@ -24,18 +24,16 @@ from gpusim_rl.runs.run import Run
 from tests.command_lines import environment
 from tests.worlds import ROOT, differing
 
-ITERATIONS = 400
 SAME = "iteration env_steps return reward/velocity approx_kl learning_rate fault".split()
 WORDS = (
     *"task=quadruped num_envs=32 num_steps=8 save_every=1 episodes=4 task.episode=2".split(),
     *("sim=native", "sim.threads=1", "device=cpu", "log=none", "auto_resume=true"),
-    f"iterations={ITERATIONS}",
 )
 
 
-def line(run: Path) -> list[str]:
-    """The command line of a run."""
-    return [sys.executable, str(ROOT / "train.py"), *WORDS, f"run_dir={run}"]
+def line(run: Path, words: list[str]) -> list[str]:
+    """The command line of a run; `words` win."""
+    return [sys.executable, str(ROOT / "train.py"), *WORDS, *words, f"run_dir={run}"]
 
 
 def parts(run: Path) -> list[str]:
@@ -44,11 +42,11 @@ def parts(run: Path) -> list[str]:
     return [name for name in os.listdir(folder) if ".part" in name] if folder.exists() else []
 
 
-def kill(run: Path, env: dict[str, str], wait: float, in_a_save: bool) -> str:
+def kill(run: Path, words: list[str], env: dict[str, str], wait: float, in_a_save: bool) -> str:
     """Start the run, kill it some seconds after its first new row, in its start, or in a save; what
     the kill met."""
     quiet = {"env": env, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(line(run), **quiet) as process:
+    with subprocess.Popen(line(run, words), **quiet) as process:
         before = len(Run(run).rows())
         while wait > 0.2 and len(Run(run).rows()) == before and process.poll() is None:
             time.sleep(0.01)
@@ -67,24 +65,27 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--iterations", type=int, default=400)
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_args()
+    words = [f"iterations={args.iterations}", *args.words]
     folder, rng = Path(tempfile.mkdtemp(prefix="accept-kill-")), random.Random(0)
     env, runs = environment(folder / "home"), [folder / "whole", folder / "killed"]
     met = []
     for i in range(args.kills):
-        met.append(kill(runs[1], env, rng.uniform(0, 1.5), i % 2 == 1))
+        met.append(kill(runs[1], words, env, rng.uniform(0, 1.5), i % 2 == 1))
         print(f"kill {i + 1} met {met[-1]}", flush=True)
     for run in runs:
-        subprocess.run(line(run), env=env, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(line(run, words), env=env, stdout=subprocess.DEVNULL, check=True)
     (whole, _), (killed, _) = (load(Run(run).checkpoints.latest()) for run in runs)
     differ = differing(whole, killed)
-    rows = [[{k: row[k] for k in SAME} for row in Run(run).rows()] for run in runs]
+    rows = [[{k: row.get(k) for k in SAME} for row in Run(run).rows()] for run in runs]
     equal = rows[0] == rows[1]
     saves, late = sum("a save" in what for what in met), sum("the end" in what for what in met)
     print(f"{args.kills - late} kills, {saves} of them inside a save; rows equal: {equal}")
     print(f"of {len(whole)} tensors {len(differ)} differ: {differ[:3]}")
     shutil.rmtree(folder)
-    raise SystemExit(bool(differ) or not equal or len(rows[0]) != ITERATIONS)
+    raise SystemExit(bool(differ) or not equal or len(rows[0]) != args.iterations)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,10 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
     )
 
 
+SAC = ("algo=sac", "algo.batch_size=256", "algo.warmup=600", "algo.updates=1", "algo.replay=32")
+LEARNERS = [["algo.lr_max=1e-4"], pytest.param([*SAC], marks=pytest.mark.matrix)]
+
+
 def torchrun_train(folder, *words: str) -> str:
     """stdout of train.py on two ranks in a folder."""
     line = [*TORCHRUN, str(ROOT / "train.py"), *words]
@@ -136,7 +140,8 @@ def torchrun_train(folder, *words: str) -> str:
     return done.stdout
 
 
-def test_two_ranks_are_one(tmp_path):
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_two_ranks_are_one(tmp_path, learner):
     """Two gloo ranks of 32 worlds leave the weights of one process with 64 after 5 iterations.
 
     They agree to 1e-5, and both go on.
@@ -144,7 +149,7 @@ def test_two_ranks_are_one(tmp_path):
     words = ["task=quadruped", *TINY, "num_envs=64", "num_steps=8", "iterations=5", "log=none"]
     # At the default rate of 1e-3, rounding of sums in another order came to 7.6e-6. That is too
     # near to the bound.
-    words += ["algo.learning_rate=1e-4", "algo.lr_max=1e-4"]
+    words += ["algo.learning_rate=1e-4", *learner]
     succeed("train.py", *words, "run_dir=one", cwd=tmp_path)
     for more in ([*words, "run_dir=two"], ["resume=two", "iterations=6"]):
         said = torchrun_train(tmp_path, *more)
