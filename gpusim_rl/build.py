@@ -350,8 +350,7 @@ def join(
     keys = list(dict.fromkeys([*schedule.plan, *live]))
     settings, allowed = check_settings(kind, settings)
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
-    model, numbers = reward or (None, {})
-    paid = live_settings("reward", model, numbers, {}, schedule, keys, env)
+    paid = live_settings("reward", *(reward or (None, {})), {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
     if not isinstance(settings, dict):
         learner = kind(spec, replace(settings, **changing))
@@ -359,7 +358,7 @@ def join(
         learner = kind(spec, **settings | changing)
     check_learner(learner)
     rewards = [*make_rewards(spec)] if make_rewards else []
-    rewards += [model(spec, replace(numbers, **paid))] if model else []
+    rewards += [reward[0](spec, replace(reward[1], **paid))] if reward else []
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
