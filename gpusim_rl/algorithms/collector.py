@@ -152,6 +152,7 @@ class Collector:
         return tensors
 
 
+# Why: docs/decisions/0086-rewards-of-the-newest-rows.md
 class Newest:
     """The newest rows of a ring as a record (T, B, …), so that older steps are not paid for again.
 

@@ -1,6 +1,7 @@
 """Curiosity: its bonus and its loss against NumPy, what a ring is paid, and what a training asks of
 a reward model."""
 
+import re
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 from gpusim_rl.build import REWARDS, join, make_iteration
 from gpusim_rl.commands.train import configure
+from gpusim_rl.config import numbers
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import described, public_name
@@ -24,7 +26,7 @@ from tests.algorithms.test_capture import exempt
 from tests.algorithms.test_iteration import HOW, Bonus, Ring, settings
 from tests.command_lines import TINY
 from tests.guard import guard
-from tests.worlds import check_words, goes_on, make_config, make_env
+from tests.worlds import TASKS, check_words, goes_on, make_config, make_env
 
 T, B, NC, DT = 4, 6, 5, 0.05
 NUMBERS: dict[str, Any] = dict(weight=0.5, gamma=0.9, learning_rate=1e-3, hidden=[8], features=3)
@@ -199,6 +201,20 @@ def test_an_iteration_reads_nothing_and_resumes_to_the_bit(kind):
     assert switch.seen > 500 and first.report()()["bonus"] > 0
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task(task):
+    """Five iterations of every task, the last without a host read, pay a finite bonus."""
+    words = (f"task={task}", *TINY, "reward=rnd")
+    made = make_iteration(make_config(*words))
+    for _ in range(4):
+        made.iteration()
+    with guard(*exempt(made)):
+        made.iteration()
+    row = made.report()()
+    assert 0 < row["bonus"] < 100 and 0 < row["novelty"] < 100
+
+
 def test_a_curriculum_writes_the_weight():
     """`reward.weight` is a live number: the bonus is zero where a schedule has brought it to 0."""
     plan = "curriculum={reward.weight:{from:1,to:0,by:iteration,start:0,stop:2}}"
@@ -236,6 +252,40 @@ def test_mistakes_are_one_line(words, says):
     with pytest.raises(ValueError) as error:
         check_words("task=cartpole", *words)
     assert f"{error.value}".startswith(says)
+
+
+def test_numbers_of_the_working_directory(tmp_path, monkeypatch):
+    """A file of the user's own has other numbers for a model of ours; a wrong one is one line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "reward").mkdir(parents=True)
+    file = tmp_path / "conf" / "reward" / "much.yaml"
+    file.write_text("defaults: [rnd, _self_]\nweight: 3.0\n")
+    reward = check_words("task=cartpole", "reward=much").reward
+    assert (reward.name, reward.settings.weight, reward.settings.gamma) == ("rnd", 3.0, 0.99)
+    for text, says in (
+        ("name: rnd\nweight: 3.0\n", "reward.gamma is missing in conf/reward/rnd.yaml"),
+        ("name: much\n", "unknown reward 'much': choose one of none, rnd"),
+        ("weight: 3.0\n", "much.yaml lacks the key reward.name"),
+        ("defaults: [rnd, _self_]\nweight: many\n", "reward.weight='many': expected a number"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=re.escape(says)):
+            check_words("task=cartpole", "reward=much")
+
+
+def test_a_run_keeps_its_reward_model(tmp_path, monkeypatch, capsys):
+    """resume= cannot change the model, but the weight, with a warning."""
+    monkeypatch.chdir(tmp_path)
+    trainer = Trainer(configure(*TINY_RND, "iterations=2", "run_dir=run"))
+    list(trainer.steps())
+    trainer.close()
+    with pytest.raises(ValueError, match=r"reward.name rnd → none"):
+        check_words("resume=run", "reward=none")
+    with pytest.raises(ValueError, match=r"reward.features 16 → 8"):
+        check_words("resume=run", "reward.features=8")
+    assert check_words("resume=run", "reward.weight=2").reward.settings.weight == 2
+    words = numbers.lines("config", check_words("resume=run").plain)
+    assert any(line.startswith("reward.weight") for line in words)
 
 
 def test_every_choice_has_a_class():
