@@ -262,15 +262,15 @@ def test_numbers_of_the_working_directory(tmp_path, monkeypatch):
     file.write_text("defaults: [rnd, _self_]\nweight: 3.0\n")
     reward = check_words("task=cartpole", "reward=much").reward
     assert (reward.name, reward.settings.weight, reward.settings.gamma) == ("rnd", 3.0, 0.99)
-    for text, says in (
-        ("name: rnd\nweight: 3.0\n", "reward.gamma is missing in conf/reward/rnd.yaml"),
-        ("name: much\n", "unknown reward 'much': choose one of none, rnd"),
-        ("weight: 3.0\n", "much.yaml lacks the key reward.name"),
-        ("defaults: [rnd, _self_]\nweight: many\n", "reward.weight='many': expected a number"),
+    for name, text, says in (
+        ("few", "name: rnd\nweight: 3.0\n", "reward.gamma is missing in conf/reward/rnd.yaml"),
+        ("mine", "name: mine\n", "unknown reward 'mine': choose one of none, rnd"),
+        ("bare", "weight: 3.0\n", "bare.yaml lacks the key reward.name"),
+        ("many", "defaults: [rnd, _self_]\nweight: many\n", "reward.weight='many': expected a num"),
     ):
-        file.write_text(text)
+        file.with_stem(name).write_text(text)
         with pytest.raises(ValueError, match=re.escape(says)):
-            check_words("task=cartpole", "reward=much")
+            check_words("task=cartpole", f"reward={name}")
 
 
 def test_a_run_keeps_its_reward_model(tmp_path, monkeypatch, capsys):
@@ -282,10 +282,11 @@ def test_a_run_keeps_its_reward_model(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"reward.name rnd → none"):
         check_words("resume=run", "reward=none")
     with pytest.raises(ValueError, match=r"reward.features 16 → 8"):
-        check_words("resume=run", "reward.features=8")
-    assert check_words("resume=run", "reward.weight=2").reward.settings.weight == 2
-    words = numbers.lines("config", check_words("resume=run").plain)
-    assert any(line.startswith("reward.weight") for line in words)
+        check_words("resume=run", "reward=rnd", "reward.features=8")
+    words = ("resume=run", "reward=rnd", "reward.weight=2")
+    assert check_words(*words).reward.settings.weight == 2
+    table = numbers.lines("config", check_words(*words).plain)
+    assert any(line.startswith("reward.weight") for line in table)
 
 
 def test_every_choice_has_a_class():
