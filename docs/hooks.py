@@ -36,6 +36,7 @@ TITLES = {
     "task": "Tasks: task=NAME",
     "terrain": "Rough ground: terrain=NAME",
     "algo": "PPO",
+    "reward": "Reward models: reward=NAME",
     "robot": "Robots: robot=NAME",
     "sim": "Simulators: sim=NAME",
     "log": "Metrics: log=NAME",
@@ -171,8 +172,10 @@ def allowed(name: str, file: Path) -> str:
     """What a number of a YAML file may be, and the names below a key; "" if it is no number."""
     others = {"play.yaml": ranges.PLAY, "gate.yaml": ranges.GATE}
     others |= dict.fromkeys(("bench.yaml", "bench_time.yaml", "bench_profile.yaml"), ranges.BENCH)
-    limits = others.get(file.name, sections.table())
-    if file.parent.name == "task":
+    group = file.parent.name
+    chosen = {group: file.stem} if group in sections.SETTINGS else {}
+    limits = others.get(file.name, sections.table(**chosen))
+    if group == "task":
         own = load_task(file.stem).ranges
         limits = limits | {f"task.{key}": entry for key, entry in own.items()}
     return ranges.allowed(name, limits) or ranges.allowed(f"{name}.*", limits)

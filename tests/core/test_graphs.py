@@ -13,8 +13,10 @@ from tests.worlds import TASKS
 
 GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]")
 
+RND = ("cartpole", "reward=rnd")
 
-@pytest.mark.parametrize("words", [*([task] for task in TASKS), GRU], ids=str)
+
+@pytest.mark.parametrize("words", [*([task] for task in TASKS), GRU, RND], ids=str)
 def test_captured_is_eager(words):
     """Iterations of sim=warp with its kernels replayed leave the state of eager ones, bit by bit,
     restarts included."""

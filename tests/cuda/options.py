@@ -49,6 +49,7 @@ CASES = {name: (name, []) for name in TASKS} | {
     "bf16": ("quadruped", ["algo.amp=bf16"]),
     "unfused": ("quadruped", ["algo.fused=false"]),
     "plan": ("quadruped", [f"curriculum={{{SCHEDULE}}}"]),
+    "rnd": ("cartpole", ["reward=rnd"]),
     "pd": ("quadruped", ["robot.actuator.kind=pd"]),
     "dc": ("quadruped", [f"robot.actuator.{x}" for x in ("kind=dc", *SLOW)]),
     "everything": (

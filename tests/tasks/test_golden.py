@@ -96,3 +96,17 @@ def test_cartpole():
         "calm": pytest.approx(0.731132, abs=1e-5),  # 0.938791 · exp(-6.25/25)
         "control": pytest.approx(-0.16),  # -(0.4²)
     }
+
+
+@pytest.mark.parametrize("angle, paid", [(0.31, 1.0), (-0.31, 1.0), (0.32, 0.0), (2.0, 0.0)])
+def test_sparse_cartpole(angle, paid):
+    """Within 18° = 0.314 rad of upright it is paid as if it stood, and else nothing but costs."""
+    env = make_env("cartpole", 1, sparse=True)
+    s = env.current_state().with_(qpos=row(0.3, angle), qvel=row(1.0, 2.5), action=row(0.4))
+    terms = {key: x.item() for key, x in reward_terms(env.scheduled_task, s).items()}
+    assert terms == {
+        "upright": paid,
+        "centred": pytest.approx(paid * 0.697676, abs=1e-5),  # exp(-0.09/0.25)
+        "calm": pytest.approx(paid * 0.778801, abs=1e-5),  # exp(-6.25/25)
+        "control": pytest.approx(-0.16),
+    }

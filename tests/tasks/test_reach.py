@@ -68,6 +68,25 @@ def test_terms_of_a_pose_by_hand():
     assert task.measure(s)["angle"][0].item() == pytest.approx(0.4, abs=1e-5)
 
 
+@pytest.mark.parametrize("away, turn, paid", [(0.01, 0.1, 1), (0.03, 0.1, 0), (0.01, 0.3, 0)])
+def test_a_sparse_reward_is_paid_within_the_tolerance(away, turn, paid):
+    """`near` and `fine` are as ever within 0.02 m, of a pose within 0.2 rad too, and else 0."""
+    turned = from_axis_angle(torch.tensor([0.0, 0.0, 1.0]), torch.tensor(turn))
+    down = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    s = state(
+        "reach_pose",
+        command=[0.5, 0.0, 0.3, *down.tolist()],
+        tool_position=[0.5, away, 0.3],
+        tool_rotation=product(down, turned).tolist(),
+    )
+    dense, sparse = (make_task("reach_pose", sparse=x).reward(s) for x in (False, True))
+    for name, term in dense.items():
+        factor = paid if name in ("near", "fine") else 1
+        assert torch.equal(sparse[name], factor * term), name
+    point = make_task("reach", sparse=True).reward(s.with_(command=s.command[:, :3]))
+    assert point["near"][0] > 0.9  # a point has no angle, and a tolerance of 0.05 m
+
+
 def test_observed_errors_are_true():
     """What the arm computes of its joints' angles is what the sensors of the tool say."""
     env = make_env("reach_pose", 16, spread=1.0)
