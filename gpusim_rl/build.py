@@ -12,15 +12,16 @@ from typing import Any
 
 import mujoco
 import torch
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
 from gpusim_rl.algorithms.load import load_algorithm
-from gpusim_rl.config import compose, robot_size, validate
+from gpusim_rl.config import compose, resume, robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
-from gpusim_rl.core import ranges
+from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.graphs import PartTimer
@@ -29,6 +30,7 @@ from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
+from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.check_methods import methods_named
@@ -41,13 +43,16 @@ from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.robots.visuals import is_urdf, picture_model
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-LEARNERS = {"ppo": "PPO"}  # name of an algorithm of ours → its class, in a package of that name
+LEARNERS = {"ppo": "PPO", "distill": "Distill"}  # name of an algorithm of ours → its class, in a package of that name
+ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -117,8 +122,11 @@ def terrain_arguments(kind: type[Task], cfg: Config) -> dict[str, Any]:
     raise ValueError(f"terrain={name} does not fit task={cfg.task.name}: choose {remedy}")
 
 
-def keep_models(cfg: Config, folder: Path) -> Config:
-    """Copy the user's models into folder/model. Returns the configuration that names the copies."""
+def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
+    """Copy the user's models into folder/model. Returns the configuration that names the copies.
+
+    teacher: the actor of teacher=, which is copied as a checkpoint of its own.
+    """
     task = cfg.task.numbers["mjcf"]
     task = find_own_mjcf(task, cfg.task_code) if task else None
     copies: dict[str, str] = {}
@@ -135,6 +143,11 @@ def keep_models(cfg: Config, folder: Path) -> Config:
         copy.parent.mkdir(exist_ok=True)
         write_whole(copy, read_whole(Path(learned), LARGEST))
         copies["robot.actuator.file"] = str(copy)
+    if teacher:
+        copies["teacher"] = str(copy := folder / "model" / "teacher.safetensors")
+        copy.parent.mkdir(exist_ok=True)
+        state = {ACTOR + name: x.contiguous() for name, x in teacher.state_dict().items()}
+        write_whole(copy, to_bytes(state, teacher.metadata))
     return cfg.replace(copies) if copies else cfg
 
 
@@ -286,6 +299,8 @@ def build_iteration(
     kind, module = load_learner(cfg)
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
+    if cfg.teacher:
+        how["make_teacher"] = partial(load_teacher, cfg, env)
     return join(env, kind, cfg.algo.settings, schedule=schedule, live=live, **makers, **how)
 
 
@@ -318,6 +333,7 @@ def join(
     fuse: str = "off",
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
+    make_teacher: Callable[[Spec], Any] | None = None,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -328,6 +344,7 @@ def join(
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
+        make_teacher: spec → the actor that the learner imitates.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -338,6 +355,8 @@ def join(
     settings, allowed = check_settings(kind, settings)
     changing = live_settings(kind, settings, allowed, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
+    if make_teacher:
+        spec = replace(spec, teacher=make_teacher(spec))
     if not isinstance(settings, dict):
         learner = kind(spec, replace(settings, **changing))
     else:
@@ -389,7 +408,8 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
         worlds=env.rng.worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
-        mirrors=partial(find_mirrors, env),
+        clip=env.task.clip,
+        mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
         captured=graph != "off" and not whole,
         threads=threads,
@@ -443,11 +463,70 @@ def live_settings(
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 
-def find_mirrors(env: Env) -> ViewMirrors | None:
-    """The mirrors of an Env's observations and action; None for a task without a mirror image."""
+def find_mirrors(env: Env, history: dict[str, int]) -> ViewMirrors | None:
+    """The mirrors of observations, with so many steps of each term, and of the action.
+
+    None for a task without a mirror image.
+    """
     task = env.task
     flips = derive_flips(task) if task.mirror else None
-    return view_mirrors(flips, env.term_widths, task.history) if flips else None
+    return view_mirrors(flips, env.term_widths, history) if flips else None
+
+
+# Why: docs/decisions/0088-a-teacher-sees-the-critics-view.md
+def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
+    """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
+
+    These are the first columns of what the critic observes. No code of the run is imported.
+
+    Raises:
+        OSError, ValueError: there is none, or it is of another task or observes something else.
+    """
+    file = Path(str(cfg.teacher))
+    if spec.group.rank == 0 and not file.is_file():
+        _, _, file = Run.open(file).checkpoints.restore(errors.warn)
+    file = spec.group.broadcast(file)  # one choice for all, while that run goes on
+    state, metadata = load(file)
+    name, settings = teacher_settings(cfg, metadata, file)
+    no, worlds = sum(env.term_widths.values()), settings.get("num_minibatches", 1)
+    kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
+    about = {"dims": (no, *spec.dims[1:]), "mirrors": partial(find_mirrors, env, {})}
+    about |= {"num_envs": worlds, "num_steps": worlds, "worlds": spec.worlds[:1].expand(worlds)}
+    about |= {"group": SINGLE, "captured": False, "teacher": spec.teacher}
+    actor = kind(replace(spec, **about), kind.Settings(**settings)).policy.actor
+    state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
+    check_layout(state, layout(actor.state_dict()), str(file))
+    actor.load_state_dict(state)
+    if actor.blank_memory(1):
+        raise ValueError(f"teacher={cfg.teacher} has a memory: choose one with algo.memory=none")
+    actor.requires_grad_(False)
+    actor.metadata = {key: metadata[key] for key in ("iteration", "config")}
+    return actor
+
+
+def teacher_settings(
+    cfg: Config, metadata: dict[str, str], file: Path
+) -> tuple[str, dict[str, Any]]:
+    """The algorithm of a teacher's checkpoint, and its numbers.
+
+    Raises:
+        ValueError: it is of another task or no algorithm of ours, or does not see each term once.
+    """
+    trained = resume.read_trained(metadata, cfg.plain, file)
+    task, name = trained["task"], trained["algo"].get("name", compose.ALGO)
+    if task["name"] != cfg.task.name:
+        says = f"was trained with task={task['name']}, not {cfg.task.name}"
+        raise ValueError(f"teacher={cfg.teacher} {says}")
+    if name not in LEARNERS or name == cfg.algo.name:
+        others = ", ".join(key for key in LEARNERS if key != cfg.algo.name)
+        raise ValueError(f"teacher={cfg.teacher}: its algo={name} is none of {others}")
+    for key in ("hide", "history"):
+        if task[key]:
+            says = f"task.{key}={task[key]}: a teacher observes each term once"
+            raise ValueError(f"teacher={cfg.teacher} was trained with {says}")
+    base = compose.build("config", [f"algo={name}"], ours=True)["algo"]
+    numbers = base | trained["algo"]
+    return name, {key: numbers[key] for key in base if key != "name"}
 
 
 def world_multiple(cfg: Config) -> int:

@@ -11,7 +11,6 @@ from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
-from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
@@ -33,7 +32,7 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
-    run, metadata, cfg = create_run(cfg, iteration.group)
+    run, metadata, cfg = create_run(cfg, iteration)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
     return run, metadata, cfg
@@ -57,9 +56,9 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
 
 
-def create_run(cfg: Config, group: ProcessGroup) -> Opened:
-    """A new run directory, with a copy of each model that is not ours."""
-    path = cfg.run_dir
+def create_run(cfg: Config, iteration: Iteration) -> Opened:
+    """A new run directory, with a copy of the teacher, and of each model that is not ours."""
+    path, group = cfg.run_dir, iteration.group
     if not path and group.rank == 0:
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}"
         path = new_directory(Path("runs") / cfg.task.name / name)
@@ -67,7 +66,7 @@ def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     if group.rank > 0:
         return Run(path), {}, cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    cfg = keep_models(cfg, run.path)
+    cfg = keep_models(cfg, run.path, iteration.spec.teacher)
     run.configure(cfg.plain)
     return run, {}, cfg
 

@@ -1,0 +1,201 @@
+"""Distillation: a student learns to act as a teacher does that observes more (arXiv:1011.0686)."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.algorithms.distill.settings import Settings
+from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.ppo.ppo import make_policy
+from gpusim_rl.algorithms.ppo.samples import first_steps
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.record import FLAG, Columns, Record, vector
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import Live, shared
+from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.networks.policy import ActorCritic, Memory, Views, blank_memory
+
+
+class Student(ActorCritic):
+    """The actor of an `ActorCritic`. While it learns, a teacher acts in a share of the worlds.
+
+    Args:
+        teacher: an actor whose observation is the first columns of the critic's.
+        clip: the largest action.
+        share: () β, the probability that the teacher acts in a world at a step.
+        dims, network: as `ActorCritic` has them.
+    """
+
+    def __init__(self, teacher: Any, clip: float, share: Tensor, *dims: int, **network: Any):
+        super().__init__(*dims, **network)
+        del self.critic, self.critic_normalizer  # a student has a teacher instead
+        self.guide = teacher, clip, share  # as a tuple, it is no part of the module's state
+
+    @property
+    def stored(self) -> Columns:
+        """The action that was taken, and the one that the teacher wanted."""
+        return dict.fromkeys(("action", "target"), vector(len(self.log_std)))
+
+    def groups(self) -> dict[str, Any]:
+        """The parameters that learn: the standard deviation stays as it is."""
+        return {"actor": list(self.actor.parameters())}
+
+    def blank_memory(self, worlds: int) -> Memory:
+        """The memory as an episode begins, name → (worlds, …): zeros."""
+        return blank_memory(worlds, actor=self.actor.net)
+
+    def prepare(self, views: Views) -> dict[str, Tensor]:
+        """Normalized observations; the teacher's terms are the first of the critic's."""
+        normalizer = self.guide[0].normalizer
+        seen = views[1][:, : len(normalizer.mean)]
+        return {"obs": self.actor.normalizer(views[0]), "teacher": normalizer(seen)}
+
+    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """The networks: the mean actions of student and teacher (B, 2 nu), and the next memory."""
+        target = self.guide[0].net(inputs["teacher"])
+        if not memory:
+            return torch.cat((self.mean(inputs["obs"]), target), 1), memory
+        mean, after = self._run(self.actor.net, inputs["obs"], memory["actor"])
+        return torch.cat((mean, target), 1), {"actor": after}
+
+    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
+        """a = π*(s) + σ ε with probability β, else π(o) + σ ε; and π*(s) within the limits."""
+        student, teacher = mean.chunk(2, 1)
+        # what Env takes: a mean of the teacher may lie far beyond it
+        _, clip, share = self.guide
+        target = teacher.clamp(-clip, clip)
+        obeys = rng.uniform("distill/obeys", 0.0, 1.0) < share
+        noise = self.std * rng.normal("policy/action", student.shape[1])
+        return dict(action=torch.where(obeys[:, None], target, student) + noise, target=target)
+
+    def unroll(self, obs: Tensor, memory: Memory, begins: Tensor) -> Tensor:
+        """Mean actions (T, B, nu) of observations (T, B, no), from the memory before the first."""
+        x = self.actor.normalizer(obs.flatten(0, 1))
+        if not memory:
+            return self.mean(x).unflatten(0, obs.shape[:2])
+        x = x.unflatten(0, obs.shape[:2])
+        return self._run(self.actor.net.unroll, x, memory["actor"], begins)[0]
+
+
+class Distill:
+    """DAgger: the student visits states, the teacher says what it would do there.
+
+        L = Σ valid · |π(o) - clamp(π*(s))|² / (nu Σ valid)
+        β = share · max(0, 1 - iteration / share_iterations)
+
+    Args:
+        spec: shapes, processes, random numbers, and the teacher.
+        settings: its numbers. `share` may be a tensor (), which changes.
+
+    Raises:
+        ValueError: the minibatches do not divide the worlds.
+    """
+
+    Settings = Settings
+    live = ("share",)
+    metrics = (
+        Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
+        Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
+        Metric("actor_norm", "loss/actor_grad_norm", "gradient norm of the student"),
+        Metric("skipped", "loss/skipped_minibatches", "skipped minibatches", ".2g", "skipped"),
+        Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
+    )
+
+    def __init__(self, spec: Spec, settings: Settings):
+        self.spec, self.cfg, self.length = spec, settings, spec.num_steps
+        epochs, parts, worlds = settings.update_epochs, settings.num_minibatches, spec.num_envs
+        if worlds % parts:
+            raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
+        self.sums = torch.zeros(len(self.metrics), device=spec.device)
+        self.loss, self.share, self.norm, self.skipped, self.bad = self.sums
+        self.share.add_(settings.share)
+        guide = spec.teacher, spec.clip, self.share
+        self.policy = make_policy(spec, settings, partial(Student, *guide))
+        no, _, nu = spec.dims
+        flags = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)
+        self.columns = dict(obs=vector(no), target=vector(nu)) | flags
+        self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate)
+        self.rates = tuple(self.optimizer.rates.values())
+        self.rng, self.count = spec.rng(), epochs * parts
+        self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
+        self.order = self.next.new_zeros(self.count, worlds // parts)
+        names = self.begin, self.minibatch, self.finish
+        self._begin, self._minibatch, self._finish = map(spec.capture, names)
+
+    @staticmethod
+    def world_multiple(settings: Settings) -> int:
+        """Minibatches are of whole worlds, which they divide."""
+        return settings.num_minibatches
+
+    def update(self, record: Record) -> None:
+        """All epochs over the rollout, then the normalizer and the share. In place."""
+        with torch_threads(self.spec.threads):
+            self.spec.timer.start("minibatches")
+            self._begin(record)
+            for _ in range(self.count):
+                self._minibatch(record)
+            self.spec.timer.start("normalizers")
+            self._finish(record)
+
+    @torch.no_grad()
+    def begin(self, record: Record) -> None:
+        """Draw the order of the worlds, and clear what quarantined steps hold. In place."""
+        record.span("obs", "target").masked_fill_(record.fault[..., None], 0.0)
+        parts, worlds = self.cfg.num_minibatches, self.order.numel() // self.cfg.update_epochs
+        # Of `parts` neighbors each minibatch has one, on whichever process they are.
+        arguments = "distill/order", self.spec.iteration, self.cfg.update_epochs, parts
+        drawn = self.rng.permutations(*arguments)[:, ::parts]
+        drawn = drawn + torch.arange(0, worlds, parts, device=drawn.device)[:, None]
+        self.order.copy_(drawn.transpose(1, 2).reshape(self.order.shape))
+        self.next.zero_()
+        self.loss.zero_()
+
+    def minibatch(self, record: Record) -> None:
+        """One step of the optimizer on the next worlds, skipped if a number is bad. In place."""
+        worlds = self.order.index_select(0, self.next)[0]
+        obs, target, fault = (
+            record.column(name).index_select(1, worlds) for name in ("obs", "target", "fault")
+        )
+        memory = {name: x.index_select(0, worlds) for name, x in record.memory.items()}
+        begins = first_steps(record).index_select(1, worlds)
+        valid = 1 - fault
+        share = valid / self.spec.group.all_reduce(valid.sum()).clamp(min=1)
+        error = (self.policy.unroll(obs, memory, begins) - target).square().mean(-1)
+        loss, optimizer = (error * share).sum(), self.optimizer
+        optimizer.write(torch.autograd.grad(loss, list(optimizer.gradients)))
+        self.spec.group.all_reduce(optimizer.grads)
+        with torch.no_grad():
+            loss = self.spec.group.all_reduce(loss)
+            norm = optimizer.clip(self.cfg.max_grad_norm, loss[None])[0]
+            good = optimizer.bad == 0
+            self.loss.add_(torch.where(good, loss / self.count, 0.0))
+            self.norm.copy_(torch.where(good, norm, self.norm))
+            self.skipped.add_(optimizer.bad)
+            optimizer.step()
+            self.next.add_(1)
+
+    @torch.no_grad()
+    def finish(self, record: Record) -> None:
+        """Add the rollout to the normalizer, and lower the share. In place."""
+        valid, group = ~record.fault.flatten(), self.spec.group
+        most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
+        bad = most_invalid | (self.optimizer.bad > 0)
+        self.bad.copy_(torch.where(bad, self.bad + 1, 0.0))
+        self.policy.actor.normalizer.update(record.obs.flatten(0, 1), valid, group)
+        done = (self.spec.iteration + 1) / self.cfg.share_iterations
+        self.share.copy_(self.cfg.share * (1 - done).clamp(min=0))
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) of the last update; the count of skipped minibatches begins anew."""
+        values = self.sums.clone()
+        self.skipped.zero_()
+        return values
+
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        networks = shared("policy/", self.policy.state_dict(keep_vars=True))
+        own = {"sums": self.sums, "rate": self.rates[0]}
+        return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", own)
