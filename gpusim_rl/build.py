@@ -51,7 +51,10 @@ from gpusim_rl.sim.actuator_spec import GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
-LEARNERS = {"ppo": "PPO", "distill": "Distill"}  # name of an algorithm of ours → its class, in a package of that name
+LEARNERS = {
+    "ppo": "PPO",
+    "distill": "Distill",
+}  # name of an algorithm of ours → its class, in a package of that name
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),

@@ -13,7 +13,7 @@ from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below, set_key
-from gpusim_rl.config.user_files import GROUPS
+from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
     check_extras,
     check_name,
@@ -106,14 +106,17 @@ def check_run_dir(cfg: Config) -> None:
 
 
 def check_start(cfg: Config) -> None:
-    """ValueError or OSError unless start= is null, or a run of this algorithm with a checkpoint."""
+    """ValueError or OSError unless start= is null, or a run with a checkpoint that may begin this.
+
+    It is one of this algorithm; if this is one of ours, any of ours.
+    """
     if cfg.start is None:
         return
     run, name = Run.open(Path(cfg.start)), cfg.algo.name
     if not run.checkpoints.saved():
         raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
     other = str(flatten(run.config).get("algo.name", ALGO))
-    if other != name:
+    if other != name and not {other, name} <= our_names("algo"):
         raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 

@@ -1,83 +1,20 @@
 """Distillation: a student learns to act as a teacher does that observes more (arXiv:1011.0686)."""
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.distill.settings import Settings
+from gpusim_rl.algorithms.distill.student import Student
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import make_policy
 from gpusim_rl.algorithms.ppo.samples import first_steps
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, Columns, Record, vector
-from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.record import FLAG, Record, vector
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.networks.policy import ActorCritic, Memory, Views, blank_memory
-
-
-class Student(ActorCritic):
-    """The actor of an `ActorCritic`. While it learns, a teacher acts in a share of the worlds.
-
-    Args:
-        teacher: an actor whose observation is the first columns of the critic's.
-        clip: the largest action.
-        share: () β, the probability that the teacher acts in a world at a step.
-        dims, network: as `ActorCritic` has them.
-    """
-
-    def __init__(self, teacher: Any, clip: float, share: Tensor, *dims: int, **network: Any):
-        super().__init__(*dims, **network)
-        del self.critic, self.critic_normalizer  # a student has a teacher instead
-        self.guide = teacher, clip, share  # as a tuple, it is no part of the module's state
-
-    @property
-    def stored(self) -> Columns:
-        """The action that was taken, and the one that the teacher wanted."""
-        return dict.fromkeys(("action", "target"), vector(len(self.log_std)))
-
-    def groups(self) -> dict[str, Any]:
-        """The parameters that learn: the standard deviation stays as it is."""
-        return {"actor": list(self.actor.parameters())}
-
-    def blank_memory(self, worlds: int) -> Memory:
-        """The memory as an episode begins, name → (worlds, …): zeros."""
-        return blank_memory(worlds, actor=self.actor.net)
-
-    def prepare(self, views: Views) -> dict[str, Tensor]:
-        """Normalized observations; the teacher's terms are the first of the critic's."""
-        normalizer = self.guide[0].normalizer
-        seen = views[1][:, : len(normalizer.mean)]
-        return {"obs": self.actor.normalizer(views[0]), "teacher": normalizer(seen)}
-
-    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
-        """The networks: the mean actions of student and teacher (B, 2 nu), and the next memory."""
-        target = self.guide[0].net(inputs["teacher"])
-        if not memory:
-            return torch.cat((self.mean(inputs["obs"]), target), 1), memory
-        mean, after = self._run(self.actor.net, inputs["obs"], memory["actor"])
-        return torch.cat((mean, target), 1), {"actor": after}
-
-    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
-        """a = π*(s) + σ ε with probability β, else π(o) + σ ε; and π*(s) within the limits."""
-        student, teacher = mean.chunk(2, 1)
-        # what Env takes: a mean of the teacher may lie far beyond it
-        _, clip, share = self.guide
-        target = teacher.clamp(-clip, clip)
-        obeys = rng.uniform("distill/obeys", 0.0, 1.0) < share
-        noise = self.std * rng.normal("policy/action", student.shape[1])
-        return dict(action=torch.where(obeys[:, None], target, student) + noise, target=target)
-
-    def unroll(self, obs: Tensor, memory: Memory, begins: Tensor) -> Tensor:
-        """Mean actions (T, B, nu) of observations (T, B, no), from the memory before the first."""
-        x = self.actor.normalizer(obs.flatten(0, 1))
-        if not memory:
-            return self.mean(x).unflatten(0, obs.shape[:2])
-        x = x.unflatten(0, obs.shape[:2])
-        return self._run(self.actor.net.unroll, x, memory["actor"], begins)[0]
 
 
 class Distill:
@@ -99,7 +36,6 @@ class Distill:
     metrics = (
         Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
         Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
-        Metric("actor_norm", "loss/actor_grad_norm", "gradient norm of the student"),
         Metric("skipped", "loss/skipped_minibatches", "skipped minibatches", ".2g", "skipped"),
         Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
     )
@@ -110,7 +46,7 @@ class Distill:
         if worlds % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
         self.sums = torch.zeros(len(self.metrics), device=spec.device)
-        self.loss, self.share, self.norm, self.skipped, self.bad = self.sums
+        self.loss, self.share, self.skipped, self.bad = self.sums
         self.share.add_(settings.share)
         guide = spec.teacher, spec.clip, self.share
         self.policy = make_policy(spec, settings, partial(Student, *guide))
@@ -144,7 +80,7 @@ class Distill:
     def begin(self, record: Record) -> None:
         """Draw the order of the worlds, and clear what quarantined steps hold. In place."""
         record.span("obs", "target").masked_fill_(record.fault[..., None], 0.0)
-        parts, worlds = self.cfg.num_minibatches, self.order.numel() // self.cfg.update_epochs
+        parts, worlds = self.cfg.num_minibatches, self.spec.num_envs
         # Of `parts` neighbors each minibatch has one, on whichever process they are.
         arguments = "distill/order", self.spec.iteration, self.cfg.update_epochs, parts
         drawn = self.rng.permutations(*arguments)[:, ::parts]
@@ -169,10 +105,8 @@ class Distill:
         self.spec.group.all_reduce(optimizer.grads)
         with torch.no_grad():
             loss = self.spec.group.all_reduce(loss)
-            norm = optimizer.clip(self.cfg.max_grad_norm, loss[None])[0]
-            good = optimizer.bad == 0
-            self.loss.add_(torch.where(good, loss / self.count, 0.0))
-            self.norm.copy_(torch.where(good, norm, self.norm))
+            optimizer.clip(self.cfg.max_grad_norm, loss[None])
+            self.loss.add_(torch.where(optimizer.bad > 0, 0.0, loss / self.count))
             self.skipped.add_(optimizer.bad)
             optimizer.step()
             self.next.add_(1)
