@@ -57,30 +57,32 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
     file = iteration.group.broadcast(file)
     state, _ = load(file)
     weights = {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
+    said = ""
     if flatten(Run.open(path).config).get("algo.name", ALGO) != algo:
-        weights = join_networks(weights, iteration, path)
+        weights, said = join_networks(weights, iteration, path)
     iteration.policy.load(weights, str(file))
+    if said and iteration.group.rank == 0:
+        errors.warn(said)
     return weights
 
 
 def join_networks(
     weights: dict[str, Tensor], iteration: Iteration, path: Path
-) -> dict[str, Tensor]:
+) -> tuple[dict[str, Tensor], str]:
     """The networks of an iteration, with those of another algorithm's run in their place that fit.
 
-    Its actor is among them, whether it fits or not. A line says what was taken.
+    Its actor is among them, whether it fits or not. The line says what was taken.
     """
     learned = copy_state(iteration.learned())
     ours = {name: x for name, x in learned.items() if name.startswith("policy/")}
     fit = {name for name, _ in layout(ours).items() & layout(weights).items()}
     fit |= {name for name in weights if name.startswith(ACTOR)}
-    if iteration.group.rank == 0:
-        taken, new = (
-            sorted({name.removeprefix("policy/").split(".")[0] for name in names})
-            for names in (fit, ours.keys() - fit)
-        )
-        errors.warn(f"start={path}: it gives {', '.join(taken)}; {', '.join(new)} begin anew")
-    return ours | {name: weights[name] for name in fit}
+    taken, new = (
+        ", ".join(sorted({name.removeprefix("policy/").split(".")[0] for name in names}))
+        for names in (fit, ours.keys() - fit)
+    )
+    joined = ours | {name: weights[name] for name in fit}
+    return joined, f"start={path}: it gives {taken}; {new} begin anew"
 
 
 def create_run(cfg: Config, iteration: Iteration) -> Opened:
