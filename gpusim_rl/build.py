@@ -494,7 +494,11 @@ def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     no, worlds = sum(env.term_widths.values()), settings.get("num_minibatches", 1)
     kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
     about = {"dims": (no, *spec.dims[1:]), "mirrors": partial(find_mirrors, env, {})}
-    about |= {"num_envs": worlds, "num_steps": worlds, "worlds": spec.worlds[:1].expand(worlds)}
+    about |= {
+        "num_envs": worlds,
+        "num_steps": worlds,
+        "worlds": torch.zeros_like(spec.worlds[:1]).repeat(worlds),
+    }
     about |= {"group": SINGLE, "captured": False, "teacher": spec.teacher}
     actor = kind(replace(spec, **about), kind.Settings(**settings)).policy.actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
@@ -516,19 +520,23 @@ def teacher_settings(
         ValueError: it is of another task or no algorithm of ours, or does not see each term once.
     """
     trained = resume.read_trained(metadata, cfg.plain, file)
-    task, name = trained["task"], trained["algo"].get("name", compose.ALGO)
-    if task["name"] != cfg.task.name:
-        says = f"was trained with task={task['name']}, not {cfg.task.name}"
+    try:
+        task, algo = dict(trained["task"]), dict(trained["algo"])
+        name = algo.get("name", compose.ALGO)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"teacher={file} does not say what it was trained with") from None
+    if task.get("name") != cfg.task.name:
+        says = f"was trained with task={task.get('name')}, not {cfg.task.name}"
         raise ValueError(f"teacher={cfg.teacher} {says}")
     if name not in LEARNERS or name == cfg.algo.name:
         others = ", ".join(key for key in LEARNERS if key != cfg.algo.name)
         raise ValueError(f"teacher={cfg.teacher}: its algo={name} is none of {others}")
     for key in ("hide", "history"):
-        if task[key]:
+        if task.get(key):
             says = f"task.{key}={task[key]}: a teacher observes each term once"
             raise ValueError(f"teacher={cfg.teacher} was trained with {says}")
     base = compose.build("config", [f"algo={name}"], ours=True)["algo"]
-    numbers = base | trained["algo"]
+    numbers = base | algo
     return name, {key: numbers[key] for key in base if key != "name"}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gpusim_rl.algorithms.distill.distill import Distill
 from gpusim_rl.algorithms.iteration import Iteration
@@ -70,12 +71,14 @@ def test_who_acts(fuse):
 
 
 def test_the_share_falls():
-    """β is `share` at first, and 0 after `share_iterations`, on a straight line."""
-    made, values = distilling(share=0.5, share_iterations=4), []
+    """β is `share` at first, and 0 after `share_iterations`, on a straight line; the learning rate
+    shrinks by a factor in each iteration."""
+    made, values = distilling(share=0.5, share_iterations=4, lr_decay=0.5), []
     for _ in range(6):
         values.append(made.learner.share.item())
         made.iteration()
     np.testing.assert_allclose(values, [0.5, 0.375, 0.25, 0.125, 0, 0], atol=1e-6)
+    assert made.learner.rates[0].item() == pytest.approx(2e-3 / 2**6)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
@@ -205,6 +208,9 @@ def test_mistakes(folder):
         with pytest.raises((ValueError, OSError), match=says):
             Trainer(configure(*SMALL, *words, "run_dir=run", "num_envs=16"))
     assert not Path("run").exists()
+    save_file({"x": torch.zeros(1)}, "bare.safetensors", {"iteration": "1"})
+    with pytest.raises(ValueError, match="does not say what it was trained with"):
+        Trainer(configure(*SMALL, "algo=distill", "teacher=bare.safetensors", "run_dir=run"))
     for name, words, says in (
         ("hidden", ["task.hide=[speeds]"], r"task.hide=\['speeds'\]: a teacher observes each"),
         ("past", ["task.history={cart:2}"], r"task.history=.* a teacher observes each term once"),

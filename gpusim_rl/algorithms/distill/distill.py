@@ -26,9 +26,6 @@ class Distill:
     Args:
         spec: shapes, processes, random numbers, and the teacher.
         settings: its numbers. `share` may be a tensor (), which changes.
-
-    Raises:
-        ValueError: the minibatches do not divide the worlds.
     """
 
     Settings = Settings
@@ -36,7 +33,6 @@ class Distill:
     metrics = (
         Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
         Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
-        Metric("skipped", "loss/skipped_minibatches", "skipped minibatches", ".2g", "skipped"),
         Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
     )
 
@@ -46,7 +42,7 @@ class Distill:
         if worlds % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
         self.sums = torch.zeros(len(self.metrics), device=spec.device)
-        self.loss, self.share, self.skipped, self.bad = self.sums
+        self.loss, self.share, self.bad = self.sums
         self.share.add_(settings.share)
         guide = spec.teacher, spec.clip, self.share
         self.policy = make_policy(spec, settings, partial(Student, *guide))
@@ -67,7 +63,7 @@ class Distill:
         return settings.num_minibatches
 
     def update(self, record: Record) -> None:
-        """All epochs over the rollout, then the normalizer and the share. In place."""
+        """All epochs over the rollout, then what changes between rollouts. In place."""
         with torch_threads(self.spec.threads):
             self.spec.timer.start("minibatches")
             self._begin(record)
@@ -107,13 +103,12 @@ class Distill:
             loss = self.spec.group.all_reduce(loss)
             optimizer.clip(self.cfg.max_grad_norm, loss[None])
             self.loss.add_(torch.where(optimizer.bad > 0, 0.0, loss / self.count))
-            self.skipped.add_(optimizer.bad)
             optimizer.step()
             self.next.add_(1)
 
     @torch.no_grad()
     def finish(self, record: Record) -> None:
-        """Add the rollout to the normalizer, and lower the share. In place."""
+        """Add the rollout to the normalizer, and lower share and learning rate. In place."""
         valid, group = ~record.fault.flatten(), self.spec.group
         most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
         bad = most_invalid | (self.optimizer.bad > 0)
@@ -121,12 +116,11 @@ class Distill:
         self.policy.actor.normalizer.update(record.obs.flatten(0, 1), valid, group)
         done = (self.spec.iteration + 1) / self.cfg.share_iterations
         self.share.copy_(self.cfg.share * (1 - done).clamp(min=0))
+        self.rates[0].mul_(self.cfg.lr_decay)
 
     def measures(self) -> Tensor:
-        """(len(metrics),) of the last update; the count of skipped minibatches begins anew."""
-        values = self.sums.clone()
-        self.skipped.zero_()
-        return values
+        """(len(metrics),) of the last update."""
+        return self.sums.clone()
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
