@@ -491,16 +491,12 @@ def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     file = spec.group.broadcast(file)  # one choice for all, while that run goes on
     state, metadata = load(file)
     name, settings = teacher_settings(cfg, metadata, file)
-    no, worlds = sum(env.term_widths.values()), settings.get("num_minibatches", 1)
     kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
-    about = {"dims": (no, *spec.dims[1:]), "mirrors": partial(find_mirrors, env, {})}
-    about |= {
-        "num_envs": worlds,
-        "num_steps": worlds,
-        "worlds": torch.zeros_like(spec.worlds[:1]).repeat(worlds),
-    }
-    about |= {"group": SINGLE, "captured": False, "teacher": spec.teacher}
-    actor = kind(replace(spec, **about), kind.Settings(**settings)).policy.actor
+    dims, n = (sum(env.term_widths.values()), *spec.dims[1:]), settings.get("num_minibatches", 1)
+    few = {"num_envs": n, "num_steps": n, "worlds": torch.zeros_like(spec.worlds[:1]).repeat(n)}
+    own = {"dims": dims, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
+    made = kind(replace(spec, **few, **own, captured=False), kind.Settings(**settings))
+    actor = made.policy.actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
     check_layout(state, layout(actor.state_dict()), str(file))
     actor.load_state_dict(state)
