@@ -12,15 +12,16 @@ from typing import Any
 
 import mujoco
 import torch
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
 from gpusim_rl.algorithms.load import load_algorithm
-from gpusim_rl.config import compose, robot_size, validate
+from gpusim_rl.config import compose, resume, robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
-from gpusim_rl.core import ranges
+from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.graphs import PartTimer
@@ -29,6 +30,7 @@ from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
+from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.check_methods import methods_named
@@ -41,6 +43,8 @@ from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.robots.visuals import is_urdf, picture_model
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import GAINS
@@ -48,8 +52,9 @@ from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
 # Name of an algorithm of ours, or of a reward model, and of its package and module → its class
-LEARNERS = {"ppo": "PPO", "sac": "SAC"}
+LEARNERS = {"ppo": "PPO", "sac": "SAC", "distill": "Distill"}
 REWARDS = {"rnd": "RND"}
+ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -119,8 +124,11 @@ def terrain_arguments(kind: type[Task], cfg: Config) -> dict[str, Any]:
     raise ValueError(f"terrain={name} does not fit task={cfg.task.name}: choose {remedy}")
 
 
-def keep_models(cfg: Config, folder: Path) -> Config:
-    """Copy the user's models into folder/model. Returns the configuration that names the copies."""
+def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
+    """Copy the user's models into folder/model. Returns the configuration that names the copies.
+
+    teacher: the actor of teacher=, which is copied as a checkpoint of its own.
+    """
     task = cfg.task.numbers["mjcf"]
     task = find_own_mjcf(task, cfg.task_code) if task else None
     copies: dict[str, str] = {}
@@ -137,6 +145,11 @@ def keep_models(cfg: Config, folder: Path) -> Config:
         copy.parent.mkdir(exist_ok=True)
         write_whole(copy, read_whole(Path(learned), LARGEST))
         copies["robot.actuator.file"] = str(copy)
+    if teacher:
+        copies["teacher"] = str(copy := folder / "model" / "teacher.safetensors")
+        copy.parent.mkdir(exist_ok=True)
+        state = {ACTOR + name: x.contiguous() for name, x in teacher.state_dict().items()}
+        write_whole(copy, to_bytes(state, teacher.metadata))
     return cfg.replace(copies) if copies else cfg
 
 
@@ -289,6 +302,8 @@ def build_iteration(
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
     how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg)}
+    if cfg.teacher:
+        how["make_teacher"] = partial(load_teacher, cfg, env)
     return join(env, kind, cfg.algo.settings, **makers, **how)
 
 
@@ -331,6 +346,7 @@ def join(
     fuse: str = "off",
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
+    make_teacher: Callable[[Spec], Any] | None = None,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -342,6 +358,7 @@ def join(
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
+        make_teacher: spec → the actor that the learner imitates.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -353,6 +370,8 @@ def join(
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
     paid = live_settings("reward", *(reward or (None, {})), {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
+    if make_teacher:
+        spec = replace(spec, teacher=make_teacher(spec))
     if not isinstance(settings, dict):
         learner = kind(spec, replace(settings, **changing))
     else:
@@ -363,14 +382,7 @@ def join(
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
-    columns = dict(learner.columns)
-    for model in rewards:
-        columns |= model.columns
-    if not make_source:  # a source of the user's own gives what it likes
-        columns = choose_columns(columns, step_columns(env.dims, learner.policy))
-    what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
-    check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
-    record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
+    record = make_record(env, learner, rewards, known=not make_source)
     if make_source:
         source = make_source(env, learner, record)
     else:
@@ -386,6 +398,25 @@ def join(
     registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
     more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
     return Iteration(env, source, learner, spec, **more)
+
+
+def make_record(env: Env, learner: Any, rewards: list[Any], known: bool) -> Record:
+    """The record that a learner and reward models learn from, of zeros.
+
+    Args:
+        known: its columns are those of a control step. A source of the user's own gives others.
+
+    Raises:
+        ValueError: no control step gives a column. OutOfMemory: there is no room.
+    """
+    columns = dict(learner.columns)
+    for model in rewards:
+        columns |= model.columns
+    if known:
+        columns = choose_columns(columns, step_columns(env.dims, learner.policy))
+    what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
+    check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
+    return Record.zeros(columns, learner.length, env.num_envs, device=env.device)
 
 
 def check_learner(learner: Any) -> None:
@@ -408,7 +439,8 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
         worlds=env.rng.worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
-        mirrors=partial(find_mirrors, env),
+        clip=env.task.clip,
+        mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
         captured=graph != "off" and not whole,
         threads=threads,
@@ -466,11 +498,74 @@ def live_settings(
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 
-def find_mirrors(env: Env) -> ViewMirrors | None:
-    """The mirrors of an Env's observations and action; None for a task without a mirror image."""
+def find_mirrors(env: Env, history: dict[str, int]) -> ViewMirrors | None:
+    """The mirrors of observations, with so many steps of each term, and of the action.
+
+    None for a task without a mirror image.
+    """
     task = env.task
     flips = derive_flips(task) if task.mirror else None
-    return view_mirrors(flips, env.term_widths, task.history) if flips else None
+    return view_mirrors(flips, env.term_widths, history) if flips else None
+
+
+# Why: docs/decisions/0088-a-teacher-sees-the-critics-view.md
+def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
+    """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
+
+    These are the first columns of what the critic observes. No code of the run is imported.
+
+    Raises:
+        OSError, ValueError: there is none, or it is of another task or observes something else.
+    """
+    file = Path(str(cfg.teacher))
+    if spec.group.rank == 0 and not file.is_file():
+        _, _, file = Run.open(file).checkpoints.restore(errors.warn)
+    file = spec.group.broadcast(file)  # one choice for all, while that run goes on
+    state, metadata = load(file)
+    name, settings = teacher_settings(cfg, metadata, file)
+    kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
+    dims, n = (sum(env.term_widths.values()), *spec.dims[1:]), settings.get("num_minibatches", 1)
+    few = {"num_envs": n, "num_steps": n, "worlds": torch.zeros_like(spec.worlds[:1]).repeat(n)}
+    own = {"dims": dims, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
+    made = kind(replace(spec, **few, **own, captured=False), kind.Settings(**settings))
+    actor = made.policy.actor
+    state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
+    check_layout(state, layout(actor.state_dict()), str(file))
+    actor.load_state_dict(state)
+    if actor.blank_memory(1):
+        raise ValueError(f"teacher={cfg.teacher} has a memory: choose one with algo.memory=none")
+    actor.requires_grad_(False)
+    actor.metadata = {key: metadata[key] for key in ("iteration", "config")}
+    return actor
+
+
+def teacher_settings(
+    cfg: Config, metadata: dict[str, str], file: Path
+) -> tuple[str, dict[str, Any]]:
+    """The algorithm of a teacher's checkpoint, and its numbers.
+
+    Raises:
+        ValueError: it is of another task or no algorithm of ours, or does not see each term once.
+    """
+    trained = resume.read_trained(metadata, cfg.plain, file)
+    try:
+        task, algo = dict(trained["task"]), dict(trained["algo"])
+        name = algo.get("name", compose.ALGO)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"teacher={file} does not say what it was trained with") from None
+    if task.get("name") != cfg.task.name:
+        says = f"was trained with task={task.get('name')}, not {cfg.task.name}"
+        raise ValueError(f"teacher={cfg.teacher} {says}")
+    if name not in LEARNERS or name == cfg.algo.name:
+        others = ", ".join(key for key in LEARNERS if key != cfg.algo.name)
+        raise ValueError(f"teacher={cfg.teacher}: its algo={name} is none of {others}")
+    for key in ("hide", "history"):
+        if task.get(key):
+            says = f"task.{key}={task[key]}: a teacher observes each term once"
+            raise ValueError(f"teacher={cfg.teacher} was trained with {says}")
+    base = compose.build("config", [f"algo={name}"], ours=True)["algo"]
+    numbers = base | algo
+    return name, {key: numbers[key] for key in base if key != "name"}
 
 
 def world_multiple(cfg: Config) -> int:

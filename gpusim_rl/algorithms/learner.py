@@ -6,7 +6,7 @@ None of them knows a configuration. A learner knows no Env and no Sim either: it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class Spec:
         dt: the control period [s].
         mirrors: gives the mirrors of both observations and of the action; None without a mirror
             image. Raises ValueError if the task declares one that is wrong.
+        clip: the largest action: those beyond ± this are clamped to it.
+        teacher: an actor to imitate. It observes the first columns of the critic's observation.
         seed: of every random number; worlds: (B,) int64 global ids.
         group: the processes that learn together, each from its own worlds.
         captured: record each part of an update in a CUDA graph.
@@ -49,6 +51,8 @@ class Spec:
     worlds: Tensor
     iteration: Tensor
     seed: int
+    clip: float
+    teacher: Any = None
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE
     captured: bool = False

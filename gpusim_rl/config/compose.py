@@ -23,6 +23,8 @@ from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
 ALGO = "ppo"  # what a file or a run without algo.name means
+# What an algorithm of ours takes of a task's numbers for PPO, instead of the discount
+FROM_TASK = {"distill": ("hidden", "activation")}  # so that PPO may begin with the student
 
 
 def parse(overrides: list[str]) -> list[Override]:
@@ -151,8 +153,8 @@ def build(
 def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
 
-    An algorithm of ours takes the discount of the task, and the numbers of the section that has its
-    name. That section may have what `gpu` may.
+    An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
+    the section that has its name. That section may have what `gpu` may.
 
     Args:
         own: the section `algo`, with the algorithm's numbers alone.
@@ -162,8 +164,8 @@ def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> 
         ValueError: the section has a key that it may not change.
     """
     algo, ours = own["name"], own["name"] in user_files.our_names("algo")
-    gamma = {"gamma": cfg["algo"]["gamma"]} if ours and "gamma" in own else {}
-    cfg["algo"] = own | gamma
+    of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if ours and x in own}
+    cfg["algo"] = own | of_task
     lost = (*KEYS, "gpu") if ours else ("algo",)
     for name, section in {"gpu": cfg["gpu"], **cfg["recipe"]}.items():
         if isinstance(section, dict):  # what it is else is said later

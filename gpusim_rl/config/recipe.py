@@ -69,8 +69,8 @@ def apply_section(
     if isinstance(plan := values.pop("curriculum", None), dict):
         plan = {key: entry for key, entry in plan.items() if not is_below(key, fixed)}
     values |= {"curriculum": plan} if plan else {}
-    try:
-        merge(cfg, values)
+    try:  # keys of gpu are looked at later, as those of a task's file are
+        merge(cfg, {key: x for key, x in values.items() if key != "gpu"})
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     return merged(cfg, values)

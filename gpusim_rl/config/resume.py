@@ -10,10 +10,10 @@ from gpusim_rl.config.compose import ALGO, build, build_base, choices, is_group,
 from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
-from gpusim_rl.config.run_files import find_files, is_kept_file
+from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below, set_key
-from gpusim_rl.config.user_files import GROUPS
+from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
     check_extras,
     check_name,
@@ -34,11 +34,11 @@ CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollb
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
-MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
+MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher")
 # Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name"),
+    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", "teacher"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
     *("reward.name", "reward.hidden", "reward.features"),
@@ -107,14 +107,17 @@ def check_run_dir(cfg: Config) -> None:
 
 
 def check_start(cfg: Config) -> None:
-    """ValueError or OSError unless start= is null, or a run of this algorithm with a checkpoint."""
+    """ValueError or OSError unless start= is null, or a run with a checkpoint that may begin this.
+
+    It is one of this algorithm; if this is one of ours, any of ours.
+    """
     if cfg.start is None:
         return
     run, name = Run.open(Path(cfg.start)), cfg.algo.name
     if not run.checkpoints.saved():
         raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
     other = str(flatten(run.config).get("algo.name", ALGO))
-    if other != name:
+    if other != name and not {other, name} <= our_names("algo"):
         raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
@@ -132,7 +135,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     for key in keys:
         group, _, rest = key.partition(".")
         # the run has what these gave it
-        given = group in ("gpu", "start") or (group == "recipe" and rest)
+        given = group in ("gpu", "start", "teacher") or (group == "recipe" and rest)
         begun = given and cfg["auto_resume"]
         if begun or is_kept_file(group, rest, cfg, before):
             continue
@@ -210,6 +213,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
+        cfg["teacher"] = find_in_run(run.path, "teacher", cfg["teacher"])
         return Config.of(cfg)
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
@@ -247,12 +251,7 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
         file: the checkpoint.
     ValueError if its metadata are damaged.
     """
-    try:
-        trained = json.loads(metadata.get("config", "{}"))
-        rename_keys(trained, config)
-        trained = flatten(trained)
-    except (ValueError, RecursionError, AttributeError):
-        raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
+    trained = flatten(read_trained(metadata, config, file))
     now, lines = flatten(config), {}
     for key, value in trained.items():
         new = now.get(key)
@@ -263,6 +262,20 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
         if value != new and not free:
             lines[key] = f"{key} {value} → {new}"
     return lines
+
+
+def read_trained(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The configuration that a checkpoint was trained with, with today's names of keys.
+
+    ValueError if its metadata are damaged.
+    """
+    try:
+        trained = json.loads(metadata.get("config", "{}"))
+        rename_keys(trained, config)
+        flatten(trained)
+        return trained
+    except (ValueError, RecursionError, AttributeError):
+        raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
 
 
 def check_edits(metadata: dict[str, str], run: Run, file: Path) -> dict[str, str]:

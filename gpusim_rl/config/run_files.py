@@ -19,13 +19,20 @@ def find_files(
     ValueError for a file that lies elsewhere.
     """
     values = values | {"mjcf": find_model(folder, f"{section}.mjcf", values["mjcf"], ours)}
-    network = values.get("actuator", {}).get("file")
-    if network is None:
+    if (network := values.get("actuator", {}).get("file")) is None:
         return values
-    check_path(f"{section}.actuator.file", network)
-    if not (folder / network).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{section}.actuator.file={network!r} lies outside of the run")
-    return values | {"actuator": values["actuator"] | {"file": str(folder / network)}}
+    network = find_in_run(folder, f"{section}.actuator.file", network)
+    return values | {"actuator": values["actuator"] | {"file": network}}
+
+
+def find_in_run(folder: Path, key: str, name: str | None) -> str | None:
+    """The path of a file in the run, or None; ValueError for one that lies elsewhere."""
+    if name is None:
+        return name
+    check_path(key, name)
+    if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{key}={name!r} lies outside of the run")
+    return str(folder / name)
 
 
 def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | None:

@@ -193,6 +193,7 @@ class Config:
     run_dir: str | None
     resume: str | None
     start: str | None
+    teacher: str | None
     task_code: str | None = None
     algo_code: str | None = None
     gpu: dict[str, Any]
@@ -234,7 +235,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self, "")
-        paths = flatten({key: self.plain[key] for key in ("run_dir", "resume", "start")})
+        paths = flatten({key: self.plain[key] for key in ("run_dir", "resume", "start", "teacher")})
         paths |= {f"{key}.mjcf": self.plain[key].get("mjcf") for key in ("task", "robot")}
         for key, path in paths.items():
             if not isinstance(path, str | None):
@@ -242,6 +243,10 @@ class Config:
         check_task_code(self.task_code)
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
+        if self.algo.name == "distill" and self.teacher is None:
+            raise ValueError("algo=distill imitates the policy of a run: name it with teacher=RUN")
+        if self.teacher is not None and self.algo.name != "distill" and not self.algo_code:
+            raise ValueError(f"teacher={self.teacher} is for algo=distill, not {self.algo.name}")
         for name in SETTINGS:
             settings = getattr(self, name).settings
             allowed = limits(settings, name) if is_dataclass(settings) else {}

@@ -187,6 +187,9 @@ class Run:
                 config = config | {
                     section: config[section] | {"mjcf": str(Path(mjcf).resolve().relative_to(home))}
                 }
+        teacher = Path(config.get("teacher") or "").resolve()
+        if config.get("teacher") and teacher.is_relative_to(home):
+            config = config | {"teacher": str(teacher.relative_to(home))}
         actuator = config.get("robot", {}).get("actuator") or {}
         file = Path(actuator.get("file") or "").resolve()
         if actuator.get("file") and file.is_relative_to(home):

@@ -7,12 +7,14 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build import keep_models
+from gpusim_rl.build import ACTOR, keep_models
 from gpusim_rl.config import resume
+from gpusim_rl.config.compose import ALGO
 from gpusim_rl.config.sections import Config
+from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
-from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.files import new_directory, write_whole
+from gpusim_rl.core.states import copy_state, layout
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.progress import is_over, number
@@ -32,16 +34,17 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     """
     if cfg.resume:
         return continue_run(cfg, iteration)
-    weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
-    run, metadata, cfg = create_run(cfg, iteration.group)
+    weights = begin_with(Path(cfg.start), iteration, cfg.algo.name) if cfg.start else {}
+    run, metadata, cfg = create_run(cfg, iteration)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
     return run, metadata, cfg
 
 
-def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
+def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]:
     """Take the weights and normalizers of another run's last checkpoint, and return them. In place.
 
+    Of a run of another algorithm than `algo`, the actor is taken, and what else fits.
     The first process chooses the checkpoint, since that run may go on meanwhile.
 
     Raises:
@@ -53,13 +56,38 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
     # each process would else choose by itself, while that run goes on
     file = iteration.group.broadcast(file)
     state, _ = load(file)
-    iteration.policy.load(state, str(file))
-    return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
+    weights = {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
+    said = ""
+    if flatten(Run.open(path).config).get("algo.name", ALGO) != algo:
+        weights, said = join_networks(weights, iteration, path)
+    iteration.policy.load(weights, str(file))
+    if said and iteration.group.rank == 0:
+        errors.warn(said)
+    return weights
 
 
-def create_run(cfg: Config, group: ProcessGroup) -> Opened:
-    """A new run directory, with a copy of each model that is not ours."""
-    path = cfg.run_dir
+def join_networks(
+    weights: dict[str, Tensor], iteration: Iteration, path: Path
+) -> tuple[dict[str, Tensor], str]:
+    """The networks of an iteration, with those of another algorithm's run in their place that fit.
+
+    Its actor is among them, whether it fits or not. The line says what was taken.
+    """
+    learned = copy_state(iteration.learned())
+    ours = {name: x for name, x in learned.items() if name.startswith("policy/")}
+    fit = {name for name, _ in layout(ours).items() & layout(weights).items()}
+    fit |= {name for name in weights if name.startswith(ACTOR)}
+    taken, new = (
+        ", ".join(sorted({name.removeprefix("policy/").split(".")[0] for name in names}))
+        for names in (fit, ours.keys() - fit)
+    )
+    joined = ours | {name: weights[name] for name in fit}
+    return joined, f"start={path}: it gives {taken}; {new} begin anew"
+
+
+def create_run(cfg: Config, iteration: Iteration) -> Opened:
+    """A new run directory, with a copy of the teacher, and of each model that is not ours."""
+    path, group = cfg.run_dir, iteration.group
     if not path and group.rank == 0:
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}"
         path = new_directory(Path("runs") / cfg.task.name / name)
@@ -67,7 +95,7 @@ def create_run(cfg: Config, group: ProcessGroup) -> Opened:
     if group.rank > 0:
         return Run(path), {}, cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    cfg = keep_models(cfg, run.path)
+    cfg = keep_models(cfg, run.path, iteration.spec.teacher)
     run.configure(cfg.plain)
     return run, {}, cfg
 

@@ -1,6 +1,7 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -213,10 +214,13 @@ def rollout_columns(policy: ActorCritic) -> Columns:
     return policy.views | policy.stored | ends
 
 
-def make_policy(spec: Spec, cfg: Settings) -> ActorCritic:
-    """The networks that settings describe. ValueError if they cannot be as symmetric as asked."""
+def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
+    """The networks that settings describe, of a kind that takes what `ActorCritic` takes.
+
+    ValueError if they cannot be as symmetric as asked.
+    """
     symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden, cfg.memory)
-    return ActorCritic(
+    return kind(
         *spec.dims,
         hidden=cfg.hidden,
         activation=cfg.activation,

@@ -1,0 +1,129 @@
+"""Distillation: a student learns to act as a teacher does that observes more (arXiv:1011.0686)."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.algorithms.distill.settings import Settings
+from gpusim_rl.algorithms.distill.student import Student
+from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.ppo.ppo import make_policy
+from gpusim_rl.algorithms.ppo.samples import first_steps
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.record import FLAG, Record, vector
+from gpusim_rl.core.states import Live, shared
+from gpusim_rl.core.streams import torch_threads
+
+
+class Distill:
+    """DAgger: the student visits states, the teacher says what it would do there.
+
+        L = Σ valid · |π(o) - clamp(π*(s))|² / (nu Σ valid)
+        β = share · max(0, 1 - iteration / share_iterations)
+
+    Args:
+        spec: shapes, processes, random numbers, and the teacher.
+        settings: its numbers. `share` may be a tensor (), which changes.
+    """
+
+    Settings = Settings
+    live = ("share",)
+    metrics = (
+        Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
+        Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
+        Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
+    )
+
+    def __init__(self, spec: Spec, settings: Settings):
+        self.spec, self.cfg, self.length = spec, settings, spec.num_steps
+        epochs, parts, worlds = settings.update_epochs, settings.num_minibatches, spec.num_envs
+        if worlds % parts:
+            raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
+        self.sums = torch.zeros(len(self.metrics), device=spec.device)
+        self.loss, self.share, self.bad = self.sums
+        self.share.add_(settings.share)
+        guide = spec.teacher, spec.clip, self.share
+        self.policy = make_policy(spec, settings, partial(Student, *guide))
+        no, _, nu = spec.dims
+        flags = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)
+        self.columns = dict(obs=vector(no), target=vector(nu)) | flags
+        self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate)
+        self.rates = tuple(self.optimizer.rates.values())
+        self.rng, self.count = spec.rng(), epochs * parts
+        self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
+        self.order = self.next.new_zeros(self.count, worlds // parts)
+        names = self.begin, self.minibatch, self.finish
+        self._begin, self._minibatch, self._finish = map(spec.capture, names)
+
+    @staticmethod
+    def world_multiple(settings: Settings) -> int:
+        """Minibatches are of whole worlds, which they divide."""
+        return settings.num_minibatches
+
+    def update(self, record: Record) -> None:
+        """All epochs over the rollout, then what changes between rollouts. In place."""
+        with torch_threads(self.spec.threads):
+            self.spec.timer.start("minibatches")
+            self._begin(record)
+            for _ in range(self.count):
+                self._minibatch(record)
+            self.spec.timer.start("normalizers")
+            self._finish(record)
+
+    @torch.no_grad()
+    def begin(self, record: Record) -> None:
+        """Draw the order of the worlds, and clear what quarantined steps hold. In place."""
+        record.span("obs", "target").masked_fill_(record.fault[..., None], 0.0)
+        parts, worlds = self.cfg.num_minibatches, self.spec.num_envs
+        # Of `parts` neighbors each minibatch has one, on whichever process they are.
+        arguments = "distill/order", self.spec.iteration, self.cfg.update_epochs, parts
+        drawn = self.rng.permutations(*arguments)[:, ::parts]
+        drawn = drawn + torch.arange(0, worlds, parts, device=drawn.device)[:, None]
+        self.order.copy_(drawn.transpose(1, 2).reshape(self.order.shape))
+        self.next.zero_()
+        self.loss.zero_()
+
+    def minibatch(self, record: Record) -> None:
+        """One step of the optimizer on the next worlds, skipped if a number is bad. In place."""
+        worlds = self.order.index_select(0, self.next)[0]
+        obs, target, fault = (
+            record.column(name).index_select(1, worlds) for name in ("obs", "target", "fault")
+        )
+        memory = {name: x.index_select(0, worlds) for name, x in record.memory.items()}
+        begins = first_steps(record).index_select(1, worlds)
+        valid = 1 - fault
+        share = valid / self.spec.group.all_reduce(valid.sum()).clamp(min=1)
+        error = (self.policy.unroll(obs, memory, begins) - target).square().mean(-1)
+        loss, optimizer = (error * share).sum(), self.optimizer
+        optimizer.write(torch.autograd.grad(loss, list(optimizer.gradients)))
+        self.spec.group.all_reduce(optimizer.grads)
+        with torch.no_grad():
+            loss = self.spec.group.all_reduce(loss)
+            optimizer.clip(self.cfg.max_grad_norm, loss[None])
+            self.loss.add_(torch.where(optimizer.bad > 0, 0.0, loss / self.count))
+            optimizer.step()
+            self.next.add_(1)
+
+    @torch.no_grad()
+    def finish(self, record: Record) -> None:
+        """Add the rollout to the normalizer, and lower share and learning rate. In place."""
+        valid, group = ~record.fault.flatten(), self.spec.group
+        most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
+        bad = most_invalid | (self.optimizer.bad > 0)
+        self.bad.copy_(torch.where(bad, self.bad + 1, 0.0))
+        self.policy.actor.normalizer.update(record.obs.flatten(0, 1), valid, group)
+        done = (self.spec.iteration + 1) / self.cfg.share_iterations
+        self.share.copy_(self.cfg.share * (1 - done).clamp(min=0))
+        self.rates[0].mul_(self.cfg.lr_decay)
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) of the last update."""
+        return self.sums.clone()
+
+    def tensors(self) -> dict[str, Live]:
+        """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        networks = shared("policy/", self.policy.state_dict(keep_vars=True))
+        own = {"sums": self.sums, "rate": self.rates[0]}
+        return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", own)

@@ -1,0 +1,71 @@
+"""A policy that learns from a teacher: who acts, and what is stored of it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.core.record import Columns, vector
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.networks.policy import ActorCritic, Memory, Views, blank_memory
+
+
+class Student(ActorCritic):
+    """The actor of an `ActorCritic`. While it learns, a teacher acts in a share of the worlds.
+
+    Args:
+        teacher: an actor whose observation is the first columns of the critic's.
+        clip: the largest action.
+        share: () β, the probability that the teacher acts in a world at a step.
+        dims, network: as `ActorCritic` has them.
+    """
+
+    def __init__(self, teacher: Any, clip: float, share: Tensor, *dims: int, **network: Any):
+        super().__init__(*dims, **network)
+        del self.critic, self.critic_normalizer  # a student has a teacher instead
+        self.guide = teacher, clip, share  # as a tuple, it is no part of the module's state
+
+    @property
+    def stored(self) -> Columns:
+        """The action that was taken, and the one that the teacher wanted."""
+        return dict.fromkeys(("action", "target"), vector(len(self.log_std)))
+
+    def groups(self) -> dict[str, Any]:
+        """The parameters that learn: the standard deviation stays as it is."""
+        return {"actor": list(self.actor.parameters())}
+
+    def blank_memory(self, worlds: int) -> Memory:
+        """The memory as an episode begins, name → (worlds, …): zeros."""
+        return blank_memory(worlds, actor=self.actor.net)
+
+    def prepare(self, views: Views) -> dict[str, Tensor]:
+        """Normalized observations; the teacher's terms are the first of the critic's."""
+        normalizer = self.guide[0].normalizer
+        seen = views[1][:, : len(normalizer.mean)]
+        return {"obs": self.actor.normalizer(views[0]), "teacher": normalizer(seen)}
+
+    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """The networks: the mean actions of student and teacher (B, 2 nu), and the next memory."""
+        target = self.guide[0].net(inputs["teacher"])
+        if not memory:
+            return torch.cat((self.mean(inputs["obs"]), target), 1), memory
+        mean, after = self._run(self.actor.net, inputs["obs"], memory["actor"])
+        return torch.cat((mean, target), 1), {"actor": after}
+
+    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
+        """a = π*(s) + σ ε with probability β, else π(o) + σ ε; and π*(s) within the limits."""
+        student, teacher = mean.chunk(2, 1)
+        # what Env takes: a mean of the teacher may lie far beyond it
+        _, clip, share = self.guide
+        target = teacher.clamp(-clip, clip)
+        obeys = rng.uniform("distill/obeys", 0.0, 1.0) < share
+        noise = self.std * rng.normal("policy/action", student.shape[1])
+        return dict(action=torch.where(obeys[:, None], target, student) + noise, target=target)
+
+    def unroll(self, obs: Tensor, memory: Memory, begins: Tensor) -> Tensor:
+        """Mean actions (T, B, nu) of observations (T, B, no), from the memory before the first."""
+        x = self.actor.normalizer(obs.flatten(0, 1))
+        if not memory:
+            return self.mean(x).unflatten(0, obs.shape[:2])
+        x = x.unflatten(0, obs.shape[:2])
+        return self._run(self.actor.net.unroll, x, memory["actor"], begins)[0]
