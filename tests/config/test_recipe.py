@@ -76,7 +76,10 @@ def test_what_is_unlearned_is_said():
     "section, says",
     [
         ({"num_env": 4}, "recipe.robot.num_env: this section cannot change this key"),
-        ({"task": {"mjcf": "a.xml"}}, "recipe.robot.task.mjcf: this section cannot change this key"),
+        (
+            {"task": {"mjcf": "a.xml"}},
+            "recipe.robot.task.mjcf: this section cannot change this key",
+        ),
         ({"algo": {"gama": 0.9}}, "recipe.robot: unknown key algo.gama"),
         ({"task": {"redraw": "often"}}, "recipe.robot: task.redraw='often': expected a number"),
         (None, "recipe=robot does not exist for task=quadruped"),
