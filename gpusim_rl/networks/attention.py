@@ -41,7 +41,7 @@ class Attention(nn.Module):
         for layer in (self.embed, self.query, self.key, self.value):
             nn.init.orthogonal_(layer.weight, generator=generator)
         nn.init.zeros_(self.embed.bias)
-        self.position = nn.Parameter(torch.zeros(frames, HEADS, d // HEADS))  # oldest first
+        self.position = nn.Parameter(torch.zeros(HEADS, frames, d // HEADS))  # oldest first
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, K - 1, width + 1) as an episode begins: zeros."""
@@ -50,36 +50,44 @@ class Attention(nn.Module):
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """x (…, width) and h (…, K - 1, width + 1) → y (…, size), and h with x as its newest."""
         frames = torch.cat([h, mark(x)[..., None, :]], -2)
-        e = self.embed(frames[..., :-1])
-        y = self.attend(e[..., -1, :], self.key(e), self.value(e), frames[..., -1] == 1)
-        return y, frames[..., 1:, :]
+        return self.attend(frames, frames[..., None, :, -1] == 1)[..., 0, :], frames[..., 1:, :]
 
     def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Encoder` has it, without a loop: every step attends to its own window at once."""
-        frames = torch.cat([h.movedim(1, 0), mark(x)])  # (K - 1 + T, B, width + 1)
-        episode = torch.cat([torch.zeros_like(frames[: self.frames - 1, :, 0]), begins.cumsum(0)])
-        number = self.windows(episode)
-        same = number == number[..., -1:]  # (T, B, K) frames of the present episode
-        remembered = torch.where(same[..., None], self.windows(frames), 0.0)
-        e = self.embed(frames[..., :-1])
-        key, value = self.windows(self.key(e)), self.windows(self.value(e))
-        y = self.attend(e[self.frames - 1 :], key, value, remembered[..., -1] == 1)
-        return y.flatten(0, 1), remembered[:, :, 1:].flatten(0, 1)
-
-    def windows(self, x: Tensor) -> Tensor:
-        """(T, B, K, …) the K rows up to each step, of rows x (K - 1 + T, B, …). A view."""
-        return x.unfold(0, self.frames, 1).movedim(-1, 2)
-
-    def attend(self, e: Tensor, key: Tensor, value: Tensor, there: Tensor) -> Tensor:
-        """y (…, size) for the newest e (…, d), all keys and values (…, K, d), and there (…, K)."""
-        # Of an ended episode even NaN may be in a window, and zero times NaN is NaN.
-        key, value = (
-            torch.where(there[..., None], x, 0.0).unflatten(-1, (HEADS, -1)) for x in (key, value)
+        """As `Encoder` has it, without a loop: every step attends to its own frames at once."""
+        past = self.frames - 1
+        frames = torch.cat([h, mark(x).transpose(0, 1)], 1)  # (B, F, width + 1), F = K - 1 + T
+        episode = torch.cat([torch.zeros_like(h[..., 0]), begins.cumsum(0).t()], 1)  # its number
+        present = episode[:, past:, None]
+        columns = torch.arange(frames.shape[1], device=x.device)
+        age = columns[past:, None] - columns  # (T, F)
+        near = (age >= 0) & (age <= past)
+        y = self.attend(
+            frames, near & (present == episode[:, None]) & (frames[:, None, :, -1] == 1)
         )
-        query = self.query(e).unflatten(-1, (HEADS, -1))[..., None, :, :]
-        score = (query * (key + self.position)).sum(-1) / query.shape[-1] ** 0.5  # (…, K, heads)
-        share = score.masked_fill(~there[..., None], -torch.inf).softmax(-2)
-        return torch.cat([e, (share[..., None] * value).sum(-3).flatten(-2)], -1)
+        rows, numbers = (z.unfold(1, self.frames, 1)[..., 1:] for z in (frames, episode))
+        after = torch.where((present == numbers)[:, :, None], rows, 0.0).permute(1, 0, 3, 2)
+        return y.transpose(0, 1).flatten(0, 1), after.flatten(0, 1)
+
+    def attend(self, frames: Tensor, seen: Tensor) -> Tensor:
+        """y (…, T, size) of the last T of frames (…, F, width + 1); seen (…, T, F) masks them."""
+        e = self.embed(frames[..., :-1])
+        now = e[..., self.frames - 1 :, :]
+        query, key, value = (
+            layer(z).unflatten(-1, (HEADS, -1)).transpose(-3, -2)  # (…, heads, T or F, c)
+            for layer, z in ((self.query, now), (self.key, e), (self.value, e))
+        )
+        score = query @ key.mT + shifted(query @ self.position.mT)
+        score = (score / query.shape[-1] ** 0.5).masked_fill(~seen[..., None, :, :], -torch.inf)
+        # An ended episode may have left NaN, and zero times NaN is NaN. That of now is in e.
+        y = score.softmax(-1) @ value.nan_to_num()
+        return torch.cat([now, y.transpose(-3, -2).flatten(-2)], -1)
+
+
+def shifted(x: Tensor) -> Tensor:
+    """(…, T, T + K - 1) with row t of x (…, T, K) in its columns t to t + K - 1, among zeros."""
+    steps, columns = x.shape[-2], x.shape[-2] + x.shape[-1] - 1
+    flat = nn.functional.pad(x, (0, steps)).flatten(-2)
+    return flat[..., : steps * columns].unflatten(-1, (steps, columns))
 
 
 def mark(x: Tensor) -> Tensor:
