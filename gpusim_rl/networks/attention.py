@@ -6,17 +6,20 @@ from torch import Tensor, nn
 from gpusim_rl.core.ranges import FRAMES
 
 HEADS = 2
+NEAR = 3.0  # of p at first: three quarters of eight frames
 
 
+# Why: docs/decisions/0084-frames-are-remembered.md
 class Attention(nn.Module):
     """One causal layer of attention (arXiv:1706.03762) over the last K frames of an episode.
 
         e_t = W x_t + b
-        a_tj = softmax_j(q_t · (k_j + p_{t-j}) / √c),  j = t-K+1 … t
+        a_tj = softmax_j(q_t · k_j / √c + p_{t-j}),  j = t-K+1 … t
         y_t = [e_t, Σ_j a_tj v_j]
 
-    q, k and v are linear in e, for each of two heads of c numbers. p is a parameter for each age
-    (arXiv:1803.02155). All matrices are orthogonal at first, and b and p zero.
+    q, k and v are linear in e, for each of two heads of c numbers, and p is a parameter for each
+    age of a frame (arXiv:1910.10683). All matrices are orthogonal at first, and b and p zero. But
+    the first head favors the frame before, since two frames make a speed.
 
     The memory h (B, K - 1, width + 1) holds the frames before the present one, the oldest first.
     The last number of each is 1, and 0 in a blank one, which has no part in the softmax.
@@ -41,7 +44,9 @@ class Attention(nn.Module):
         for layer in (self.embed, self.query, self.key, self.value):
             nn.init.orthogonal_(layer.weight, generator=generator)
         nn.init.zeros_(self.embed.bias)
-        self.position = nn.Parameter(torch.zeros(HEADS, frames, d // HEADS))  # oldest first
+        self.position = nn.Parameter(torch.zeros(HEADS, frames))  # oldest first
+        with torch.no_grad():
+            self.position[0, -2] = NEAR
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, K - 1, width + 1) as an episode begins: zeros."""
@@ -76,8 +81,9 @@ class Attention(nn.Module):
             layer(z).unflatten(-1, (HEADS, -1)).transpose(-3, -2)  # (…, heads, T or F, c)
             for layer, z in ((self.query, now), (self.key, e), (self.value, e))
         )
-        score = query @ key.mT + shifted(query @ self.position.mT)
-        score = (score / query.shape[-1] ** 0.5).masked_fill(~seen[..., None, :, :], -torch.inf)
+        position = shifted(self.position[:, None].expand(-1, now.shape[-2], -1))
+        score = query @ key.mT / query.shape[-1] ** 0.5 + position
+        score = score.masked_fill(~seen[..., None, :, :], -torch.inf)
         # An ended episode may have left NaN, and zero times NaN is NaN. That of now is in e.
         y = score.softmax(-1) @ value.nan_to_num()
         return torch.cat([now, y.transpose(-3, -2).flatten(-2)], -1)

@@ -71,7 +71,7 @@ def test_first_weights():
 
 @torch.no_grad()
 def test_attention_is_its_equation():
-    """Attention of a sequence without restarts, against NumPy; blank frames have no part."""
+    """It is that of a sequence without restarts in NumPy; blank frames have no part."""
     net, x = attentive().encoder, torch.randn(6, 3, generator=generator(3))
     e = x.numpy() @ net.embed.weight.numpy().T + net.embed.bias.numpy()
     q, k, v = (e @ layer.weight.numpy().T for layer in (net.query, net.key, net.value))
@@ -80,9 +80,8 @@ def test_attention_is_its_equation():
         rows = [e[t]]
         for head, columns in enumerate((slice(0, 2), slice(2, 4))):
             last = range(max(0, t - 3), t + 1)
-            places = [net.position[head, 3 - t + j].numpy() for j in last]
-            score = [q[t, columns] @ (k[j, columns] + p) for j, p in zip(last, places, strict=True)]
-            share = np.exp(np.array(score) / np.sqrt(2))
+            score = k[last, columns] @ q[t, columns] / np.sqrt(2)
+            share = np.exp(score + net.position[head, 3 - t + np.array(last)].numpy())
             rows.append(share @ v[last, columns] / share.sum())
         want.append(np.concatenate(rows))
     got, after = net.unroll(x[:, None], net.blank(1), torch.zeros(6, 1))
