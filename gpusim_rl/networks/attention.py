@@ -34,9 +34,8 @@ class Attention(nn.Module):
         super().__init__()
         FRAMES.check("algo.memory_frames", frames)
         if size < 2 * HEADS or size % (2 * HEADS):
-            raise ValueError(
-                f"algo.memory_size={size}: expected a multiple of {2 * HEADS} for attention"
-            )
+            what = f"expected a multiple of {2 * HEADS} for attention"
+            raise ValueError(f"algo.memory_size={size}: {what}")
         self.width, self.size, self.frames, d = width, size, frames, size // 2
         self.embed = nn.Linear(width, d)
         # No bias: that of a key changes no softmax, and Adam would follow its rounding.
@@ -45,8 +44,7 @@ class Attention(nn.Module):
             nn.init.orthogonal_(layer.weight, generator=generator)
         nn.init.zeros_(self.embed.bias)
         self.position = nn.Parameter(torch.zeros(HEADS, frames))  # oldest first
-        with torch.no_grad():
-            self.position[0, -2] = NEAR
+        self.position.data[0, -2] = NEAR
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, K - 1, width + 1) as an episode begins: zeros."""
