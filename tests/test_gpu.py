@@ -115,6 +115,7 @@ PLAN += "algo.gamma:{from:0.9,to:0.97,by:iteration,start:0,stop:9}}"
 
 
 WORDS = [[], ["graph=whole"], ["sim.conditional=true"], [PLAN], ["algo.memory=gru"]]
+WORDS += [["algo.memory=attention"]]
 
 
 @pytest.mark.parametrize("words", [[], ["algo.tf32=false"], ["fuse=off"]], ids=str)

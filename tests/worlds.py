@@ -41,7 +41,8 @@ MATRIX = [
     for task in TASKS
 ]
 # of conf/algo/ppo.yaml, for the networks
-NETWORK = ("hidden", "activation", "std", "min_std", "amp", "symmetry", "memory", "memory_size")
+NETWORK = ("hidden", "activation", "std", "min_std", "amp", "symmetry")
+NETWORK += ("memory", "memory_size", "memory_frames")
 ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 
 

@@ -40,7 +40,7 @@ MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher")
 FIXED = (
     *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", "teacher"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
-    *("algo.memory", "algo.memory_size", "algo.name"),
+    *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
     *("reward.name", "reward.hidden", "reward.features"),
 )
 

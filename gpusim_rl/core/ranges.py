@@ -72,6 +72,7 @@ CAPACITY = Range(0, 2**31 - 1, whole=True, null=True, single=True)
 
 SEED = Range(0, EVALUATION_SEEDS - 1, whole=True)
 WIDTH = Range(1, WIDEST, whole=True)
+FRAMES = Range(2, MAX_HISTORY, whole=True)
 
 # Key → what it may be, of sections whose classes are found by name and load torch. `*` is any name
 # of its section. The fields of the other sections say it themselves: see `core.sections`.

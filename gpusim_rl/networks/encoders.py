@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.ranges import WIDTH
+from gpusim_rl.networks.attention import Attention
 
 LAYERS = {
     "relu": nn.ReLU,
@@ -96,7 +97,7 @@ class GRU(nn.Module):
         return candidate + torch.sigmoid(update + u_update) * (h - candidate)
 
 
-ENCODERS = {"gru": GRU}  # by algo.memory
+ENCODERS = {"gru": GRU, "attention": Attention}  # by algo.memory
 
 
 class MemoryMLP(nn.Module):

@@ -146,7 +146,7 @@ class ActorCritic(SampleInParts, nn.Module):
         no, nc, nu: widths of the actor's and the critic's observation and of the action.
         hidden: widths of the hidden layers of both networks.
         memory: puts an encoder of `ENCODERS` before the layers of each network; "none" does not.
-            memory_size: how many numbers each remembers.
+            memory_size: numbers of its features. memory_frames: what attention sees.
         std: standard deviation of the actions, at first; min_std: the smallest that it becomes.
         amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
         symmetry: with "net" both networks commute with the mirror, and `hidden` counts both units
@@ -173,6 +173,7 @@ class ActorCritic(SampleInParts, nn.Module):
         symmetry: str,
         memory: str,
         memory_size: int,
+        memory_frames: int = 8,
         mirrors: ViewMirrors | None = None,
         seed: int,
     ):
@@ -194,7 +195,8 @@ class ActorCritic(SampleInParts, nn.Module):
                 return SymmetricMLP(width, *layers)
             if memory == "none":
                 return mlp(width, *layers)
-            encoder = ENCODERS[memory](width, memory_size, generator)
+            more = {"frames": memory_frames} if memory == "attention" else {}
+            encoder = ENCODERS[memory](width, memory_size, generator, **more)
             return MemoryMLP(encoder, mlp(encoder.size, *layers))
 
         sides: list[Any] = [no, nc, nu, 1]

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
@@ -11,7 +10,7 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.evaluation.evaluate import evaluate
-from gpusim_rl.networks.encoders import ENCODERS
+from gpusim_rl.networks.policy import restarted
 from gpusim_rl.runs.checkpoints import Checkpoints, load
 from tests.algorithms.test_capture import exempt
 from tests.guard import guard
@@ -25,11 +24,13 @@ from tests.worlds import (
     numbers,
 )
 
+MEMORIES = pytest.mark.parametrize("memory", ["gru", "attention"])
 
-def remembering(num_envs: int = 8, **settings) -> Iteration:
-    """PPO with a recurrent policy on cartpole with speeds hidden; episodes of six steps."""
+
+def remembering(num_envs: int = 8, memory: str = "gru", **settings) -> Iteration:
+    """PPO with a policy that remembers on cartpole with speeds hidden; episodes of six steps."""
     env = make_env("cartpole", num_envs, episode=0.3, hide=("speeds",))
-    return make_ppo(env, memory="gru", **settings)
+    return make_ppo(env, memory=memory, **settings)
 
 
 def rollout(ppo: Iteration) -> Record:
@@ -43,10 +44,10 @@ def rollout(ppo: Iteration) -> Record:
     return record
 
 
-@pytest.fixture(scope="module")
-def collected() -> Iteration:
+@pytest.fixture(scope="module", params=["gru", "attention"])
+def collected(request) -> Iteration:
     """With its second rollout, which is in the minibatches."""
-    ppo = remembering()
+    ppo = remembering(memory=request.param)
     rollout(ppo)
     return ppo
 
@@ -77,7 +78,7 @@ def test_values_of_ends(collected):
     r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
     memory, value, end = r.memory["critic"], [], []
     for t, begin in enumerate(first_steps(r)):
-        memory = torch.where(begin[:, None] == 1, 0.0, memory)
+        memory = restarted({"critic": memory}, begin == 1)["critic"]
         critic = policy.critic_normalizer(r.critic[t])
         now, memory = policy.critic(critic, memory)
         value.append(now[:, 0])
@@ -122,10 +123,11 @@ def test_a_minibatch_has_the_memory_of_its_worlds(collected):
             assert torch.equal(x, first[name][order[: len(x)]])
 
 
+@MEMORIES
 @pytest.mark.parametrize("fused", [True, False])
-def test_an_iteration_reads_nothing(fused):
+def test_an_iteration_reads_nothing(fused, memory):
     """A whole iteration with a memory reads nothing on the host, and moves every weight."""
-    ppo = remembering(fused=fused)
+    ppo = remembering(fused=fused, memory=memory)
     ppo.iteration()
     before = copies(ppo.policy.state_dict())
     with guard(*exempt(ppo)) as switch:
@@ -135,20 +137,22 @@ def test_an_iteration_reads_nothing(fused):
     assert same == {"min_std"}
 
 
-def test_kernels_and_autograd_agree():
+@MEMORIES
+def test_kernels_and_autograd_agree(memory):
     """One update by the kernels and by autograd alone ends at the same weights."""
     weights = []
     for fused in (True, False):
-        ppo = remembering(fused=fused, update_epochs=1)
+        ppo = remembering(fused=fused, update_epochs=1, memory=memory)
         ppo.iteration()
         weights.append(torch.cat([w.detach() for w in ppo.learner.optimizer.weights.values()]))
     torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
 
 
-def test_memory_restarts_with_the_episode():
+@MEMORIES
+def test_memory_restarts_with_the_episode(memory):
     """A world whose episode ends, or that fails, begins with a blank memory; the others keep
     theirs."""
-    ppo = remembering()
+    ppo = remembering(memory=memory)
     ppo.env.time.zero_()
     ppo.source.act()
     ppo.env.step_physics()
@@ -157,21 +161,26 @@ def test_memory_restarts_with_the_episode():
     ppo.source.finish_step()
     blank = torch.tensor([i in (2, 5) for i in range(8)])
     for x in ppo.source.memory.values():
-        assert (x[blank] == 0).all() and (x[~blank] != 0).any(1).all()
+        assert (x[blank] == 0).all() and (x[~blank] != 0).flatten(1).any(1).all()
 
 
-def test_resume_is_exact():
+@pytest.mark.parametrize(
+    ("memory", "shapes"),
+    [("gru", [(8, 12), (8, 12)]), ("attention", [(8, 7, 4), (8, 7, 6)])],
+)
+def test_resume_is_exact(memory, shapes):
     """A new PPO that loads another's state, in the midst of episodes, goes on bit by bit."""
-    runs = [remembering(num_steps=4) for _ in range(2)]
+    runs = [remembering(num_steps=4, memory=memory) for _ in range(2)]
     for ppo in (*runs, runs[1]):
         ppo.iteration()
     saved = goes_on(*runs, 2)
-    assert saved["memory/actor"].shape == saved["memory/critic"].shape == (8, 12)
+    assert [saved[f"memory/{name}"].shape for name in ("actor", "critic")] == shapes
 
 
-def test_an_evaluation_remembers():
+@MEMORIES
+def test_an_evaluation_remembers(memory):
     """It is the same twice, and another one without memory."""
-    ppo = remembering()
+    ppo = remembering(memory=memory)
     with torch.no_grad():
         for p in ppo.policy.actor.parameters():
             p.mul_(3.0)
@@ -190,47 +199,6 @@ def test_what_does_not_divide():
     with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs=8"):
         remembering(8, num_minibatches=3)
     assert make_settings().num_minibatches == 4
-
-
-class Frames(nn.Module):
-    """Remembers the last frames, each with a mark that it is one: h (B, size, width + 1)."""
-
-    def __init__(self, width: int, size: int, generator: torch.Generator):
-        super().__init__()
-        self.shape, self.size = (size, width + 1), size * (width + 1)
-
-    def blank(self, worlds: int) -> Tensor:
-        return torch.zeros(worlds, *self.shape)
-
-    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        frame = torch.cat([x, torch.ones_like(x[..., :1])], -1)
-        h = torch.cat([h[..., 1:, :], frame[..., None, :]], -2)
-        return h.flatten(-2), h
-
-    def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        states = []
-        for now, begin in zip(x, begins, strict=True):
-            states.append(self.step(now, torch.where(begin[:, None, None] == 0, h, 0.0))[1])
-            h = states[-1]
-        after = torch.cat(states)
-        return after.flatten(1), after
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_an_encoder_of_another_shape(monkeypatch, fused):
-    """Frames with marks, as attention remembers them, need no change elsewhere: they restart, are
-    unrolled, bootstrap, continue exactly and are evaluated."""
-    monkeypatch.setitem(ENCODERS, "gru", Frames)
-    ppo = remembering(fused=fused)
-    rollout(ppo)
-    reproduces(ppo)
-    saved = ppo.state()
-    assert saved["memory/actor"].shape[1:] == (12, ppo.env.dims[0] + 1)
-    marks = saved["memory/actor"][..., -1].sum(1)
-    assert marks[5] <= ppo.spec.num_steps < 12 and (marks <= 6).all()
-    goes_on(ppo, remembering(fused=fused))
-    options = {key: numbers("cartpole")[key] for key in ("weights", "noise")}
-    assert evaluate(ppo.policy, ppo.env.task, episodes=4, **options)["episodes"] == 4
 
 
 def test_a_run_of_an_older_version_resumes(tmp_path):

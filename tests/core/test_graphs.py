@@ -11,12 +11,12 @@ from tests import graphs
 from tests.robot_files import mjcf, write
 from tests.worlds import TASKS
 
-GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]")
+REMEMBER = [("cartpole", f"algo.memory={x}", "task.hide=[speeds]") for x in ("gru", "attention")]
 
 RND = ("cartpole", "reward=rnd")
 
 
-@pytest.mark.parametrize("words", [*([task] for task in TASKS), GRU, RND], ids=str)
+@pytest.mark.parametrize("words", [*([task] for task in TASKS), *REMEMBER, RND], ids=str)
 def test_captured_is_eager(words):
     """Iterations of sim=warp with its kernels replayed leave the state of eager ones, bit by bit,
     restarts included."""

@@ -27,7 +27,7 @@ DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
 QUIET = ("log=none", "export=none", "report=false")
 TRAIN = ("train.py", "task=cartpole", "device=cuda", *QUIET, *SMALL)
-MORE = ("graph=whole", PLAN, "algo.memory=gru")
+MORE = ("graph=whole", PLAN, "algo.memory=gru", "algo.memory=attention")
 # Tests of tests/test_gpu.py that need no real number: no time, no rounding of a GPU, no profiler.
 ON_ANY = "auto or noise or hundred or test_graphs or no_memory or broken"
 

@@ -331,12 +331,13 @@ def test_order_of_joints(monkeypatch, tmp_path):
     check(exported)
 
 
-def test_policy_that_remembers(tmp_path):
-    """A recurrent policy is deployed with its memory: the targets of 200 steps with restarts."""
+@pytest.mark.parametrize("memory", ["gru", "attention"])
+def test_policy_that_remembers(tmp_path, memory):
+    """A policy is deployed with its memory: the targets of 200 steps with restarts."""
     env = fresh_env(make_task("cartpole", episode=1.0, hide=("speeds",)), "cartpole")
-    policy = make_policy(*env.dims, memory="gru", seed=3)
+    policy = make_policy(*env.dims, memory=memory, seed=3)
     with torch.no_grad():
-        policy.actor.net.head[-1].weight.mul_(100)  # pyright: ignore
+        policy.actor.net.head[-1].weight.mul_(300)  # pyright: ignore
     mean = MeanAction(policy, env.num_envs)
     controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
 

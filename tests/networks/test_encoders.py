@@ -1,21 +1,42 @@
 """Encoders that remember: torch's own unit, sequences with restarts, and what is exported."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpusim_rl.networks.attention import Attention
 from gpusim_rl.networks.encoders import GRU, MemoryMLP, mlp
 from gpusim_rl.networks.policy import restarted
 from tests.worlds import make_policy
+
+MEMORIES = pytest.mark.parametrize(
+    ("memory", "shapes"),
+    [
+        ("gru", {"actor": (8,), "critic": (8,)}),
+        ("attention", {"actor": (7, 4), "critic": (7, 5)}),
+    ],
+    ids=("gru", "attention"),
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def small(seed: int = 0) -> MemoryMLP:
-    """x (3,) and h (6,) → y (2,)."""
+def small(seed: int = 0, encoder: Any = GRU, size: int = 6, **more: int) -> MemoryMLP:
+    """x (3,) and h → y (2,)."""
     g = generator(seed)
-    return MemoryMLP(GRU(3, 6, g), mlp(6, (8,), 2, "elu", 1.0, g))
+    return MemoryMLP(encoder(3, size, g, **more), mlp(size, (8,), 2, "elu", 1.0, g))
+
+
+def attentive() -> MemoryMLP:
+    """With four frames, and a place for each that is not zero."""
+    net = small(encoder=Attention, size=8, frames=4)
+    torch.nn.init.normal_(net.encoder.position, generator=generator(6))
+    return net
 
 
 def test_the_unit_is_torchs():
@@ -42,13 +63,61 @@ def test_first_weights():
     for size in (0, 8193):
         with pytest.raises(ValueError, match=f"memory_size={size}: expected"):
             make_policy(3, 4, 2, memory="gru", memory_size=size)
+    with pytest.raises(ValueError, match="memory_size=6: expected a multiple of 4 for attention"):
+        make_policy(3, 4, 2, memory="attention", memory_size=6)
+    with pytest.raises(ValueError, match="memory_frames=1: expected a whole number from 2 to 64"):
+        make_policy(3, 4, 2, memory="attention", memory_frames=1)
 
 
-def test_a_sequence_is_its_steps():
+@torch.no_grad()
+def test_attention_is_its_equation():
+    """It is that of a sequence without restarts in NumPy; blank frames have no part."""
+    net, x = attentive().encoder, torch.randn(6, 3, generator=generator(3))
+    e = x.numpy() @ net.embed.weight.numpy().T + net.embed.bias.numpy()
+    q, k, v = (e @ layer.weight.numpy().T for layer in (net.query, net.key, net.value))
+    want = []
+    for t in range(6):
+        rows = [e[t]]
+        for head, columns in enumerate((slice(0, 2), slice(2, 4))):
+            last = range(max(0, t - 3), t + 1)
+            score = k[last, columns] @ q[t, columns] / np.sqrt(2)
+            share = np.exp(score + net.position[head, 3 - t + np.array(last)].numpy())
+            rows.append(share @ v[last, columns] / share.sum())
+        want.append(np.concatenate(rows))
+    got, after = net.unroll(x[:, None], net.blank(1), torch.zeros(6, 1))
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(after[-1], torch.cat([x[3:], torch.ones(3, 1)], 1), rtol=0, atol=0)
+    assert after[1, :, 3].tolist() == [0, 1, 1]
+
+
+def test_attention_has_no_loop_over_time():
+    """A sequence ten times as long takes no more operators."""
+
+    class Count(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen += 1
+            return func(*args, **(kwargs or {}))
+
+    net, counts = attentive().encoder, []
+    for steps in (5, 50):
+        with Count() as count:
+            y, _ = net.unroll(torch.randn(steps, 2, 3), net.blank(2), torch.zeros(steps, 2))
+            y.sum().backward()
+        counts.append(count.seen)
+    assert abs(counts[0] - counts[1]) < 10
+
+
+@pytest.mark.parametrize("make", [small, attentive])
+def test_a_sequence_is_its_steps(make):
     """`unroll` gives what steps one by one give, with a blank memory where an episode begins; what
     was before does not matter then, not even NaN, and no gradient reaches it."""
-    net, g = small(), generator(4)
-    x, h = torch.randn(5, 4, 3, generator=g), torch.randn(4, 6, generator=g)
+    net, g = make(), generator(4)
+    x, h = torch.randn(5, 4, 3, generator=g), net.encoder.blank(4)
+    for _ in range(2):
+        _, h = net.encoder.step(torch.randn(4, 3, generator=g), h)
+    h = h.detach()
     begins = torch.zeros(5, 4)
     begins[2, 1] = begins[4, 3] = 1
     want, now = [], h
@@ -68,31 +137,34 @@ def test_a_sequence_is_its_steps():
     torch.testing.assert_close(again[2:, 1], got[2:, 1])
 
 
-def test_a_policy_remembers():
+@MEMORIES
+def test_a_policy_remembers(memory, shapes):
     """Its memory changes what it does, is blank at a restart, and is a part of no other policy."""
-    policy, g = make_policy(3, 4, 2, hidden=(8,), memory="gru", memory_size=6), generator(5)
+    policy, g = make_policy(3, 4, 2, hidden=(8,), memory=memory, memory_size=8), generator(5)
     assert make_policy(3, 4, 2).blank_memory(5) == {}
     blank = policy.blank_memory(5)
-    assert {name: x.shape for name, x in blank.items()} == dict.fromkeys(blank, (5, 6))
+    assert {name: x.shape[1:] for name, x in blank.items()} == shapes
     obs = torch.randn(5, 3, generator=g)
-    action, memory = policy.act(obs, blank)
-    again, _ = policy.act(obs, memory)
+    action, _ = policy.act(obs, blank)
+    _, after = policy.act(torch.randn(5, 3, generator=g), blank)
+    again, _ = policy.act(obs, after)
     assert not torch.equal(action, again)
     mask = torch.tensor([True, False, False, True, False])
-    restart, _ = policy.act(obs, restarted(memory, mask))
+    restart, _ = policy.act(obs, restarted(after, mask))
     assert torch.equal(restart[mask], action[mask]) and torch.equal(restart[~mask], again[~mask])
 
 
-def test_the_actor_is_traced():
+@MEMORIES
+def test_the_actor_is_traced(memory, shapes):
     """torch.export takes the actor with its memory for any number of worlds."""
-    actor = make_policy(3, 4, 2, hidden=(8,), memory="gru", memory_size=6).actor.eval()
+    actor = make_policy(3, 4, 2, hidden=(8,), memory=memory, memory_size=8).actor.eval()
     batch = torch.export.Dim("batch")
-    shapes = {"obs": {0: batch}, "memory": {"actor": {0: batch}}}
+    dynamic = {"obs": {0: batch}, "memory": {"actor": {0: batch}}}
     program = torch.export.export(
-        actor, (torch.randn(2, 3), actor.blank_memory(2)), dynamic_shapes=shapes
+        actor, (torch.randn(2, 3), actor.blank_memory(2)), dynamic_shapes=dynamic
     )
-    obs, memory = torch.randn(9, 3), {"actor": torch.randn(9, 6)}
-    for a, b in zip(program.module()(obs, memory), actor(obs, memory), strict=True):
+    obs, before = torch.randn(9, 3), {"actor": torch.randn(9, *shapes["actor"])}
+    for a, b in zip(program.module()(obs, before), actor(obs, before), strict=True):
         torch.testing.assert_close(a, b)
 
 

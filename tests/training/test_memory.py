@@ -57,6 +57,7 @@ def test_the_plan_is_what_is_there():
         ["task=cartpole"],
         ["task=quadruped"],
         ["task=cartpole", "algo.memory=gru"],
+        ["task=cartpole", "algo.memory=attention"],
     ],
 )
 def test_what_is_refused_at_once(monkeypatch, words):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpusim_rl.core.ranges import COUNT, POSITIVE, SHARE, WIDTH, Range
+from gpusim_rl.core.ranges import COUNT, FRAMES, POSITIVE, SHARE, WIDTH, Range
 from gpusim_rl.core.sections import check, number, word
 
 
@@ -17,7 +17,8 @@ class Settings:
         learning_rate: of the student, at first. Each iteration multiplies it by lr_decay.
         max_grad_norm: the largest norm of its gradient.
         symmetry: auto, none or net.
-        hidden, activation, memory, memory_size, std, min_std, amp: as `ActorCritic` has them.
+        hidden, activation, memory, memory_size, memory_frames, std, min_std, amp: as
+            `ActorCritic` has them.
     """
 
     share: float = number(SHARE)
@@ -30,8 +31,9 @@ class Settings:
     symmetry: str = word("auto", "none", "net")
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
-    memory: str = word("none", "gru")
+    memory: str = word("none", "gru", "attention")
     memory_size: int = number(WIDTH)
+    memory_frames: int = number(FRAMES)
     std: float = number(POSITIVE)
     min_std: float = number(POSITIVE)
     amp: str | None

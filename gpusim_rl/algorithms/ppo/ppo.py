@@ -230,6 +230,7 @@ def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) ->
         symmetry=symmetry,
         memory=cfg.memory,
         memory_size=cfg.memory_size,
+        memory_frames=cfg.memory_frames,
         mirrors=mirrors,
         seed=spec.seed,
     ).to(spec.device)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpusim_rl.core.ranges import AT_LEAST_0, COUNT, POSITIVE, SHARE, WIDTH, Range
+from gpusim_rl.core.ranges import AT_LEAST_0, COUNT, FRAMES, POSITIVE, SHARE, WIDTH, Range
 from gpusim_rl.core.sections import check, number, word
 
 
@@ -26,7 +26,8 @@ class Settings:
         symmetry: auto, none, augment or net.
         tf32: multiply float32 matrices in TF32 on CUDA.
         max_std: the largest standard deviation of the actions after an update.
-        hidden, activation, memory, memory_size, std, min_std, amp: as `Policy` has them.
+        hidden, activation, memory, memory_size, memory_frames, std, min_std, amp: as
+            `ActorCritic` has them.
     """
 
     gamma: float = number(SHARE)
@@ -47,8 +48,9 @@ class Settings:
     tf32: bool
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
-    memory: str = word("none", "gru")
+    memory: str = word("none", "gru", "attention")
     memory_size: int = number(WIDTH)
+    memory_frames: int = number(FRAMES)
     std: float = number(POSITIVE)
     min_std: float = number(POSITIVE)
     max_std: float = number(POSITIVE)
