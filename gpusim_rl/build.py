@@ -14,18 +14,19 @@ import mujoco
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
 from gpusim_rl.algorithms.load import load_algorithm
-from gpusim_rl.config import compose, robot_size, validate
+from gpusim_rl.config import compose, resume, robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
-from gpusim_rl.core import ranges
+from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free, out_of_memory_named
-from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.paths import ASSETS, CODE
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
@@ -38,9 +39,19 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
+from gpusim_rl.evaluation.demonstrate import (
+    RUN_EPISODES,
+    SEED,
+    demonstrate,
+    describe_env,
+    mean_action,
+)
+from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.robots.visuals import is_urdf, picture_model
+from gpusim_rl.runs.demonstrations import Demonstrations
+from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
 from gpusim_rl.sim.actuator_spec import GAINS
@@ -285,8 +296,71 @@ def build_iteration(
     env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
     kind, module = load_learner(cfg)
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
+    how |= {"wrap": clone_of(cfg, env)} if cfg.demos else {}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
     return join(env, kind, cfg.algo.settings, schedule=schedule, live=live, **makers, **how)
+
+
+def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Cloning]:
+    """What makes a learner one that begins as a clone of demos=.
+
+    Raises:
+        ValueError: the demonstrations do not fit the Env.
+    """
+    demos = read_demos(cfg, str(cfg.demos), cfg.cloning.episodes)
+    demos.check(describe_env(cfg.task.name, env), f"demos={cfg.demos}")
+    demos = demos.to(env.device)
+    return lambda learner, spec: Cloning(learner, demos, cfg.cloning, spec)
+
+
+def read_demos(cfg: Config, name: str, episodes: int | None) -> Demonstrations:
+    """The demonstrations of a file; of a run, episodes that are recorded now.
+
+    Args:
+        cfg: of the training, which says whether code of the working directory may be imported.
+        episodes: how many; None: all of a file, and `RUN_EPISODES` of a run.
+
+    Raises:
+        ValueError: the file or the run cannot be used, or has fewer episodes.
+    """
+    if Path(name).is_file():
+        demos = Demonstrations.read(Path(name))
+        return demos.first(episodes) if episodes else demos
+    run = Run.open(Path(name))
+    config = resume.load_config(run, {group: getattr(cfg, f"{group}_code") for group in CODE})
+    state, _, path = run.checkpoints.restore(errors.warn)
+    iteration = make_iteration(for_playing(config), num_envs=1)
+    iteration.policy.load(state, str(path))
+    return record_run(config, iteration, episodes or RUN_EPISODES)
+
+
+def for_playing(config: Config) -> Config:
+    """The configuration of a run for one world on the CPU, in which nothing is learned."""
+    on_cpu: dict[str, Any] = {
+        "sim": {"name": "native", "threads": 1},
+        "device": "cpu",
+        "threads": 1,
+        "demos": None,
+    }
+    if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
+        on_cpu["num_steps"] = 1
+        if "num_minibatches" in config.plain["algo"]:
+            on_cpu["algo.num_minibatches"] = 1
+    return config.replace(on_cpu)
+
+
+def record_run(
+    config: Config, iteration: Iteration, episodes: int, seed: int = SEED
+) -> Demonstrations:
+    """Episodes of the policy of a run, on the model's own physics."""
+    env = demonstration_env(config, iteration.env.task, episodes, seed)
+    return demonstrate(mean_action(iteration.policy, episodes), env, config.task.name)
+
+
+def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
+    """The worlds of an evaluation of a run, for as many episodes."""
+    how: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise, seed=seed)
+    return evaluation_env(task, episodes, **how)
 
 
 def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
@@ -318,6 +392,7 @@ def join(
     fuse: str = "off",
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
+    wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -328,6 +403,7 @@ def join(
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
+        wrap: (learner, spec) → the learner that takes its place.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -343,6 +419,7 @@ def join(
     else:
         learner = kind(spec, **settings | changing)
     check_learner(learner)
+    learner = wrap(learner, spec)
     rewards = make_rewards(spec) if make_rewards else ()
     if rewards and learner.length != num_steps:  # they would pay for older steps again
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")

@@ -34,11 +34,12 @@ CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollb
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
-MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file")
+DEMOS = "demos.safetensors"  # of a run: a copy of the demonstrations that it was given
+MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "demos")
 # Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name"),
+    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", "demos"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
 )
@@ -70,6 +71,7 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
         cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
         check_run_dir(config)
         check_start(config)
+        check_demos(config)
         cfg = fit_to_robot(cfg, keys) if robot else cfg
     return Config.of(cfg)
 
@@ -117,6 +119,16 @@ def check_start(cfg: Config) -> None:
         raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
+def check_demos(cfg: Config) -> None:
+    """ValueError or OSError unless demos= is null, or a file or a run that is there."""
+    if cfg.demos is None:
+        return
+    if cfg.start is not None:
+        raise ValueError("demos= and start= both give the first weights: leave one of them out")
+    if not Path(cfg.demos).is_file() and not Run.open(Path(cfg.demos)).checkpoints.saved():
+        raise FileNotFoundError(f"demos={cfg.demos}: this run has no checkpoint")
+
+
 def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     """The configuration of the run cfg["resume"], with cfg's values of `keys`.
 
@@ -131,7 +143,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     for key in keys:
         group, _, rest = key.partition(".")
         # the run has what these gave it
-        given = group in ("gpu", "start") or (group == "recipe" and rest)
+        given = group in ("gpu", "start", "demos") or (group == "recipe" and rest)
         begun = given and cfg["auto_resume"]
         if begun or is_kept_file(group, rest, cfg, before):
             continue
@@ -207,6 +219,8 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         recipe = {"name": str(flat.get("recipe.name", base["recipe"]["name"]))}
         saved.pop("recipe", None)
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
+        if cfg["demos"] is not None:
+            cfg["demos"] = str(run.path / DEMOS)
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
         return Config.of(cfg)

@@ -70,7 +70,7 @@ class AlgoSection:
         kind = settings_class(name) if code is None else None
         if kind is None:
             return cls(name=name, settings=numbers)
-        return cls(name=name, settings=kind(**arguments(kind, numbers, "algo", f"algo/{name}")))
+        return cls(name=name, settings=settings_of(name, numbers, "algo", f"algo/{name}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +166,7 @@ class Config:
     run_dir: str | None
     resume: str | None
     start: str | None
+    demos: str | None
     task_code: str | None = None
     algo_code: str | None = None
     gpu: dict[str, Any]
@@ -175,6 +176,7 @@ class Config:
     algo: AlgoSection
     sim: SimSection
     log: LogSection
+    cloning: Any  # a `Settings`, of algorithms/cloning
     robot: RobotSection
     terrain: dict[str, Any]
     plain: dict[str, Any] = field(repr=False, compare=False)
@@ -199,13 +201,14 @@ class Config:
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
             "sim": SimSection.of(plain["sim"]),
             "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
+            "cloning": settings_of("cloning", plain["cloning"], "cloning", "config"),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
 
     def __post_init__(self) -> None:
         check(self, "")
-        paths = flatten({key: self.plain[key] for key in ("run_dir", "resume", "start")})
+        paths = flatten({key: self.plain[key] for key in ("run_dir", "resume", "start", "demos")})
         paths |= {f"{key}.mjcf": self.plain[key].get("mjcf") for key in ("task", "robot")}
         for key, path in paths.items():
             if not isinstance(path, str | None):
@@ -234,14 +237,27 @@ def settings_class(name: str) -> Any:
 
     It stands in a module that loads no torch, so that a mistake is answered at once.
     """
-    if name not in our_names("algo"):
-        return None
-    return import_module(f"gpusim_rl.algorithms.{name}.settings").Settings
+    return settings_in(name) if name in our_names("algo") else None
+
+
+def settings_in(package: str) -> Any:
+    """The dataclass of numbers of a package of `algorithms`."""
+    return import_module(f"gpusim_rl.algorithms.{package}.settings").Settings
+
+
+def settings_of(package: str, values: dict[str, Any], section: str, file: str) -> Any:
+    """The numbers of a package of `algorithms`; ValueError names the first wrong one."""
+    kind = settings_in(package)
+    return kind(**arguments(kind, values, section, file))
 
 
 def table(algo: str = "ppo") -> dict[str, Range]:
     """Dotted key → what it may hold, of all numbers of train.py, and of an algorithm of ours."""
-    parts = [limits(Config, ""), limits(SimSection, "sim")]
+    parts = [
+        limits(Config, ""),
+        limits(SimSection, "sim"),
+        limits(settings_in("cloning"), "cloning"),
+    ]
     if kind := settings_class(algo):
         parts += [limits(kind, "algo")]
     merged: dict[str, Range] = {}

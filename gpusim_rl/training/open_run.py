@@ -6,6 +6,7 @@ from pathlib import Path
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import keep_models
 from gpusim_rl.config import resume
@@ -33,7 +34,13 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
+    cloning = iteration.learner if isinstance(iteration.learner, Cloning) else None
+    if cloning:
+        cloning.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
+        weights = policy_of(iteration.state())
     run, metadata, cfg = create_run(cfg, iteration.group)
+    if cloning:
+        cfg = keep_demos(cfg, cloning, run, iteration.group)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
     return run, metadata, cfg
@@ -54,7 +61,22 @@ def begin_with(path: Path, iteration: Iteration) -> dict[str, Tensor]:
     file = iteration.group.broadcast(file)
     state, _ = load(file)
     iteration.policy.load(state, str(file))
+    return policy_of(state)
+
+
+def policy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights and normalizers of a checkpoint."""
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
+
+
+def keep_demos(cfg: Config, cloning: Cloning, run: Run, group: ProcessGroup) -> Config:
+    """Copy demonstrations into a new run. Returns the configuration that names the copy."""
+    path = run.path / resume.DEMOS
+    cfg = cfg.replace({"demos": str(path)})
+    if group.rank == 0:
+        cloning.demos.write(path)
+        run.configure(cfg.plain)
+    return cfg
 
 
 def create_run(cfg: Config, group: ProcessGroup) -> Opened:
