@@ -59,6 +59,7 @@ from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
 LEARNERS = {"ppo": "PPO"}  # name of an algorithm of ours → its class, in a package of that name
+REWARDS = {"rnd": "RND"}  # name of a reward model of ours → its class
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -298,7 +299,8 @@ def build_iteration(
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     how |= {"wrap": clone_of(cfg, env)} if cfg.demos else {}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    return join(env, kind, cfg.algo.settings, schedule=schedule, live=live, **makers, **how)
+    how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg)}
+    return join(env, kind, cfg.algo.settings, **makers, **how)
 
 
 def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Cloning]:
@@ -379,6 +381,15 @@ def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
     return getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name]), None
 
 
+def load_reward(cfg: Config) -> tuple[Any, Any] | None:
+    """The class of the reward model of reward=, and its settings; None of reward=none."""
+    name = cfg.reward.name
+    if name not in REWARDS:
+        return None
+    module = import_module(f"gpusim_rl.algorithms.rewards.{name}.{name}")
+    return getattr(module, REWARDS[name]), cfg.reward.settings
+
+
 def join(
     env: Env,
     kind: Any,
@@ -387,6 +398,7 @@ def join(
     num_steps: int,
     schedule: Curriculum | None = None,
     live: Sequence[str] = (),
+    reward: tuple[Any, Any] | None = None,
     graph: str,
     threads: int,
     fuse: str = "off",
@@ -400,6 +412,7 @@ def join(
         kind: the class of the learner; settings: its `Settings`, or its numbers by name.
         num_steps: T, control steps of each world in an iteration.
         schedule: numbers of the task and of the settings that change; live: keys of others.
+        reward: the class of a reward model of ours, and its `Settings`.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
@@ -412,7 +425,9 @@ def join(
     schedule.prepare(env.success)
     keys = list(dict.fromkeys([*schedule.plan, *live]))
     settings, allowed = check_settings(kind, settings)
-    changing = live_settings(kind, settings, allowed, schedule, keys, env)
+    changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
+    model, numbers = reward or (None, {})
+    paid = live_settings("reward", model, numbers, {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
     if not isinstance(settings, dict):
         learner = kind(spec, replace(settings, **changing))
@@ -420,8 +435,10 @@ def join(
         learner = kind(spec, **settings | changing)
     check_learner(learner)
     learner = wrap(learner, spec)
-    rewards = make_rewards(spec) if make_rewards else ()
-    if rewards and learner.length != num_steps:  # they would pay for older steps again
+    rewards = [*make_rewards(spec)] if make_rewards else []
+    rewards += [model(spec, replace(numbers, **paid))] if model else []
+    ring = learner.length != num_steps
+    if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
     columns = dict(learner.columns)
     for model in rewards:
@@ -438,12 +455,13 @@ def join(
             "graph": graph,
             "fuse": fuse,
             "timer": spec.timer,
-            "ring": learner.length != num_steps,
+            "ring": ring,
+            "newest": num_steps if rewards and ring else 0,
         }
         source = Collector(env, learner.policy, record, **how)
-    numbers = {f"algo.{key}": x for key, x in changing.items()}
-    numbers |= {key: env.scheduled_number(key) for key in keys if not key.startswith("algo.")}
-    more = {"schedule": schedule, "numbers": numbers, "rewards": rewards, "graph": graph}
+    registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
+    registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
+    more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
     return Iteration(env, source, learner, spec, **more)
 
 
@@ -463,6 +481,7 @@ def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
         num_envs=env.num_envs,
         num_steps=num_steps,
         horizon=env.task.horizon,
+        dt=env.task.dt,
         worlds=env.rng.worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
@@ -495,6 +514,7 @@ def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
 
 # Why: docs/decisions/0024-numbers-that-change.md
 def live_settings(
+    section: str,
     kind: Any,
     settings: Any,
     allowed: dict[str, Range],
@@ -502,21 +522,24 @@ def live_settings(
     keys: list[str],
     env: Env,
 ) -> dict[str, Tensor]:
-    """The first values of those settings of a learner that keys name, each a live tensor ().
+    """The first values of those settings that keys name, each a live tensor ().
+
+    section: algo, whose settings are a learner's, or reward, whose are a reward model's.
 
     Raises:
         ValueError: a number cannot change, or begins out of its range.
     """
     now = settings if isinstance(settings, dict) else vars(settings)
-    names = [key.removeprefix("algo.") for key in keys if key.startswith("algo.")]
+    start = f"{section}."
+    names = [key.removeprefix(start) for key in keys if key.startswith(start)]
     can = getattr(kind, "live", ())
     for name in names:
         if name not in can:
-            choices = ", ".join(f"algo.{x}" for x in can) or "none"
-            raise ValueError(f"curriculum: algo.{name} cannot be scheduled: choose of {choices}")
+            choices = ", ".join(f"{start}{x}" for x in can) or "none"
+            raise ValueError(f"curriculum: {start}{name} cannot be scheduled: choose of {choices}")
     plan = schedule.plan
-    first = {x: plan[f"algo.{x}"]["from"] if f"algo.{x}" in plan else now[x] for x in names}
-    ranges.check(first, "algo", allowed)
+    first = {x: plan[start + x]["from"] if start + x in plan else now[x] for x in names}
+    ranges.check(first, section, allowed)
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 

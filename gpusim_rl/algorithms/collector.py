@@ -57,6 +57,7 @@ class Collector:
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
         ring: the record holds more than is learned from at once, so a checkpoint keeps it.
+        newest: steps of the last `collect`, which reward models are given of a ring; 0: not so.
 
     Attributes:
         memory: what the policy remembers, name → (B, …). A restart makes a world's zero.
@@ -73,6 +74,7 @@ class Collector:
         fuse: str = "off",
         timer: PartTimer,
         ring: bool = False,
+        newest: int = 0,
     ):
         self.ring = ring
         self.env, self.policy, self.record, self.timer = env, policy, record, timer
@@ -80,6 +82,7 @@ class Collector:
         record.memory = policy.blank_memory(env.num_envs)
         env.shows_end = "end_obs" in record.columns
         self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
+        self.newest = Newest(record, self._t, newest) if newest else None
         self.fused: FusedStep | None = None
         others = [name for name, x in policy.stored.items() if x.dtype != torch.float32]
         if fuse != "off" and others:
@@ -147,6 +150,32 @@ class Collector:
             rows = {str(dtype).removeprefix("torch."): x.transpose(0, 1) for dtype, x in parts}
             tensors |= per_world("record/", rows) | shared("record/", {"next": self._t})
         return tensors
+
+
+class Newest:
+    """The newest rows of a ring as a record (T, B, …), so that older steps are not paid for again.
+
+    Args:
+        ring: (R, B, …) with a column `reward`; steps: T, at most R.
+        row: (1,) int64, where the ring is written next.
+    """
+
+    def __init__(self, ring: Record, row: Tensor, steps: int):
+        self.ring, self.row = ring, row
+        worlds = ring.rows.shape[1]
+        self.record = Record.zeros(ring.columns, steps, worlds, device=row.device)
+        self.back = torch.arange(-steps, 0, device=row.device)
+
+    def read(self) -> None:
+        """Copy the newest rows of the ring to the record. In place."""
+        rows = (self.row + self.back).remainder(len(self.ring))
+        for dtype, x in self.ring.parts.items():
+            torch.index_select(x, 0, rows, out=self.record.parts[dtype])
+
+    def write_reward(self) -> None:
+        """Copy the rewards of the record to the ring. In place."""
+        rows = (self.row + self.back).remainder(len(self.ring))
+        self.ring.reward.index_copy_(0, rows, self.record.reward)
 
 
 def write(places: dict[str, Tensor], values: dict[str, Tensor]) -> None:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.collector import Newest
 from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
 from gpusim_rl.core.graphs import PartTime, capture, fetch
 from gpusim_rl.core.metrics import Metric, check_metrics
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
+from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 
@@ -72,7 +74,10 @@ class Iteration:
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
         self._count = spec.capture(self.count)
-        self._rewards = [(spec.capture(x.add_reward), spec.capture(x.update)) for x in rewards]
+        self.newest: Newest | None = getattr(source, "newest", None)  # of a ring
+        self._steps = self.newest.record if self.newest else source.record
+        self._add_rewards = spec.capture(self.add_rewards)
+        self._update_rewards = spec.capture(self.update_rewards)
 
     def iteration(self) -> None:
         """Collect and learn. Nothing here reads a tensor on the host."""
@@ -94,18 +99,34 @@ class Iteration:
 
     def update(self) -> None:
         """Learn from what was collected. In place."""
-        record = self.source.record
-        for add, _ in self._rewards:
-            self.timer.start("rewards")
-            add(record)
+        self._with_rewards(self._add_rewards)
         self.timer.start("update")
-        self.learner.update(record)
+        self.learner.update(self.source.record)
         # after the learner, which learns from what the model paid before it changes
-        for _, learn in self._rewards:
-            self.timer.start("rewards")
-            learn(record)
+        self._with_rewards(self._update_rewards)
         self.timer.start("")
         self._count()
+
+    def _with_rewards(self, part: Callable[[], None]) -> None:
+        """Run a part that reward models have, if there are any."""
+        if self.rewards:
+            self.timer.start("rewards")
+            with torch_threads(self.spec.threads):
+                part()
+
+    def add_rewards(self) -> None:
+        """Let each reward model add to the rewards of the steps just collected. In place."""
+        if self.newest:
+            self.newest.read()
+        for model in self.rewards:
+            model.add_reward(self._steps)
+        if self.newest:
+            self.newest.write_reward()
+
+    def update_rewards(self) -> None:
+        """Let each reward model learn from these steps. In place."""
+        for model in self.rewards:
+            model.update(self._steps)
 
     def count(self) -> None:
         """Count the iteration on the device. In place."""

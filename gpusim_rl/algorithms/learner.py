@@ -30,6 +30,7 @@ class Spec:
         num_envs: B, worlds of this process.
         num_steps: T, control steps of each in an iteration.
         horizon: control steps of an episode.
+        dt: the control period [s].
         mirrors: gives the mirrors of both observations and of the action; None without a mirror
             image. Raises ValueError if the task declares one that is wrong.
         seed: of every random number; worlds: (B,) int64 global ids.
@@ -44,6 +45,7 @@ class Spec:
     num_envs: int
     num_steps: int
     horizon: int
+    dt: float
     worlds: Tensor
     iteration: Tensor
     seed: int

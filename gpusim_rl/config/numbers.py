@@ -42,7 +42,8 @@ def ranges_of(name: str, cfg: dict[str, Any], code: str | None) -> dict[str, Ran
     if name == "play":
         return PLAY | GATE
     own = load_task(cfg["task"]["name"], code).ranges
-    return table(cfg["algo"]["name"]) | {f"task.{key}": entry for key, entry in own.items()}
+    ours = table(cfg["algo"]["name"], cfg["reward"]["name"])
+    return ours | {f"task.{key}": entry for key, entry in own.items()}
 
 
 def text_of(value: Any) -> str:
@@ -58,7 +59,7 @@ def units_of(cfg: dict[str, Any]) -> dict[str, str]:
     """
     files = ["common.yaml", "config.yaml", "play.yaml", "gate.yaml", "terrain/rough.yaml"]
     groups = {"algo": "ppo", "robot": "own"} | {
-        group: cfg[group]["name"] for group in ("task", "sim", "algo") if group in cfg
+        group: cfg[group]["name"] for group in ("task", "sim", "algo", "reward") if group in cfg
     }
     files += [f"{group}/{choice}.yaml" for group, choice in groups.items()]
     values, units = flatten(cfg), dict[str, str]()

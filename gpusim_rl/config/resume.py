@@ -42,6 +42,7 @@ FIXED = (
     *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", "demos"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
+    *("reward.name", "reward.hidden", "reward.features"),
 )
 
 

@@ -20,6 +20,11 @@ from gpusim_rl.core.sections import arguments, check, limits, number, require, w
 from gpusim_rl.envs import curriculum
 from gpusim_rl.sim.actuator_spec import Actuator
 
+SETTINGS = {  # group → the package in which each name has a package with `Settings`
+    "algo": "gpusim_rl.algorithms",
+    "reward": "gpusim_rl.algorithms.rewards",
+}
+CLONING = "gpusim_rl.algorithms.cloning"  # its numbers are the section of that name
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 
 
@@ -67,10 +72,33 @@ class AlgoSection:
         """
         name = str(values["name"])
         numbers = {key: x for key, x in values.items() if key != "name"}
-        kind = settings_class(name) if code is None else None
+        kind = settings_class("algo", name) if code is None else None
         if kind is None:
             return cls(name=name, settings=numbers)
-        return cls(name=name, settings=settings_of(name, numbers, "algo", f"algo/{name}"))
+        return cls(name=name, settings=kind(**arguments(kind, numbers, "algo", f"algo/{name}")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoReward:
+    """The numbers of reward=none: it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSection:
+    """The section `reward`. `settings` are the `Settings` of a reward model."""
+
+    name: str
+    settings: Any
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "RewardSection":
+        """The section of plain values; ValueError names the first wrong one."""
+        name = str(values["name"])
+        if name not in (names := our_names("reward")):
+            raise ValueError(f"unknown reward {name!r}: choose one of {', '.join(sorted(names))}")
+        numbers = {key: x for key, x in values.items() if key != "name"}
+        kind = settings_class("reward", name) or NoReward
+        return cls(name=name, settings=kind(**arguments(kind, numbers, "reward", f"reward/{name}")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +202,7 @@ class Config:
     curriculum: dict[str, dict[str, Any]] | None
     task: TaskSection
     algo: AlgoSection
+    reward: RewardSection
     sim: SimSection
     log: LogSection
     cloning: Any  # a `Settings`, of algorithms/cloning
@@ -196,12 +225,14 @@ class Config:
         curriculum.check_plan(plan, plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
+        cloning = settings_in(CLONING)
         made = {
             "task": TaskSection.of(plain["task"]),
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
+            "reward": RewardSection.of(plain["reward"]),
             "sim": SimSection.of(plain["sim"]),
             "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
-            "cloning": settings_of("cloning", plain["cloning"], "cloning", "config"),
+            "cloning": cloning(**arguments(cloning, plain["cloning"], "cloning", "config")),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
@@ -216,8 +247,9 @@ class Config:
         check_task_code(self.task_code)
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
-        if is_dataclass(self.algo.settings):
-            allowed = limits(self.algo.settings, "algo")
+        for name in SETTINGS:
+            settings = getattr(self, name).settings
+            allowed = limits(settings, name) if is_dataclass(settings) else {}
             for key, entry in (self.curriculum or {}).items():
                 if key in allowed:
                     allowed[key].check(f"curriculum: {key}: from", entry["from"])
@@ -232,34 +264,27 @@ class Config:
         return Config.of(plain)
 
 
-def settings_class(name: str) -> Any:
-    """The dataclass of the numbers of an algorithm of ours; None if it is none of ours.
+def settings_class(group: str, name: str) -> Any:
+    """The dataclass of the numbers of an algorithm or a reward model of ours; None of others.
 
     It stands in a module that loads no torch, so that a mistake is answered at once.
     """
-    return settings_in(name) if name in our_names("algo") else None
+    if name not in our_names(group) or name == "none":
+        return None
+    return settings_in(f"{SETTINGS[group]}.{name}")
 
 
 def settings_in(package: str) -> Any:
-    """The dataclass of numbers of a package of `algorithms`."""
-    return import_module(f"gpusim_rl.algorithms.{package}.settings").Settings
+    """The dataclass of the numbers of a package, in a module that loads no torch."""
+    return import_module(f"{package}.settings").Settings
 
 
-def settings_of(package: str, values: dict[str, Any], section: str, file: str) -> Any:
-    """The numbers of a package of `algorithms`; ValueError names the first wrong one."""
-    kind = settings_in(package)
-    return kind(**arguments(kind, values, section, file))
-
-
-def table(algo: str = "ppo") -> dict[str, Range]:
-    """Dotted key → what it may hold, of all numbers of train.py, and of an algorithm of ours."""
-    parts = [
-        limits(Config, ""),
-        limits(SimSection, "sim"),
-        limits(settings_in("cloning"), "cloning"),
-    ]
-    if kind := settings_class(algo):
-        parts += [limits(kind, "algo")]
+def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:
+    """Dotted key → what it may hold, of all numbers of train.py, and of what is chosen of ours."""
+    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(settings_in(CLONING), "cloning")]
+    for group, name in {"algo": algo, "reward": reward}.items():
+        if kind := settings_class(group, name):
+            parts += [limits(kind, group)]
     merged: dict[str, Range] = {}
     for part in (*parts, RANGES, limits(Actuator, "robot.actuator")):
         merged |= part

@@ -26,7 +26,7 @@ BY = ("iteration", "success")
 NEAR = 1e-6  # least distance of start and stop, so that a share of it is finite
 SCHEDULABLE = (
     "task.<number>, task.weights.<term>, task.noise.<reading>, "
-    "task.randomise.<field>.<low|high|every>, algo.<number>"
+    "task.randomise.<field>.<low|high|every>, algo.<number>, reward.<number>"
 )
 SHARE = 0.5  # of an evaluation in the success that schedules follow
 Plan = dict[str, dict[str, Any]]
@@ -95,8 +95,8 @@ def value_of(key: str, cfg: dict[str, Any]) -> Number:
     section, _, rest = key.partition(".")
     part, _, name = rest.partition(".")
     task = cfg["task"]
-    if section == "algo" and type(cfg["algo"].get(rest)) in (int, float):
-        return cfg["algo"][rest]  # the learner itself says which of its numbers may change
+    if section in ("algo", "reward") and type(cfg[section].get(rest)) in (int, float):
+        return cfg[section][rest]  # the learner itself says which of its numbers may change
     if section == "task" and part in ("weights", "noise"):
         if name not in task[part]:
             raise ValueError(

@@ -23,7 +23,7 @@ from gpusim_rl.report import drives, page, scores
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.summary import Summary, number, summarize, word
 
-GROUPS = ("task", "sim", "algo", "log", "robot", "terrain")
+GROUPS = ("task", "sim", "algo", "reward", "log", "robot", "terrain")
 SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
 COLUMNS, LABELLED = 12, 3  # swept keys in a table, and in a label, at most
 FIRST = ("success", "return", "time_s")  # scores that the table of runs begins with
@@ -184,7 +184,7 @@ def training_command(run: Summary) -> str:
     words = [f"task={config['task']['name']}"]
     words += [f"recipe={name}"] if (name := recipe_of(config)) != FAST else []
     base = build_base("config", tuple(words[:1]))
-    for group in ("sim", "algo", "robot", "terrain"):
+    for group in ("sim", "algo", "reward", "robot", "terrain"):
         name = config[group].get("name") if isinstance(config.get(group), dict) else None
         if isinstance(name, str) and name != base[group].get("name") and name in choices(group):
             words.append(f"{group}={name}")

@@ -1,5 +1,6 @@
 """A cart swings its pole up and balances it: a small task, learned in half a minute."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,8 @@ from gpusim_rl.core.ranges import AT_LEAST_0, POSITIVE
 from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.tasks.common.scores import balance_scores
+
+NEAR = math.cos(math.radians(18))  # of the angle within which a sparse reward is paid
 
 
 @dataclass(kw_only=True)
@@ -22,7 +25,7 @@ class Cartpole(Task):
     |---|---|---|
     | x | cart position; middle of the rail: 0 | m; world |
     | θ, θ̇ | pole angle from upright (hanging: π), speed | rad, rad/s |
-    | u | how upright: 1 upright, 0 hanging | 1 |
+    | u | how upright: 1 upright, 0 hanging; with `sparse` 1 within 18° of upright, else 0 | 1 |
     | a | action: share of the largest force on the cart, 10 N | 1 |
     | σ, σ_θ | tolerances | m, rad/s |
 
@@ -42,6 +45,7 @@ class Cartpole(Task):
     sigma_speed: Scheduled[float]  # rad/s: tolerance of the pole's speed
     # rad, m: half-width of the first pole angle about π, and of the first position
     spread: Scheduled[float]
+    sparse: bool = False  # u is 1 within NEAR of upright, else 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +68,8 @@ class Cartpole(Task):
         )
 
     def reward(self, s):
-        upright = (1 + s.qpos[:, 1].cos()) / 2
+        cos = s.qpos[:, 1].cos()
+        upright = (cos > NEAR).float() if self.sparse else (1 + cos) / 2
         return dict(
             upright=upright,
             centred=upright * gauss(s.qpos[:, :1], self.sigma),

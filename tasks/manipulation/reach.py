@@ -24,7 +24,7 @@ class Reach(Task):
 
         r = w₁ exp(-d/σ) + w₂ exp(-d/σ_f) - w₃ Σ(q̇/q̇_max)² - w₄ |a - a'|² - w₅ Σ((q - q̄)/h)²
 
-    with d = |p(q) - c|.
+    with d = |p(q) - c|. With `sparse`, the terms of w₁ and w₂ are zero outside of the tolerance.
 
     | symbol | meaning | unit, frame |
     |---|---|---|
@@ -72,6 +72,7 @@ class Reach(Task):
     sigma: Scheduled[float]  # m
     sigma_fine: Scheduled[float]  # m
     tolerance: float  # m: largest distance of a success
+    sparse: bool = False  # `near` and `fine` are earned within the tolerance alone
     # signs of the joints in the mirror image of a pose; from the model unless given
     signs: tuple[float, ...] = ()
     takes_robot: ClassVar = "arm"
@@ -175,9 +176,13 @@ class Reach(Task):
 
     def reward(self, s):
         error = self.error(s)
+        near, fine = torch.exp(-error / self.sigma), torch.exp(-error / self.sigma_fine)
+        if self.sparse:
+            there = self.within(self.measure(s)).float()
+            near, fine = near * there, fine * there
         return dict(
-            near=torch.exp(-error / self.sigma),
-            fine=torch.exp(-error / self.sigma_fine),
+            near=near,
+            fine=fine,
             speed=-squared(s.joint_vel / self.speed_limit),
             jerk=-squared(s.action - s.previous),
             middle=-squared((s.joint_pos - self.center_pose) / self.half),
@@ -197,7 +202,7 @@ class Reach(Task):
         )
 
     def within(self, record):
-        """(T, B) bool: the tool is where it should be."""
+        """(…, B) bool: the tool is where it should be, by what `measure` gives."""
         return record["distance"] <= self.tolerance
 
     def score(self, record):
