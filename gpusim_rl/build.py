@@ -59,7 +59,7 @@ from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
 LEARNERS = {"ppo": "PPO"}  # name of an algorithm of ours → its class, in a package of that name
-REWARDS = {"rnd": "RND"}  # name of a reward model of ours → its class
+REWARDS = {"rnd": "RND", "amp": "AMP"}  # name of a reward model of ours → its class
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
@@ -299,7 +299,7 @@ def build_iteration(
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     how |= {"wrap": clone_of(cfg, env)} if cfg.demos else {}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg)}
+    how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg, env)}
     return join(env, kind, cfg.algo.settings, **makers, **how)
 
 
@@ -309,31 +309,42 @@ def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Cloning]:
     Raises:
         ValueError: the demonstrations do not fit the Env.
     """
-    demos = read_demos(cfg, str(cfg.demos), cfg.cloning.episodes)
-    demos.check(describe_env(cfg.task.name, env), f"demos={cfg.demos}")
-    demos = demos.to(env.device)
+    demos = fitting_demos(cfg, "demos", str(cfg.demos), env, cfg.cloning.episodes)
     return lambda learner, spec: Cloning(learner, demos, cfg.cloning, spec)
 
 
-def read_demos(cfg: Config, name: str, episodes: int | None) -> Demonstrations:
-    """The demonstrations of a file; of a run, episodes that are recorded now.
+def fitting_demos(
+    cfg: Config, key: str, name: str, env: Env, episodes: int | None = None
+) -> Demonstrations:
+    """Demonstrations for an Env, on its device: of a file, or of a run.
 
     Args:
-        cfg: of the training, which says whether code of the working directory may be imported.
-        episodes: how many; None: all of a file, and `RUN_EPISODES` of a run.
+        cfg: of the training; key: that names them, with the value `name`.
+        episodes: how many, the first ones; None: all of a file, and `RUN_EPISODES` of a run.
 
     Raises:
-        ValueError: the file or the run cannot be used, or has fewer episodes.
+        ValueError: they cannot be read, do not fit the Env, or are fewer.
     """
-    if Path(name).is_file():
+    if not Path(name).is_file():
+        demos = record_of(cfg, name, episodes or RUN_EPISODES)
+    else:
         demos = Demonstrations.read(Path(name))
-        return demos.first(episodes) if episodes else demos
+        demos = demos.first(episodes) if episodes else demos
+    demos.check(describe_env(cfg.task.name, env), f"{key}={name}")
+    return demos.to(env.device)
+
+
+def record_of(cfg: Config, name: str, episodes: int) -> Demonstrations:
+    """Episodes of a run, recorded now for a training whose configuration is `cfg`.
+
+    ValueError if the run cannot be played, or if its code may not be imported.
+    """
     run = Run.open(Path(name))
     config = resume.load_config(run, {group: getattr(cfg, f"{group}_code") for group in CODE})
     state, _, path = run.checkpoints.restore(errors.warn)
     iteration = make_iteration(for_playing(config), num_envs=1)
     iteration.policy.load(state, str(path))
-    return record_run(config, iteration, episodes or RUN_EPISODES)
+    return record_run(config, iteration, episodes)
 
 
 def for_playing(config: Config) -> Config:
@@ -343,7 +354,10 @@ def for_playing(config: Config) -> Config:
         "device": "cpu",
         "threads": 1,
         "demos": None,
+        "reward": {"name": "none"},
     }
+    plan = {key: x for key, x in (config.curriculum or {}).items() if key[:7] != "reward."}
+    on_cpu |= {"curriculum": plan or None}
     if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
         on_cpu["num_steps"] = 1
         if "num_minibatches" in config.plain["algo"]:
@@ -381,13 +395,19 @@ def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
     return getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name]), None
 
 
-def load_reward(cfg: Config) -> tuple[Any, Any] | None:
-    """The class of the reward model of reward=, and its settings; None of reward=none."""
+def load_reward(cfg: Config, env: Env) -> tuple[Any, Any, dict[str, Any]] | None:
+    """The class of the reward model of reward=, its settings and its other arguments.
+
+    None of reward=none. ValueError if its demonstrations do not fit the Env.
+    """
     name = cfg.reward.name
     if name not in REWARDS:
         return None
     module = import_module(f"gpusim_rl.algorithms.rewards.{name}.{name}")
-    return getattr(module, REWARDS[name]), cfg.reward.settings
+    shown, settings = {}, cfg.reward.settings
+    if path := getattr(settings, "demos", None):
+        shown = {"demos": fitting_demos(cfg, "reward.demos", path, env)}
+    return getattr(module, REWARDS[name]), settings, shown
 
 
 def join(
@@ -398,7 +418,7 @@ def join(
     num_steps: int,
     schedule: Curriculum | None = None,
     live: Sequence[str] = (),
-    reward: tuple[Any, Any] | None = None,
+    reward: tuple[Any, Any, dict[str, Any]] | None = None,
     graph: str,
     threads: int,
     fuse: str = "off",
@@ -412,7 +432,7 @@ def join(
         kind: the class of the learner; settings: its `Settings`, or its numbers by name.
         num_steps: T, control steps of each world in an iteration.
         schedule: numbers of the task and of the settings that change; live: keys of others.
-        reward: the class of a reward model of ours, and its `Settings`.
+        reward: the class of a reward model of ours, its `Settings`, and its other arguments.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
@@ -426,17 +446,18 @@ def join(
     keys = list(dict.fromkeys([*schedule.plan, *live]))
     settings, allowed = check_settings(kind, settings)
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
-    model, numbers = reward or (None, {})
+    model, numbers, shown = reward or (None, {}, {})
     paid = live_settings("reward", model, numbers, {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
-    if not isinstance(settings, dict):
-        learner = kind(spec, replace(settings, **changing))
-    else:
-        learner = kind(spec, **settings | changing)
+    learner = (
+        kind(spec, **settings | changing)
+        if isinstance(settings, dict)
+        else kind(spec, replace(settings, **changing))
+    )
     check_learner(learner)
     learner = wrap(learner, spec)
     rewards = [*make_rewards(spec)] if make_rewards else []
-    rewards += [model(spec, replace(numbers, **paid))] if model else []
+    rewards += [model(spec, replace(numbers, **paid), **shown)] if model else []
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")

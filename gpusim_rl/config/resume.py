@@ -34,12 +34,15 @@ CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollb
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
-DEMOS = "demos.safetensors"  # of a run: a copy of the demonstrations that it was given
-MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "demos")
+KEPT = {  # key of demonstrations → the name of their copy in a run
+    "demos": "demos.safetensors",
+    "reward.demos": "style.safetensors",
+}
+MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", *KEPT)
 # Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", "demos"),
+    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", *KEPT),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.name"),
     *("reward.name", "reward.hidden", "reward.features"),
@@ -121,13 +124,17 @@ def check_start(cfg: Config) -> None:
 
 
 def check_demos(cfg: Config) -> None:
-    """ValueError or OSError unless demos= is null, or a file or a run that is there."""
-    if cfg.demos is None:
-        return
-    if cfg.start is not None:
+    """ValueError or OSError unless demonstrations are null, or a file or a run that is there."""
+    if cfg.demos is not None and cfg.start is not None:
         raise ValueError("demos= and start= both give the first weights: leave one of them out")
-    if not Path(cfg.demos).is_file() and not Run.open(Path(cfg.demos)).checkpoints.saved():
-        raise FileNotFoundError(f"demos={cfg.demos}: this run has no checkpoint")
+    values = flatten(cfg.plain)
+    for key, name in ((key, values.get(key)) for key in KEPT):
+        if name is None or Path(name).is_file():
+            continue
+        if not (Path(name) / "config.yaml").is_file():
+            raise FileNotFoundError(f"{key}={name}: there is no such file, and no such run")
+        if not Run.open(Path(name)).checkpoints.saved():
+            raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
 
 
 def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
@@ -144,7 +151,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     for key in keys:
         group, _, rest = key.partition(".")
         # the run has what these gave it
-        given = group in ("gpu", "start", "demos") or (group == "recipe" and rest)
+        given = group in ("gpu", "start") or key in KEPT or (group == "recipe" and rest)
         begun = given and cfg["auto_resume"]
         if begun or is_kept_file(group, rest, cfg, before):
             continue
@@ -220,8 +227,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         recipe = {"name": str(flat.get("recipe.name", base["recipe"]["name"]))}
         saved.pop("recipe", None)
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
-        if cfg["demos"] is not None:
-            cfg["demos"] = str(run.path / DEMOS)
+        for key, file in KEPT.items():
+            if flatten(cfg).get(key) is not None:
+                set_key(cfg, key, str(run.path / file))
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
         return Config.of(cfg)

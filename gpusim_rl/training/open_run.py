@@ -34,13 +34,11 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration) if cfg.start else {}
-    cloning = iteration.learner if isinstance(iteration.learner, Cloning) else None
-    if cloning:
-        cloning.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
+    if isinstance(iteration.learner, Cloning):
+        iteration.learner.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
         weights = policy_of(iteration.state())
     run, metadata, cfg = create_run(cfg, iteration.group)
-    if cloning:
-        cfg = keep_demos(cfg, cloning, run, iteration.group)
+    cfg = keep_demos(cfg, iteration, run)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
     return run, metadata, cfg
@@ -69,13 +67,16 @@ def policy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
 
 
-def keep_demos(cfg: Config, cloning: Cloning, run: Run, group: ProcessGroup) -> Config:
-    """Copy demonstrations into a new run. Returns the configuration that names the copy."""
-    path = run.path / resume.DEMOS
-    cfg = cfg.replace({"demos": str(path)})
-    if group.rank == 0:
-        cloning.demos.write(path)
-        run.configure(cfg.plain)
+def keep_demos(cfg: Config, iteration: Iteration, run: Run) -> Config:
+    """Copy demonstrations into a new run. Returns the configuration that names the copies."""
+    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
+    for key, user in users.items():
+        if demos := getattr(user, "demos", None):
+            path = run.path / resume.KEPT[key]
+            cfg = cfg.replace({key: str(path)})
+            if iteration.group.rank == 0:
+                demos.write(path)
+                run.configure(cfg.plain)
     return cfg
 
 
