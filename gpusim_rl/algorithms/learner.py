@@ -128,7 +128,8 @@ class RewardModel(Protocol):
 
     Attributes:
         columns: what it wants of each step.
-        metrics: of `measures`, in its order.
+        metrics: of `measures`, in its order. Among them, `bonus` is the mean that it adds [1/s]: of
+            reward=NAME the log says where it stays above the task's reward.
     """
 
     columns: Columns

@@ -79,9 +79,11 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
         )
     if key == "compare" and "repeats" in base:
         raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
+    if key.startswith("reward.") and flat.get("reward.name") == "none":
+        raise ValueError(f"unknown key {key!r}: reward=none has no numbers, choose another reward=")
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
         check_moved(part)
-    choices = [k for k in flat if k != "algo.name"]  # algo= chooses that
+    choices = [k for k in flat if k not in ("algo.name", "reward.name")]  # algo= chooses that
     near = difflib.get_close_matches(key, choices, n=3, cutoff=0.5)
     section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
     says = "did you mean " + " or ".join(near) if near else "choose one of " + ", ".join(section)

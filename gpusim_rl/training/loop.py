@@ -22,6 +22,7 @@ from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
+ABOVE = 10  # rows in a row in which a bonus is above the task's reward, before a line says so
 Row = dict[str, float]
 METRICS = (
     Metric("env_steps", "train/env_steps", "env steps"),
@@ -74,6 +75,7 @@ class Training:
         self.over = is_over(cfg, metadata, iteration.iterations)
         self.saved = iteration.iterations if metadata else -1  # when the last checkpoint was
         self.progress, self.table = Progress(cfg, metadata), table
+        self.rows_above = 0  # in a row, whose bonus is above the task's reward
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
@@ -198,6 +200,7 @@ class Training:
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
             self.bad = int(row.get("bad", 0))
             self.progress.log(row)
+            self.compare_bonus(row)
             if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:
@@ -215,6 +218,20 @@ class Training:
                 path = f"{self.run.path}/metrics.jsonl"
                 self.table.say(f"{path} cannot be written ({error.strerror}): its rows wait")
             self.log_failed = True
+
+    def compare_bonus(self, row: Row) -> None:
+        """Say it if the bonus of a reward model has been above the task's reward for some rows.
+
+        Both are compared by their magnitudes [1/s], so that costs count as well.
+        """
+        bonus, model = row.get("bonus", 0.0), self.cfg.reward.name
+        task = sum(abs(x) for key, x in row.items() if key.startswith("reward/"))
+        self.rows_above = self.rows_above + 1 if bonus > task and model != "none" else 0
+        if self.rows_above == ABOVE:
+            self.table.say(
+                f"iteration {int(row['iteration'])}: the bonus of reward={model}, {bonus:.2g}/s, is"
+                f" above the task's reward of {task:.2g}/s: lower reward.weight if this lasts"
+            )
 
     def roll_back(self, i: int, worst: torch.Tensor) -> None:
         """Go on from the last checkpoint with half the learning rates.

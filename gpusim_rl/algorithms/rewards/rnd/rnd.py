@@ -1,7 +1,5 @@
 """Random network distillation (Burda et al., arXiv:1810.12894): a bonus for views that are new."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -10,19 +8,22 @@ from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.networks.encoders import mlp
 from gpusim_rl.networks.normalizer import Normalizer
 
+NETS = ("target", "predictor", "normalizer", "returns")
+
 
 class RND:
-    """Pays for what a predictor cannot foretell of a random network.
+    """Pays for the error of a predictor f̂ that learns what a random network f computes of a view.
 
         e_t = mean (f(s'_t) - f̂(s'_t))²,    G_t = e_t + γ G_{t-1},    r_t += w dt e_t / std(G)
 
-    s'_t is the critic's view of the end of step t, normalized. f never changes. f̂ takes one step of
-    Adam on the mean of e in each iteration. G goes on over the ends of episodes (section 2.3).
+    s'_t is the critic's view of the end of step t, normalized by the views of all steps so far. G
+    goes on over the ends of episodes (section 2.3), and its deviation is that of all steps so far.
+    In each iteration f̂ takes one step of Adam on the mean of e over the samples.
     """
 
     Settings = Settings
@@ -34,55 +35,48 @@ class RND:
 
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.cfg, width = spec, settings, spec.dims[1]
-        self.columns: Columns = dict(end=vector(width), reward=NUMBER, fault=FLAG)
+        self.columns = {"end": vector(width), "reward": NUMBER, "fault": FLAG}
         generator = torch.Generator().manual_seed(spec.seed + (1 << 32))  # not that of the policy
-        make = partial(mlp, width, tuple(settings.hidden), settings.features, "elu", 1.0, generator)
-        networks = {"target": make().requires_grad_(False), "predictor": make()}
-        networks |= {"normalizer": Normalizer(width), "returns": Normalizer(1)}
-        self.networks = nn.ModuleDict(networks).to(spec.device)
-        groups = {"predictor": list(self.networks["predictor"].parameters())}
-        self.optimizer = FlatAdam(groups, settings.learning_rate)
-        self.last = torch.zeros(spec.num_envs, device=spec.device)
-        self.values = torch.zeros(len(self.metrics), device=spec.device)
+        sizes = width, tuple(settings.hidden), settings.features
+        self.target, self.predictor = (mlp(*sizes, "elu", 1.0, generator) for _ in range(2))
+        self.normalizer, self.returns = Normalizer(width), Normalizer(1)
+        self.nets = nn.ModuleDict({x: getattr(self, x) for x in NETS}).to(spec.device)
+        params = {"predictor": list(self.predictor.parameters())}
+        self.optimizer = FlatAdam(params, settings.learning_rate)
+        self.last = torch.zeros(spec.num_envs, device=spec.device)  # G of the last step
+        self.means = torch.zeros(len(self.metrics), device=spec.device)
 
-    def errors(self, end: Tensor) -> Tensor:
-        """(T, B) errors of the predictor for views (T, B, nc)."""
-        x = self.networks["normalizer"](end.nan_to_num())  # of a faulty world anything
-        return (self.networks["target"](x) - self.networks["predictor"](x)).square().mean(-1)
+    def errors(self, record: Record) -> Tensor:
+        """e (T, B), and 0 where a world was faulty."""
+        x = self.normalizer(record.end.nan_to_num())
+        return (self.target(x) - self.predictor(x)).square().mean(-1) * ~record.fault
 
     @torch.no_grad()
     def add_reward(self, record: Record) -> None:
-        """Add the bonus to the reward, and the views to the normalizer before. In place."""
-        valid, group = ~record.fault, self.spec.group
-        views = record.end.flatten(0, 1)
-        self.networks["normalizer"].update(views, valid.flatten(), group)
-        error = self.errors(record.end) * valid
-        delta = torch.cat([error[:1] + self.cfg.gamma * self.last, error[1:]]).flip(0)
-        returns = recurrence(delta, torch.full_like(delta, self.cfg.gamma)).flip(0)
+        valid, group, gamma = ~record.fault, self.spec.group, self.cfg.gamma
+        self.normalizer.update(record.end.flatten(0, 1), valid.flatten(), group)
+        error = self.errors(record)
+        delta = torch.cat([error[:1] + gamma * self.last, error[1:]]).flip(0)
+        returns = recurrence(delta, torch.full_like(delta, gamma)).flip(0)
         self.last.copy_(returns[-1])
-        self.networks["returns"].update(returns.view(-1, 1), valid.flatten(), group)
-        self.networks["returns"].count.clamp_(max=19.0 * valid.numel() * group.size)
-        bonus = self.cfg.weight * error * torch.rsqrt(self.networks["returns"].var + 1e-8)
+        self.returns.update(returns.view(-1, 1), valid.flatten(), group)
+        bonus = self.cfg.weight * error * torch.rsqrt(self.returns.var + 1e-8)
         record.reward.add_(self.spec.dt * bonus)
-        *totals, count = group.all_reduce(torch.stack([error.sum(), bonus.sum(), valid.sum()]))
-        self.values.copy_(torch.stack(totals) / count.clamp(min=1))
+        *sums, count = group.all_reduce(torch.stack([error.sum(), bonus.sum(), valid.sum()]))
+        self.means.copy_(torch.stack(sums) / count.clamp(min=1))
 
     def update(self, record: Record) -> None:
-        """One step of Adam on all valid samples. In place."""
-        valid, group = ~record.fault, self.spec.group
-        count = group.all_reduce(valid.sum()).clamp(min=1)  # of all processes
-        loss = (self.errors(record.end) * valid).sum() / count
+        count = self.spec.group.all_reduce((~record.fault).sum()).clamp(min=1)
+        loss = self.errors(record).sum() / count
         self.optimizer.write(torch.autograd.grad(loss, list(self.optimizer.gradients)))
-        group.all_reduce(self.optimizer.grads)
+        self.spec.group.all_reduce(self.optimizer.grads)
         self.optimizer.clip(1.0, loss.detach()[None])
         self.optimizer.step()
 
     def measures(self) -> Tensor:
-        """(len(metrics),) means over the last iteration."""
-        return self.values.clone()
+        return self.means.clone()
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        own = self.optimizer.tensors() | {"values": self.values}
-        networks = shared("rnd/", self.networks.state_dict(keep_vars=True) | own)
-        return networks | per_world("rnd/", {"return": self.last})
+        own = self.optimizer.tensors() | {"means": self.means}
+        nets = shared("rnd/", self.nets.state_dict(keep_vars=True) | own)
+        return nets | per_world("rnd/", {"return": self.last})

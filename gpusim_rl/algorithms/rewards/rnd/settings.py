@@ -1,4 +1,4 @@
-"""The numbers of random network distillation."""
+"""The numbers of random network distillation, which conf/reward/rnd.yaml explains."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,6 @@ from gpusim_rl.core.sections import check, number
 
 @dataclass(kw_only=True, frozen=True)
 class Settings:
-    """What conf/reward/rnd.yaml explains. A `weight` that a curriculum changes is a tensor ()."""
-
     weight: float = number(AT_LEAST_0)
     gamma: float = number(CHANCE)
     learning_rate: float = number(POSITIVE)
