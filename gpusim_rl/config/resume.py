@@ -74,8 +74,8 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     if config.resume is None:
         cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
         check_run_dir(config)
-        check_start(config)
         check_demos(config)
+        check_start(config)
         cfg = fit_to_robot(cfg, keys) if robot else cfg
     return Config.of(cfg)
 

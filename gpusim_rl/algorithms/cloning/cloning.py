@@ -50,8 +50,9 @@ class Cloning:
         mine = Metric("clone_error", "loss/clone_error", "rms distance from the demonstrations")
         self.metrics = (*learner.metrics, mine)
         optimizer = self.optimizer = learner.optimizer
-        actor = optimizer.weights["actor"].data, *optimizer.moments["actor"].values()
-        self.actor = (*actor, optimizer.rates["actor"])  # all that changes of it in an update
+        # all that changes of the actor in an update
+        self.actor = [*optimizer.moments["actor"].values(), optimizer.rates["actor"]]
+        self.actor.append(optimizer.weights["actor"].data)
         self.before = [x.clone() for x in self.actor]
         optimizer.rates["actor"].fill_(settings.rate)
         # of the anchor's optimizer, which changes places with the algorithm's
