@@ -446,8 +446,8 @@ def join(
     keys = list(dict.fromkeys([*schedule.plan, *live]))
     settings, allowed = check_settings(kind, settings)
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
-    model, numbers, shown = reward or (None, {}, {})
-    paid = live_settings("reward", model, numbers, {}, schedule, keys, env)
+    model, numbers, shown = reward or (None, None, {})
+    paid = live_settings("reward", model, numbers or {}, {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
     learner = (
         kind(spec, **settings | changing)
@@ -457,7 +457,7 @@ def join(
     check_learner(learner)
     learner = wrap(learner, spec)
     rewards = [*make_rewards(spec)] if make_rewards else []
-    rewards += [model(spec, replace(numbers, **paid), **shown)] if model else []
+    rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
