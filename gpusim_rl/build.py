@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
@@ -26,7 +27,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free, out_of_memory_named
-from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.paths import ASSETS, CODE
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits, require
@@ -40,10 +41,19 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
+from gpusim_rl.evaluation.demonstrate import (
+    RUN_EPISODES,
+    SEED,
+    demonstrate,
+    describe_env,
+    mean_action,
+)
+from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import compile_spec, find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.robots.visuals import is_urdf, picture_model
 from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.demonstrations import Demonstrations
 from gpusim_rl.runs.run import Run
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_models import LARGEST
@@ -53,7 +63,7 @@ from gpusim_rl.sim.factory import choose
 
 # Name of an algorithm of ours, or of a reward model, and of its package and module → its class
 LEARNERS = {"ppo": "PPO", "sac": "SAC", "distill": "Distill"}
-REWARDS = {"rnd": "RND"}
+REWARDS = {"rnd": "RND", "amp": "AMP"}
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 OPTIONS = {  # of sim, by backend
     "native": ("threads",),
@@ -300,11 +310,88 @@ def build_iteration(
     env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
     kind, module = load_learner(cfg)
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
+    how |= {"wrap": clone_of(cfg, env)} if cfg.demos else {}
     makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg)}
+    how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg, env)}
     if cfg.teacher:
         how["make_teacher"] = partial(load_teacher, cfg, env)
     return join(env, kind, cfg.algo.settings, **makers, **how)
+
+
+def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Cloning]:
+    """What makes a learner one that begins as a clone of demos=.
+
+    Raises:
+        ValueError: the demonstrations do not fit the Env.
+    """
+    demos = fitting_demos(cfg, "demos", str(cfg.demos), env, cfg.cloning.episodes)
+    return lambda learner, spec: Cloning(learner, demos, cfg.cloning, spec)
+
+
+def fitting_demos(
+    cfg: Config, key: str, name: str, env: Env, episodes: int | None = None
+) -> Demonstrations:
+    """Demonstrations for an Env, on its device: of a file, or of a run.
+
+    Args:
+        cfg: of the training; key: that names them, with the value `name`.
+        episodes: how many, the first ones; None: all of a file, and `RUN_EPISODES` of a run.
+
+    Raises:
+        ValueError: they cannot be read, do not fit the Env, or are fewer.
+    """
+    if not Path(name).is_file():
+        demos = record_of(cfg, name, episodes or RUN_EPISODES)
+    else:
+        demos = Demonstrations.read(Path(name))
+        demos = demos.first(episodes) if episodes else demos
+    demos.check(describe_env(cfg.task.name, env), f"{key}={name}")
+    return demos.to(env.device)
+
+
+def record_of(cfg: Config, name: str, episodes: int) -> Demonstrations:
+    """Episodes of a run, recorded now for a training whose configuration is `cfg`.
+
+    ValueError if the run cannot be played, or if its code may not be imported.
+    """
+    run = Run.open(Path(name))
+    config = resume.load_config(run, {group: getattr(cfg, f"{group}_code") for group in CODE})
+    state, _, path = run.checkpoints.restore(errors.warn)
+    iteration = make_iteration(for_playing(config), num_envs=1)
+    iteration.policy.load(state, str(path))
+    return record_run(config, iteration, episodes)
+
+
+def for_playing(config: Config) -> Config:
+    """The configuration of a run for one world on the CPU, in which nothing is learned."""
+    on_cpu: dict[str, Any] = {
+        "sim": {"name": "native", "threads": 1},
+        "device": "cpu",
+        "threads": 1,
+        "demos": None,
+        "reward": {"name": "none"},
+    }
+    plan = {key: x for key, x in (config.curriculum or {}).items() if key[:7] != "reward."}
+    on_cpu |= {"curriculum": plan or None}
+    if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
+        on_cpu["num_steps"] = 1
+        if "num_minibatches" in config.plain["algo"]:
+            on_cpu["algo.num_minibatches"] = 1
+    return config.replace(on_cpu)
+
+
+def record_run(
+    config: Config, iteration: Iteration, episodes: int, seed: int = SEED
+) -> Demonstrations:
+    """Episodes of the policy of a run, on the model's own physics."""
+    env = demonstration_env(config, iteration.env.task, episodes, seed)
+    return demonstrate(mean_action(iteration.policy, episodes), env, config.task.name)
+
+
+def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
+    """The worlds of an evaluation of a run, for as many episodes."""
+    how: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise, seed=seed)
+    return evaluation_env(task, episodes, **how)
 
 
 def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
@@ -323,13 +410,19 @@ def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
     return getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name]), None
 
 
-def load_reward(cfg: Config) -> tuple[Any, Any] | None:
-    """The class of the reward model of reward=, and its settings; None of reward=none."""
+def load_reward(cfg: Config, env: Env) -> tuple[Any, Any, dict[str, Any]] | None:
+    """The class of the reward model of reward=, its settings and its other arguments.
+
+    None of reward=none. ValueError if its demonstrations do not fit the Env.
+    """
     name = cfg.reward.name
     if name not in REWARDS:
         return None
     module = import_module(f"gpusim_rl.algorithms.rewards.{name}.{name}")
-    return getattr(module, REWARDS[name]), cfg.reward.settings
+    shown, settings = {}, cfg.reward.settings
+    if path := getattr(settings, "demos", None):
+        shown = {"demos": fitting_demos(cfg, "reward.demos", path, env)}
+    return getattr(module, REWARDS[name]), settings, shown
 
 
 def join(
@@ -340,13 +433,14 @@ def join(
     num_steps: int,
     schedule: Curriculum | None = None,
     live: Sequence[str] = (),
-    reward: tuple[Any, Any] | None = None,
+    reward: tuple[Any, Any, dict[str, Any]] | None = None,
     graph: str,
     threads: int,
     fuse: str = "off",
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
     make_teacher: Callable[[Spec], Any] | None = None,
+    wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -354,11 +448,12 @@ def join(
         kind: the class of the learner; settings: its `Settings`, or its numbers by name.
         num_steps: T, control steps of each world in an iteration.
         schedule: numbers of the task and of the settings that change; live: keys of others.
-        reward: the class of a reward model of ours, and its `Settings`.
+        reward: the class of a reward model of ours, its `Settings`, and its other arguments.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
         make_teacher: spec → the actor that the learner imitates.
+        wrap: (learner, spec) → the learner that takes its place.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -368,17 +463,20 @@ def join(
     keys = list(dict.fromkeys([*schedule.plan, *live]))
     settings, allowed = check_settings(kind, settings)
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
-    paid = live_settings("reward", *(reward or (None, {})), {}, schedule, keys, env)
+    model, numbers, shown = reward or (None, None, {})
+    paid = live_settings("reward", model, numbers or {}, {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
-    if not isinstance(settings, dict):
-        learner = kind(spec, replace(settings, **changing))
-    else:
-        learner = kind(spec, **settings | changing)
+    learner = (
+        kind(spec, **settings | changing)
+        if isinstance(settings, dict)
+        else kind(spec, replace(settings, **changing))
+    )
     check_learner(learner)
+    learner = wrap(learner, spec)
     rewards = [*make_rewards(spec)] if make_rewards else []
-    rewards += [reward[0](spec, replace(reward[1], **paid))] if reward else []
+    rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")

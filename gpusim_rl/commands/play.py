@@ -96,6 +96,16 @@ def export_run(cfg: dict[str, Any]) -> None:
     print(f"wrote {path}: within {error:.1e} of training")
 
 
+def record_run(cfg: dict[str, Any]) -> None:
+    """mode=record: write whole episodes of a run or of an exported file to out=."""
+    with errors.one_line_errors():
+        from gpusim_rl.play import record_episodes  # loads torch, after mistakes are answered
+
+        demos = record_episodes.record_episodes(cfg)
+        demos.write(Path(cfg["out"]))
+    print(f"wrote {cfg['out']}: {record_episodes.summary(demos)}")
+
+
 def replay(cfg: dict[str, Any], mode: str) -> None:
     """repro=: print what went wrong, timestep by timestep; then show it ten times slower."""
     path = Path(cfg["repro"])
@@ -285,6 +295,8 @@ def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
         grid_run(cfg)
     elif mode == "export":
         export_run(cfg)
+    elif mode == "record":
+        record_run(cfg)
     elif mode == "gate":
         gate.gate_policy(cfg)
     elif mode == "robot":

@@ -15,7 +15,7 @@ from gpusim_rl.viewer.target import is_number
 from gpusim_rl.web import requirements
 
 MODES = (
-    *("auto", "viewer", "video", "evaluate", "grid", "export", "gate", "robot"),
+    *("auto", "viewer", "video", "evaluate", "grid", "export", "record", "gate", "robot"),
     "new-task",
     "check",
     "web",
@@ -27,6 +27,7 @@ OUTPUTS = {  # mode → how the name of its out= may end
     "evaluate": (".json",),
     "grid": (".json",),
     "export": (".onnx",),
+    "record": (".safetensors",),
     "gate": (".json",),
     "robot": (".yaml",),
 }
@@ -145,15 +146,18 @@ def demo(cfg: dict[str, Any]) -> dict[str, Any]:
 def check_source(cfg: dict[str, Any]) -> None:
     """ValueError unless run=, onnx= and repro= fit together and to the mode."""
     only_runs = cfg["mode"] in OF_RUNS
-    if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]):
+    recorded = cfg["mode"] == "record"
+    if recorded and not cfg["out"]:
+        raise ValueError("mode=record needs out=FILE.safetensors")
+    if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]) and not (recorded and cfg["run"]):
         raise ValueError("onnx= is a policy by itself: not with run= or checkpoint=")
     if cfg["onnx"] and only_runs:
         raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
     judged = cfg["mode"] == "gate"
     if judged and cfg["checkpoint"]:
         raise ValueError("mode=gate judges an exported file: not with checkpoint=")
-    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs or judged):
-        others = f"run=, onnx= or mode={' or '.join((*OF_RUNS, 'gate'))}"
+    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs or judged or recorded):
+        others = f"run=, onnx= or mode={' or '.join((*OF_RUNS, 'record', 'gate'))}"
         raise ValueError(f"repro= is shown by itself: not with {others}")
     for key in ("worlds", "kind", "level"):
         if cfg[key] is not None and (cfg["onnx"] or cfg["repro"]):

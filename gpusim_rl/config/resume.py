@@ -34,11 +34,16 @@ CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollb
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
-MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher")
+KEPT = {  # key of demonstrations → the name of their copy in a run
+    "demos": "demos.safetensors",
+    "reward.demos": "style.safetensors",
+}
+MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher", *KEPT)
 # Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name", "teacher"),
+    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name"),
+    *("teacher", *KEPT),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
     *("reward.name", "reward.hidden", "reward.features"),
@@ -70,6 +75,7 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     if config.resume is None:
         cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
         check_run_dir(config)
+        check_demos(config)
         check_start(config)
         cfg = fit_to_robot(cfg, keys) if robot else cfg
     return Config.of(cfg)
@@ -121,6 +127,20 @@ def check_start(cfg: Config) -> None:
         raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
+def check_demos(cfg: Config) -> None:
+    """ValueError or OSError unless demonstrations are null, or a file or a run that is there."""
+    if cfg.demos is not None and cfg.start is not None:
+        raise ValueError("demos= and start= both give the first weights: leave one of them out")
+    values = flatten(cfg.plain)
+    for key, name in ((key, values.get(key)) for key in KEPT):
+        if name is None or Path(name).is_file():
+            continue
+        if not (Path(name) / "config.yaml").is_file():
+            raise FileNotFoundError(f"{key}={name}: there is no such file, and no such run")
+        if not Run.open(Path(name)).checkpoints.saved():
+            raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
+
+
 def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     """The configuration of the run cfg["resume"], with cfg's values of `keys`.
 
@@ -135,7 +155,8 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     for key in keys:
         group, _, rest = key.partition(".")
         # the run has what these gave it
-        given = group in ("gpu", "start", "teacher") or (group == "recipe" and rest)
+        given = group in ("gpu", "start", "teacher") or key in KEPT
+        given |= group == "recipe" and bool(rest)
         begun = given and cfg["auto_resume"]
         if begun or is_kept_file(group, rest, cfg, before):
             continue
@@ -211,6 +232,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         recipe = {"name": str(flat.get("recipe.name", base["recipe"]["name"]))}
         saved.pop("recipe", None)
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
+        for key, file in KEPT.items():
+            if flatten(cfg).get(key) is not None:
+                set_key(cfg, key, str(run.path / file))
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
         cfg["teacher"] = find_in_run(run.path, "teacher", cfg["teacher"])

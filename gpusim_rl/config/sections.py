@@ -24,6 +24,7 @@ SETTINGS = {  # group → the package in which each name has a package with `Set
     "algo": "gpusim_rl.algorithms",
     "reward": "gpusim_rl.algorithms.rewards",
 }
+CLONING = "gpusim_rl.algorithms.cloning"  # its numbers are the section of that name
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 
 
@@ -194,6 +195,7 @@ class Config:
     resume: str | None
     start: str | None
     teacher: str | None
+    demos: str | None
     task_code: str | None = None
     algo_code: str | None = None
     gpu: dict[str, Any]
@@ -204,6 +206,7 @@ class Config:
     reward: RewardSection
     sim: SimSection
     log: LogSection
+    cloning: Any  # a `Settings`, of algorithms/cloning
     robot: RobotSection
     terrain: dict[str, Any]
     plain: dict[str, Any] = field(repr=False, compare=False)
@@ -223,19 +226,22 @@ class Config:
         curriculum.check_plan(plan, plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
+        cloning = settings_in(CLONING)
         made = {
             "task": TaskSection.of(plain["task"]),
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
             "reward": RewardSection.of(plain["reward"]),
             "sim": SimSection.of(plain["sim"]),
             "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
+            "cloning": cloning(**arguments(cloning, plain["cloning"], "cloning", "config")),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
 
     def __post_init__(self) -> None:
         check(self, "")
-        paths = flatten({key: self.plain[key] for key in ("run_dir", "resume", "start", "teacher")})
+        names = ("run_dir", "resume", "start", "teacher", "demos")
+        paths = flatten({key: self.plain[key] for key in names})
         paths |= {f"{key}.mjcf": self.plain[key].get("mjcf") for key in ("task", "robot")}
         for key, path in paths.items():
             if not isinstance(path, str | None):
@@ -271,12 +277,17 @@ def settings_class(group: str, name: str) -> Any:
     """
     if name not in our_names(group) or name == "none":
         return None
-    return import_module(f"{SETTINGS[group]}.{name}.settings").Settings
+    return settings_in(f"{SETTINGS[group]}.{name}")
+
+
+def settings_in(package: str) -> Any:
+    """The dataclass of the numbers of a package, in a module that loads no torch."""
+    return import_module(f"{package}.settings").Settings
 
 
 def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:
     """Dotted key → what it may hold, of all numbers of train.py, and of what is chosen of ours."""
-    parts = [limits(Config, ""), limits(SimSection, "sim")]
+    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(settings_in(CLONING), "cloning")]
     for group, name in {"algo": algo, "reward": reward}.items():
         if kind := settings_class(group, name):
             parts += [limits(kind, group)]

@@ -48,18 +48,9 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
     else:
         state, metadata, path = run.checkpoints.restore(errors.warn)
     edited = resume.edits(metadata, config.plain, path)
-    from gpusim_rl.build import make_iteration  # loads torch, after mistakes are answered
+    from gpusim_rl.build import for_playing, make_iteration  # loads torch, after mistakes
 
-    on_cpu: dict[str, Any] = {
-        "sim": {"name": "native", "threads": 1},
-        "device": "cpu",
-        "threads": 1,
-    }
-    if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
-        on_cpu["num_steps"] = 1
-        if "num_minibatches" in config.plain["algo"]:
-            on_cpu["algo.num_minibatches"] = 1
-    ppo = make_iteration(config.replace(on_cpu), num_envs=1)
+    ppo = make_iteration(for_playing(config), num_envs=1)
     ppo.policy.load(state, str(path))
     if edited:
         said = ", ".join(sorted(edited.values()))

@@ -6,6 +6,7 @@ from pathlib import Path
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build import ACTOR, keep_models
 from gpusim_rl.config import resume
@@ -35,7 +36,11 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration, cfg.algo.name) if cfg.start else {}
+    if isinstance(iteration.learner, Cloning):
+        iteration.learner.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
+        weights = policy_of(iteration.state())
     run, metadata, cfg = create_run(cfg, iteration)
+    cfg = keep_demos(cfg, iteration, run)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
     return run, metadata, cfg
@@ -56,7 +61,7 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
     # each process would else choose by itself, while that run goes on
     file = iteration.group.broadcast(file)
     state, _ = load(file)
-    weights = {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
+    weights = policy_of(state)
     said = ""
     if flatten(Run.open(path).config).get("algo.name", ALGO) != algo:
         weights, said = join_networks(weights, iteration, path)
@@ -64,6 +69,24 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
     if said and iteration.group.rank == 0:
         errors.warn(said)
     return weights
+
+
+def policy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights and normalizers of a checkpoint."""
+    return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
+
+
+def keep_demos(cfg: Config, iteration: Iteration, run: Run) -> Config:
+    """Copy demonstrations into a new run. Returns the configuration that names the copies."""
+    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
+    for key, user in users.items():
+        if demos := getattr(user, "demos", None):
+            path = run.path / resume.KEPT[key]
+            cfg = cfg.replace({key: str(path)})
+            if iteration.group.rank == 0:
+                demos.write(path)
+                run.configure(cfg.plain)
+    return cfg
 
 
 def join_networks(

@@ -1,0 +1,153 @@
+"""Recorded episodes in a safetensors file: what a policy is cloned from, and what a style is.
+
+demos = Demonstrations.read(Path("walk.safetensors"))
+demos.record.obs, demos.record.action  # (N, no) and (N, nu), episode after episode
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+
+FORMAT = "1"
+
+
+def demonstration_columns(dims: tuple[int, int, int]) -> Columns:
+    """The columns of a recorded step.
+
+    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
+    - `action` (nu,): as the Env takes it, so within ± `task.clip`;
+    - `end` (nc,): the critic's observation at the end of the step, before any restart;
+    - `reward`, `terminated`, `truncated`: the last two end an episode.
+    """
+    no, nc, nu = dims
+    views = dict(obs=vector(no), critic=vector(nc), action=vector(nu), end=vector(nc))
+    return views | dict(reward=NUMBER, terminated=FLAG, truncated=FLAG)
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Whole episodes, one after another.
+
+    Args:
+        record: (N, …) with `demonstration_columns`.
+        about: name → text: `task`, `dt` [s], `terms` (the critic's first ones, with their widths),
+            `model` (a digest of the robot) and `schema` (the columns).
+    """
+
+    record: Record
+    about: dict[str, str]
+
+    @property
+    def ended(self) -> Tensor:
+        """(N,) bool: the last step of each episode."""
+        return self.record.terminated | self.record.truncated
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes there are."""
+        return int(self.ended.sum())  # of a file, outside an iteration
+
+    def first(self, episodes: int) -> "Demonstrations":
+        """The first episodes alone; ValueError if there are fewer."""
+        if episodes > self.episodes:
+            raise ValueError(f"{episodes} episodes are asked for, and {self.episodes} are there")
+        steps = int(self.ended.nonzero()[episodes - 1]) + 1
+        parts = {dtype: rows[:steps] for dtype, rows in self.record.parts.items()}
+        return Demonstrations(Record(self.record.columns, parts), self.about)
+
+    def to(self, device: torch.device) -> "Demonstrations":
+        """The same episodes on a device."""
+        parts = {dtype: rows.to(device) for dtype, rows in self.record.parts.items()}
+        return Demonstrations(Record(self.record.columns, parts), self.about)
+
+    def check(self, about: dict[str, str], where: str) -> None:
+        """ValueError in one line unless they are of the worlds that `about` describes."""
+        for name, here in about.items():
+            if (there := self.about.get(name)) != here:
+                there = f"{there}"[:200]
+                raise ValueError(f"{where} does not fit: its {name} is {there}, here it is {here}")
+
+    def write(self, path: Path) -> None:
+        """Write them to a file; OSError if that cannot be written."""
+        columns = {name: getattr(self.record, name) for name in self.record.columns}
+        tensors = {name: x.cpu().contiguous() for name, x in columns.items()}
+        metadata = {"gpusim_rl": f"demonstrations {FORMAT}", **self.about}
+        write_whole(path, to_bytes(tensors, metadata=metadata))
+
+    @classmethod
+    def read(cls, path: Path) -> "Demonstrations":
+        """Those of a file, on the CPU.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is damaged, or holds no demonstrations.
+        """
+        if not path.is_file():
+            raise FileNotFoundError(f"no demonstrations {path}")
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+        except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
+            raise ValueError(f"{path} is no whole safetensors file: {error}") from None
+        if about.pop("gpusim_rl", "") != f"demonstrations {FORMAT}":
+            raise ValueError(f"{path} holds no demonstrations: play.py mode=record writes them")
+        return cls(packed_record(tensors, path), about)
+
+    def write_rows(self, record: Record, rows: int, worlds: Tensor) -> None:
+        """Fill the first rows of a ring (R, B, …), as if its worlds had done these steps. In place.
+
+        Each world gets successive steps, from another one on. Its last row ends an episode, since
+        no row that the worlds write later follows from it.
+
+        Args:
+            rows: of the ring, at most R.
+            worlds: (B,) int64 global ids.
+
+        Raises:
+            ValueError: the ring has a column that no demonstration has.
+        """
+        known = {*self.record.columns, "fault"}
+        if missing := [name for name in record.columns if name not in known]:
+            raise ValueError(f"demonstrations have no column {missing[0]!r}")
+        size, steps = len(self.record), torch.arange(rows, device=worlds.device)
+        taken = (steps[:, None] + worlds * rows) % size  # (rows, B)
+        for name in record.columns:
+            place = record.column(name)[:rows]
+            if name == "fault":
+                place.zero_()
+            else:
+                place.copy_(self.record.column(name)[taken])
+        last = record.column("truncated")[rows - 1]
+        last.copy_(1.0 - record.column("terminated")[rows - 1])
+
+
+def packed_record(tensors: dict[str, Tensor], path: Path) -> Record:
+    """The columns (N, …) of a file as a record.
+
+    Raises:
+        ValueError: they are no demonstrations, or hold a number that is not finite.
+    """
+    widths = [tensors[name].shape[-1] for name in ("obs", "critic", "action") if name in tensors]
+    columns = demonstration_columns((*widths, 0, 0, 0)[:3])  # type: ignore[arg-type]
+    size = len(tensors["obs"]) if widths else 0
+    for name, column in columns.items():
+        x = tensors.get(name)
+        if x is None or x.shape != (size, *column.shape) or x.dtype != column.dtype:
+            shape = None if x is None else [*x.shape]
+            raise ValueError(f"{path} is damaged: its column {name!r} is {shape}")
+        if not x.isfinite().all():
+            raise ValueError(f"{path}: its column {name!r} has a number that is not finite")
+    if not size or not (tensors["terminated"] | tensors["truncated"])[-1]:
+        raise ValueError(f"{path} has no whole episode at its end")
+    record = Record.zeros(columns, size, device=torch.device("cpu"))
+    for name in columns:
+        record.column(name).copy_(tensors[name])
+    return record

@@ -1,0 +1,118 @@
+"""Files of demonstrations: what they hold, what is refused, and rows of a ring made of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
+from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
+
+COLUMNS = demonstration_columns((2, 3, 1))
+ABOUT = {"task": "cartpole", "dt": "0.02"}
+
+
+def shown(steps: int = 6) -> Demonstrations:
+    """Two episodes: one of two steps that is terminated, and one that runs out of time."""
+    record = Record.zeros(COLUMNS, steps, device=torch.device("cpu"))
+    record.rows.copy_(torch.arange(record.rows.numel()).view(record.rows.shape))
+    for name, last in (("terminated", 1), ("truncated", steps - 1)):
+        record.column(name).zero_()
+        record.column(name)[last] = 1.0
+    return Demonstrations(record, ABOUT)
+
+
+def test_a_file_round_trip(tmp_path):
+    """It has a tensor for each column, and gives the same back."""
+    demos, file = shown(), tmp_path / "a.safetensors"
+    demos.write(file)
+    tensors = load_file(file)
+    assert {name: x.dtype for name, x in tensors.items()} == {
+        name: x.dtype for name, x in COLUMNS.items()
+    }
+    again = Demonstrations.read(file)
+    assert again.about == ABOUT and again.episodes == 2
+    assert torch.equal(again.record.rows, demos.record.rows)
+
+
+def test_the_first_episodes():
+    """The first one ends where its step was terminated."""
+    assert len(shown().first(1).record) == 2 and len(shown().first(2).record) == 6
+    with pytest.raises(ValueError, match="3 episodes are asked for, and 2 are there"):
+        shown().first(3)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+def other(file: Path) -> None:
+    save_file(load_file(file), file)
+
+
+def infinite(file: Path) -> None:
+    demos = Demonstrations.read(file)
+    demos.record.reward[0] = torch.inf
+    demos.write(file)
+
+
+def no_end(file: Path) -> None:
+    demos = Demonstrations.read(file)
+    demos.record.column("truncated").zero_()
+    demos.write(file)
+
+
+def narrow(file: Path) -> None:
+    save_file(load_file(file) | {"end": torch.zeros(6, 2)}, file, metadata())
+
+
+def empty(file: Path) -> None:
+    save_file({}, file, metadata())
+
+
+def metadata() -> dict[str, str]:
+    return {"gpusim_rl": "demonstrations 1"}
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (cut, "is no whole safetensors file"),
+        (other, "holds no demonstrations: play.py mode=record writes them"),
+        (infinite, "its column 'reward' has a number that is not finite"),
+        (no_end, "has no whole episode at its end"),
+        (narrow, r"its column 'end' is \[6, 2\]"),
+        (empty, "its column 'obs' is None"),
+        (Path.unlink, "no demonstrations"),
+    ],
+)
+def test_what_is_no_file_of_demonstrations(tmp_path, damage, message):
+    """It is refused in one line that names the file."""
+    file = tmp_path / "a.safetensors"
+    shown().write(file)
+    damage(file)
+    with pytest.raises((ValueError, OSError), match=message) as error:
+        Demonstrations.read(file)
+    assert str(file) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_rows_of_a_ring():
+    """Each world gets successive steps, and no later row follows from the last one."""
+    columns = dict(obs=vector(2), action=vector(1), reward=NUMBER)
+    columns |= dict.fromkeys(("terminated", "truncated", "fault"), FLAG)
+    demos, worlds = shown(), torch.tensor([3, 4])
+    ring = Record.zeros(columns, 8, 2, device=torch.device("cpu"))
+    ring.rows.fill_(7.0)
+    demos.write_rows(ring, 5, worlds)
+    for world in range(2):
+        steps = [(int(worlds[world]) * 5 + t) % 6 for t in range(5)]
+        assert torch.equal(ring.obs[:5, world], demos.record.obs[steps])
+        assert torch.equal(ring.terminated[:5, world], demos.record.terminated[steps])
+        ends = demos.record.truncated[steps[:-1]].tolist()
+        assert ring.truncated[:4, world].tolist() == ends
+    assert (ring.terminated | ring.truncated)[4].all() and not ring.fault[:5].any()
+    assert (ring.rows[5:] == 7).all()
+    logp = Record.zeros(columns | {"logp": NUMBER}, 8, 2, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="demonstrations have no column 'logp'"):
+        demos.write_rows(logp, 5, worlds)
