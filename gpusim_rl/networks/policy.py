@@ -173,7 +173,7 @@ class ActorCritic(SampleInParts, nn.Module):
         symmetry: str,
         memory: str,
         memory_size: int,
-        memory_frames: int = 8,
+        memory_frames: int = 0,
         mirrors: ViewMirrors | None = None,
         seed: int,
     ):

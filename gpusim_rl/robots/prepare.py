@@ -38,6 +38,8 @@ def remove_files(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
     for texture in spec.textures:
         if texture.file or any(texture.cubefiles):
             spec.delete(texture)
+    # An exported file is refused if its model names a folder.
+    spec.meshdir = spec.texturedir = ""
 
 
 def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:

@@ -36,7 +36,9 @@ TINY_RND = ("task=cartpole", *TINY, "reward=rnd", "log=none")
 def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: Any) -> RND:
     """A small model of some of the worlds."""
     ids = torch.arange(B)[worlds]
-    about = dict(dims=(2, NC, 1), num_envs=len(ids), num_steps=T, horizon=10, dt=DT, worlds=ids)
+    about = dict(
+        dims=(2, NC, 1), num_envs=len(ids), num_steps=T, horizon=10, dt=DT, clip=1.0, worlds=ids
+    )
     spec = Spec(**about, iteration=torch.zeros(()), seed=1, threads=1, group=group)  # type: ignore
     return RND(spec, Settings(**NUMBERS | numbers))
 
@@ -180,14 +182,16 @@ def test_a_short_record_is_refused():
             self.length = 3
 
     with pytest.raises(ValueError, match="reward models need a record of 4 steps, not 3"):
-        join(make_env("cartpole", 8), Short, settings(), **HOW, reward=(RND, Settings(**NUMBERS)))
+        join(
+            make_env("cartpole", 8), Short, settings(), **HOW, reward=(RND, Settings(**NUMBERS), {})
+        )
 
 
 @pytest.mark.parametrize("kind", [None, Small])
 def test_an_iteration_reads_nothing_and_resumes_to_the_bit(kind):
     """With PPO and with a ring: no host read, and a continuation is the same bit by bit."""
     if kind:
-        reward = RND, Settings(**NUMBERS)
+        reward = RND, Settings(**NUMBERS), {}
         env = (make_env("cartpole", 8, episode=0.3) for _ in range(2))
         first, second = (join(x, kind, settings(), **HOW, reward=reward) for x in env)
     else:
@@ -236,7 +240,7 @@ def test_a_curriculum_writes_the_weight():
 @pytest.mark.parametrize(
     "words, says",
     [
-        (("reward=rdn",), "unknown reward 'rdn': choose one of none, "),
+        (("reward=rdn",), "unknown reward 'rdn': choose one of amp, none, "),
         (("reward.weight=1",), "unknown key 'reward.weight': reward=none has no numbers"),
         (("reward=rnd", "reward.wait=1"), "unknown key 'reward.wait': did you mean reward.weight"),
         (("reward=rnd", "reward.weight=-1"), "reward.weight=-1: expected a number of at least 0"),
@@ -264,7 +268,7 @@ def test_numbers_of_the_working_directory(tmp_path, monkeypatch):
     assert (reward.name, reward.settings.weight, reward.settings.gamma) == ("rnd", 3.0, 0.99)
     for name, text, says in (
         ("few", "name: rnd\nweight: 3.0\n", "reward.gamma is missing in conf/reward/rnd.yaml"),
-        ("mine", "name: mine\n", "unknown reward 'mine': choose one of none, rnd"),
+        ("mine", "name: mine\n", "unknown reward 'mine': choose one of amp, none, rnd"),
         ("bare", "weight: 3.0\n", "bare.yaml lacks the key reward.name"),
         ("many", "defaults: [rnd, _self_]\nweight: many\n", "reward.weight='many': expected a num"),
     ):

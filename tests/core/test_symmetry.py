@@ -46,7 +46,6 @@ from tests.worlds import (
     make_env,
     make_policy,
     make_robot,
-    make_settings,
     make_task,
 )
 
@@ -567,12 +566,11 @@ def test_a_lopsided_robot_trains_without(capsys):
     env = make_env(num_envs=2)
     env.task.mjm = lopsided("hip")
     spec = make_spec(env, num_steps=4, graph="off", threads=0)
-    network = dict(hidden=(8,))
-    assert choose_symmetry(spec, make_settings(symmetry="auto", **network)) == ("none", None)
+    assert choose_symmetry(spec, "auto", (8,)) == ("none", None)
     said = capsys.readouterr().err
     assert said.startswith("warning: robot.mirror: ") and said.count("\n") == 1
     with pytest.raises(ValueError, match="its FL is 20 mm"):
-        choose_symmetry(spec, make_settings(symmetry="net", **network))
+        choose_symmetry(spec, "net", (8,))
 
 
 def test_configuration():

@@ -8,6 +8,7 @@ import yaml
 
 from gpusim_rl.robots.description import as_yaml
 from gpusim_rl.robots.load import load_any, load_as
+from gpusim_rl.robots.model_files import check_confined
 from tests.arm_files import mjcf as arm
 from tests.humanoid_files import mjcf as humanoid
 from tests.robot_files import mjcf as quadruped
@@ -213,6 +214,15 @@ def test_what_is_printed_is_the_robot(tmp_path, shape):
     again = load_any(**printed)
     assert same_model(again.mjm, loaded.mjm) and again.text == loaded.text
     assert again.robot == loaded.robot and again.arguments == loaded.arguments
+
+
+@pytest.mark.parametrize("shape", TEXTS)
+def test_the_model_of_an_exported_file_names_no_folder(tmp_path, shape):
+    """A robot whose file names folders of meshes is gated and played from its exported file."""
+    text = TEXTS[shape].replace("<compiler ", '<compiler meshdir="a" texturedir="b" ', 1)
+    assert text != TEXTS[shape]
+    loaded = load_any(**robot_keys(mjcf=write(tmp_path, text)))
+    check_confined(loaded.text, None, "policy.onnx")
 
 
 @pytest.mark.parametrize("shape, keys, says", pairs(DESCRIPTIONS))

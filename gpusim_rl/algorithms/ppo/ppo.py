@@ -219,7 +219,7 @@ def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) ->
 
     ValueError if they cannot be as symmetric as asked.
     """
-    symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden, cfg.memory)
+    symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden, cfg.memory != "none")
     return kind(
         *spec.dims,
         hidden=cfg.hidden,
@@ -237,7 +237,7 @@ def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) ->
 
 
 def choose_symmetry(
-    spec: Spec, symmetry: str, hidden: tuple[int, ...], memory: str = "none"
+    spec: Spec, symmetry: str, hidden: tuple[int, ...], remembers: bool = False
 ) -> tuple[str, ViewMirrors | None]:
     """`symmetry` for a task, and the mirrors of its observations and action.
 
@@ -247,7 +247,7 @@ def choose_symmetry(
         ValueError: the task has no mirror image, and symmetry is neither auto nor none.
     """
     auto = symmetry == "auto"
-    can = memory == "none" and not any(n % 2 for n in hidden)
+    can = not remembers and not any(n % 2 for n in hidden)
     if symmetry == "none" or (auto and not can):
         return "none", None
     try:
