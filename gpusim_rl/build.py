@@ -318,14 +318,21 @@ def build_iteration(
     return join(env, kind, cfg.algo.settings, **makers, **how)
 
 
-def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Cloning]:
-    """What makes a learner one that begins as a clone of demos=.
+def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Any]:
+    """What makes a learner one that begins with demos=: as a clone, or with them in its ring.
 
     Raises:
         ValueError: the demonstrations do not fit the Env.
     """
     demos = fitting_demos(cfg, "demos", str(cfg.demos), env, cfg.cloning.episodes)
-    return lambda learner, spec: Cloning(learner, demos, cfg.cloning, spec)
+
+    def begin(learner: Any, spec: Spec) -> Any:
+        if not hasattr(learner, "fill"):
+            return Cloning(learner, demos, cfg.cloning, spec)
+        learner.demos = demos
+        return learner
+
+    return begin
 
 
 def fitting_demos(
@@ -492,6 +499,8 @@ def join(
             "newest": num_steps if rewards and ring else 0,
         }
         source = Collector(env, learner.policy, record, **how)
+        if ring and getattr(learner, "demos", None):
+            source.row.fill_(learner.fill(record))
     registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
     registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
     more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}

@@ -60,6 +60,7 @@ class Collector:
         newest: steps of the last `collect`, which reward models are given of a ring; 0: not so.
 
     Attributes:
+        row: (1,) int64, the one of the record that is written next.
         memory: what the policy remembers, name → (B, …). A restart makes a world's zero.
             `record.memory` is that before the first of the steps of the last `collect`.
     """
@@ -81,8 +82,8 @@ class Collector:
         self.memory = policy.blank_memory(env.num_envs)
         record.memory = policy.blank_memory(env.num_envs)
         env.shows_end = "end_obs" in record.columns
-        self._t = torch.zeros(1, dtype=torch.int64, device=env.device)
-        self.newest = Newest(record, self._t, newest) if newest else None
+        self.row = torch.zeros(1, dtype=torch.int64, device=env.device)
+        self.newest = Newest(record, self.row, newest) if newest else None
         self.fused: FusedStep | None = None
         others = [name for name, x in policy.stored.items() if x.dtype != torch.float32]
         if fuse != "off" and others:
@@ -93,7 +94,7 @@ class Collector:
             whole = getattr(type(policy), "sample", None) is not SampleInParts.sample
             parts: Any = WholeSample(policy, env) if whole else policy
             show, memory = fuse == "show", self.memory
-            self.fused = FusedStep(env, parts, memory, record, self._t, show=show)
+            self.fused = FusedStep(env, parts, memory, record, self.row, show=show)
         on = partial(capture, device=env.device, on=graph == "parts" and env.sim.capturable)
         self._prepare = on(self.fused.prepare) if self.fused else None
         parts = {"act": self.act, "physics": env.step_physics, "settle": self.finish_step}
@@ -123,7 +124,7 @@ class Collector:
             self.timer.start("control")
             return self.fused.act()
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
-        self.record.put(self._t, dict(obs=observation.actor, critic=observation.critic) | sampled)
+        self.record.put(self.row, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
         self.timer.start("control")  # in a graph it is a part of `act`
         env.apply_action(sampled["action"])
@@ -136,12 +137,12 @@ class Collector:
             began = self.fused.restarted
         else:
             end = self.env.finish_step()
-            self.record.put(self._t, end._asdict())
+            self.record.put(self.row, end._asdict())
             began = ended(end)
         if self.memory:
             write(self.memory, restarted(self.memory, began))
         # on the device, so that a replayed graph writes another row each time
-        self._t.add_(1).remainder_(len(self.record))
+        self.row.add_(1).remainder_(len(self.record))
 
     def tensors(self) -> dict[str, Live]:
         """The live tensors that a continuation needs beside the Env's, by name."""
@@ -149,7 +150,7 @@ class Collector:
         if self.ring:
             parts = self.record.parts.items()
             rows = {str(dtype).removeprefix("torch."): x.transpose(0, 1) for dtype, x in parts}
-            tensors |= per_world("record/", rows) | shared("record/", {"next": self._t})
+            tensors |= per_world("record/", rows) | shared("record/", {"next": self.row})
         return tensors
 
 

@@ -12,10 +12,12 @@ from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.build import join
+from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
 from gpusim_rl.networks.squashed import SoftActorCritic
 from gpusim_rl.networks.symmetric import EvenOddSplit
+from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from tests.guard import guard
 from tests.worlds import TASKS, copies, differing, goes_on, make_env, read
 
@@ -228,3 +230,24 @@ def test_numbers_that_do_not_fit(numbers, says):
     """One line that names the key, before anything is built."""
     with pytest.raises(ValueError, match=says):
         make_sac(make_env("cartpole", 8), **numbers)
+
+
+def test_a_ring_begins_with_demonstrations():
+    """Its first rows are those of the file, windows are drawn from them, and the worlds go on
+    behind them."""
+    sac = make_sac(make_env("cartpole", 8), num_steps=4, symmetry="none")
+    learner, ring = learner_of(sac), sac.source.record
+    record = Record.zeros(demonstration_columns(sac.env.dims), 60, device=torch.device("cpu"))
+    for name in ("obs", "critic", "action", "end"):
+        record.column(name).normal_(generator=torch.Generator().manual_seed(1))
+    record.column("truncated")[-1] = 1.0
+    learner.demos = Demonstrations(record, {})
+    sac.source.row.fill_(rows := learner.fill(ring))
+    assert rows == 8 == learner.count
+    assert torch.equal(ring.obs[:8, 0], record.obs[:8])
+    assert learner.policy.actor.normalizer.count == 64
+    before = ring.obs[:8].clone()
+    sac.iteration()
+    assert torch.equal(before, ring.obs[:8]) and learner.count == 12
+    assert ring.obs[8:12].abs().sum() > 0 and not ring.obs[12:].any()
+    assert sac.report()()["skipped"] == 0

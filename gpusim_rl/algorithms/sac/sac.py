@@ -16,6 +16,7 @@ from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.networks.squashed import SoftActorCritic
+from gpusim_rl.runs.demonstrations import Demonstrations
 
 # `SAC.sums`: since the last report
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
@@ -41,11 +42,15 @@ class SAC:
         spec: shapes, processes and random numbers.
         settings: its numbers. Those of `live` may be tensors (), which change.
 
+    Attributes:
+        demos: demonstrations, which the ring begins with; None for an empty one.
+
     Raises:
         ValueError: numbers do not fit those of the worlds, or of the steps of an iteration.
     """
 
     Settings = Settings
+    demos: Demonstrations | None = None
     live = ("gamma", "target_std", "tau")
     metrics = (
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
@@ -99,6 +104,18 @@ class SAC:
         self.target_std = std if isinstance(std, Tensor) else torch.full((), std, device=device)
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
+
+    def fill(self, ring: Record) -> int:
+        """Write the demonstrations to the first rows of a ring, and return how many. In place."""
+        assert self.demos
+        size, worlds = len(self.demos.record), self.spec.num_envs * self.group.size
+        rows = min(len(ring), max(self.cfg.window + 1, -(-size // worlds)))
+        self.demos.write_rows(ring, rows, self.spec.worlds)
+        views = [x[:rows].flatten(0, 1) for x in (ring.obs, ring.critic)]
+        valid = ring.fault.new_ones(rows * self.spec.num_envs)
+        self.policy.update_normalizers(views, valid, self.group)
+        self.count.fill_(rows)
+        return rows
 
     def update(self, record: Record) -> None:
         """The newest steps to normalizers and scale, then all updates. In place."""
