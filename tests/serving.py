@@ -1,11 +1,13 @@
 """Clients of the server of policies, for the tests."""
 
 import asyncio
+import json
 import re
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,7 +18,9 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.deploy.onboard.verdict import digest
+from gpusim_rl.deploy.runtime import Policy, unsealed
 from gpusim_rl.serve.follow import Alias
 from gpusim_rl.serve.messages import pack, unpack
 from gpusim_rl.serve.pool import Version
@@ -140,3 +144,34 @@ def raw(address: str, data: bytes = b"") -> socket.socket:
     client = socket.create_connection((host, int(port)), timeout=30)
     client.sendall(data)
     return client
+
+
+def other_version(file: Path, out: Path, **about: Any) -> Path:
+    """A file with weights that differ by a little, and with another description if `about` is."""
+    import onnx
+
+    from gpusim_rl.deploy.to_onnx import sealed  # loads torch
+
+    data, _ = unsealed(file.read_bytes(), file)
+    model = onnx.load_model_from_string(data)
+    weights = max(model.graph.initializer, key=lambda x: len(x.raw_data))
+    values = np.frombuffer(weights.raw_data, np.float32)
+    weights.raw_data = (values * np.float32(0.99)).tobytes()
+    for entry in model.metadata_props:
+        if entry.key == "gpusim_rl":
+            entry.value = json.dumps(json.loads(entry.value) | about)
+    out.write_bytes(sealed(model))
+    return out
+
+
+def write_alias(folder: Path, policy: Path, **about: Any) -> Path:
+    """The file of an alias that names a policy, which is copied beside it as a registry does."""
+    key = digest(policy.read_bytes())
+    (folder / "policies").mkdir(exist_ok=True)
+    copy = folder / "policies" / f"{key}.onnx"
+    if not copy.is_file():
+        copy.write_bytes(policy.read_bytes())
+    alias = folder / "quadruped.released.json"
+    text = json.dumps({"sha256": key, "file": f"policies/{key}.onnx"} | about)
+    write_whole(alias, text.encode())
+    return alias
