@@ -45,7 +45,6 @@ class Version:
         command = policy.command or {}
         self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
         self.interface = {
-            "task": about["task"],
             "robot": about["robot"],
             "dt": policy.dt,
             "readings": self.widths,
