@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_text
@@ -220,12 +221,13 @@ class Server:
         server = self
 
         class Connection(ServerConnection):
-            """A connection that is cut if there are too many."""
+            """One connection, for which the oldest that has not opened goes if there are many."""
 
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
-                if len(self.server.handlers) > server.settings["sessions"] + SPARE:
-                    transport.abort()
+                others = self.server.handlers
+                if len(others) > server.settings["sessions"] + SPARE:
+                    next(x for x in others if x.state is State.CONNECTING).transport.abort()
 
         # it would print a traceback for each connection that is cut
         options: dict[str, Any] = dict(logger=logging.Logger("serve", logging.CRITICAL + 1))

@@ -249,10 +249,11 @@ def check_openpi(args: argparse.Namespace) -> bool:
         command, wrong, lowest = np.array([0.5, 0, 0], np.float32), 0, 1.0
         for _ in range(round(args.seconds / policy.dt)):
             now = readings(policy, data)
-            answer = client.infer(
-                {k: np.float32([*x.values()] if isinstance(x, dict) else x) for k, x in now.items()}
-                | {"command": command}
-            )
+            arrays: dict[str, Any] = {"command": command}
+            for name, x in now.items():
+                values = [*x.values()] if isinstance(x, dict) else x
+                arrays[name] = np.array(values, np.float32)
+            answer = client.infer(arrays)
             wrong += not np.array_equal(answer["actions"], policy.act(now, command))
             data.ctrl[:] = answer["actions"]
             mujoco.mj_step(model, data, round(policy.dt / model.opt.timestep))

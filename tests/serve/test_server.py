@@ -122,7 +122,7 @@ def test_readings_come_in_any_form():
 
 def test_messages_are_those_of_openpi():
     """A message of openpi's client is read, and an answer has the same form, byte by byte."""
-    values = {"up": np.float32([0, 0, 1]), "n": np.float32(2.5), "command": [0.5, 0, 0]}
+    values = {"up": np.array([0, 0, 1], np.float32), "n": np.float32(2.5), "command": [0.5, 0, 0]}
     message = unpack(OPENPI)
     np.testing.assert_array_equal(message.pop("up"), values["up"])
     assert message == {"n": 2.5, "command": [0.5, 0, 0]}
@@ -197,6 +197,22 @@ def test_what_is_no_client_disturbs_nobody(capfd):
 
     asyncio.run(run())
     assert capfd.readouterr() == ("", "")
+
+
+def test_half_open_connections_keep_nobody_out(monkeypatch):
+    """Of too many that never ask for anything the oldest goes, and a new session is opened."""
+    monkeypatch.setattr("gpusim_rl.serve.server.SPARE", 4)
+
+    async def run() -> None:
+        async with open_server(DEMO, sessions=2) as (_, address), session(address) as (first, _):
+            sockets = [await asyncio.to_thread(raw, address) for _ in range(30)]
+            async with session(address) as (second, _):
+                for client in (first, second):
+                    assert not (await ask(client, good_step()))["fault"]
+            for client in sockets:
+                client.close()
+
+    asyncio.run(run())
 
 
 def test_a_session_too_many_is_refused_in_a_line():
