@@ -218,16 +218,22 @@ class Server:
     @asynccontextmanager
     async def listen(self, listener: socket.socket) -> AsyncIterator[None]:
         """Answer what comes to a socket, and follow the alias, within a `with`."""
-        server = self
+        connections: dict[ServerConnection, Any] = {}  # in the order in which they came
+        most = self.settings["sessions"] + SPARE
 
         class Connection(ServerConnection):
             """One connection, for which the oldest that has not opened goes if there are many."""
 
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
-                others = self.server.handlers
-                if len(others) > server.settings["sessions"] + SPARE:
-                    next(x for x in others if x.state is State.CONNECTING).transport.abort()
+                connections[self] = transport
+                if len(connections) > most:
+                    opening = (y for x, y in connections.items() if x.state is State.CONNECTING)
+                    next(y for y in opening if not y.is_closing()).abort()
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                connections.pop(self, None)
+                super().connection_lost(exc)
 
         # it would print a traceback for each connection that is cut
         options: dict[str, Any] = dict(logger=logging.Logger("serve", logging.CRITICAL + 1))
@@ -246,11 +252,16 @@ class Server:
     async def run(self, listener: socket.socket) -> None:
         """Serve until a signal ends it."""
         loop, end = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda _, about: errors.warn(f"warning: {about['message']}"))
+        loop.set_exception_handler(lambda _, about: errors.warn(error_line(about)))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end.set)
         async with self.listen(listener):
             await end.wait()
+
+
+def error_line(about: dict[str, Any]) -> str:
+    """What the loop says of an error that nobody expected, in a line without its traceback."""
+    return f"warning: {about['message']}: {about.get('exception')!r}"
 
 
 def is_loopback(host: str) -> bool:

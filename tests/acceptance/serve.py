@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -39,8 +40,13 @@ DISTINCT = 100  # steps of a session, which are sent in turn
 SEVERAL = 3  # sessions that are compared with a robot alone; all are compared with a batch
 
 
-async def load(address: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Drive sessions at a rate; what they were answered, and the figures of the server."""
+async def load(
+    address: str, args: argparse.Namespace, beside: Coroutine[Any, Any, None] | None = None
+) -> dict[str, Any]:
+    """Drive sessions at a rate; what they were answered, and the figures of the server.
+
+    beside: what is done meanwhile, once all sessions are open, and cancelled at the end.
+    """
     policy, rng = Policy(DEMO), np.random.default_rng(0)
     robots = [draw_readings(policy, rng, DISTINCT) for _ in range(args.sessions)]
     async with AsyncExitStack() as stack:
@@ -48,6 +54,7 @@ async def load(address: str, args: argparse.Namespace) -> dict[str, Any]:
             (await stack.enter_async_context(session(address)))[0] for _ in range(args.sessions)
         ]
         before, began = await asyncio.to_thread(metrics, address), time.process_time()
+        task = asyncio.create_task(beside) if beside else None
         jobs = [
             drive(client, steps, args.hz, args.seconds, i / args.sessions)
             for i, (client, steps) in enumerate(zip(clients, robots, strict=True))
@@ -56,6 +63,9 @@ async def load(address: str, args: argparse.Namespace) -> dict[str, Any]:
         results = await asyncio.gather(*jobs)
         wall = time.perf_counter() - begin
         own = time.process_time() - began
+        if task:
+            task.cancel()
+            await asyncio.wait([task])
         after = await asyncio.to_thread(metrics, address)
     used = {key: after[key] - before[key] for key in after if key in before}
     steps = used["gpusim_serve_steps_total"]
@@ -112,19 +122,12 @@ def check_swap(args: argparse.Namespace) -> bool:
         words = (f"alias={alias}", "serve.poll=0.1", f"serve.batch_ms={args.batch_ms}")
         with process(*words) as (_, address):
 
-            async def run() -> dict[str, Any]:
-                async def swap() -> None:
-                    for number in range(1, 10**6):
-                        await asyncio.sleep(1)
-                        await asyncio.to_thread(write_alias, Path(folder), files[number % 2])
+            async def swap() -> None:
+                for number in range(1, 10**6):
+                    await asyncio.sleep(1)
+                    await asyncio.to_thread(write_alias, Path(folder), files[number % 2])
 
-                swapping = asyncio.create_task(swap())
-                try:
-                    return await load(address, args)
-                finally:
-                    swapping.cancel()
-
-            done = asyncio.run(run())
+            done = asyncio.run(load(address, args, swap()))
             swaps = metrics(address)["gpusim_serve_swaps_total"]
     versions = [[version for _, version in answers] for answers, _ in done["results"]]
     changes = [sum(a != b for a, b in pairwise(x)) for x in versions]
@@ -213,17 +216,10 @@ def check_hostile(args: argparse.Namespace) -> bool:
     """Beside the load, others send what is no message, and open 2,000 connections."""
     memory: list[float] = []
 
-    async def run(address: str) -> dict[str, Any]:
-        bothering = asyncio.create_task(bother(address, memory))
-        try:
-            return await load(address, args)
-        finally:
-            bothering.cancel()
-
     with tempfile.TemporaryFile("w+") as stderr:
         words = (f"onnx={DEMO}", f"serve.sessions={args.sessions + 100}")
         with process(*words, stderr=stderr) as (_, address):
-            done = asyncio.run(run(address))
+            done = asyncio.run(load(address, args, bother(address, memory)))
         stderr.seek(0)
         said = stderr.read()
     wrong = equal_to_runtime(done["robots"], done["results"], DEMO)

@@ -209,6 +209,7 @@ def test_half_open_connections_keep_nobody_out(monkeypatch):
             async with session(address) as (second, _):
                 for client in (first, second):
                     assert not (await ask(client, good_step()))["fault"]
+            assert await asyncio.to_thread(sockets[0].recv, 1) == b""
             for client in sockets:
                 client.close()
 
