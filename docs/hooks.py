@@ -42,6 +42,7 @@ TITLES = {
     "log": "Metrics: log=NAME",
     "play.yaml": "Keys of play.py",
     "gate.yaml": "The release gate: keys of play.py mode=gate",
+    "serve.yaml": "The server of policies: keys of play.py mode=serve",
     "bench.yaml": "Keys of gpusim_rl.bench",
     "bench_time.yaml": "Keys of gpusim_rl.bench time",
     "bench_profile.yaml": "Keys of gpusim_rl.bench profile",

@@ -305,6 +305,10 @@ def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
         write_task(cfg)
     elif mode == "web":
         show_page(cfg)
+    elif mode == "serve":
+        from gpusim_rl.serve.server import run_server  # loads what is optional
+
+        run_server(cfg)
     else:
         show(cfg, mode)
 

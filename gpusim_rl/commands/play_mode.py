@@ -10,6 +10,7 @@ from gpusim_rl.config.check_words import check_task_code
 from gpusim_rl.core import ranges
 from gpusim_rl.core.paths import PACKAGE
 from gpusim_rl.gate import settings as gate_settings
+from gpusim_rl.serve import settings as serve_settings
 from gpusim_rl.viewer.offscreen import has_display
 from gpusim_rl.viewer.target import is_number
 from gpusim_rl.web import requirements
@@ -19,6 +20,7 @@ MODES = (
     "new-task",
     "check",
     "web",
+    "serve",
 )
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
@@ -42,7 +44,9 @@ ONLY = {  # modes that a key is for
     "kind": ("video", "viewer", "web"),
     "level": ("video", "viewer", "web"),
     "compare": ("web",),
-    "port": ("web",),
+    "port": ("web", "serve"),
+    "registry": ("serve",),
+    "alias": ("serve",),
     "out": tuple(OUTPUTS),
     "video": ("video",),
 }
@@ -109,6 +113,8 @@ def check_keys(cfg: dict[str, Any], mode: str) -> None:
     """ValueError or OSError unless the keys of a mode fit together and its files can be written."""
     if mode == "web":
         check_web(cfg)
+    if mode == "serve":
+        serve_settings.check_source(cfg)
     if mode == "video":
         validate.writable("video", cfg["video"], FILMS, inputs(cfg))
     elif mode in OUTPUTS:
@@ -194,12 +200,14 @@ def check_report(cfg: dict[str, Any], mode: str) -> None:
 
 def check_values(cfg: dict[str, Any]) -> None:
     """ValueError if a path, a number or the command is of another kind."""
-    for key in ("run", "checkpoint", "onnx", "repro", "video", "out", "judged", "report"):
+    paths = ("run", "checkpoint", "onnx", "repro", "video", "out", "judged", "report", "registry")
+    for key in paths:
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):
         raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    for key, what in (("kind", "a kind of rough ground"), ("camera", "the name of a camera")):
+    kinds = {"kind": "a kind of rough ground", "camera": "the name of a camera"}
+    for key, what in (kinds | {"alias": "the name of an alias, or its file"}).items():
         if cfg[key] == "" or not isinstance(cfg[key], str | None):
             raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
     size = cfg["size"]
@@ -211,6 +219,7 @@ def check_values(cfg: dict[str, Any]) -> None:
     check_task_code(cfg["task_code"])
     gate_settings.check_settings(cfg)
     gate_settings.check_variants(cfg["variants"])
+    serve_settings.check_settings(cfg)
     command = cfg["command"]
     numbers = isinstance(command, list) and all(map(is_number, command))
     if command and not numbers:

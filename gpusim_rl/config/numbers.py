@@ -7,7 +7,7 @@ from gpusim_rl.config.sections import table
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.config.yaml_keys import keys
 from gpusim_rl.core.paths import CONF
-from gpusim_rl.core.ranges import GATE, PLAY, Range
+from gpusim_rl.core.ranges import GATE, PLAY, SERVE, Range
 from gpusim_rl.envs.load_task import load_task
 
 HEADING = ("key", "default", "unit", "range")
@@ -40,7 +40,7 @@ def lines(name: str, cfg: dict[str, Any], code: str | None = None) -> list[str]:
 def ranges_of(name: str, cfg: dict[str, Any], code: str | None) -> dict[str, Range]:
     """Dotted key → what it may hold, with what the task's class adds."""
     if name == "play":
-        return PLAY | GATE
+        return PLAY | GATE | SERVE
     own = load_task(cfg["task"]["name"], code).ranges
     ours = table(cfg["algo"]["name"], cfg["reward"]["name"])
     return ours | {f"task.{key}": entry for key, entry in own.items()}
@@ -57,7 +57,8 @@ def units_of(cfg: dict[str, Any]) -> dict[str, str]:
 
     A section in braces has its units in the order of its keys, with semicolons between them.
     """
-    files = ["common.yaml", "config.yaml", "play.yaml", "gate.yaml", "terrain/rough.yaml"]
+    files = ["common.yaml", "config.yaml", "play.yaml", "gate.yaml", "serve.yaml"]
+    files += ["terrain/rough.yaml"]
     groups = {"algo": "ppo", "robot": "own"} | {
         group: cfg[group]["name"] for group in ("task", "sim", "algo", "reward") if group in cfg
     }

@@ -152,6 +152,13 @@ GATE = {  # of mode=gate
     "gate.variant": SHARE,
 }
 
+SERVE = {  # of mode=serve
+    "serve.batch_ms": Range(0, 1000),
+    "serve.sessions": Range(1, 65536, whole=True, single=True),
+    "serve.message_bytes": Range(256, 1 << 26, whole=True, single=True),
+    "serve.poll": Range(0.05, 3600),
+}
+
 
 def check(tree: Mapping[str, Any], section: str = "", table: Mapping[str, Range] = RANGES) -> None:
     """ValueError for the first number of a section that is not what a table allows.

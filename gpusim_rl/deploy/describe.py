@@ -66,6 +66,7 @@ def describe(
                 "type": str(x.dtype).removeprefix("torch."),
                 "shape": list(x.shape[1:]),
                 "start": x[0].tolist(),  # at an export, outside the iteration
+                "of": "actor" if key in controller.actor_memory else "task",
             }
             for key, x in controller.start.items()
         ],

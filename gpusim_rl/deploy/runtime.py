@@ -31,6 +31,8 @@ CHANGED = "was changed after its export, so its SHA-256 differs"
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of all readings, and of one memory, for one robot
 SHORTEST = 1e-4  # control period [s]
+# onnxruntime computes so many floats at once, and what is left over in another way.
+LANES = 4  # Why: docs/decisions/0096-bits-of-a-batch.md
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
 Array = np.ndarray
@@ -53,6 +55,7 @@ class Policy:
         command: what `about` says of the command; None if the policy follows none.
         outputs: what `about` says of the targets: gains, limits, safe pose.
         joints: names of the joints, in the order of the targets.
+        start: what it remembers as an episode begins, name → (1, …).
         memory: what the policy remembers, name → (B, …).
         fault: (B,) bool, whether a number of a robot's last step was not finite: see `act`.
 
@@ -106,12 +109,12 @@ class Policy:
         if (self.outputs["name"], fault["name"]) != ("targets", "fault"):
             raise ValueError("outputs are not targets and fault")
         self.joints = list(self.outputs["joints"])
-        self._start: dict[str, Array] = {}
+        self.start: dict[str, Array] = {}
         for entry in self.about["memory"]:
             shape, kind = [int(n) for n in entry["shape"]], str(entry["type"])
             if kind not in TYPES or not 0 <= np.prod([float(n) for n in shape]) <= MAX_NUMBERS:
                 raise ValueError(f"memory {entry['name']} of type {kind}, shape {shape}")
-            self._start[str(entry["name"])] = np.asarray(entry["start"], kind).reshape(1, *shape)
+            self.start[str(entry["name"])] = np.asarray(entry["start"], kind).reshape(1, *shape)
         self._inputs = {str(x["name"]): str(x["input"]) for x in self.about["memory"]}
         self._results = ["targets", "fault", *(str(x["output"]) for x in self.about["memory"])]
         expected = {*inputs, *self._inputs.values()}
@@ -135,12 +138,12 @@ class Policy:
             worlds: robots of a batch; None for one, whose readings and targets have no batch axis.
         """
         self._single, self._worlds = worlds is None, worlds or 1
-        self.memory = {name: x.repeat(self._worlds, 0) for name, x in self._start.items()}
+        self.memory = {name: x.repeat(self._worlds, 0) for name, x in self.start.items()}
         self._begins, self.fault = np.ones(self._worlds, bool), np.zeros(self._worlds, bool)
 
     def restart(self, worlds: Array) -> None:
         """Forget the past of the robots for which worlds (B,) is true: an episode begins."""
-        for name, start in self._start.items():
+        for name, start in self.start.items():
             begins = worlds.reshape(-1, *[1] * (start.ndim - 1))
             self.memory[name] = np.where(begins, start, self.memory[name])
         self._begins |= worlds
@@ -166,19 +169,45 @@ class Policy:
         feed = {name: self.reading(name, readings) for name in self.needs}
         if self.command:
             feed["command"] = self.command_rows(command)
-        feed |= {"restart": self._begins, **{self._inputs[k]: x for k, x in self.memory.items()}}
+        targets, fault, self.memory = self.run(feed, self._begins, self.memory)
+        self.fault, self._begins = fault, self._begins & fault
+        return targets[0] if self._single else targets
+
+    def run(
+        self, readings: Mapping[str, Array], restart: Array, memory: Mapping[str, Array]
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        """One control step of B robots; nothing of it is remembered here.
+
+        The bits of a robot's results do not depend on the others of its batch.
+
+        Args:
+            readings: name → (B, width) float32, with the command, if there is one, as `command`.
+            restart: (B,) bool, for which robots an episode begins.
+            memory: of the robots, name → (B, …), see `start`.
+
+        Returns:
+            (B, nu) targets, (B,) bool fault, and the memory of the next step.
+
+        Raises:
+            ValueError: onnxruntime cannot run the file, or its targets are not finite.
+        """
+        feed = {**readings, "restart": restart}
+        feed |= {self._inputs[name]: x for name, x in memory.items()}
+        robots = len(restart)
+        if extra := -robots % LANES:
+            rows = np.arange(robots + extra)  # the first robots once more
+            feed = {name: x.take(rows, 0, mode="wrap") for name, x in feed.items()}
         try:
-            targets, fault, *after = map(np.asarray, self.session.run(self._results, feed))
+            results = map(np.asarray, self.session.run(self._results, feed))
+            targets, fault, *after = (x[:robots] for x in results)
         except Exception as error:  # the errors of onnxruntime have no common base class
             reason = " ".join(str(error).split())
             raise ValueError(f"onnxruntime cannot run the policy: {reason}") from None
-        if (targets.shape, fault.shape) != ((self._worlds, len(self.joints)), (self._worlds,)):
+        if (targets.shape, fault.shape) != ((robots, len(self.joints)), (robots,)):
             raise ValueError(f"targets and fault have shapes {targets.shape}, {fault.shape}")
         if not np.isfinite(targets).all():
             raise ValueError(f"the targets {targets.tolist()} are not finite")
-        self.memory = dict(zip(self.memory, after, strict=True))
-        self.fault, self._begins = fault.astype(bool), self._begins & fault.astype(bool)
-        return targets[0] if self._single else targets
+        return targets, fault.astype(bool), dict(zip(self.start, after, strict=True))
 
     def reading(self, name: str, readings: Readings) -> Array:
         """(B, width) of one reading; a mapping of joints is put in order. Raises as `act` does."""

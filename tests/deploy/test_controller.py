@@ -348,7 +348,8 @@ def test_policy_that_remembers(tmp_path, memory):
     recorded = record(env, act, controller, 200)
     ranges, path = percentiles(recorded.readings), tmp_path / "p.onnx"
     error = export(controller, path, name="cartpole", recorded=recorded, ranges=ranges, lineage={})
-    assert "actor" in controller.start
+    owners = {x["name"]: x["of"] for x in runtime.Policy(path).about["memory"]}
+    assert {name for name, owner in owners.items() if owner == "actor"} == {"actor"}
     check(Exported(path, controller, recorded, error))
 
 

@@ -88,6 +88,26 @@ def test_batch_is_each_robot_alone(exported):
             np.testing.assert_allclose(together[i], one, rtol=0, atol=1e-5)
 
 
+def test_bits_do_not_depend_on_the_batch(exported):
+    """Targets and memory of a robot are the same bits, however many others are in its batch."""
+    policy, rng, most = runtime.Policy(exported.path), np.random.default_rng(1), 67
+    widths = policy.needs | ({"command": len(policy.command["names"])} if policy.command else {})
+    readings = {k: rng.normal(size=(most, n)).astype(np.float32) for k, n in widths.items()}
+    noise = {k: rng.normal(0, 0.3, (most, *x.shape[1:])) for k, x in policy.start.items()}
+    memory = {k: (x + noise[k]).astype(x.dtype) for k, x in policy.start.items()}
+
+    def run(first: int, end: int) -> list[np.ndarray]:
+        rows, restart = slice(first, end), np.zeros(end - first, bool)
+        parts = ({k: x[rows] for k, x in values.items()} for values in (readings, memory))
+        targets, _, after = policy.run(next(parts), restart, next(parts))
+        return [targets, *after.values()]
+
+    alone = [np.concatenate(x) for x in zip(*(run(i, i + 1) for i in range(most)), strict=True)]
+    for robots in (2, 3, 5, 16, 33, most):
+        for together, one in zip(run(0, robots), alone, strict=True):
+            np.testing.assert_array_equal(together, one[:robots])
+
+
 def test_reset_forgets(exported):
     """After a reset a policy acts as a new one does."""
     policy = runtime.Policy(exported.path)

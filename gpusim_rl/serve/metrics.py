@@ -1,0 +1,81 @@
+"""Metrics of the server, as Prometheus reads them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # ends of the histogram
+
+
+class Metrics:
+    """What a server counts.
+
+    Counting is one call for each batch, since each step of a robot has only some microseconds.
+
+    Args:
+        server: whose sessions and version are reported, a `Server`.
+
+    Attributes:
+        bad_messages: messages that were answered with an error.
+        refused_sessions: sessions that were not opened.
+        swaps, refused_swaps: versions that took over, and that did not.
+    """
+
+    def __init__(self, server: Any):
+        self.server = server
+        self.steps = self.batches = self.faults = self.largest = 0
+        self.bad_messages = self.refused_sessions = self.swaps = self.refused_swaps = 0
+        self.seconds, self.counts = 0.0, np.zeros(len(SECONDS) + 1, int)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    def count(self, now: float, since: Sequence[float], faults: int) -> None:
+        """Count a batch that was answered now, whose steps arrived at `since` [s]."""
+        waits = now - np.array(since)
+        self.counts += np.bincount(np.searchsorted(SECONDS, waits), minlength=len(self.counts))
+        self.seconds += float(waits.sum())
+        self.steps, self.batches = self.steps + len(since), self.batches + 1
+        self.faults, self.largest = self.faults + faults, max(self.largest, len(since))
+
+    def text(self) -> str:
+        """All metrics in Prometheus' format."""
+        return generate_latest(self.registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of now, as prometheus_client asks for them."""
+        counters = {
+            "steps": (self.steps, "control steps that were answered"),
+            "batches": (self.batches, "runs of the policy"),
+            "faults": (self.faults, "steps with a number that is not finite"),
+            "messages_refused": (self.bad_messages, "messages that were answered with an error"),
+            "sessions_refused": (self.refused_sessions, "sessions that were not opened"),
+            "swaps": (self.swaps, "versions that took over"),
+            "swaps_refused": (self.refused_swaps, "versions that could not take over"),
+        }
+        for name, (value, text) in counters.items():
+            yield CounterMetricFamily(f"gpusim_serve_{name}", text, value)
+        gauges = {
+            "sessions": (self.server.sessions, "sessions that are open"),
+            "sessions_limit": (self.server.settings["sessions"], "sessions that may be open"),
+            "largest_batch": (self.largest, "steps of the largest batch"),
+        }
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(f"gpusim_serve_{name}", text, value)
+        text, labels = "sessions that it drives", ["version"]
+        version = GaugeMetricFamily("gpusim_serve_version", text, labels=labels)
+        for pool in self.server.pools:
+            version.add_metric([pool.version.name], pool.sessions)
+        yield version
+        ends = [*map(str, SECONDS), "+Inf"]
+        buckets = [*zip(ends, np.cumsum(self.counts).tolist(), strict=True)]
+        text = "from a message to its answer"
+        yield HistogramMetricFamily("gpusim_serve_step_seconds", text, buckets, self.seconds)

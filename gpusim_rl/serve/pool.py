@@ -1,0 +1,174 @@
+"""Sessions of robots that one exported file drives in batches, and the swap of that file.
+
+Nothing here knows of a network. A session is a row of each array of a `Pool`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.deploy.onboard.verdict import digest
+from gpusim_rl.deploy.runtime import Array, Policy
+from gpusim_rl.play.player import check_operators
+
+DIGITS = 12  # of a digest, as answers and pages show it
+LARGEST = 1 << 30  # bytes of the memory of all sessions
+GAINS = ("units", "kp", "kd")  # of the targets, which a client applies
+
+
+class Version:
+    """An exported file that is ready to run.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        policy: of the file.
+        digest: SHA-256 of the controller, with or without a verdict.
+        name: the first digits of it.
+        widths: name of each reading, and of the command → its width.
+        interface: what a client relies on, by name.
+        network: names of the memory that these weights alone understand, such as a GRU's state.
+
+    Raises:
+        ValueError, FileNotFoundError: the file cannot be run, in one line.
+    """
+
+    def __init__(self, path: Path):
+        if path.is_file():
+            check_operators(path)
+        self.policy = policy = Policy(path)
+        self.digest = digest(policy.data)
+        self.name, about = self.digest[:DIGITS], policy.about
+        command = policy.command or {}
+        self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
+        self.interface = {
+            "robot": about["robot"],
+            "dt": policy.dt,
+            "readings": self.widths,
+            "order of joints": [policy.reads, policy.joints],
+            "command": [command.get("names"), command.get("units")],
+            "targets": [policy.outputs.get(key) for key in GAINS],
+        }
+        # files of before `of` have no other name for it
+        owners = {x["name"]: x.get("of", x["name"]) for x in about["memory"]}
+        self.network = {name for name, owner in owners.items() if owner == "actor"}
+
+    def metadata(self) -> dict[str, Any]:
+        """What a client has to know: the first message of a session."""
+        policy, about = self.policy, self.policy.about
+        return {
+            "version": self.name,
+            "task": about["task"],
+            "robot": about["robot"],
+            "dt": policy.dt,
+            "readings": policy.needs,
+            "reads": policy.reads,
+            "command": policy.command,
+            "actions": policy.outputs,
+        }
+
+
+class Pool:
+    """Up to `size` sessions, what each remembers, and the version that drives them.
+
+    ValueError if the memory of so many would be too large.
+    """
+
+    def __init__(self, version: Version, size: int):
+        one = sum(x.nbytes for x in version.policy.start.values())
+        if one * size > LARGEST:
+            raise ValueError(
+                f"serve.sessions={size}: each remembers {one} bytes, of at most {LARGEST} together"
+            )
+        self.version, self.size = version, size
+        self.free = [*range(size)]
+        self.begins = np.ones(size, bool)
+        self.readings = {k: np.zeros((size, n), np.float32) for k, n in version.widths.items()}
+        self.memory = {k: x.repeat(size, 0) for k, x in version.policy.start.items()}
+
+    @property
+    def sessions(self) -> int:
+        """How many are open."""
+        return self.size - len(self.free)
+
+    def open(self) -> int:
+        """The row of a new session; IndexError if all are taken."""
+        row = self.free.pop()
+        self.restart(row)
+        return row
+
+    def close(self, row: int) -> None:
+        """End a session."""
+        self.free.append(row)
+
+    def restart(self, row: int) -> None:
+        """Forget the past of a session: an episode begins."""
+        self.begins[row] = True
+        for name, start in self.version.policy.start.items():
+            self.memory[name][row] = start[0]
+
+    def write(self, row: int, values: Mapping[str, Any]) -> None:
+        """Take the readings of a session, and its command, as `Policy.act` does.
+
+        ValueError if one is missing, or has another width.
+        """
+        policy = self.version.policy
+        for name, rows in self.readings.items():
+            x = values.get(name)
+            if type(x) is np.ndarray and x.dtype == rows.dtype and x.shape == rows.shape[1:]:
+                rows[row] = x  # the usual case, which needs no second look
+            elif name == "command":
+                rows[row] = policy.command_rows(x)[0]
+            else:
+                rows[row] = policy.reading(name, values)[0]
+        if values.get("restart") is True:
+            self.restart(row)
+
+    def step(self, rows: Sequence[int]) -> tuple[Array, Array]:
+        """(n, nu) targets and (n,) faults of n sessions, whose readings were written.
+
+        ValueError as of `Policy.run`; what they remember then stays.
+        """
+        at = np.array(rows)
+        readings = {name: x[at] for name, x in self.readings.items()}
+        memory = {name: x[at] for name, x in self.memory.items()}
+        begins = self.begins[at]
+        targets, fault, after = self.version.policy.run(readings, begins, memory)
+        for name, x in after.items():
+            self.memory[name][at] = x
+        self.begins[at] = begins & fault
+        return targets, fault
+
+    def carried_memory(self, version: Version) -> list[str]:
+        """Names of the memory that a new version takes over.
+
+        That of the task is, where both files have it alike; that of a network is not.
+
+        ValueError, which names what differs, unless the new version has the interface of the old.
+        """
+        old, new = self.version, version
+        differing = [key for key, x in old.interface.items() if new.interface[key] != x]
+        if differing:
+            raise ValueError(f"version {new.name} has another interface: {', '.join(differing)}")
+        before, after = old.policy.start, new.policy.start
+        alike = [
+            name
+            for name in after
+            if name in before
+            and (after[name].shape, after[name].dtype) == (before[name].shape, before[name].dtype)
+        ]
+        return [name for name in alike if name not in old.network | new.network]
+
+    # Why: docs/decisions/0097-a-swap-between-two-steps.md
+    def swap(self, version: Version) -> None:
+        """Let another version drive from the next step on.
+
+        ValueError as of `carried_memory` and `Pool`; nothing is changed then.
+        """
+        carried = self.carried_memory(version)
+        memory = Pool(version, self.size).memory
+        self.memory = memory | {name: self.memory[name] for name in carried}
+        self.version = version
