@@ -14,7 +14,7 @@ FLOORS = {
     **dict.fromkeys(("algorithms", "evaluation", "tasks", "config"), 5),
     **dict.fromkeys(("build", "deploy", "report"), 6),
     **dict.fromkeys(("training", "play", "adapters"), 7),
-    **dict.fromkeys(("web", "gate", "tools"), 8),
+    **dict.fromkeys(("web", "gate", "serve", "tools"), 8),
     "commands": 9,
     "programs": 10,
 }
