@@ -64,10 +64,12 @@ def add(
         ValueError: the file is damaged, edited, or another program wrote it.
         OSError: it cannot be read.
     """
+    from gpusim_rl.gate.command import verdict_of
     from gpusim_rl.play import player
 
     path = Path(file)
     policy, _ = player.open_onnx(path)
+    verdict_of(path)  # its ValueError names the file
     registry, name = Registry(Path(folder), create=True), name or str(policy.about["task"])
     lineage = dict(policy.about.get("lineage", {})) | lineage_of(path, run)
     if labels is not None:
@@ -113,7 +115,7 @@ def promote(
                 raise RefusedError(report["line"])
             evidence[key] = report["line"]
     if alias == RELEASED:
-        judge(registry, row, path, cfg)
+        judge(registry, row, path, cfg, say)
     return registry.promote(name, row["version"], alias, why, evidence)
 
 
@@ -143,8 +145,8 @@ def compare(
 ) -> Row:
     """The report of an A/B comparison of two versions, which is recorded."""
     registry = Registry(Path(folder))
-    rows = [registry.version(name, x) for x in (a, b)]
-    return compared(registry, *rows, configuration(words), say)
+    first, second = registry.version(name, a), registry.version(name, b)
+    return compared(registry, first, second, configuration(words), say)
 
 
 def export(folder: Folder, name: str, version: Version, out: Folder) -> None:
@@ -193,25 +195,28 @@ def configuration(words: tuple[str, ...]) -> dict[str, Any]:
     return {key: cfg[key] for key in ("gate", "ab", "seed")}
 
 
-def judge(registry: Registry, row: Row, path: Path, cfg: dict[str, Any]) -> None:
+def judge(
+    registry: Registry, row: Row, path: Path, cfg: dict[str, Any], say: Callable[[str], None]
+) -> None:
     """Let the gate judge a version, and record its verdict; RefusedError if it fails.
 
     A verdict with the same settings and seed that was recorded last is not computed again.
     """
     settings, last = key_of(cfg, "gate"), registry.judgement(row["digest"])
+    which = f"version {row['version']} of {row['name']}"
     if last is None or last["settings"] != settings:
-        from gpusim_rl.gate.command import judge_file, text
+        from gpusim_rl.gate.command import report_of, text
+        from gpusim_rl.gate.judge import make_verdict
 
-        report, verdict = judge_file(path, cfg["gate"], cfg["seed"])
-        print(text(report))
-        registry.record_judgement(row["digest"], verdict, settings)
+        report = report_of(path, cfg["gate"], cfg["seed"], which)
+        for line in text(report).splitlines():
+            say(line)
+        registry.record_judgement(row["digest"], make_verdict(report, cfg["gate"]), settings)
         last = registry.judgement(row["digest"])
     assert last is not None
     if last["verdict"] != "pass":
         lines = last["report"]["complaints"]
-        raise RefusedError(
-            f"version {row['version']} of {row['name']} fails the gate: {'; '.join(lines[:3])}"
-        )
+        raise RefusedError(f"{which} fails the gate: {'; '.join(lines[:3])}")
 
 
 def compared(

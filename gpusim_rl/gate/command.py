@@ -77,16 +77,6 @@ def verdict_of(path: Path) -> dict[str, Any] | None:
         raise ValueError(f"{path}: {error}") from None
 
 
-def judge_file(path: Path, settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], ...]:
-    """The report of a file and its verdict, which is not written. Errors as `evaluate_file`."""
-    policy, _ = player.open_onnx(path)
-    from gpusim_rl.gate.judge import evaluate_policy, verdict_of
-
-    with player.engine_errors(path), description_errors(path):
-        report = evaluate_policy(policy, settings, seed, str(path))
-    return report, verdict_of(report, settings)
-
-
 def compare_policies(cfg: dict[str, Any]) -> None:
     """mode=ab: drive the same robots with both files of onnx=, and print who fails alone.
 
@@ -146,13 +136,22 @@ def evaluate_file(
     from gpusim_rl.deploy.runtime import MAX_BYTES
 
     data = read_whole(path, MAX_BYTES)
-    policy, _ = player.open_onnx(path)
-    from gpusim_rl.gate.judge import evaluate_policy, write_verdict
+    report = report_of(path, settings, seed)
+    from gpusim_rl.gate.judge import write_verdict
 
-    with player.engine_errors(path), description_errors(path):
-        report = evaluate_policy(policy, settings, seed, str(path))
     write_verdict(path, report, settings, data, out)
     return report, data
+
+
+def report_of(
+    path: Path, settings: dict[str, Any], seed: int, title: str | None = None
+) -> dict[str, Any]:
+    """The report of a file, into which nothing is written; ValueError if it cannot be judged."""
+    policy, _ = player.open_onnx(path)
+    from gpusim_rl.gate.judge import evaluate_policy
+
+    with player.engine_errors(path), description_errors(path):
+        return evaluate_policy(policy, settings, seed, title or str(path))
 
 
 @contextmanager

@@ -108,11 +108,11 @@ def write_verdict(
     data, mode = read_whole(path, MAX_BYTES), path.stat().st_mode
     if digest(data) != digest(judged):
         raise ValueError(f"{path} was changed while it was judged: judge it again")
-    write_whole(out, with_verdict(data, verdict_of(report, settings)))
+    write_whole(out, with_verdict(data, make_verdict(report, settings)))
     out.chmod(stat.S_IMODE(mode))
 
 
-def verdict_of(report: Report, settings: Settings) -> Report:
+def make_verdict(report: Report, settings: Settings) -> Report:
     """What a file's verdict says, of a report."""
     return {key: report[key] for key in VERDICT_KEYS} | {
         "scenarios": {x["scenario"]: x["success"]["value"] for x in report["rows"]},

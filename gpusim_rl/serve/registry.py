@@ -156,11 +156,8 @@ class Registry:
         fit = [x for x in mine if str(x["version"]) == word]
         fit = fit or [x for x in mine if len(word) > 5 and x["digest"].startswith(word)]
         if len(fit) != 1:
-            numbers = f"1 to {mine[-1]['version']}"
-            words = ", ".join(aliases)
-            raise ValueError(
-                f"{name} has no version {which}: choose {numbers}{words and f', {words}'}"
-            )
+            words = ", ".join([f"1 to {mine[-1]['version']}", *aliases])
+            raise ValueError(f"{name} has no version {which}: choose {words}")
         return fit[0] | {"lineage": json.loads(fit[0]["lineage"])}
 
     def file(self, key: str) -> Path:

@@ -116,9 +116,7 @@ def main(words: list[str]) -> None:
         result = verdicts(cells, int(keys.get("draws", 20)), 4000)
         right = sum(verdict == "worse" for verdict, _ in result)
         after = np.median([n for _, n in result])
-        print(
-            f"{right} of {len(result)} comparisons find it worse, half of them by {after:g} pairs"
-        )
+        print(f"{right} of {len(result)} comparisons find it worse, half by {after:g} pairs")
         raise SystemExit(right < 0.9 * len(result))
     model = onnx.load(DEMO)
     feeds = variants.recorded(Policy(DEMO), cfg["gate"], 0)
