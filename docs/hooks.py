@@ -41,7 +41,7 @@ TITLES = {
     "sim": "Simulators: sim=NAME",
     "log": "Metrics: log=NAME",
     "play.yaml": "Keys of play.py",
-    "gate.yaml": "The release gate: keys of play.py mode=gate",
+    "gate.yaml": "The release gate and comparisons: keys of play.py mode=gate and mode=ab",
     "serve.yaml": "The server of policies: keys of play.py mode=serve",
     "bench.yaml": "Keys of gpusim_rl.bench",
     "bench_time.yaml": "Keys of gpusim_rl.bench time",

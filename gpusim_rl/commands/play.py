@@ -299,6 +299,8 @@ def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
         record_run(cfg)
     elif mode == "gate":
         gate.gate_policy(cfg)
+    elif mode == "ab":
+        gate.compare_policies(cfg)
     elif mode == "robot":
         describe_robot(cfg)
     elif mode == "new-task":

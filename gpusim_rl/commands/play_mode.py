@@ -17,6 +17,7 @@ from gpusim_rl.web import requirements
 
 MODES = (
     *("auto", "viewer", "video", "evaluate", "grid", "export", "record", "gate", "robot"),
+    "ab",
     "new-task",
     "check",
     "web",
@@ -31,6 +32,7 @@ OUTPUTS = {  # mode → how the name of its out= may end
     "export": (".onnx",),
     "record": (".safetensors",),
     "gate": (".json",),
+    "ab": (".json",),
     "robot": (".yaml",),
 }
 ONLY = {  # modes that a key is for
@@ -72,9 +74,21 @@ def choose_mode(cfg: dict[str, Any]) -> str:
         raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
     if mode == "new-task":
         new_task.check_name(cfg["name"])
-    if cfg["onnx"] and not Path(cfg["onnx"]).is_file():
-        raise FileNotFoundError(f"no ONNX file {cfg['onnx']}")
+    for file in onnx_files(cfg):
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"no ONNX file {file}")
     return mode
+
+
+def onnx_files(cfg: dict[str, Any]) -> list[str]:
+    """The files of onnx=; ValueError unless it is a path, or two of mode=ab."""
+    onnx, several = cfg["onnx"], cfg["mode"] == "ab"
+    files = onnx if several and isinstance(onnx, list) else [onnx] if onnx else []
+    if several and len(files) != 2:
+        raise ValueError(f"mode=ab compares two files, onnx=[a.onnx,b.onnx], not onnx={onnx}")
+    if not all(map(is_path, files)):
+        raise ValueError(f"onnx={onnx!r}: expected a path")
+    return files
 
 
 def check_configs(words: list[str]) -> dict[str, Any]:
@@ -129,7 +143,7 @@ def check_keys(cfg: dict[str, Any], mode: str) -> None:
 
 def inputs(cfg: dict[str, Any]) -> list[str | None]:
     """The files that a configuration reads, apart from those of a run."""
-    return [cfg["onnx"], cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"]]
+    return [*onnx_files(cfg), cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"]]
 
 
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -200,8 +214,8 @@ def check_report(cfg: dict[str, Any], mode: str) -> None:
 
 def check_values(cfg: dict[str, Any]) -> None:
     """ValueError if a path, a number or the command is of another kind."""
-    paths = ("run", "checkpoint", "onnx", "repro", "video", "out", "judged", "report", "registry")
-    for key in paths:
+    onnx_files(cfg)
+    for key in ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry"):
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):

@@ -121,7 +121,7 @@ BENCH = {  # of all modes of gpusim_rl.bench
     "seeds": SEED,
 }
 
-GATE = {  # of mode=gate
+GATE = {  # of mode=gate and mode=ab
     "gate.robots": Range(2, 65536, whole=True),
     "gate.seconds": SECONDS,
     "gate.endurance.robots": Range(1, 4096, whole=True),
@@ -150,6 +150,10 @@ GATE = {  # of mode=gate
     "gate.kinds.biped.*": AT_LEAST_0,
     "gate.kinds.arm.*": AT_LEAST_0,
     "gate.variant": SHARE,
+    "ab.robots": Range(1, 4096, whole=True),
+    "ab.pairs": COUNT,
+    "ab.margin": Range(0, 1, above=True, below=True),
+    "ab.error": Range(0, 1, above=True, below=True),
 }
 
 SERVE = {  # of mode=serve

@@ -1,13 +1,14 @@
-"""`play.py mode=gate`, and `gate=true` of train.py: judge an exported file, and its variants."""
+"""`play.py mode=gate` and mode=ab, and `gate=true` of train.py: judge or compare files."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole, write_whole
+from gpusim_rl.core.waiting import print_now
 from gpusim_rl.play import player
 
 MAX_LINES = 3  # failures that are printed; out= holds all
@@ -76,6 +77,40 @@ def verdict_of(path: Path) -> dict[str, Any] | None:
         raise ValueError(f"{path}: {error}") from None
 
 
+def compare_policies(cfg: dict[str, Any]) -> None:
+    """mode=ab: drive the same robots with both files of onnx=, and print who fails alone.
+
+    out= holds all of it as JSON. Exits with 1 unless what ab.prove= says is proved.
+    """
+    with errors.one_line_errors():
+        from gpusim_rl.config.compose import compose_plain
+        from gpusim_rl.gate.settings import check_keys
+
+        check_keys(cfg, compose_plain("play", []))
+        report = compare_files([*map(Path, cfg["onnx"])], cfg, cfg["onnx"], print_now)
+        print(report["text"])
+        if cfg["out"]:
+            write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
+    raise SystemExit(0 if report["proved"] else 1)
+
+
+def compare_files(
+    paths: list[Path], cfg: dict[str, Any], titles: list[str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The report of a comparison of two files; ValueError if they drive different robots.
+
+    Args:
+        cfg: sections `gate` and `ab`, and the seed.
+        titles: what the files are called in the report.
+        say: takes a line after each round.
+    """
+    policies = [player.open_onnx(path)[0] for path in paths]
+    from gpusim_rl.gate.compare import compare
+
+    with player.engine_errors(paths[1]), description_errors(paths[1]):
+        return compare(policies, cfg["gate"], cfg["ab"], cfg["seed"], titles, say)
+
+
 def policy_file(cfg: dict[str, Any]) -> Path:
     """The file that is judged: onnx=, or that of a run."""
     from gpusim_rl.config.compose import compose_plain
@@ -101,13 +136,22 @@ def evaluate_file(
     from gpusim_rl.deploy.runtime import MAX_BYTES
 
     data = read_whole(path, MAX_BYTES)
-    policy, _ = player.open_onnx(path)
-    from gpusim_rl.gate.judge import evaluate_policy, write_verdict
+    report = report_of(path, settings, seed)
+    from gpusim_rl.gate.judge import write_verdict
 
-    with player.engine_errors(path), description_errors(path):
-        report = evaluate_policy(policy, settings, seed, str(path))
     write_verdict(path, report, settings, data, out)
     return report, data
+
+
+def report_of(
+    path: Path, settings: dict[str, Any], seed: int, title: str | None = None
+) -> dict[str, Any]:
+    """The report of a file, into which nothing is written; ValueError if it cannot be judged."""
+    policy, _ = player.open_onnx(path)
+    from gpusim_rl.gate.judge import evaluate_policy
+
+    with player.engine_errors(path), description_errors(path):
+        return evaluate_policy(policy, settings, seed, title or str(path))
 
 
 @contextmanager

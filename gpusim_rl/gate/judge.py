@@ -108,15 +108,19 @@ def write_verdict(
     data, mode = read_whole(path, MAX_BYTES), path.stat().st_mode
     if digest(data) != digest(judged):
         raise ValueError(f"{path} was changed while it was judged: judge it again")
-    verdict = {key: report[key] for key in VERDICT_KEYS} | {
+    write_whole(out, with_verdict(data, make_verdict(report, settings)))
+    out.chmod(stat.S_IMODE(mode))
+
+
+def make_verdict(report: Report, settings: Settings) -> Report:
+    """What a file's verdict says, of a report."""
+    return {key: report[key] for key in VERDICT_KEYS} | {
         "scenarios": {x["scenario"]: x["success"]["value"] for x in report["rows"]},
         "success": report["success"]["value"],
         "success_interval": report["success"]["interval"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": settings_hash(settings_for(report["kind"], settings)),
     }
-    write_whole(out, with_verdict(data, verdict))
-    out.chmod(stat.S_IMODE(mode))
 
 
 def settings_for(kind: str, settings: Settings) -> Settings:
@@ -188,16 +192,20 @@ def expected(count: int, chance: float) -> float:
     return high
 
 
+def succeeded(plan: Plan, result: DriveResult) -> np.ndarray:
+    """(B,) whether a robot neither falls nor faults, and its errors are within the limits."""
+    limits, within = plan.settings["limits"], ~(result.fell | result.fault)
+    for values, key in ((result.error, plan.robot.follows), (result.turn, "turn")):
+        within &= np.isnan(values) | (values <= limits.get(key, math.inf))
+    return within
+
+
 def row(plan: Plan, result: DriveResult) -> Row:
     """The results of one scenario: `falls` and `success` are shares, all others are means.
 
-    A robot succeeds if it neither falls nor faults, and its errors are within the limits. The
-    endurance has a `rate`, too: falls per hour that a robot was driven.
+    The endurance has a `rate`, too: falls per hour that a robot was driven.
     """
     robot, settings, fell = plan.robot, plan.settings, result.fell | result.fault
-    limits, within = settings["limits"], ~fell
-    for values, key in ((result.error, robot.follows), (result.turn, "turn")):
-        within &= np.isnan(values) | (values <= limits.get(key, math.inf))
     means = {key: mean(getattr(result, key)) for key in MEANS}
     if plan.scenario == CONSTANT:
         means["told"] = share(~fell & (result.offset <= 1))
@@ -209,7 +217,7 @@ def row(plan: Plan, result: DriveResult) -> Row:
         "robots": len(fell),
         "judged": plan.scenario not in settings["reported"],
         "faults": int(result.fault.sum()),
-        "success": share(within),
+        "success": share(succeeded(plan, result)),
         "falls": share(fell),
         **{key: x for key, x in means.items() if x is not None},
     }

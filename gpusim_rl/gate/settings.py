@@ -1,4 +1,4 @@
-"""Checks of the section `gate` of a configuration."""
+"""Checks of the sections `gate` and `ab` of a configuration."""
 
 from typing import Any
 
@@ -8,14 +8,20 @@ PAIRS = ("slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
 ENGINES = ("native", "warp", "mjx")
 MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory
-# Keys of play.py that mode=gate uses, and what is meant by some of the others.
-USED = ("mode", "run", "onnx", "out", "judged", "variants", "seed", "gate")
+# Keys of play.py that each mode uses, and what is meant by some of the others.
+USED = {
+    "gate": ("mode", "run", "onnx", "out", "judged", "variants", "seed", "gate"),
+    "ab": ("mode", "onnx", "out", "seed", "gate", "ab"),
+}
+PROOFS = ("better", "not_worse")
 MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}
 
 
 def check_settings(cfg: dict[str, Any]) -> None:
-    """ValueError for the first value of the section `gate` that is not allowed."""
+    """ValueError for the first value of the sections `gate` and `ab` that is not allowed."""
     ranges.check(cfg, table=ranges.GATE)
+    if cfg["ab"]["prove"] not in PROOFS:
+        raise ValueError(f"ab.prove={cfg['ab']['prove']}: choose one of {', '.join(PROOFS)}")
     for key in PAIRS:
         pair = cfg["gate"][key]
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] > pair[1]:
@@ -39,11 +45,12 @@ def check_size(key: str, robots: int, seconds: float) -> None:
 
 
 def check_keys(cfg: dict[str, Any], usual: dict[str, Any]) -> None:
-    """ValueError for the first key that mode=gate does not use, and that differs from usual."""
+    """ValueError for the first key that the mode does not use, and that differs from usual."""
+    mode = cfg["mode"]
     for key, value in cfg.items():
-        if key not in USED and value != usual[key]:
-            meant = f": is {MEANT[key]} meant?" if key in MEANT else ""
-            raise ValueError(f"mode=gate does not use {key}={value}{meant}")
+        if key not in USED[mode] and value != usual[key]:
+            meant = f": is {MEANT[key]} meant?" if key in MEANT and mode == "gate" else ""
+            raise ValueError(f"mode={mode} does not use {key}={value}{meant}")
 
 
 def check_variants(names: Any) -> None:

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from gpusim_rl.commands import multirun
+from gpusim_rl.commands import multirun, registry
 from gpusim_rl.config import compose
 from tests import arm_files, humanoid_files, robot_files
 from tests.command_lines import command, train_here
@@ -31,6 +31,7 @@ SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.epis
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
 ENDLESS = "someone who ends it"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
+REGISTRY = "python -m gpusim_rl.registry"
 # Commands that are not run, and what each needs. Their configuration is composed instead.
 LISTED = {
     "git clone … gpusim_rl": NETWORK,
@@ -50,6 +51,12 @@ LISTED = {
     "python play.py mode=check task=cartpole sim=native": LONG,
     "python play.py onnx=policy.onnx mode=gate 'variants=[fp16,int8]'": LONG,
     "python train.py task=quadruped gate=true": LONG,
+    "python play.py mode=ab 'onnx=[a.onnx,b.onnx]'": LONG,
+    f"{REGISTRY} promote quadruped candidate released 'why=first release'": LONG,
+    f"{REGISTRY} rollback quadruped released 'why=slips on tiles'": LONG,
+    f"{REGISTRY} compare quadruped released candidate": LONG,
+    f"{REGISTRY} promote quadruped candidate released better_than=released": LONG,
+    f"{REGISTRY} promote quadruped candidate released not_worse_than=released": LONG,
     "python train.py task=quadruped recipe=robot gate=true": LONG,
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
@@ -231,6 +238,7 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
             "gpusim_rl.verify",
             "gpusim_rl.fit_actuator",
             "gpusim_rl.report",
+            "gpusim_rl.registry",
         ), f"{page}: {line}: no rule for this command"
         words = in_place(shortened(script, words), here)
         films = script == "play.py" and not any(
@@ -253,6 +261,9 @@ def test_a_listed_command_composes(line, tmp_path):
         return
     if LISTED[line] == WHEEL:
         assert (script, words[0]) in (("pip", "wheel"), ("pip", "install"))
+        return
+    if script == "gpusim_rl.registry":
+        assert registry.parse(words)[0] == words[0]
         return
     if script == "gpusim_rl.bench":
         assert compose.compose_plain(*configuration(script, words))["task"]

@@ -1,0 +1,383 @@
+"""The command `gpusim-registry`, which is `python -m gpusim_rl.registry` in a checkout.
+
+    gpusim-registry add FILE.onnx [name=NAME] [run=RUN] [labels=FILE] [parent=VERSION] [note=TEXT]
+    gpusim-registry promote NAME VERSION ALIAS [why=TEXT] [better_than=VERSION]
+                    [not_worse_than=VERSION] [seed=0] [gate.KEY=…] [ab.KEY=…]
+    gpusim-registry rollback NAME ALIAS [why=TEXT]
+    gpusim-registry history NAME [ALIAS]
+    gpusim-registry list [NAME]
+    gpusim-registry compare NAME VERSION VERSION [seed=0] [gate.KEY=…] [ab.KEY=…]
+    gpusim-registry export NAME VERSION FILE.zip
+    gpusim-registry import FILE.zip
+    gpusim-registry retain NAME COUNT
+
+NAME is the task's, unless name= says another. VERSION is a number, an alias, or the beginning of a
+digest. The alias `released` needs that the gate passes the file, and the command runs the gate.
+better_than= needs an A/B comparison that proves it, such as with better_than=released.
+registry=DIR is the directory, by default `registry`. format=json prints JSON.
+Exits with 0, with 1 if a policy is refused by the gate or a comparison, with 2 for a mistake.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.core import errors
+from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, read_exported
+
+Folder = Path | str
+Version = int | str
+MAX_PACKED = 1 << 28  # bytes of the file of a version
+EVIDENCE = {"better_than": "better", "not_worse_than": "not_worse"}  # key → what is to be proved
+
+
+class RefusedError(ValueError):
+    """A gate or a comparison speaks against a policy."""
+
+
+# -- the commands as functions ---------------------------------------------------------------------
+
+
+def add(
+    folder: Folder,
+    file: Folder,
+    *,
+    name: str | None = None,
+    run: Folder | None = None,
+    labels: Folder | None = None,
+    parent: Version | None = None,
+    note: str = "",
+) -> Row:
+    """Record an exported file as a version; its row.
+
+    Args:
+        folder: of the registry, which is made if it is not there.
+        name: under which it is recorded; by default the task's.
+        run: the run that exported it; by default the one whose directory holds the file.
+        labels: a file that it was trained with, whose hash is recorded.
+        parent: the version of this name that it was trained from.
+
+    Raises:
+        ValueError: the file is damaged, edited, or another program wrote it.
+        OSError: it cannot be read.
+    """
+    from gpusim_rl.gate.command import verdict_of
+    from gpusim_rl.play import player
+
+    path = Path(file)
+    policy, _ = player.open_onnx(path)
+    verdict_of(path)  # its ValueError names the file
+    registry, name = Registry(Path(folder), create=True), name or str(policy.about["task"])
+    lineage = dict(policy.about.get("lineage", {})) | lineage_of(path, run)
+    if labels is not None:
+        lineage["labels"] = file_hash(Path(labels))
+    if parent is not None:
+        lineage["parent"] = registry.version(name, parent)["digest"]
+    return registry.add(policy, name, lineage, note)
+
+
+def promote(
+    folder: Folder,
+    name: str,
+    version: Version,
+    alias: str,
+    *,
+    why: str = "",
+    better_than: Version | None = None,
+    not_worse_than: Version | None = None,
+    words: tuple[str, ...] = (),
+    say: Callable[[str], None] = errors.warn,
+) -> Row:
+    """Point an alias at a version; its row.
+
+    For `released` the gate judges the file, unless it did so here with the same settings.
+
+    Args:
+        better_than, not_worse_than: a version that an A/B comparison has to prove it against.
+        words: settings, such as "gate.robots=64" and "ab.margin=0.01".
+        say: takes a line on what is done.
+
+    Raises:
+        RefusedError: the gate or the comparison speaks against it.
+        ValueError: there is no such version, or it may not be released.
+    """
+    registry, evidence = Registry(Path(folder)), {}
+    row, path = registry.version(name, version), registry.path(name, version)
+    cfg = configuration(words)
+    for key, other in (("better_than", better_than), ("not_worse_than", not_worse_than)):
+        if other is not None:
+            proof = cfg | {"ab": cfg["ab"] | {"prove": EVIDENCE[key]}}
+            report = compared(registry, registry.version(name, other), row, proof, say)
+            if not report["proved"]:
+                raise RefusedError(report["line"])
+            evidence[key] = report["line"]
+    if alias == RELEASED:
+        judge(registry, row, path, cfg, say)
+    return registry.promote(name, row["version"], alias, why, evidence)
+
+
+def rollback(folder: Folder, name: str, alias: str, *, why: str = "") -> Row:
+    """Point an alias at the version that it was before; its row. ValueError if there is none."""
+    return Registry(Path(folder)).rollback(name, alias, why)
+
+
+def history(folder: Folder, name: str, alias: str | None = None) -> list[Row]:
+    """The events of a name or of one alias: action, version, who (`by`), when (`at`) and why."""
+    return Registry(Path(folder)).history(name, alias)
+
+
+def list_versions(folder: Folder, name: str | None = None) -> list[Row]:
+    """All versions or those of a name, each with its aliases and its last verdict."""
+    return Registry(Path(folder)).list(name)
+
+
+def compare(
+    folder: Folder,
+    name: str,
+    a: Version,
+    b: Version,
+    *,
+    words: tuple[str, ...] = (),
+    say: Callable[[str], None] = errors.warn,
+) -> Row:
+    """The report of an A/B comparison of two versions, which is recorded."""
+    registry = Registry(Path(folder))
+    first, second = registry.version(name, a), registry.version(name, b)
+    return compared(registry, first, second, configuration(words), say)
+
+
+def export(folder: Folder, name: str, version: Version, out: Folder) -> None:
+    """Write a version with its lineage and its verdict as one file."""
+    Registry(Path(folder)).export(name, version, Path(out))
+
+
+def import_version(folder: Folder, file: Folder) -> Row:
+    """Record the version in a file that `export` wrote; its row.
+
+    Its verdict is not taken over: `released` needs a gate that ran here.
+    """
+    import tempfile
+
+    from gpusim_rl.play import player
+
+    data, about = read_exported(Path(file), MAX_PACKED)
+    with tempfile.TemporaryDirectory() as draft:
+        path = Path(draft) / "policy.onnx"
+        path.write_bytes(data)
+        policy, _ = player.open_onnx(path)
+    registry = Registry(Path(folder), create=True)
+    return registry.add(policy, about["name"], about["lineage"], about["note"])
+
+
+def retain(folder: Folder, name: str, count: int) -> list[int]:
+    """Remove the files of all but the newest versions; the versions that were removed.
+
+    What an alias is, or can be rolled back to, stays.
+    """
+    return Registry(Path(folder)).retain(name, count)
+
+
+# -- what they need --------------------------------------------------------------------------------
+
+
+def configuration(words: tuple[str, ...]) -> dict[str, Any]:
+    """The sections `gate` and `ab`, and the seed; ValueError for a wrong word."""
+    from gpusim_rl.config.compose import compose_plain
+    from gpusim_rl.core import ranges
+    from gpusim_rl.gate.settings import check_settings
+
+    cfg = compose_plain("play", [*words])
+    ranges.check(cfg, table=ranges.PLAY)
+    check_settings(cfg)
+    return {key: cfg[key] for key in ("gate", "ab", "seed")}
+
+
+def judge(
+    registry: Registry, row: Row, path: Path, cfg: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """Let the gate judge a version, and record its verdict; RefusedError if it fails.
+
+    A verdict with the same settings and seed that was recorded last is not computed again.
+    """
+    settings, last = key_of(cfg, "gate"), registry.judgement(row["digest"])
+    which = f"version {row['version']} of {row['name']}"
+    if last is None or last["settings"] != settings:
+        from gpusim_rl.gate.command import report_of, text
+        from gpusim_rl.gate.judge import make_verdict
+
+        report = report_of(path, cfg["gate"], cfg["seed"], which)
+        for line in text(report).splitlines():
+            say(line)
+        registry.record_judgement(row["digest"], make_verdict(report, cfg["gate"]), settings)
+        last = registry.judgement(row["digest"])
+    assert last is not None
+    if last["verdict"] != "pass":
+        lines = last["report"]["complaints"]
+        raise RefusedError(f"{which} fails the gate: {'; '.join(lines[:3])}")
+
+
+def compared(
+    registry: Registry, a: Row, b: Row, cfg: dict[str, Any], say: Callable[[str], None]
+) -> Row:
+    """The report of the comparison of two versions with these settings, computed if it is new."""
+    settings = key_of(cfg, "gate", "ab")
+    if last := registry.comparison(a["digest"], b["digest"], settings):
+        return last["report"]
+    from gpusim_rl.gate.command import compare_files
+
+    files = [registry.path(x["name"], x["version"]) for x in (a, b)]
+    titles = [f"version {x['version']}" for x in (a, b)]
+    report = compare_files(files, cfg, titles, say)
+    registry.record_comparison(a["digest"], b["digest"], report, settings)
+    return report
+
+
+def key_of(cfg: dict[str, Any], *sections: str) -> str:
+    """A hash of the seed and of sections of a configuration."""
+    used = {key: cfg[key] for key in ("seed", *sections)}
+    numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+
+
+def lineage_of(file: Path, run: Folder | None) -> Row:
+    """The hashes of the configuration and of the last checkpoint of the run of a file."""
+    folder = Path(run) if run is not None else file.resolve().parent
+    if not (folder / "config.yaml").is_file():
+        if run is not None:
+            raise ValueError(f"run={run} is not a run directory: it has no config.yaml")
+        return {}
+    from gpusim_rl.runs.run import Run
+
+    lineage, saved = {"config": file_hash(folder / "config.yaml")}, Run(folder).checkpoints.saved()
+    return lineage | ({"checkpoint": file_hash(saved[-1])} if saved else {})
+
+
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file."""
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+COMMANDS: dict[str, tuple[int, int]] = {  # how many words each takes, at least and at most
+    "add": (1, 1),
+    "promote": (3, 3),
+    "rollback": (2, 2),
+    "history": (1, 2),
+    "list": (0, 1),
+    "compare": (3, 3),
+    "export": (3, 3),
+    "import": (1, 1),
+    "retain": (2, 2),
+}
+KEYS = {  # of each command, beside registry= and format=
+    "add": ("name", "run", "labels", "parent", "note"),
+    "promote": ("why", *EVIDENCE),
+    "rollback": ("why",),
+}
+SETTINGS = ("gate.", "ab.", "seed")  # beginnings of keys that the gate and comparisons have
+
+
+def parse(words: list[str]) -> tuple[str, list[str], dict[str, str], tuple[str, ...]]:
+    """The command, its words, its keys and its settings; ValueError for a wrong word."""
+    command, *rest = words
+    if command not in COMMANDS:
+        raise ValueError(f"unknown command {command!r}: choose one of {', '.join(COMMANDS)}")
+    plain, keys, settings = [], {}, []
+    allowed = ("registry", "format", *KEYS.get(command, ()))
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not equals:
+            plain.append(word)
+        elif key.startswith(SETTINGS) and command in ("promote", "compare"):
+            settings.append(word)
+        elif key in allowed and key not in keys:
+            keys[key] = value
+        else:
+            raise ValueError(f"{word}: {command} takes the keys {', '.join(allowed)}, each once")
+    least, most = COMMANDS[command]
+    if not least <= len(plain) <= most:
+        raise ValueError(f"{command} takes {least} to {most} words, not {len(plain)}: see --help")
+    if keys.get("format", "text") not in ("text", "json"):
+        raise ValueError(f"format={keys['format']}: choose one of text, json")
+    return command, plain, keys, tuple(settings)
+
+
+def run_command(
+    command: str, plain: list[str], folder: str, keys: dict[str, Any], words: tuple[str, ...]
+) -> Any:
+    """Do what a command line says; what is printed."""
+    if command == "promote":
+        return promote(folder, *plain, words=words, **keys)  # pyright: ignore
+    if command == "compare":
+        return compare(folder, *plain, words=words)  # pyright: ignore
+    if command == "retain":
+        if not plain[1].isdecimal():
+            raise ValueError(f"retain {plain[1]}: expected how many versions stay")
+        return retain(folder, plain[0], int(plain[1]))
+    functions: dict[str, Callable[..., Any]] = {
+        "add": add,
+        "rollback": rollback,
+        "history": history,
+        "list": list_versions,
+        "export": export,
+        "import": import_version,
+    }
+    return functions[command](folder, *plain, **keys)
+
+
+def as_text(command: str, plain: list[str], result: Any) -> str:
+    """The result of a command for people."""
+    if command == "list":
+        return "\n".join(["name version digest verdict aliases added", *map(version_line, result)])
+    if command == "history":
+        return "\n".join(map(event_line, result))
+    if command == "compare":
+        return result["text"]
+    if command == "retain":
+        return f"removed the files of {len(result)} versions of {plain[0]}"
+    if command == "export":
+        return f"wrote {plain[2]}"
+    name = f"{result['name']} version {result['version']}, {result['digest'][:SHORT]}"
+    alias = {"promote": plain[2:], "rollback": plain[1:]}.get(command)
+    return f"{alias[0]}: {name}" if alias else name
+
+
+def version_line(row: Row) -> str:
+    """A version in a line."""
+    aliases, verdict = ",".join(row["aliases"]) or "-", row["verdict"] or "unjudged"
+    removed = " (file removed)" if row["removed"] else ""
+    digest = row["digest"][:SHORT]
+    return f"{row['name']} {row['version']} {digest} {verdict} {aliases} {row['at']}{removed}"
+
+
+def event_line(row: Row) -> str:
+    """An event in a line: when, who, what and why."""
+    evidence = "".join(f"; {key.replace('_', ' ')}: {x}" for key, x in row["evidence"].items())
+    what = f"{row['action']} {row['alias']} to version {row['version']}"
+    why = f": {row['why']}" if row["why"] else ""
+    return f"{row['at']} {row['by']}: {what}{why}{evidence}"
+
+
+def main() -> None:
+    """Check the words, do what they say, and print it."""
+    words = sys.argv[1:]
+    if not words or {"-h", "--help"} & {*words}:
+        print(__doc__)
+        raise SystemExit(0 if words else 2)
+    with errors.one_line_errors():
+        command, plain, keys, settings = parse(words)
+        folder, form = keys.pop("registry", "registry"), keys.pop("format", "text")
+        try:
+            result = run_command(command, plain, folder, keys, settings)
+        except RefusedError as error:
+            errors.exit_with_error(str(error), 1)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+    text = json.dumps(result, indent=2) if form == "json" else as_text(command, plain, result)
+    for line in text.splitlines():
+        print(errors.printable(line))

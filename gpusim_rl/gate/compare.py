@@ -1,0 +1,228 @@
+"""A/B: two policies drive the same robots through the gate's scenarios, in rounds.
+
+Robot i of a round has the same start, commands, pushes, ground and errors of readings under both.
+The evidence is two e-values (Grünwald, de Heide, Koolen, arXiv:1906.07801): under their hypothesis
+the chance that one ever exceeds 1/α is at most α. So one may look after each round, and stop.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.gate.drive import drive
+from gpusim_rl.gate.judge import ENDURANCE, changed, settings_for, succeeded
+from gpusim_rl.gate.robot import Robot, make_robot
+from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
+
+Array = np.ndarray
+Report = dict[str, Any]
+BETS = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])  # shares of the wealth
+ROUND = 1 << 32  # times the round is added to the seed, so that none is a seed of the gate
+LINES = 20  # robots on which one alone failed, that are printed
+CELLS = ("both", "only_a", "only_b", "neither")  # of a pair: who succeeds
+
+
+class Evidence:
+    """The e-values of pairs.
+
+    Attributes:
+        counts: pairs in which a and b succeed: both, a alone, b alone, neither.
+    """
+
+    def __init__(self, margin: float):
+        self.margin, self.counts, self.wealth = margin, np.zeros(4, int), np.zeros(len(BETS))
+
+    def add(self, cells: Array) -> None:
+        """Add pairs (n,), each the index of its entry in CELLS. They are whole rounds."""
+        self.counts += np.bincount(cells, minlength=4)
+        difference = (cells == 2).astype(float) - (cells == 1)
+        gain = (difference + self.margin) / (1 + self.margin)
+        self.wealth += np.log1p(BETS[:, None] * gain).sum(1)
+
+    def differs(self) -> float:
+        """The logarithm of the e-value against "who succeeds alone is a fair coin".
+
+        e = 2ⁿ B(x + ½, y + ½) / B(½, ½) of x pairs that a wins alone and y that b wins, n = x + y:
+        the sign test, with Jeffreys' prior as the mixture.
+        """
+        x, y = self.counts[1:3].tolist()
+        return (x + y) * math.log(2) + log_beta(x + 0.5, y + 0.5) - log_beta(0.5, 0.5)
+
+    def not_worse(self) -> float:
+        """The logarithm of the e-value against "b succeeds less often by the margin m or more".
+
+        e = mean over λ of Π (1 + λ (d + m) / (1 + m)), d = -1, 0, 1 of each pair: betting
+        (Waudby-Smith, Ramdas, arXiv:2010.09686). Scenarios may differ in their means, as each
+        round has all of them equally often: a product is at most the power of its factors' mean.
+        """
+        top = float(self.wealth.max())
+        return top + math.log(np.exp(self.wealth - top).mean())
+
+    def verdict(self, error: float) -> str:
+        """What is proved of b: better, worse, not_worse or undecided."""
+        needed, (_, x, y, _) = -math.log(error), self.counts
+        if self.differs() >= needed:
+            return "better" if y > x else "worse"
+        return "not_worse" if self.not_worse() >= needed else "undecided"
+
+
+def compare(
+    policies: Sequence[Policy],
+    settings: Settings,
+    how: Settings,
+    seed: int,
+    titles: Sequence[str],
+    say: Callable[[str], None],
+) -> Report:
+    """What two policies do on the same robots, round by round, until something is proved.
+
+    Args:
+        policies: a and b.
+        settings, how: the sections `gate` and `ab` of a configuration.
+        seed: of every draw, with the scenario and the reading.
+        titles: what a and b are called.
+        say: takes a line after each round.
+
+    Returns `verdict`, `proved`: whether it is what `ab.prove` says, `line` and `text` for people,
+    pairs of each scenario, and `alone`: the robots that one alone failed.
+
+    ValueError if they drive different robots.
+    """
+    robots = [make_robot(policy) for policy in policies]
+    check_same(*robots, titles=titles)
+    settings = settings_for(robots[0].kind, settings)
+    how = {**how, "seconds": settings["seconds"]}
+    names = scenarios(robots[0], settings)
+    evidence, table, alone = Evidence(how["margin"]), {x: np.zeros(4, int) for x in names}, []
+    rounds = max(1, how["pairs"] // (how["robots"] * len(names)))
+    for number in range(1, rounds + 1):
+        drawn = seed + number * ROUND
+        cells = {x: pairs(robots, x, how["robots"], settings, drawn) for x in names}
+        evidence.add(np.concatenate([*cells.values()]))
+        for name, of in cells.items():
+            table[name] += np.bincount(of, minlength=4)
+            alone += [
+                {"scenario": name, "round": number, "robot": int(i), "failed": titles[2 - of[i]]}
+                for i in np.flatnonzero((of == 1) | (of == 2))
+            ]
+        say(figures(evidence, titles, how))
+        if finished(verdict := evidence.verdict(how["error"]), how["prove"]):
+            break
+    return summary(evidence, table, alone, titles, how) | {
+        "seed": seed,
+        "changed": changed(settings, robots[0].kind),
+        "proved": finished(verdict, how["prove"]) and verdict != "worse",
+    }
+
+
+def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
+    """ValueError unless two policies drive the same joints of a robot by the same command."""
+    about = [
+        {
+            "robot": x.policy.about["robot"],
+            "joints": x.policy.joints,
+            "command": (x.policy.command or {}).get("names"),
+            "kind": x.kind,
+        }
+        for x in (a, b)
+    ]
+    for key, value in about[0].items():
+        if value != about[1][key]:
+            raise ValueError(
+                f"{titles[0]} and {titles[1]} cannot be compared, as their {key} differs"
+            )
+
+
+def scenarios(robot: Robot, settings: Settings) -> list[str]:
+    """The scenarios that are compared: those that are judged, without the endurance."""
+    left_out = {ENDURANCE, *settings["reported"], *lacks(robot, settings["sim"])}
+    names = [name for name in SCENARIOS if name not in left_out]
+    if not names:
+        raise ValueError("gate.reported leaves nothing to compare")
+    return names
+
+
+# Why: docs/decisions/0095-pairs-are-driven-by-scenario.md
+def pairs(
+    robots: Sequence[Robot], scenario: str, count: int, settings: Settings, seed: int
+) -> Array:
+    """(count,) the entries of CELLS of the robots of one scenario, under each of two policies.
+
+    Commands are drawn within the ranges of the first policy.
+    """
+    plan = Plan(robots[0], scenario, count, settings["seconds"], settings, seed)
+    other = copy.copy(plan)
+    other.robot = robots[1]
+    a, b = (succeeded(x, drive([x])[0]) for x in (plan, other))
+    return np.where(a, np.where(b, 0, 1), np.where(b, 2, 3))
+
+
+def finished(verdict: str, prove: str) -> bool:
+    """Whether a verdict answers what is to be proved, be it with no."""
+    return verdict in ("better", "worse", prove)
+
+
+def summary(
+    evidence: Evidence,
+    table: dict[str, Array],
+    alone: list[Report],
+    titles: Sequence[str],
+    how: Settings,
+) -> Report:
+    """The report of a comparison."""
+    counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
+    line = f"{conclusion(evidence.verdict(how['error']), titles, how)}: "
+    line += figures(evidence, titles, how)
+    lines = [f"{'scenario':10}" + "".join(f"{x:>9}" for x in CELLS)]
+    lines += [f"{x:10}" + "".join(f"{n:9}" for n in of) for x, of in table.items()]
+    lines += [
+        f"{x['failed']} alone failed in {x['scenario']}, round {x['round']}, robot {x['robot']}"
+        for x in alone[:LINES]
+    ]
+    lines += [f"and {len(alone) - LINES} more"] if len(alone) > LINES else []
+    return {
+        "titles": [*titles],
+        "verdict": evidence.verdict(how["error"]),
+        "line": line,
+        "text": "\n".join([*lines, line]),
+        "pairs": (total := sum(counts.values())),
+        "robot_seconds": 2 * total * how["seconds"],
+        **counts,
+        "log_e": {"differs": evidence.differs(), "not_worse": evidence.not_worse()},
+        "scenarios": {x: dict(zip(CELLS, of.tolist(), strict=True)) for x, of in table.items()},
+        "alone": alone,
+        "how": {**how},
+    }
+
+
+def conclusion(verdict: str, titles: Sequence[str], how: Settings) -> str:
+    """A verdict in words."""
+    a, b = titles
+    return {
+        "better": f"{b} is better than {a}",
+        "worse": f"{b} is worse than {a}",
+        "not_worse": f"{b} is not worse than {a} by {how['margin']:g}",
+        "undecided": f"{b} is neither proved better nor worse than {a}",
+    }[verdict]
+
+
+def figures(evidence: Evidence, titles: Sequence[str], how: Settings) -> str:
+    """What is known so far, in a line."""
+    both, x, y, _ = evidence.counts.tolist()
+    n = int(evidence.counts.sum())
+    values = (evidence.differs(), evidence.not_worse())
+    differs, not_worse = (f"{math.exp(min(value, 700.0)):.3g}" for value in values)
+    return (
+        f"{n} pairs in {2 * n * how['seconds']} robot-seconds, success {(both + x) / n:.3f} and "
+        f"{(both + y) / n:.3f}, alone failed {titles[0]} {y} and {titles[1]} {x}; "
+        f"e-values: differs {differs}, not worse {not_worse}, {1 / how['error']:g} is a proof"
+    )
+
+
+def log_beta(a: float, b: float) -> float:
+    """The logarithm of the beta function."""
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

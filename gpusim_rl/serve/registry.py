@@ -1,0 +1,411 @@
+"""A registry of policies in one directory: versions, where each comes from, and aliases.
+
+A version is the digest of a controller, so a file before and after its verdict is one version. An
+alias such as `released` is a row of events, so it has a history and can be rolled back. The file
+registry.db is sqlite's, and policies/DIGEST.onnx are the controllers. Each alias is also a whole
+file, NAME.ALIAS.json, which robots and servers poll without sqlite.
+
+Several processes of one machine may use a registry. On a network file system sqlite's locks are not
+safe.
+"""
+
+import getpass
+import hashlib
+import io
+import json
+import re
+import sqlite3
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.core.files import LARGEST, read_text, read_whole, write_whole
+from gpusim_rl.deploy.onboard.verdict import cut, digest, read_verdict, with_verdict
+
+CANDIDATE, RELEASED = "candidate", "released"  # the second needs a pass of the gate
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # of a policy or an alias
+SHORT = 12  # digits of a digest that people see
+WAIT = 60.0  # s for another process that writes
+POLICY, ABOUT = "policy.onnx", "version.json"  # in the file of one version
+Row = dict[str, Any]
+
+SCHEMA = """
+create table if not exists version (
+  name text, version integer, digest text not null, bytes integer not null, at text not null,
+  by text not null, interface text not null, lineage text not null, note text not null,
+  removed text, primary key (name, version), unique (name, digest));
+create table if not exists judgement (
+  id integer primary key, digest text not null, verdict text not null, at text not null,
+  by text not null, settings text not null, report text not null);
+create index if not exists judgement_of on judgement (digest, id);
+create table if not exists event (
+  id integer primary key, name text not null, alias text not null, version integer not null,
+  action text not null, at text not null, by text not null, why text not null,
+  evidence text not null);
+create index if not exists event_of on event (name, alias, id);
+create table if not exists comparison (
+  id integer primary key, a text not null, b text not null, at text not null, by text not null,
+  settings text not null, report text not null);
+create index if not exists comparison_of on comparison (a, b, id);
+"""
+NOW = """
+select e.*, v.digest, v.interface from event e join version v using (name, version)
+where e.id in (select max(id) from event group by name, alias) order by e.name, e.alias
+"""
+
+
+class Registry:
+    """The registry of a directory.
+
+    Args:
+        folder: the directory.
+        create: make it if it is not there.
+        by: who uses it; by default the name of the user.
+
+    Raises:
+        FileNotFoundError: there is no registry, and none is to be made.
+        ValueError: its database is damaged, or another process has held it for a minute.
+    """
+
+    def __init__(self, folder: Path, *, create: bool = False, by: str | None = None):
+        self.folder, self.by = Path(folder), by or user_name()
+        file = self.folder / "registry.db"
+        if not file.is_file() and not create:
+            raise FileNotFoundError(f"there is no registry in {folder}: `add` makes one")
+        (self.folder / "policies").mkdir(parents=True, exist_ok=True)
+        with self.one_line_errors():
+            self.db = sqlite3.connect(file, timeout=WAIT, isolation_level=None)
+            self.db.row_factory = sqlite3.Row
+            if not self.rows("select 1 from sqlite_master where name='comparison_of'"):
+                with self.transaction():
+                    for statement in SCHEMA.split(";"):
+                        self.db.execute(statement)
+            self.write_aliases()
+
+    @contextmanager
+    def one_line_errors(self) -> Iterator[None]:
+        """Turn sqlite's errors into a ValueError that names the database."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ValueError(f"{self.folder / 'registry.db'}: {error}") from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is written within is there as a whole or not at all; others wait meanwhile."""
+        with self.one_line_errors(), self.db:
+            self.db.execute("begin immediate")
+            yield
+
+    def rows(self, query: str, *values: Any) -> list[Row]:
+        """The rows of a query."""
+        with self.one_line_errors():
+            return [dict(row) for row in self.db.execute(query, values)]
+
+    def insert(self, table: str, **values: Any) -> int:
+        """Add a row with who and when, and return its number."""
+        values |= {"at": now(), "by": self.by}
+        marks = ", ".join("?" * len(values))
+        line = f"insert into {table} ({', '.join(values)}) values ({marks})"
+        return self.db.execute(line, [*values.values()]).lastrowid or 0
+
+    # -- versions ----------------------------------------------------------------------------------
+
+    def add(self, policy: Any, name: str, lineage: Row, note: str = "") -> Row:
+        """Record a policy as the next version of a name; a controller that it has stays the same.
+
+        A verdict in the file is not recorded, since it is no signature.
+
+        Args:
+            policy: a `deploy.runtime.Policy`, whose file was checked.
+            name: of the policy, such as the task's.
+            lineage: where it comes from, plain data.
+
+        Raises:
+            ValueError: the file was edited since it was judged, or the name cannot be used.
+        """
+        check_name("name", name)
+        read_verdict(policy.data)
+        data, key = cut(policy.data)[0], digest(policy.data)
+        with self.transaction():
+            if not self.rows("select 1 from version where name=? and digest=?", name, key):
+                last = "select coalesce(max(version), 0) n from version where name=?"
+                about = {"digest": key, "bytes": len(data), "interface": interface(policy)}
+                about |= {"lineage": json.dumps(lineage), "note": note}
+                number = self.rows(last, name)[0]["n"] + 1
+                self.insert("version", name=name, version=number, **about)
+            self.db.execute("update version set removed=null where digest=?", (key,))
+            if not self.is_whole(key):
+                write_whole(self.file(key), data)
+        return self.version(name, key)
+
+    def version(self, name: str, which: int | str) -> Row:
+        """The row of a version: its number, an alias, or the beginning of its digest.
+
+        ValueError, which names the choices, if there is none or there are several.
+        """
+        mine = self.rows("select * from version where name=? order by version", name)
+        if not mine:
+            names = [x["name"] for x in self.rows("select distinct name from version")]
+            raise ValueError(f"no policy is called {name}: there are {', '.join(names) or 'none'}")
+        aliases = {x["alias"]: x["version"] for x in self.rows(NOW) if x["name"] == name}
+        word = str(aliases.get(str(which), which))
+        fit = [x for x in mine if str(x["version"]) == word]
+        fit = fit or [x for x in mine if len(word) > 5 and x["digest"].startswith(word)]
+        if len(fit) != 1:
+            words = ", ".join([f"1 to {mine[-1]['version']}", *aliases])
+            raise ValueError(f"{name} has no version {which}: choose {words}")
+        return fit[0] | {"lineage": json.loads(fit[0]["lineage"])}
+
+    def file(self, key: str) -> Path:
+        """The file of a digest."""
+        return self.folder / "policies" / f"{key}.onnx"
+
+    def is_whole(self, key: str) -> bool:
+        """Whether the file of a digest is there, and holds the controller that was added."""
+        return self.file(key).is_file() and digest(read_whole(self.file(key), 1 << 28)) == key
+
+    def path(self, name: str, which: int | str) -> Path:
+        """The file of a version; ValueError if it was removed or edited."""
+        row = self.version(name, which)
+        if row["removed"]:
+            raise ValueError(f"the file of version {row['version']} of {name} was removed: add it")
+        if not self.is_whole(row["digest"]):
+            raise ValueError(
+                f"{self.file(row['digest'])} was edited or removed since it was added: add it again"
+            )
+        return self.file(row["digest"])
+
+    # -- what is known of versions -----------------------------------------------------------------
+
+    def record_judgement(self, key: str, verdict: Row, settings: str) -> int:
+        """Record the verdict of a gate that the caller ran itself with settings of a hash."""
+        about = {"verdict": verdict["verdict"], "settings": settings}
+        with self.transaction():
+            return self.insert("judgement", digest=key, report=json.dumps(verdict), **about)
+
+    def judgement(self, key: str) -> Row | None:
+        """The last judgement of a digest; None if it was never judged here."""
+        rows = self.rows("select * from judgement where digest=? order by id desc limit 1", key)
+        return rows[0] | {"report": json.loads(rows[0]["report"])} if rows else None
+
+    def record_comparison(self, a: str, b: str, report: Row, settings: str) -> int:
+        """Record what an A/B comparison of two digests says."""
+        with self.transaction():
+            about = {"settings": settings, "report": json.dumps(report)}
+            return self.insert("comparison", a=a, b=b, **about)
+
+    def comparison(self, a: str, b: str, settings: str) -> Row | None:
+        """The last comparison of two digests with these settings; None if there is none."""
+        line = "select * from comparison where a=? and b=? and settings=? order by id desc limit 1"
+        rows = self.rows(line, a, b, settings)
+        return rows[0] | {"report": json.loads(rows[0]["report"])} if rows else None
+
+    # -- aliases -----------------------------------------------------------------------------------
+
+    # Why: docs/decisions/0094-an-alias-has-a-history.md
+    def promote(
+        self, name: str, which: int | str, alias: str, why: str = "", evidence: Row | None = None
+    ) -> Row:
+        """Point an alias at a version, and return this.
+
+        `released` needs that the last judgement, of a gate that ran here, is a pass. It also needs
+        the interface of the version before.
+
+        Args:
+            evidence: what else speaks for it, which the history shows.
+
+        Raises:
+            ValueError: there is no such version, its file is not whole, or it may not be released.
+        """
+        check_name("alias", alias)
+        self.path(name, which)
+        with self.transaction():
+            row = self.version(name, which)
+            before = {x["alias"]: x for x in self.rows(NOW) if x["name"] == name}.get(alias)
+            if alias == RELEASED:
+                verdict = self.check_releasable(row, before)
+                evidence = (evidence or {}) | {"success": verdict["success"]}
+                evidence |= {"changed": verdict["changed"]} if verdict["changed"] else {}
+            if before and before["version"] == row["version"]:
+                raise ValueError(f"{alias} of {name} is version {row['version']} already")
+            about = {"action": "promote", "why": why, "evidence": json.dumps(evidence or {})}
+            self.insert("event", name=name, alias=alias, version=row["version"], **about)
+        self.write_aliases()
+        return row
+
+    def check_releasable(self, row: Row, before: Row | None) -> Row:
+        """The verdict of a version, written into its file; ValueError if it may not be released."""
+        which = f"version {row['version']} of {row['name']}"
+        if before and before["interface"] != row["interface"]:
+            raise ValueError(
+                f"{which} reads, drives or follows other things than version {before['version']}, "
+                "which is released: add it under another name"
+            )
+        judged = self.judgement(row["digest"])
+        if judged is None:
+            raise ValueError(f"{which} is not judged: the gate has to pass it before its release")
+        if judged["verdict"] != "pass":
+            complaints = judged["report"].get("complaints") or [""]
+            raise ValueError(f"{which} fails the gate: {complaints[0]}")
+        path = self.file(row["digest"])
+        write_whole(path, with_verdict(path.read_bytes(), judged["report"]))
+        return judged["report"]
+
+    def rollback(self, name: str, alias: str, why: str = "") -> Row:
+        """Point an alias at the version before, as often as there is one; the version."""
+        with self.transaction():
+            trail = self.trail(name, alias)
+            if len(trail) < 2:
+                raise ValueError(f"{alias} of {name} had no version before")
+            row = self.version(name, trail[-2])
+            if not self.is_whole(row["digest"]):
+                raise ValueError(f"the file of version {trail[-2]} of {name} is not whole: add it")
+            why = why or f"instead of version {trail[-1]}"
+            about = {"action": "rollback", "why": why, "evidence": "{}"}
+            self.insert("event", name=name, alias=alias, version=trail[-2], **about)
+        self.write_aliases()
+        return row
+
+    def trail(self, name: str, alias: str) -> list[int]:
+        """The versions that rolling back goes through; the last is the one of now."""
+        line = "select version, action from event where name=? and alias=? order by id"
+        trail: list[int] = []
+        for event in self.rows(line, name, alias):
+            if event["action"] == "rollback":
+                trail.pop()
+            else:
+                trail.append(event["version"])
+        return trail
+
+    def history(self, name: str, alias: str | None = None) -> list[Row]:
+        """The events of a name, or of one alias of it: what, who, when and why."""
+        self.version(name, 1)
+        line = "select * from event where name=? and alias=coalesce(?, alias) order by id"
+        rows = self.rows(line, name, alias)
+        return [row | {"evidence": json.loads(row["evidence"])} for row in rows]
+
+    def write_aliases(self) -> None:
+        """Write the file of each alias that differs from the database.
+
+        Opening a registry does this, too: a process may have been killed before it wrote.
+        """
+        if any(text != self.alias_text(name) for name, text in self.alias_files().items()):
+            with self.transaction():  # so that no older state is written after a newer one
+                for name, text in self.alias_files().items():
+                    if text != self.alias_text(name):
+                        write_whole(self.folder / name, text.encode())
+
+    def alias_files(self) -> dict[str, str]:
+        """Name of each alias's file → what it has to hold by the database."""
+        return {
+            f"{x['name']}.{x['alias']}.json": json.dumps(
+                {key: x[key] for key in ("name", "alias", "version", "at", "by", "why")}
+                | {"sha256": x["digest"], "file": f"policies/{x['digest']}.onnx"}
+                | {"interface": x["interface"], "event": x["id"]},
+                indent=1,
+            )
+            for x in self.rows(NOW)
+        }
+
+    def alias_text(self, name: str) -> str:
+        """What the file of an alias holds; empty if there is none."""
+        return read_text(self.folder / name) if (self.folder / name).is_file() else ""
+
+    # -- all of them -------------------------------------------------------------------------------
+
+    def retain(self, name: str, count: int) -> list[int]:
+        """Remove the files of all but the newest versions; those that were removed.
+
+        A version that an alias is, or can be rolled back to, stays. Its row always stays.
+        """
+        self.version(name, 1)
+        with self.transaction():
+            line = "select distinct alias from event where name=?"
+            aliases = [x["alias"] for x in self.rows(line, name)]
+            used = {version for alias in aliases for version in self.trail(name, alias)}
+            left = "select * from version where name=? and removed is null order by version desc"
+            old = [x for x in self.rows(left, name)[count:] if x["version"] not in used]
+            for row in old:
+                line = "update version set removed=? where name=? and version=?"
+                self.db.execute(line, (now(), name, row["version"]))
+                same = "select 1 from version where digest=? and removed is null"
+                if not self.rows(same, row["digest"]):
+                    self.file(row["digest"]).unlink(missing_ok=True)
+        return [row["version"] for row in old]
+
+    def export(self, name: str, which: int | str, out: Path) -> None:
+        """Write a version, and what is known of it, as one file (ZIP)."""
+        path, row = self.path(name, which), self.version(name, which)
+        about = {key: row[key] for key in ("name", "version", "digest", "at", "by", "note")}
+        about |= {"lineage": row["lineage"], "judgement": self.judgement(row["digest"])}
+        memory = io.BytesIO()
+        with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr(POLICY, path.read_bytes())
+            file.writestr(ABOUT, json.dumps(about, indent=1))
+        write_whole(out, memory.getvalue())
+
+    def list(self, name: str | None = None) -> list[Row]:
+        """All versions, or those of a name, with their aliases, and the last judgement of each."""
+        now_at: dict[tuple[str, int], list[str]] = {}
+        for x in self.rows(NOW):
+            now_at.setdefault((x["name"], x["version"]), []).append(x["alias"])
+        line = "select * from version where name=coalesce(?, name) order by name, version"
+        last = "select digest, verdict from judgement order by id"
+        verdicts = {x["digest"]: x["verdict"] for x in self.rows(last)}
+        return [
+            row
+            | {"lineage": json.loads(row["lineage"]), "verdict": verdicts.get(row["digest"])}
+            | {"aliases": now_at.get((row["name"], row["version"]), [])}
+            for row in self.rows(line, name)
+        ]
+
+
+def read_exported(file: Path, largest: int) -> tuple[bytes, Row]:
+    """The policy in the file of a version, and what is said of it; ValueError if it is none."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(read_whole(file, largest))) as whole:
+            policy, about = whole.getinfo(POLICY), whole.getinfo(ABOUT)
+            if policy.file_size > largest or about.file_size > LARGEST:
+                raise ValueError("too large")
+            data, text = whole.read(policy), json.loads(whole.read(about))
+        return data, {
+            "name": str(text["name"]),
+            "note": str(text["note"]),
+            "lineage": dict(text["lineage"]) | {"imported": file.name},
+        }
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{file} is not the file of a version: {error}") from None
+
+
+def interface(policy: Any) -> str:
+    """A hash of what a policy reads, follows and drives, and how often.
+
+    Two policies of one interface can take each other's place.
+    """
+    about, command = policy.about, policy.command or {}
+    parts = [about["robot"], policy.dt, policy.needs, policy.reads, policy.joints]
+    parts += [command.get("names"), command.get("units"), policy.outputs.get("units")]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def check_name(what: str, name: str) -> None:
+    """ValueError unless a name can be that of a file, too."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{what}={name}: expected at most 64 letters, digits, - and _")
+
+
+def now() -> str:
+    """The time of now, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def user_name() -> str:
+    """The name of the user; `unknown` where the system has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

@@ -1,0 +1,262 @@
+"""A/B: pairs are pairs, the evidence holds whenever one looks, and mode=ab says what is proved."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpusim_rl.commands.play_mode import DEMO, choose_mode
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.gate import command, compare
+from gpusim_rl.gate.compare import BETS, Evidence
+from gpusim_rl.gate.robot import Robot, make_robot
+from gpusim_rl.gate.scenarios import SCENARIOS
+from tests.acceptance.ab import noisy, verdicts
+
+SHORT = ("mode=ab", "gate.seconds=2", "ab.robots=2", "ab.pairs=1")
+CFG: dict[str, Any] = compose_plain("play", [*SHORT])
+FEW = f"gate.reported={[*SCENARIOS][2:]}".replace("'", '"')  # two are compared
+NO_PAIRS = np.zeros(0, int)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Robot:
+    """The robot of the demo."""
+    return make_robot(Policy(DEMO))
+
+
+@pytest.fixture(scope="module")
+def shaken(tmp_path_factory) -> Iterator[Path]:
+    """The demo with so much noise of its weights that its robots fall."""
+    folder = tmp_path_factory.mktemp("shaken")
+    noisy(3.0, folder)
+    yield folder / "noisy.onnx"
+
+
+# -- the evidence ----------------------------------------------------------------------------------
+
+
+def evidence_of(cells: np.ndarray, margin: float = 0.02) -> Evidence:
+    """The evidence of pairs."""
+    evidence = Evidence(margin)
+    evidence.add(cells)
+    return evidence
+
+
+def test_the_evidence_that_two_differ():
+    """The mixture of a coin's chances by Jeffreys' prior is its integral; none without pairs."""
+    theta = (np.arange(200_000) + 0.5) / 200_000
+    angle = np.sin(theta * np.pi / 2) ** 2  # uniform angles are Jeffreys' prior
+    for x, y in ((0, 0), (3, 0), (2, 5), (20, 40)):
+        cells = np.repeat([1, 2, 0, 3], [x, y, 50, 7])
+        expected = np.log((angle**x * (1 - angle) ** y).mean()) + (x + y) * math.log(2)
+        assert evidence_of(cells).differs() == pytest.approx(expected, abs=1e-4)
+    assert evidence_of(NO_PAIRS).differs() == pytest.approx(0.0)
+
+
+def test_the_evidence_that_b_is_not_worse():
+    """The mean over bets of the product of their gains; none without pairs, order is nothing."""
+    cells = np.array([0, 0, 1, 2, 3, 0, 2])
+    d, margin = np.array([0, 0, -1, 1, 0, 0, 1]), 0.1
+    gains = [np.prod(1 + bet * (d + margin) / (1 + margin)) for bet in BETS]
+    assert evidence_of(cells, margin).not_worse() == pytest.approx(math.log(np.mean(gains)))
+    assert evidence_of(cells[::-1], margin).not_worse() == pytest.approx(math.log(np.mean(gains)))
+    assert evidence_of(NO_PAIRS).not_worse() == pytest.approx(0.0)
+
+
+def test_each_bet_is_fair_at_the_margin():
+    """At a difference of minus the margin the expected gain of a pair is 1."""
+    margin, lose = 0.02, 0.06
+    d = np.array([0, -1, 1, 0])
+    gains = 1 + BETS[:, None] * (d + margin) / (1 + margin)
+    chances = np.array([0.5, lose, lose - margin, 0.5 - 2 * lose + margin])
+    assert gains @ chances == pytest.approx(np.ones(len(BETS)))
+
+
+@pytest.mark.parametrize(
+    "chances, verdict, least, most",
+    [
+        ([0.9, 0.03, 0.03, 0.04], "better or worse", 0.0, 0.05),  # they are equal
+        ([0.9, 0.05, 0.0, 0.05], "worse", 0.9, 1.0),  # nested failures, as is usual
+        ([0.87, 0.065, 0.015, 0.05], "worse", 0.9, 1.0),
+        ([0.87, 0.015, 0.065, 0.05], "better", 0.9, 1.0),
+    ],
+)
+def test_how_often_a_comparison_is_wrong(chances, verdict, least, most):
+    """Looked at after each round, equal policies differ in 5 % at most; 0.05 is seen in 90 %."""
+    cells = np.random.default_rng(1).choice(4, 100_000, p=chances)
+    said = [x for x, _ in verdicts(cells, 200, 4000)]
+    share = np.mean([x in verdict for x in said])
+    assert least <= share <= most
+
+
+def test_a_policy_as_good_is_not_worse():
+    """Bets prove it for equal policies, and hardly ever for one that is worse by the margin."""
+    rng, shares = np.random.default_rng(2), []
+    for only_b in (0.02, 0.0):
+        proofs = 0
+        for _ in range(100):
+            evidence, verdict = Evidence(0.02), ""
+            for _ in range(12):
+                evidence.add(rng.choice(4, 192, p=[0.9, 0.02, only_b, 0.08 - only_b]))
+                verdict = evidence.verdict(0.05)
+                if verdict == "not_worse":
+                    break
+            proofs += verdict == "not_worse"
+        shares.append(proofs / 100)
+    assert shares[0] > 0.7 and shares[1] <= 0.05
+
+
+# -- pairs -----------------------------------------------------------------------------------------
+
+
+def compared(b: Path, *words: str) -> dict[str, Any]:
+    """The report of the demo and another file."""
+    cfg = compose_plain("play", [*SHORT, *words])
+    return command.compare_files([DEMO, b], cfg, ["a", "b"], lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def every(shaken) -> dict[str, Any]:
+    """The report of the demo and the shaken policy in all scenarios."""
+    return compared(shaken)
+
+
+def test_a_further_scenario_changes_no_pair(shaken, every):
+    """The same files give the same pairs of a scenario, whatever else is compared."""
+    few = compared(shaken, FEW)
+    assert [*few["scenarios"]] == ["normal", "pushes"] and len(every["scenarios"]) == 12
+    assert few["scenarios"].items() <= every["scenarios"].items()
+    of_few = [x for x in every["alone"] if x["scenario"] in few["scenarios"]]
+    assert few["alone"] == of_few and every["alone"]
+    assert every["pairs"] == 24 and every["robot_seconds"] == 96
+
+
+def test_both_meet_the_same_robots(demo, monkeypatch):
+    """Commands, disturbances and errors are equal, also where b was trained on other commands."""
+    policy = Policy(DEMO)
+    policy.command = {**policy.command, "trained": {"low": [-9] * 3, "high": [9] * 3}}
+    policy.needs = dict(reversed(policy.needs.items()))
+    plans: list[Any] = []
+
+    def drive(some: Any) -> Any:
+        plans.append(some[0])
+        return [None]
+
+    monkeypatch.setattr(compare, "drive", drive)
+    monkeypatch.setattr(compare, "succeeded", lambda *_: np.array([True, False]))
+    cells = compare.pairs([demo, make_robot(policy)], "sensors", 2, CFG["gate"], 5)
+    assert cells.tolist() == [0, 3] and plans[0].robot is demo and plans[1].robot is not demo
+    for key, value in vars(plans[0]).items():
+        if key != "robot":
+            np.testing.assert_array_equal(value, getattr(plans[1], key), key)
+
+
+def test_who_failed_alone(every):
+    """Each robot on which one alone failed is named, with scenario and round, and counted."""
+    report = every
+    failed = [x for x in report["alone"] if x["failed"] == "b"]
+    assert len(failed) == report["only_a"] > 0 and report["only_b"] + len(failed) == len(
+        report["alone"]
+    )
+    first = failed[0]
+    assert (
+        f"b alone failed in {first['scenario']}, round 1, robot {first['robot']}" in report["text"]
+    )
+    assert (
+        report["verdict"] == "worse"
+        and not report["proved"]
+        and "b is worse than a" in (report["line"])
+    )
+
+
+def test_a_comparison_ends_when_it_is_clear(monkeypatch):
+    """It stops at the first proof of what is asked; its rounds have other seeds than the gate."""
+    seeds: list[int] = []
+
+    def pairs(robots: Any, name: str, count: int, settings: Any, seed: int) -> np.ndarray:
+        seeds.append(seed)
+        return np.zeros(count, int)
+
+    monkeypatch.setattr(compare, "pairs", pairs)
+    how = ("ab.robots=16", "ab.pairs=1000", "seed=3")
+    report = compared(DEMO, *how)
+    assert report["pairs"] == 960 and not report["proved"] and report["verdict"] == "not_worse"
+    assert sorted({*seeds}) == [3 + (n << 32) for n in range(1, 6)]
+    report = compared(DEMO, *how, "ab.prove=not_worse")
+    assert (
+        report["pairs"] == 384
+        and report["proved"]
+        and "b is not worse than a by 0.02" in (report["line"])
+    )
+
+
+def test_other_robots_are_not_compared(demo):
+    """Robots of other joints, commands or names are refused in one line."""
+    changes = {"robot": ("about", {"robot": "x"}), "joints": ("joints", ["x"])}
+    changes |= {"command": ("command", None)}
+    for says, (key, value) in changes.items():
+        policy = Policy(DEMO)
+        setattr(policy, key, value)
+        with pytest.raises(
+            ValueError, match=f"a and b cannot be compared, as their {says} differs"
+        ):
+            compare.check_same(demo, make_robot(policy), ["a", "b"])
+    with pytest.raises(ValueError, match="leaves nothing to compare"):
+        compare.scenarios(demo, CFG["gate"] | {"reported": [*SCENARIOS]})
+
+
+# -- mode=ab ---------------------------------------------------------------------------------------
+
+
+def test_mode_ab(shaken, tmp_path, capsys):
+    """It prints a table and the verdict, writes JSON, and exits with 1 unless it is proved."""
+    copy = Path(shutil.copy(DEMO, tmp_path / "a.onnx"))
+    for second, proof, code in ((shaken, "better", 1), (copy, "not_worse", 0)):
+        words = [f"onnx=[{copy},{second}]", f"out={tmp_path / 'ab.json'}", f"ab.prove={proof}"]
+        cfg = compose_plain("play", [*SHORT, FEW, *words, "ab.margin=0.9", "ab.robots=8"])
+        assert choose_mode(cfg) == "ab"
+        with pytest.raises(SystemExit) as end:
+            command.compare_policies(cfg)
+        said, report = capsys.readouterr().out, json.loads((tmp_path / "ab.json").read_text())
+        assert end.value.code == code and report["line"] in said
+        assert re.search(r"normal +\d+ +\d+ +\d+ +\d+\n", said)
+
+
+TWO = ["onnx=[a.onnx,b.onnx]"]
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ([], "mode=ab compares two files, onnx=[a.onnx,b.onnx], not onnx=None"),
+        (["onnx=a.onnx"], "mode=ab compares two files"),
+        (TWO, "no ONNX file a.onnx"),
+        (["onnx=[a.onnx,3]"], "expected a path"),
+        ([*TWO, "mode=video"], "expected a path"),
+        ([*TWO, "ab.prove=equal"], "ab.prove=equal: choose one of better, not_worse"),
+        ([*TWO, "ab.margin=0"], "ab.margin=0: expected a number above 0, up to below 1"),
+        ([*TWO, "run=runs/x"], "onnx= is a policy by itself"),
+    ],
+)
+def test_mistakes_of_mode_ab(words, says):
+    """What does not fit is refused in one line that says what is expected."""
+    cfg = compose_plain("play", ["mode=ab", *words])
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        choose_mode(cfg)
+    assert says in str(error.value)
+
+
+def test_mode_ab_uses_no_other_keys(capsys):
+    """A key that mode=ab does not use is refused."""
+    cfg = compose_plain("play", [*SHORT, f"onnx=[{DEMO},{DEMO}]", "episodes=5"])
+    with pytest.raises(SystemExit):
+        command.compare_policies(cfg)
+    assert "mode=ab does not use episodes=5" in capsys.readouterr().err
