@@ -319,6 +319,8 @@ def join(
     fuse: str = "off",
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
+    num_envs: int | None = None,
+    kind_of_iteration: type[Iteration] = Iteration,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -329,6 +331,7 @@ def join(
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
+        num_envs: worlds of the record, if others than `env` are stepped.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -338,7 +341,7 @@ def join(
     keys = list(dict.fromkeys([*schedule.plan, *live]))
     settings, allowed = check_settings(kind, settings)
     changing = live_settings(kind, settings, allowed, schedule, keys, env)
-    spec = make_spec(env, num_steps, graph, threads)
+    spec = make_spec(env, num_steps, graph, threads, num_envs)
     if not isinstance(settings, dict):
         learner = kind(spec, replace(settings, **changing))
     else:
@@ -350,11 +353,12 @@ def join(
     columns = dict(learner.columns)
     for model in rewards:
         columns |= model.columns
-    if not make_source:  # a source of the user's own gives what it likes
+    if not make_source or num_envs:  # a source of the user's own gives what it likes
         columns = choose_columns(columns, step_columns(env.dims, learner.policy))
-    what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
-    check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
-    record = Record.zeros(columns, learner.length, env.num_envs, device=env.device)
+    worlds = spec.num_envs
+    what = f"num_envs={worlds} × a record of {learner.length} steps"
+    check_free(what, learner.length * worlds * row_bytes(columns), env.device)
+    record = Record.zeros(columns, learner.length, worlds, device=env.device)
     if make_source:
         source = make_source(env, learner, record)
     else:
@@ -368,7 +372,7 @@ def join(
     numbers = {f"algo.{key}": x for key, x in changing.items()}
     numbers |= {key: env.scheduled_number(key) for key in keys if not key.startswith("algo.")}
     more = {"schedule": schedule, "numbers": numbers, "rewards": rewards, "graph": graph}
-    return Iteration(env, source, learner, spec, **more)
+    return kind_of_iteration(env, source, learner, spec, **more)
 
 
 def check_learner(learner: Any) -> None:
@@ -379,15 +383,18 @@ def check_learner(learner: Any) -> None:
         raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
 
 
-def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
-    """The specification of a learner for an Env."""
+def make_spec(
+    env: Env, num_steps: int, graph: str, threads: int, num_envs: int | None = None
+) -> Spec:
+    """The specification of a learner for an Env, or for as many worlds like its."""
     whole = graph == "whole" and env.sim.capturable
+    worlds = torch.arange(num_envs, device=env.device) if num_envs else env.rng.worlds
     return Spec(
         dims=env.dims,
-        num_envs=env.num_envs,
+        num_envs=len(worlds),
         num_steps=num_steps,
         horizon=env.task.horizon,
-        worlds=env.rng.worlds,
+        worlds=worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
         mirrors=partial(find_mirrors, env),

@@ -63,7 +63,7 @@ class Iteration:
         self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
         self.rewards, self.graph = rewards, graph
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * env.num_envs
+        self.size = spec.num_steps * spec.num_envs
         self.iterations = self.logged = 0  # known to the host: done; at the last report
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
@@ -111,13 +111,17 @@ class Iteration:
         """Count the iteration on the device. In place."""
         self.spec.iteration.add_(1)
 
+    def sums(self) -> tuple[list[str], Tensor]:
+        """Names and values (n,) of the sums of all worlds since the last report."""
+        return self.env.report()
+
     def report(self) -> Callable[[], dict[str, float]]:
         """Begin to read the means since the last report.
 
         The function returned gives them. It waits for the device to have computed them, and for no
         later work.
         """
-        names, sums = self.env.report()
+        names, sums = self.sums()
         scheduled = self.schedule.columns(self.numbers)
         parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
         values = fetch(torch.cat([*parts, *(x[None] for x in scheduled.values())]))
@@ -139,6 +143,9 @@ class Iteration:
         """Multiply the learning rates, after a training went wrong. In place."""
         for rate in self.learner.rates:
             rate.mul_(factor)
+
+    def close(self) -> None:
+        """End what runs elsewhere for it."""
 
     def learned(self) -> dict[str, Live]:
         """The live tensors of what is learned, by name: one part of a checkpoint."""

@@ -116,6 +116,28 @@ class LogSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterSection:
+    """The section `cluster`: processes that step the worlds, on this machine or on others.
+
+    Args:
+        name: none or ray.
+        actors: processes with worlds.
+        sync: collect in step with the learner: bit for bit as one process.
+        max_lag: else, updates that a policy may be behind the one that learns from its steps.
+        address: host:port of a Ray that runs; None starts one on this machine alone.
+    """
+
+    name: str = word("none", "ray")
+    actors: int = number(Range(1, 4096, whole=True))
+    sync: bool
+    max_lag: int = number(Range(0, 1024, whole=True))
+    address: str | None
+
+    def __post_init__(self) -> None:
+        check(self, "cluster")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobotSection:
     """The section `robot`. `values` are those of `robots.robot_config.Robot`."""
 
@@ -175,6 +197,7 @@ class Config:
     algo: AlgoSection
     sim: SimSection
     log: LogSection
+    cluster: ClusterSection
     robot: RobotSection
     terrain: dict[str, Any]
     plain: dict[str, Any] = field(repr=False, compare=False)
@@ -199,6 +222,9 @@ class Config:
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
             "sim": SimSection.of(plain["sim"]),
             "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
+            "cluster": ClusterSection(
+                **arguments(ClusterSection, plain["cluster"], "cluster", "config")
+            ),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
@@ -241,7 +267,7 @@ def settings_class(name: str) -> Any:
 
 def table(algo: str = "ppo") -> dict[str, Range]:
     """Dotted key → what it may hold, of all numbers of train.py, and of an algorithm of ours."""
-    parts = [limits(Config, ""), limits(SimSection, "sim")]
+    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(ClusterSection, "cluster")]
     if kind := settings_class(algo):
         parts += [limits(kind, "algo")]
     merged: dict[str, Range] = {}
