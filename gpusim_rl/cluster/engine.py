@@ -4,14 +4,14 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from gpusim_rl.cluster.actor import Actor
 from gpusim_rl.cluster.packet import Arrays, Packet
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.errors import no_stderr
 
 # Why: docs/decisions/0092-ray-on-one-machine.md
 SETTINGS = {
@@ -61,14 +61,16 @@ class Engine:
 
     Args:
         actors: how many processes there will be at once.
-        address: `host:port` of a Ray that runs; None starts one, for this program alone.
+        address: `host:port` of a Ray that runs; None starts one, for this program alone. An engine
+            of this program that has started one is shared.
 
     Raises:
         ValueError: Ray is not installed, cannot be reached, or asks for no token.
     """
 
     def __init__(self, actors: int, address: str | None):
-        self.folder = None
+        self.folder: str | None = None
+        self.processes: list[Any] = []
         settings = SETTINGS | ({} if address else LOOPBACK)
         os.environ.update({key: os.environ.get(key, value) for key, value in settings.items()})
         if address:
@@ -77,6 +79,13 @@ class Engine:
             self.ray: Any = import_module("ray")
         except ImportError as error:
             raise ValueError(f"cluster=ray: Ray cannot be imported: {error}") from None
+        self.remote = self.ray.remote(num_cpus=1, max_restarts=0)(Process)
+        self.shared = self.ray.is_initialized()
+        if not self.shared:
+            self.connect(actors, address)
+
+    def connect(self, actors: int, address: str | None) -> None:
+        """Start Ray, or join the one at an address; ValueError if that cannot be done."""
         how: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
         if address:
             how |= {"address": address}
@@ -86,17 +95,17 @@ class Engine:
             how |= {"address": "local", "_temp_dir": self.folder, "include_dashboard": False}
             how |= {"num_cpus": actors + 1, "object_store_memory": STORE}
         try:
-            with no_noise():
+            with no_stderr():  # which settings of its logs Ray has read
                 self.ray.init(**how)
         except (self.ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             self.close()
             says = str(error).strip().splitlines()[0]
             raise ValueError(f"cluster.address={address}: {says}") from None
-        self.remote = self.ray.remote(num_cpus=1, max_restarts=0)(Process)
 
     def start(self, *about: Any) -> tuple[Any, Any]:
         """A new process, and the reference to what its `begin` returns."""
         process = self.remote.remote()
+        self.processes.append(process)
         return process, process.begin.remote(*about)
 
     def call(self, process: Any, method: str, *args: Any, count: int = 1) -> Any:
@@ -136,23 +145,14 @@ class Engine:
         self.ray.kill(process)
 
     def close(self) -> None:
-        """End all processes of this program."""
-        self.ray.shutdown()
+        """End the processes, and Ray with them if this engine has started it."""
+        for process in self.processes:
+            self.end(process)
+        self.processes.clear()
+        if not self.shared:
+            self.ray.shutdown()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextmanager
-def no_noise() -> Iterator[None]:
-    """Drop what C code writes to the descriptor of stderr: settings of Ray's logs, and warnings."""
-    stderr = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def check_token(address: str) -> None:
