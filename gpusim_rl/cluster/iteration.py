@@ -10,7 +10,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build import build_env, join, load_learner
-from gpusim_rl.cluster.source import RemoteSource, Sums
+from gpusim_rl.cluster.source import RemoteSource, Spent
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import Metric
@@ -57,15 +57,16 @@ class ClusterIteration(Iteration):
         """Names and sums since the last report, those of the actors."""
         names, values = super().sums()
         spent = self.source.spent
-        if spent.measures is not None and len(spent.measures):
-            values[-len(spent.measures) :] = spent.measures / spent.steps
+        if spent.steps:
+            totals = len(self.env.statistics.totals)
+            values = torch.cat([values[:totals], spent.means / spent.steps])
         return names, values
 
     def report(self) -> Callable[[], dict[str, float]]:
         """As `Iteration` has it, with the columns of the cluster."""
         spent, done = self.source.spent, self.iterations - self.logged
         columns, read = self.columns(), super().report()
-        self.source.spent = Sums()
+        self.source.spent = Spent()
 
         def row() -> dict[str, float]:
             values = read()
@@ -79,7 +80,6 @@ class ClusterIteration(Iteration):
     def columns(self) -> dict[str, float]:
         """What the log says of packets and actors since the last report."""
         source, spent = self.source, self.source.spent
-        accounts = source.ledger.accounts.values()
         seconds = sorted(x.seconds for x in source.seats)
         idle = sum(x.idle for x in source.seats)
         values = {
@@ -87,7 +87,7 @@ class ClusterIteration(Iteration):
             "cluster/lag_max": max(spent.lags, default=0),
             "cluster/refused": sum(source.ledger.refusals.values()),
             "cluster/deaths": source.deaths,
-            "cluster/lost": sum(x.lost for x in accounts),
+            "cluster/lost": source.ledger.lost(),
             "cluster/bytes": spent.bytes / max(spent.steps, 1),
             "cluster/idle": idle / max(idle + sum(seconds), 1e-9),
             "cluster/slowest": seconds[-1] / max(seconds[len(seconds) // 2], 1e-9),

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import ActorLost, Engine
 from gpusim_rl.cluster.ledger import Ledger
-from gpusim_rl.cluster.packet import Arrays, Packet, digest, host, unpack
+from gpusim_rl.cluster.packet import Packet, digest, host, tensor, unpack
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
@@ -22,6 +23,7 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live
 from gpusim_rl.envs.env import Env
 
+UNIT = 16  # worlds: where shares are multiples of it, a product of matrices rounds as that of all
 DEATHS = 5  # of an actor in a row, before it delivers anything: then the training ends
 
 
@@ -31,11 +33,11 @@ class Seat:
 
     Attributes:
         first, count: of its worlds, by their global ids.
-        process: as `Engine.start` gives it; pid: of its operating system.
-        begun: the reference to what begins it, until it has begun; asked: to its next packet.
-        state: reference to the state of its worlds before the next collection, where that is kept.
+        process, pid: as the engine and the operating system know it.
+        begun: reference to what begins it, until it has begun; asked: to its next packet.
+        state: of its worlds before the next collection, in sync mode.
         deaths: in a row, without a packet between.
-        seconds, idle: spent by its collections, and between them, since the last report.
+        seconds, idle: spent by its collections and between them, since the last report.
     """
 
     first: int
@@ -51,15 +53,14 @@ class Seat:
 
 
 @dataclass
-class Sums:
-    """What packets report, added up since the last report of the learner."""
+class Spent:
+    """What was learned from since the last report of the learner, and how long it waited [s]."""
 
-    measures: Tensor | None = None  # sums over worlds and packets of means
-    packets: int = 0
+    means: Any = 0.0  # (n,) of each measure, times control steps
     bytes: int = 0
     steps: int = 0
     lags: list[int] = field(default_factory=list)
-    wait: float = 0.0  # seconds that the learner waited
+    wait: float = 0.0
 
 
 class RemoteSource:
@@ -71,59 +72,58 @@ class RemoteSource:
 
     Args:
         cfg: of the training.
-        learner: whose policy acts.
-        record: (T, B, …) that it learns from.
         env: whose statistics take what packets report. It is not stepped.
+        learner: whose policy acts; record: (T, B, …) that it learns from.
 
     Attributes:
-        version: updates of the policy. A packet whose policy is more than `max_lag` behind is
-            refused.
+        version: updates of the policy.
         numbers: key → a live number of the task, which the actors are told.
+
+    Raises:
+        ValueError: the actors do not fit the learner, in one line.
     """
 
-    def __init__(
-        self,
-        cfg: Config,
-        env: Env,
-        learner: Learner,
-        record: Record,
-    ):
+    def __init__(self, cfg: Config, env: Env, learner: Learner, record: Record):
         section, worlds = cfg.cluster, record.rows.shape[1]
-        self.cfg, self.env, self.learner, self.record = cfg, env, learner, record
-        self.sync, self.version = section.sync, 0
+        self.env, self.learner, self.record, self.sync = env, learner, record, section.sync
+        record.memory = learner.policy.blank_memory(worlds)
+        self.seats = [Seat(*x) for x in shares(worlds, section.actors, section.sync)]
+        self.identity = identity(cfg) | {"columns": digest(record.schema)}
+        max_lag = 0 if section.sync else section.max_lag
+        self.ledger = Ledger(self.identity["columns"], max_lag, section.actors)
         self.numbers: dict[str, Tensor] = {}
         self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
-        self.weights, self.weights_version = None, -1
-        self.spent = Sums()
-        self.deaths = 0
-        about = identity(cfg) | {"columns": digest(record.schema)}
-        self.seats = [Seat(*x) for x in shares(worlds, section.actors, section.sync)]
-        max_lag = 0 if section.sync else section.max_lag
-        self.ledger = Ledger(about["columns"], max_lag, [0] * section.actors)
-        self.identity, self.engine = about, Engine(section.actors, section.address)
-        policy = copy.deepcopy(learner.policy).cpu()
-        self.common = self.engine.put(cfg.plain), self.engine.put(policy), record.columns
+        self.sent: tuple[int, Any] = -1, None  # a version, and the reference to its weights
+        self.version, self.deaths, self.spent = 0, 0, Spent()
+        self.engine = Engine(section.actors, section.address)
+        policy: Any = copy.deepcopy(learner.policy)
+        about = cfg.plain, policy.cpu(), record.columns
+        self.about = [self.engine.put(x) for x in about]
         try:
-            for actor in range(section.actors):
-                self.start(actor)
-            for actor in range(section.actors):
-                self.wait_for(actor)
+            self.start_all()
         except BaseException:
             self.engine.close()
             raise
 
     # -- processes ---------------------------------------------------------------------------------
 
+    def start_all(self) -> None:
+        """Start the processes of all actors, and wait until they have begun."""
+        for actor in range(len(self.seats)):
+            self.start(actor)
+        for actor in range(len(self.seats)):
+            self.wait_for(actor)
+
     def start(self, actor: int) -> None:
         """Start the process of an actor, in its present life."""
         seat, life = self.seats[actor], self.ledger.lives[actor]
         where = {"actor": actor, "life": life, "first": seat.first, "count": seat.count}
         where["again"] = 0 if self.sync else life
-        seat.process, seat.begun = self.engine.start(*self.common, where)
+        seat.process, seat.begun = self.engine.start(*self.about, where)
         seat.asked = None
 
     def wait_for(self, actor: int) -> None:
-        """Wait until an actor has begun, and check what it is; a lost one is started again.
+        """Wait until an actor has begun, and check what it is; one that ends is started again.
 
         Raises:
             ValueError: it is of another version or task.
@@ -133,26 +133,21 @@ class RemoteSource:
             try:
                 seat.pid, about = self.engine.get(seat.begun)
                 self.check_identity(actor, about)
-                if seat.state is not None:
+                if seat.state:
                     self.engine.get(self.engine.call(seat.process, "load", seat.state))
                 seat.begun = None
             except ActorLost as error:
-                self.replace(actor, str(error))
+                self.replace(actor, error)
 
     def check_identity(self, actor: int, about: dict[str, str]) -> None:
         """ValueError that says in what an actor differs from the learner."""
         for name, ours in self.identity.items():
-            if about.get(name) != ours:
+            if (theirs := about.get(name)) != ours:
                 self.engine.end(self.seats[actor].process)
-                theirs = about.get(name)
                 raise ValueError(f"actor {actor} is refused: its {name} is {theirs}, not {ours}")
 
-    def replace(self, actor: int, reason: str) -> None:
-        """Begin the next life of an actor whose process has ended.
-
-        Raises:
-            PeerLost: that was done often enough.
-        """
+    def replace(self, actor: int, reason: ActorLost) -> None:
+        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever."""
         seat = self.seats[actor]
         seat.deaths += 1
         self.deaths += 1
@@ -162,135 +157,124 @@ class RemoteSource:
         self.ledger.lives[actor] += 1
         self.start(actor)
 
+    def insist(self, actor: int, ask: Callable[[Seat], Any]) -> Any:
+        """The value of what `ask` asks of an actor, or of its next life if it ends."""
+        while True:
+            begun = time.monotonic()
+            try:
+                return self.engine.get(ask(self.seats[actor]))
+            except ActorLost as error:
+                self.replace(actor, error)
+                self.wait_for(actor)
+            finally:
+                self.spent.wait += time.monotonic() - begun
+
     # -- steps -------------------------------------------------------------------------------------
 
     def collect(self, steps: int) -> None:
         """Fill the record. In place."""
         if self.sync:
             return self.collect_in_step()
-        done, share = 0, self.seats[0].count
+        done, count = 0, self.seats[0].count
         while done < len(self.seats):
-            self.ask()
-            if self.packets:
-                packet = self.packets.pop(0)
-                if self.ledger.accept(packet, self.version):
-                    self.take(packet, slice(done * share, (done + 1) * share))
-                    done += 1
-            else:
+            self.ask_idle()
+            if not self.packets:
                 self.receive()
-        self.ask()  # so that actors collect while the learner learns
+            elif self.ledger.accept(packet := self.packets.pop(0), self.version):
+                self.take(packet, slice(done * count, (done + 1) * count))
+                done += 1
+        self.ask_idle()  # so that actors collect while the learner learns
 
     def collect_in_step(self) -> None:
-        """Each actor collects once, from the same policy."""
-        how = self.version, self.current_weights(), self.current_numbers()
-        for actor in range(len(self.seats)):
-            self.ask_with_state(actor, how)
+        """Each actor collects once, from the same policy. The state of its worlds survives it."""
+        for seat in self.seats:
+            self.ask(seat)
         for actor, seat in enumerate(self.seats):
-            while True:
-                begun = time.monotonic()
-                try:
-                    packet, state = self.engine.get(seat.asked[0]), seat.asked[1]
-                    break
-                except ActorLost as error:
-                    self.replace(actor, str(error))
-                    self.wait_for(actor)
-                    self.ask_with_state(actor, how)
-                finally:
-                    self.spent.wait += time.monotonic() - begun
-            seat.state = state
+            packet, seat.state = self.insist(actor, self.ask)
+            seat.asked = None
             if not self.ledger.accept(packet, self.version):
                 raise PeerLost(f"actor {actor} gave a packet that does not fit")
             self.take(packet, slice(seat.first, seat.first + seat.count))
 
-    def ask_with_state(self, actor: int, how: tuple[Any, ...]) -> None:
-        """Let an actor collect, and return the state of its worlds: it survives the process."""
-        seat = self.seats[actor]
-        seat.asked = self.engine.call(seat.process, "collect_with_state", *how, count=2)
+    def ask(self, seat: Seat) -> Any:
+        """The reference to the packet that an actor is asked for."""
+        numbers = {key: host(x) for key, x in self.numbers.items()}
+        how = self.version, self.weights(), numbers, self.sync
+        seat.asked = seat.asked or self.engine.call(seat.process, "collect", *how)
+        return seat.asked
 
-    def ask(self) -> None:
+    # Why: docs/decisions/0093-lag-is-bounded-by-asking.md
+    def ask_idle(self) -> None:
         """Let each idle actor collect, if its packet will not be late.
 
-        An actor is asked when it can begin, so the policy it is sent is the newest then. A record
-        takes as many packets as there are actors. So the k-th packet from now on is learned from
-        k // actors updates later.
+        An actor is asked when it can begin, so the policy that it is sent is the newest then. A
+        record takes as many packets as there are actors. So the k-th packet from now on is learned
+        from k // actors updates later.
         """
         for seat in self.seats:
             ahead = len(self.packets) + sum(x.asked is not None for x in self.seats)
             late = ahead // len(self.seats) > self.ledger.max_lag
-            if seat.begun is None and seat.asked is None and not late:
-                how = self.version, self.current_weights(), self.current_numbers()
-                seat.asked = self.engine.call(seat.process, "collect", *how)
+            if not (seat.begun or seat.asked or late):
+                self.ask(seat)
 
     def receive(self) -> None:
         """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
-        waits = {x.asked or x.begun: i for i, x in enumerate(self.seats) if x.asked or x.begun}
+        waits = {seat.begun or seat.asked: i for i, seat in enumerate(self.seats)}
+        waits.pop(None, None)  # of those that may not collect yet
         begun = time.monotonic()
         ready = self.engine.ready([*waits])
         self.spent.wait += time.monotonic() - begun
         for reference in ready:
-            actor = waits[reference]
-            seat = self.seats[actor]
+            actor, seat = waits[reference], self.seats[waits[reference]]
             if seat.begun:
                 self.wait_for(actor)
                 continue
             seat.asked = None
             try:
-                self.packets.append(self.engine.get(reference))
+                self.packets.append(self.engine.get(reference)[0])
             except ActorLost as error:
-                self.replace(actor, str(error))
+                self.replace(actor, error)
 
     def take(self, packet: Packet, worlds: slice) -> None:
-        """Write a packet to some worlds of the record, and count it. In place."""
+        """Write a packet to some worlds of the record, and add what it reports. In place."""
         unpack(packet.body, self.record, worlds)
-        seat, spent = self.seats[packet.actor], self.spent
+        seat, spent, env = self.seats[packet.actor], self.spent, self.env
         seat.deaths = 0
         seat.seconds += packet.seconds
         seat.idle += packet.idle
-        spent.packets += 1
         spent.bytes += packet.nbytes
         spent.steps += packet.steps
         spent.lags.append(self.version - packet.version)
-        sums, totals = torch.from_numpy(packet.sums).to(self.env.device), self.env.statistics.totals
+        sums, totals = tensor(packet.sums).to(env.device), env.statistics.totals
         totals += sums[: len(totals)]
-        means = packet.steps * sums[len(totals) :]
-        spent.measures = means if spent.measures is None else spent.measures + means
-        worst = torch.from_numpy(packet.worst).to(self.env.device)
-        row = self.env.worst_step.row
+        spent.means = spent.means + packet.steps * sums[len(totals) :]
+        worst, row = tensor(packet.worst).to(env.device), env.worst_step.row
         row.copy_(torch.where(worst[0] > row[0], worst, row))
 
-    def current_weights(self) -> Any:
+    def weights(self) -> Any:
         """The reference to the weights of now: it is made once for a version."""
-        if self.weights_version != self.version:
-            live = self.learner.tensors()
-            names = [name for name in live if name.startswith("policy/")]
-            self.weights = self.engine.put({name: host(live[name].tensor) for name in names})
-            self.weights_version = self.version
-        return self.weights
-
-    def current_numbers(self) -> Arrays:
-        """The numbers of the task as they are now."""
-        return {key: host(x) for key, x in self.numbers.items()}
+        if self.sent[0] != self.version:
+            live = self.learner.tensors().items()
+            weights = {name: host(x.tensor) for name, x in live if name.startswith("policy/")}
+            self.sent = self.version, self.engine.put(weights)
+        return self.sent[1]
 
     # -- checkpoints -------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Live]:
         """The lives of the actors: those after a continuation draw other random numbers."""
-        lives = torch.tensor(self.ledger.lives)
-        return {} if self.sync else {"cluster/lives": Live(lives, False)}
+        return {} if self.sync else {"cluster/lives": Live(torch.tensor(self.ledger.lives), False)}
 
     def state(self) -> dict[str, Tensor]:
-        """The state of all worlds, as one process has it, by name."""
-        states = []
-        for actor, seat in enumerate(self.seats):
-            while True:
-                reference = seat.state or self.engine.call(seat.process, "state")
-                try:
-                    states.append(self.engine.get(reference))
-                    break
-                except ActorLost as error:
-                    self.replace(actor, str(error))
-                    self.wait_for(actor)
-        return {name: torch.from_numpy(joined([x[name] for x in states])) for name in states[0]}
+        """The state of all worlds in sync mode, as one process has it, by name."""
+
+        def parts(seat: Seat) -> Any:
+            return seat.asked or self.engine.call(seat.process, "state")
+
+        states = [x.state or self.insist(i, parts) for i, x in enumerate(self.seats)]
+        joined = {name: [x[name] for x in states] for name in states[0]}
+        # what worlds have in common is that of the first
+        return {n: tensor(np.concatenate(x) if x[0].ndim else x[0]) for n, x in joined.items()}
 
     def load(self, state: dict[str, Tensor], layout: dict[str, bool]) -> None:
         """Continue all worlds from a state of one process. In place.
@@ -299,37 +283,27 @@ class RemoteSource:
         """
         for actor, seat in enumerate(self.seats):
             rows = slice(seat.first, seat.first + seat.count)
-            mine = {x: host(state[x][rows] if worlds else state[x]) for x, worlds in layout.items()}
-            seat.state = self.engine.put(mine)
-            try:
-                self.engine.get(self.engine.call(seat.process, "load", seat.state))
-            except ActorLost as error:
-                self.replace(actor, str(error))
-                self.wait_for(actor)
+            seat.state = {
+                name: host(state[name][rows] if worlds else state[name])
+                for name, worlds in layout.items()
+            }
+            self.insist(actor, lambda seat: self.engine.call(seat.process, "load", seat.state))
 
     def begin_again(self, lives: list[int]) -> None:
-        """Replace all actors: they are of a training that is continued. In place.
+        """Replace all actors, since a training is continued. In place.
 
         lives: that were begun before.
         """
         for actor, seat in enumerate(self.seats):
             self.engine.end(seat.process)
-            earlier = lives[actor] if actor < len(lives) else 0
-            self.ledger.lives[actor] = 1 + max(earlier, self.ledger.lives[actor])
-            seat.asked = None
-            self.start(actor)
+            before = max(self.ledger.lives[actor], *lives[actor : actor + 1], 0)
+            self.ledger.lives[actor] = before + 1
         self.packets.clear()
-        for actor in range(len(self.seats)):
-            self.wait_for(actor)
+        self.start_all()
 
     def close(self) -> None:
         """End all actors."""
         self.engine.close()
-
-
-def joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Rows of all actors; what they have in common, from the first."""
-    return np.concatenate(parts) if parts[0].ndim else parts[0].copy()
 
 
 def shares(worlds: int, actors: int, sync: bool) -> list[tuple[int, int]]:
@@ -340,5 +314,6 @@ def shares(worlds: int, actors: int, sync: bool) -> list[tuple[int, int]]:
     """
     if worlds < actors or (not sync and worlds % actors):
         raise ValueError(f"num_envs={worlds} does not divide into cluster.actors={actors}")
-    bounds = [i * worlds // actors for i in range(actors + 1)]
-    return [(a, b - a) for a, b in pairwise(bounds)]
+    unit = UNIT if worlds >= UNIT * actors and sync else 1
+    bounds = [unit * (i * (worlds // unit) // actors) for i in range(actors)]
+    return [(a, b - a) for a, b in pairwise([*bounds, worlds])]
