@@ -17,7 +17,10 @@ SHARES = {  # the timed parts that make up each share of the log
     "environment": ("control", "settle"),
     "policy": ("act",),
     "update": ("rewards", "update", "returns", "minibatches", "normalizers"),
+    "actors": ("wait",),
+    "packets": ("packets",),
 }
+ELSEWHERE = ("actors", "packets")  # shares of those alone whose worlds are in other processes
 METRICS = (
     Metric("steps_per_s", "perf/steps_per_s", "env steps per second"),
     Metric("cores", "perf/cores", "busy cores"),
@@ -193,6 +196,7 @@ def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:
     for part, time in spent.items():
         if part != "iteration":  # what is captured as a whole has no parts
             sums[shares.get(part, "update")] += time.wall  # whatever a learner calls its parts
-    row |= {f"share/{share}": wall / total for share, wall in sums.items()}
+    named = {x: wall for x, wall in sums.items() if wall or x not in ELSEWHERE}
+    row |= {f"share/{share}": wall / total for share, wall in named.items()}
     processor = sum(part.processor for part in spent.values())
     return row | ({"cores": processor / total} if processor else {})

@@ -27,7 +27,6 @@ METRICS = (
     Metric("cluster/deaths", "cluster/deaths", "actors that ended, in all", ".0f"),
     Metric("cluster/lost", "cluster/lost", "packets that ended with an actor, in all", ".0f"),
     Metric("cluster/bytes", "cluster/bytes", "bytes of a control step on the wire", ".0f"),
-    Metric("cluster/wait", "cluster/wait", "share of the time that the learner waited", ".2f"),
     Metric("cluster/idle", "cluster/idle", "share of the time that actors waited, mean", ".2f"),
     Metric("cluster/slowest", "cluster/slowest", "slowest actor over the median one", ".2f"),
 )
@@ -41,12 +40,8 @@ class ClusterIteration(Iteration):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.metrics = (*self.metrics, *METRICS)
+        self.source.timer = self.timer
         self.source.numbers = {k: x for k, x in self.numbers.items() if k.startswith("task.")}
-
-    def collect(self) -> None:
-        """The steps of an iteration, from actors. In place."""
-        self.timer.start("wait")
-        super().collect()
 
     def update(self) -> None:
         """Learn from what was collected. In place."""
@@ -64,18 +59,9 @@ class ClusterIteration(Iteration):
 
     def report(self) -> Callable[[], dict[str, float]]:
         """As `Iteration` has it, with the columns of the cluster."""
-        spent, done = self.source.spent, self.iterations - self.logged
         columns, read = self.columns(), super().report()
         self.source.spent = Spent()
-
-        def row() -> dict[str, float]:
-            values = read()
-            seconds = self.size * done / max(values["steps_per_s"], 1e-9)
-            wait = min(spent.wait / max(seconds, 1e-9), values["share/update"])
-            values["share/update"] -= wait  # the timer counts it as a part of the update
-            return values | columns | {"cluster/wait": wait}
-
-        return row
+        return lambda: read() | columns
 
     def columns(self) -> dict[str, float]:
         """What the log says of packets and actors since the last report."""

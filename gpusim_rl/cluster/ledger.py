@@ -1,10 +1,52 @@
-"""Which packets are learned from: each at most once, and none that is too old."""
+"""What an actor sends, and which of it is learned from: each packet at most once, none too old."""
 
+import hashlib
 from collections import Counter
+from dataclasses import dataclass
 
-from gpusim_rl.cluster.packet import Packet
+import numpy as np
+
+from gpusim_rl.core.packing import Arrays, size
 
 FOREIGN = ("columns", "life", "twice")  # refusals of packets that have no account
+
+
+@dataclass(frozen=True)
+class Packet:
+    """The steps of one collection of an actor.
+
+    Args:
+        schema: `digest` of the columns, as the actor has them.
+        actor, life: who sends it, and how often that one was begun before.
+        sequence: of the packets of this life, from 0.
+        version: of the policy that acted.
+        sums: (n,) of `Env.report`; worst: the row of the worst step.
+        seconds: that it was collected in; idle: that the actor waited before.
+        steps: control steps of all its worlds.
+        body: of `pack`.
+    """
+
+    schema: str
+    actor: int
+    life: int
+    sequence: int
+    version: int
+    sums: np.ndarray
+    worst: np.ndarray
+    seconds: float
+    idle: float
+    steps: int
+    body: Arrays
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its arrays."""
+        return size([self.sums, self.worst, self.body])
+
+
+def digest(text: str) -> str:
+    """A short text that two different texts do not share."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Ledger:

@@ -1,7 +1,6 @@
 """`RemoteSource`: the steps of actors in other processes fill the learner's record."""
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import ActorLost, Engine
-from gpusim_rl.cluster.ledger import Ledger
-from gpusim_rl.cluster.packet import Packet, digest, host, tensor, unpack
+from gpusim_rl.cluster.ledger import Ledger, Packet, digest
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
+from gpusim_rl.core.graphs import PartTimer
+from gpusim_rl.core.packing import host, tensor, unpack
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live
 from gpusim_rl.envs.env import Env
@@ -29,38 +28,28 @@ DEATHS = 5  # of an actor in a row, before it delivers anything: then the traini
 
 @dataclass
 class Seat:
-    """The place of an actor: its worlds, and the process that has them now.
+    """The place of an actor: its worlds, and the process that has them now."""
 
-    Attributes:
-        first, count: of its worlds, by their global ids.
-        process, pid: as the engine and the operating system know it.
-        begun: reference to what begins it, until it has begun; asked: to its next packet.
-        state: of its worlds before the next collection, in sync mode.
-        deaths: in a row, without a packet between.
-        seconds, idle: spent by its collections and between them, since the last report.
-    """
-
-    first: int
+    first: int  # of its worlds, by their global ids
     count: int
-    process: Any = None
+    process: Any = None  # as the engine knows it; pid: as the operating system does
     pid: int = 0
-    begun: Any = None
-    asked: Any = None
-    state: Any = None
-    deaths: int = 0
-    seconds: float = 0.0
-    idle: float = 0.0
+    begun: Any = None  # reference to what begins it, until it has begun
+    asked: Any = None  # reference to its next packet
+    state: Any = None  # of its worlds before the next collection, in sync mode
+    deaths: int = 0  # in a row, without a packet between
+    seconds: float = 0.0  # spent by its collections since the last report
+    idle: float = 0.0  # and between them
 
 
 @dataclass
 class Spent:
-    """What was learned from since the last report of the learner, and how long it waited [s]."""
+    """What was learned from since the last report of the learner."""
 
     means: Any = 0.0  # (n,) of each measure, times control steps
     bytes: int = 0
     steps: int = 0
     lags: list[int] = field(default_factory=list)
-    wait: float = 0.0
 
 
 class RemoteSource:
@@ -83,9 +72,10 @@ class RemoteSource:
         ValueError: the actors do not fit the learner, in one line.
     """
 
-    def __init__(self, cfg: Config, env: Env, learner: Learner, record: Record):
+    def __init__(self, cfg: Config, env: Env, learner: Any, record: Record):
         section, worlds = cfg.cluster, record.rows.shape[1]
         self.env, self.learner, self.record, self.sync = env, learner, record, section.sync
+        self.timer = PartTimer(env.device)
         record.memory = learner.policy.blank_memory(worlds)
         self.seats = [Seat(*x) for x in shares(worlds, section.actors, section.sync)]
         self.identity = identity(cfg) | {"columns": digest(record.schema)}
@@ -104,8 +94,6 @@ class RemoteSource:
         except BaseException:
             self.engine.close()
             raise
-
-    # -- processes ---------------------------------------------------------------------------------
 
     def start_all(self) -> None:
         """Start the processes of all actors, and wait until they have begun."""
@@ -160,19 +148,15 @@ class RemoteSource:
     def insist(self, actor: int, ask: Callable[[Seat], Any]) -> Any:
         """The value of what `ask` asks of an actor, or of its next life if it ends."""
         while True:
-            begun = time.monotonic()
             try:
                 return self.engine.get(ask(self.seats[actor]))
             except ActorLost as error:
                 self.replace(actor, error)
                 self.wait_for(actor)
-            finally:
-                self.spent.wait += time.monotonic() - begun
-
-    # -- steps -------------------------------------------------------------------------------------
 
     def collect(self, steps: int) -> None:
         """Fill the record. In place."""
+        self.timer.start("wait")
         if self.sync:
             return self.collect_in_step()
         done, count = 0, self.seats[0].count
@@ -221,10 +205,7 @@ class RemoteSource:
         """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
         waits = {seat.begun or seat.asked: i for i, seat in enumerate(self.seats)}
         waits.pop(None, None)  # of those that may not collect yet
-        begun = time.monotonic()
-        ready = self.engine.ready([*waits])
-        self.spent.wait += time.monotonic() - begun
-        for reference in ready:
+        for reference in self.engine.ready([*waits]):
             actor, seat = waits[reference], self.seats[waits[reference]]
             if seat.begun:
                 self.wait_for(actor)
@@ -237,6 +218,7 @@ class RemoteSource:
 
     def take(self, packet: Packet, worlds: slice) -> None:
         """Write a packet to some worlds of the record, and add what it reports. In place."""
+        self.timer.start("packets")
         unpack(packet.body, self.record, worlds)
         seat, spent, env = self.seats[packet.actor], self.spent, self.env
         seat.deaths = 0
@@ -250,6 +232,7 @@ class RemoteSource:
         spent.means = spent.means + packet.steps * sums[len(totals) :]
         worst, row = tensor(packet.worst).to(env.device), env.worst_step.row
         row.copy_(torch.where(worst[0] > row[0], worst, row))
+        self.timer.start("wait")
 
     def weights(self) -> Any:
         """The reference to the weights of now: it is made once for a version."""
@@ -258,8 +241,6 @@ class RemoteSource:
             weights = {name: host(x.tensor) for name, x in live if name.startswith("policy/")}
             self.sent = self.version, self.engine.put(weights)
         return self.sent[1]
-
-    # -- checkpoints -------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Live]:
         """The lives of the actors: those after a continuation draw other random numbers."""

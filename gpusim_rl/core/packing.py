@@ -1,4 +1,4 @@
-"""What an actor sends: the steps of its worlds, packed without loss, under a header.
+"""Records as arrays that another process takes: without loss, and each repetition once.
 
 - Truth values are bits.
 - A column that equals an earlier one, or has one value, is sent as that. So an observation without
@@ -6,8 +6,6 @@
 - `end` is sent where it is not the critic's view of the next step: where an episode ends.
 """
 
-import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,44 +15,6 @@ from torch import Tensor
 from gpusim_rl.core.record import Record
 
 Arrays = dict[str, Any]  # name → array, or a tree of them
-
-
-@dataclass(frozen=True)
-class Packet:
-    """The steps of one collection of an actor.
-
-    Args:
-        schema: `digest` of the columns, as the actor has them.
-        actor, life: who sends it, and how often that one was begun before.
-        sequence: of the packets of this life, from 0.
-        version: of the policy that acted.
-        sums: (n,) of `Env.report`; worst: the row of the worst step.
-        seconds: that it was collected in; idle: that the actor waited before.
-        steps: control steps of all its worlds.
-        body: of `pack`.
-    """
-
-    schema: str
-    actor: int
-    life: int
-    sequence: int
-    version: int
-    sums: np.ndarray
-    worst: np.ndarray
-    seconds: float
-    idle: float
-    steps: int
-    body: Arrays
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all its arrays."""
-        return size([self.sums, self.worst, self.body])
-
-
-def digest(text: str) -> str:
-    """A short text that two different texts do not share."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def size(tree: Any) -> int:
