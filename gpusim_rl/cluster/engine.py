@@ -2,13 +2,15 @@
 
 import os
 import secrets
-import shutil
+import subprocess
+import sys
 import tempfile
 from importlib import import_module
 from typing import Any
 
 from gpusim_rl.cluster.actor import Actor
 from gpusim_rl.core.errors import no_stderr
+from gpusim_rl.core.paths import search_path
 
 # Why: docs/decisions/0092-ray-on-one-machine.md
 SETTINGS = {
@@ -52,7 +54,8 @@ class Engine:
     """
 
     def __init__(self, actors: int, address: str | None):
-        self.folder, self.processes = "", []
+        self.processes: list[Any] = []
+        self.guard: subprocess.Popen[bytes] | None = None
         settings = SETTINGS | ({} if address else LOOPBACK)
         os.environ.update({key: os.environ.get(key, value) for key, value in settings.items()})
         if address:
@@ -69,8 +72,14 @@ class Engine:
         how["address"] = address or "local"
         if not address:
             # a folder of its own: all clusters of a machine share the default one
-            self.folder = tempfile.mkdtemp(prefix="gpusim_rl-ray-")
-            how |= {"_temp_dir": self.folder, "include_dashboard": False}
+            folder = tempfile.mkdtemp(prefix="gpusim_rl-ray-")
+            line = [sys.executable, "-m", "gpusim_rl.cluster.guard", folder]
+            environment = os.environ | {"PYTHONPATH": search_path()}
+            # a session of its own, so that Ctrl-C does not end it
+            self.guard = subprocess.Popen(
+                line, stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
+            how |= {"_temp_dir": folder, "include_dashboard": False}
             how |= {"num_cpus": actors + 1, "object_store_memory": STORE}
         try:
             with no_stderr():  # Ray tells there which settings of its logs it has read
@@ -125,7 +134,8 @@ class Engine:
         self.processes.clear()
         if not self.shared:
             self.ray.shutdown()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.guard:
+            self.guard.communicate()
 
 
 def check_token(address: str) -> None:
