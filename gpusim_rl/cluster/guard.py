@@ -2,23 +2,25 @@
 
     python -m gpusim_rl.cluster.guard FOLDER
 
-FOLDER is Ray's own, in which all its processes write their logs. Agents of Ray outlive a program
-that is killed by a minute.
+FOLDER is Ray's own, in which all its processes write their logs. After a program that is killed,
+Ray's agents would go on for a minute.
 """
 
 import os
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
 def processes_of(folder: str) -> list[int]:
-    """The ids of all processes whose output goes to a file in a folder."""
+    """The ids of all processes that have a file of a folder open, without the program itself."""
     ids = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    for entry in {*Path("/proc").glob("[0-9]*")} - {Path(f"/proc/{os.getppid()}")}:
         try:
-            if os.readlink(entry / "fd" / "2").startswith(f"{folder}/"):
+            files = map(os.readlink, (entry / "fd").iterdir())
+            if any(file.startswith(f"{folder}/") for file in files):
                 ids.append(int(entry.name))
         except OSError:  # it has ended, or is another user's
             continue
@@ -31,7 +33,8 @@ def main() -> None:
     sys.stdin.read()
     while ids := processes_of(folder):
         for pid in ids:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
