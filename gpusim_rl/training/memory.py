@@ -72,7 +72,7 @@ Maker = Callable[..., Iteration]  # as `make_iteration`
 
 
 def make_on_device(
-    cfg: Config, group: ProcessGroup, make: Maker = make_iteration
+    cfg: Config, group: ProcessGroup, make: Maker | None = None
 ) -> tuple[Iteration, Config, str]:
     """An iteration, its configuration as config.yaml keeps it, and a line of overrides.
 
@@ -94,7 +94,7 @@ def make_on_device(
 
 
 def make_fitting(
-    cfg: Config, group: ProcessGroup, chosen: dict[str, Any], make: Maker = make_iteration
+    cfg: Config, group: ProcessGroup, chosen: dict[str, Any], make: Maker | None = None
 ) -> tuple[Iteration, Config]:
     """An iteration, and its configuration, with fewer worlds if as many do not fit in memory.
 
@@ -107,7 +107,7 @@ def make_fitting(
         OutOfMemory: the number may not be changed, or no world fits.
     """
     try:
-        return make(cfg, group=group), cfg
+        return (make or make_iteration)(cfg, group=group), cfg
     except OutOfMemory as error:
         if "num_envs" not in chosen or group.size > 1:
             raise
@@ -119,7 +119,7 @@ def make_fitting(
     free_unused()  # what was measured
     errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
     cfg = cfg.replace({"num_envs": worlds})
-    return make(cfg, group=group), cfg
+    return (make or make_iteration)(cfg, group=group), cfg
 
 
 def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> Plan:
