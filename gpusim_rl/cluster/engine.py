@@ -84,10 +84,10 @@ class Engine:
         try:
             with no_stderr():  # Ray tells there which settings of its logs it has read
                 self.ray.init(**how)
-        except (self.ray.exceptions.RayError, OSError, RuntimeError) as error:
+        except Exception as error:  # Ray raises this very kind where a machine is too busy
             self.close()
-            says = str(error).strip().splitlines()[0]
-            raise ValueError(f"cluster.address={address}: {says}") from None
+            says = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"cluster.address={address or 'null'}: {says}") from None
 
     def start(self, *about: Any) -> tuple[Any, Any]:
         """A new process, and the reference to what its `begin` returns."""
