@@ -448,6 +448,8 @@ def join(
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
     make_teacher: Callable[[Spec], Any] | None = None,
     wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
+    num_envs: int | None = None,
+    kind_of_iteration: type[Iteration] = Iteration,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
@@ -461,6 +463,7 @@ def join(
         make_rewards: spec → reward models, which add to the reward before the update.
         make_teacher: spec → the actor that the learner imitates.
         wrap: (learner, spec) → the learner that takes its place.
+        num_envs: worlds of the record, if others than `env` are stepped.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -472,7 +475,7 @@ def join(
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
     paid = live_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = make_spec(env, num_steps, graph, threads)
+    spec = make_spec(env, num_steps, graph, threads, num_envs)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
     learner = (
@@ -487,7 +490,8 @@ def join(
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
         raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
-    record = make_record(env, learner, rewards, known=not make_source)
+    known = not make_source or bool(num_envs)  # a source of the user's own gives what it likes
+    record = make_record(env, learner, rewards, spec.num_envs, known)
     if make_source:
         source = make_source(env, learner, record)
     else:
@@ -504,13 +508,14 @@ def join(
     registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
     registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
     more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
-    return Iteration(env, source, learner, spec, **more)
+    return kind_of_iteration(env, source, learner, spec, **more)
 
 
-def make_record(env: Env, learner: Any, rewards: list[Any], known: bool) -> Record:
+def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: bool) -> Record:
     """The record that a learner and reward models learn from, of zeros.
 
     Args:
+        worlds: of the record.
         known: its columns are those of a control step. A source of the user's own gives others.
 
     Raises:
@@ -521,9 +526,9 @@ def make_record(env: Env, learner: Any, rewards: list[Any], known: bool) -> Reco
         columns |= model.columns
     if known:
         columns = choose_columns(columns, step_columns(env.dims, learner.policy))
-    what = f"num_envs={env.num_envs} × a record of {learner.length} steps"
-    check_free(what, learner.length * env.num_envs * row_bytes(columns), env.device)
-    return Record.zeros(columns, learner.length, env.num_envs, device=env.device)
+    what = f"num_envs={worlds} × a record of {learner.length} steps"
+    check_free(what, learner.length * worlds * row_bytes(columns), env.device)
+    return Record.zeros(columns, learner.length, worlds, device=env.device)
 
 
 def check_learner(learner: Any) -> None:
@@ -534,16 +539,19 @@ def check_learner(learner: Any) -> None:
         raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
 
 
-def make_spec(env: Env, num_steps: int, graph: str, threads: int) -> Spec:
-    """The specification of a learner for an Env."""
+def make_spec(
+    env: Env, num_steps: int, graph: str, threads: int, num_envs: int | None = None
+) -> Spec:
+    """The specification of a learner for an Env, or for as many worlds like its."""
     whole = graph == "whole" and env.sim.capturable
+    worlds = torch.arange(num_envs, device=env.device) if num_envs else env.rng.worlds
     return Spec(
         dims=env.dims,
-        num_envs=env.num_envs,
+        num_envs=len(worlds),
         num_steps=num_steps,
         horizon=env.task.horizon,
         dt=env.task.dt,
-        worlds=env.rng.worlds,
+        worlds=worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,

@@ -13,7 +13,7 @@ FLOORS = {
     "envs": 4,
     **dict.fromkeys(("algorithms", "evaluation", "tasks", "config"), 5),
     **dict.fromkeys(("build", "deploy", "report"), 6),
-    **dict.fromkeys(("training", "play", "adapters"), 7),
+    **dict.fromkeys(("training", "play", "adapters", "cluster"), 7),
     **dict.fromkeys(("web", "gate", "tools", "serve"), 8),
     "commands": 9,
     "programs": 10,

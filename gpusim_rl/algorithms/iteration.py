@@ -19,7 +19,10 @@ SHARES = {  # the timed parts that make up each share of the log
     "environment": ("control", "settle"),
     "policy": ("act",),
     "update": ("rewards", "update", "returns", "minibatches", "normalizers"),
+    "actors": ("wait",),
+    "packets": ("packets",),
 }
+ELSEWHERE = ("actors", "packets")  # shares of those alone whose worlds are in other processes
 METRICS = (
     Metric("steps_per_s", "perf/steps_per_s", "env steps per second"),
     Metric("cores", "perf/cores", "busy cores"),
@@ -65,7 +68,7 @@ class Iteration:
         self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
         self.rewards, self.graph = rewards, graph
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * env.num_envs
+        self.size = spec.num_steps * spec.num_envs
         self.iterations = self.logged = 0  # known to the host: done; at the last report
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
@@ -132,13 +135,17 @@ class Iteration:
         """Count the iteration on the device. In place."""
         self.spec.iteration.add_(1)
 
+    def sums(self) -> tuple[list[str], Tensor]:
+        """Names and values (n,) of the sums of all worlds since the last report."""
+        return self.env.report()
+
     def report(self) -> Callable[[], dict[str, float]]:
         """Begin to read the means since the last report.
 
         The function returned gives them. It waits for the device to have computed them, and for no
         later work.
         """
-        names, sums = self.env.report()
+        names, sums = self.sums()
         scheduled = self.schedule.columns(self.numbers)
         parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
         values = fetch(torch.cat([*parts, *(x[None] for x in scheduled.values())]))
@@ -160,6 +167,9 @@ class Iteration:
         """Multiply the learning rates, after a training went wrong. In place."""
         for rate in self.learner.rates:
             rate.mul_(factor)
+
+    def close(self) -> None:
+        """End what runs elsewhere for it."""
 
     def learned(self) -> dict[str, Live]:
         """The live tensors of what is learned, by name: one part of a checkpoint."""
@@ -207,6 +217,7 @@ def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:
     for part, time in spent.items():
         if part != "iteration":  # what is captured as a whole has no parts
             sums[shares.get(part, "update")] += time.wall  # whatever a learner calls its parts
-    row |= {f"share/{share}": wall / total for share, wall in sums.items()}
+    named = {x: wall for x, wall in sums.items() if wall or x not in ELSEWHERE}
+    row |= {f"share/{share}": wall / total for share, wall in named.items()}
     processor = sum(part.processor for part in spent.values())
     return row | ({"cores": processor / total} if processor else {})

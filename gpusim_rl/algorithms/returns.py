@@ -60,6 +60,43 @@ def gae(
     return recurrence(torch.where(fault, 0.0, delta), k)
 
 
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    end_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    fault: Tensor,
+    ratio: Tensor,
+    *,
+    gamma: float | Tensor,
+    lam: float | Tensor,
+    rho_max: float = 1.0,
+    c_max: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """V-trace (arXiv:1802.01561, remark 1 and section 4.2), all (T, B).
+
+        ρ_t = min(ρ̄, π/μ),    c_t = λ min(c̄, π/μ)
+        δ_t = ρ_t (r_t + γ (1 - terminated_t) V(s'_t) - V(s_t)),    k_t = γ c_t (1 - done_t)
+        v_t - V(s_t) = δ_t + k_t (v_{t+1} - V(s_{t+1}))
+        A_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t) + γ λ (1 - done_t) (v_{t+1} - V(s_{t+1}))
+
+    The ratio π/μ is that of the policy that learns to the one that acted. A has no factor ρ_t: the
+    ratio of PPO's loss is one. Where π = μ, both are those of `gae`. Ends of episodes and
+    quarantined steps are as there.
+
+    Returns:
+        The advantages A, and what is to be added to V for its targets v.
+    """
+    go = (~(terminated | truncated | fault)).to(value.dtype)
+    delta = reward + gamma * torch.where(terminated, 0.0, end_value) - value
+    delta = torch.where(fault, 0.0, delta)
+    k = gamma * lam * go
+    change = recurrence(ratio.clamp(max=rho_max) * delta, k * ratio.clamp(max=c_max))
+    later = torch.cat([change[1:], torch.zeros_like(change[:1])])
+    return delta + k * later, change
+
+
 # Why: docs/decisions/0072-end-of-a-step.md
 def end_values(
     value: Tensor,

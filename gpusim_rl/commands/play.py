@@ -282,6 +282,27 @@ def show_page(cfg: dict[str, Any]) -> None:
     app.serve(cfg, words, PARENT)
 
 
+def serve(cfg: dict[str, Any]) -> None:
+    """Answer robots with a policy: mode=serve."""
+    from gpusim_rl.serve.server import run_server  # loads what is optional
+
+    run_server(cfg)
+
+
+STORIES = {  # mode → what it does
+    "evaluate": evaluate_run,
+    "grid": grid_run,
+    "export": export_run,
+    "record": record_run,
+    "gate": gate.gate_policy,
+    "ab": gate.compare_policies,
+    "robot": describe_robot,
+    "new-task": write_task,
+    "web": show_page,
+    "serve": serve,
+}
+
+
 def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
     """Do what a configuration asks for, with the package's own policy if `show_demo`."""
     with errors.one_line_errors():
@@ -289,28 +310,8 @@ def play(cfg: dict[str, Any], show_demo: bool = False) -> None:
         mode = choose_mode(cfg)
     if cfg["repro"]:
         replay(cfg, mode)
-    elif mode == "evaluate":
-        evaluate_run(cfg)
-    elif mode == "grid":
-        grid_run(cfg)
-    elif mode == "export":
-        export_run(cfg)
-    elif mode == "record":
-        record_run(cfg)
-    elif mode == "gate":
-        gate.gate_policy(cfg)
-    elif mode == "ab":
-        gate.compare_policies(cfg)
-    elif mode == "robot":
-        describe_robot(cfg)
-    elif mode == "new-task":
-        write_task(cfg)
-    elif mode == "web":
-        show_page(cfg)
-    elif mode == "serve":
-        from gpusim_rl.serve.server import run_server  # loads what is optional
-
-        run_server(cfg)
+    elif mode in STORIES:
+        STORIES[mode](cfg)
     else:
         show(cfg, mode)
 

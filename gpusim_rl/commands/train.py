@@ -57,7 +57,11 @@ def make_trainer(cfg: "Config") -> "Trainer":
         from gpusim_rl.viewer.offscreen import choose_backend
 
         choose_backend()  # a mistake now, not a line at each film
-    return Trainer(cfg)
+    if cfg.cluster.name == "none":
+        return Trainer(cfg)
+    from gpusim_rl.cluster.iteration import make_iteration
+
+    return Trainer(cfg, make_iteration)
 
 
 def iterate(trainer: "Trainer") -> "Result":

@@ -30,7 +30,7 @@ from gpusim_rl.runs.run import Run
 SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
 SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code", "hydra")
 # What resume= may change without a word
-CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks")
+CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks", "cluster")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 # What the program itself writes anew: capacities, and the paths of models in a run that was moved
 CAPACITIES = ("sim.naconmax", "sim.njmax")
@@ -166,7 +166,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
             ours = build_base("config", ())[group] or {}  # of the default task
             said = {name: x for name, x in cfg[group].items() if ours.get(name) != x}
             after[group] = (before[group] or {}) | said
-        elif group == "log" or not is_group(group):
+        elif group in ("log", "cluster") or not is_group(group):
             after[group] = cfg[group]
         elif "name" in cfg[group]:
             after[group]["name"] = cfg[group]["name"]

@@ -144,6 +144,28 @@ class LogSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterSection:
+    """The section `cluster`: processes that step the worlds, on this machine or on others.
+
+    Args:
+        name: none or ray.
+        actors: processes with worlds.
+        sync: collect in step with the learner: bit for bit as one process.
+        max_lag: else, updates that a policy may be behind the one that learns from its steps.
+        address: host:port of a Ray that runs; None starts one on this machine alone.
+    """
+
+    name: str = word("none", "ray")
+    actors: int = number(Range(1, 4096, whole=True))
+    sync: bool
+    max_lag: int = number(Range(0, 1024, whole=True))
+    address: str | None
+
+    def __post_init__(self) -> None:
+        check(self, "cluster")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobotSection:
     """The section `robot`. `values` are those of `robots.robot_config.Robot`."""
 
@@ -207,6 +229,7 @@ class Config:
     sim: SimSection
     log: LogSection
     cloning: Any  # a `Settings`, of algorithms/cloning
+    cluster: ClusterSection
     robot: RobotSection
     terrain: dict[str, Any]
     plain: dict[str, Any] = field(repr=False, compare=False)
@@ -234,6 +257,9 @@ class Config:
             "sim": SimSection.of(plain["sim"]),
             "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
             "cloning": cloning(**arguments(cloning, plain["cloning"], "cloning", "config")),
+            "cluster": ClusterSection(
+                **arguments(ClusterSection, plain["cluster"], "cluster", "config")
+            ),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
@@ -287,7 +313,8 @@ def settings_in(package: str) -> Any:
 
 def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:
     """Dotted key → what it may hold, of all numbers of train.py, and of what is chosen of ours."""
-    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(settings_in(CLONING), "cloning")]
+    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(ClusterSection, "cluster")]
+    parts += [limits(settings_in(CLONING), "cloning")]
     for group, name in {"algo": algo, "reward": reward}.items():
         if kind := settings_class(group, name):
             parts += [limits(kind, group)]

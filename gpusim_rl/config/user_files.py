@@ -20,7 +20,7 @@ from gpusim_rl.config.check_words import same_kind
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.paths import CONF, user_code, user_folder
 
-GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe")
+GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "cluster")
 left_out: ContextVar[tuple[str, ...]] = ContextVar("left_out", default=())  # groups of ours alone
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
@@ -135,8 +135,15 @@ def kinds() -> dict[str, Any]:
     """
     examples: dict[str, Any] = {group: {} for group in GROUPS}
     examples |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
-    files = (("algo", "ppo"), ("robot", "own"), ("log", "auto"), ("terrain", "rough"))
-    files = (*files, ("sim", "native"), ("sim", "warp"), ("reward", "rnd"))
+    files = (
+        ("algo", "ppo"),
+        ("robot", "own"),
+        ("log", "auto"),
+        ("terrain", "rough"),
+        ("cluster", "none"),
+        ("reward", "rnd"),
+    )
+    files = (*files, ("sim", "native"), ("sim", "warp"))
     for group, name in files:
         examples |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
     task = load(CONF / "task" / "cartpole.yaml")["task"]

@@ -25,6 +25,8 @@ def check_extras(cfg: Config) -> None:
         raise ValueError(f"log=tensorboard needs tensorboard: {install('tensorboard')}")
     if cfg.sim.name == "mjx" and not find_spec("jax"):
         raise ValueError(f"sim=mjx needs JAX: {install('mjx')}")
+    if cfg.cluster.name == "ray" and not find_spec("ray"):
+        raise ValueError(f"cluster=ray needs Ray: {install('ray')}")
 
 
 def writable(

@@ -1,7 +1,9 @@
 """Errors as a user sees them: one line on stderr and an exit code."""
 
 import functools
+import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -35,6 +37,19 @@ def exit_with_error(message: str, code: int = 2) -> NoReturn:
         f"error: {line if len(line) < 1000 else f'{line[:500]} … {line[-400:]}'}", file=sys.stderr
     )
     raise SystemExit(code)
+
+
+@contextmanager
+def no_stderr() -> Iterator[None]:
+    """Drop what is written to the descriptor of stderr meanwhile, by C code too."""
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 @functools.cache

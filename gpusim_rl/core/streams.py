@@ -1,13 +1,14 @@
 """Where work runs: on one CUDA stream for torch and Warp, and on how many threads of the CPU."""
 
 import functools
-import os
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import warp as wp
 from torch import Tensor
+
+from gpusim_rl.core.errors import no_stderr
 
 KEEP_ALL = 2**63  # [byte] more than a device has: Warp's pool gives nothing back to the driver
 
@@ -22,15 +23,8 @@ def start_warp() -> None:
     if torch.cuda.is_available():
         wp.init()
         return
-    # C code writes to the descriptor, past sys.stderr
-    stderr = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            wp.init()
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+    with no_stderr():  # C code writes past sys.stderr
+        wp.init()
 
 
 # Why: docs/decisions/0002-one-stream.md

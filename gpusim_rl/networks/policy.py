@@ -318,6 +318,18 @@ class ActorCritic(SampleInParts, nn.Module):
         value, after = self._run(self.critic.unroll, critic_obs, memory["critic"], begins)
         return value.squeeze(-1), [after]
 
+    def log_prob(
+        self, obs: Tensor, action: Tensor, memory: Memory, begins: Tensor | None = None
+    ) -> Tensor:
+        """(T, B) of actions that were taken at normalized observations (T, B, no).
+
+        `memory` and `begins` are as `values` has them.
+        """
+        if begins is None:
+            return self.distribution(self.mean(obs)).log_prob(action)
+        mean, _ = self._run(self.actor.net.unroll, obs, memory["actor"], begins)
+        return self.distribution(mean).log_prob(action)
+
     def evaluate(self, critic_obs: Tensor, *memory: Tensor) -> Tensor:
         """V (…) of raw observations (…, nc), with the critic's memory (…) if it has one."""
         x = self.critic_normalizer(critic_obs)

@@ -22,6 +22,9 @@ TAKES = {
 ONE = 1.15  # cores: up to here it is one, with threads that wait
 PAGES = 1000  # 1/s: each page waits about 0.1 ms for the disk, so a tenth of the time is lost
 FULL = 0.95  # share of a GPU's memory
+WAITS = 0.3  # share of the time: a learner that waits less bounds the speed itself
+LINK = 0.4  # share of the time that actors wait, beside that of an update
+SLOW = 1.5  # times the median time of an actor
 LAUNCHING = 0.9  # share of the time: the GPU waits for the host that launches its work
 
 
@@ -71,6 +74,23 @@ def verdict(
     alone = " on one core" if bound != "the host" and cores < ONE and available > 1 else ""
     busy = f"{cores:.1f} of {available} cores busy"
     return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
+
+
+def cluster_verdict(row: dict[str, float]) -> Verdict:
+    """Find the bound of a training whose worlds are in other processes, of a row of its log.
+
+    A slow link makes both sides wait: the learner for packets, and the actors for requests.
+    """
+    wait, idle = row["share/actors"], row["cluster/idle"]
+    said = f"the learner waits {wait:.0%} of the time, and actors {idle:.0%}"
+    if wait < WAITS:
+        return Verdict("the learner", f"bound by the learner: {said}: fewer cluster.actors do")
+    if idle - row["share/update"] > LINK:
+        return Verdict("the network", f"bound by the network: {said}: raise num_steps")
+    if row["cluster/slowest"] > SLOW:
+        times = f"one takes {row['cluster/slowest']:.1f} times as long as others"
+        return Verdict("one slow actor", f"bound by one slow actor: {times}: look at its machine")
+    return Verdict("the actors", f"bound by the actors: {said}: raise cluster.actors")
 
 
 def pages_read() -> int:

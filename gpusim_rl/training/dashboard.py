@@ -17,7 +17,7 @@ from rich.text import Text
 from gpusim_rl.core.errors import printable
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.waiting import clock, waiting
-from gpusim_rl.training.bottleneck import pages_read, verdict
+from gpusim_rl.training.bottleneck import cluster_verdict, pages_read, verdict
 
 FIRST = "the first iteration, which compiles what is new"
 BARS = " ▁▂▃▄▅▆▇█"
@@ -91,7 +91,8 @@ class Dashboard:
         left = trained_s / max(i - self.done, 1) * (self.iterations - i)
         shares = {key[6:]: value for key, value in row.items() if key.startswith("share/")}
         pages = (pages_read() - self.pages) / max(trained_s, 1.0)
-        self.bound = verdict(shares, cores=row.get("cores"), pages=pages).line
+        here = verdict(shares, cores=row.get("cores"), pages=pages)
+        self.bound = (cluster_verdict(row) if "actors" in shares else here).line
         if self.live:
             self.live.update(self.table(row, left))
         elif trained_s >= self.quiet_until or i == self.iterations:

@@ -107,6 +107,7 @@ class Training:
             raise
         finally:
             self.checkpoint_writer.close()
+            self.iteration.close()
 
     def take_rows(self) -> Iterator[Row]:
         """The rows that were logged since the last call."""

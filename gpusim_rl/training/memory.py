@@ -68,7 +68,12 @@ def measure(cfg: Config, group: ProcessGroup) -> Plan:
     return measure_plan(partial(make_iteration, cfg, group=group), group.size * world_multiple(cfg))
 
 
-def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config, str]:
+Maker = Callable[..., Iteration]  # as `make_iteration`
+
+
+def make_on_device(
+    cfg: Config, group: ProcessGroup, make: Maker | None = None
+) -> tuple[Iteration, Config, str]:
     """An iteration, its configuration as config.yaml keeps it, and a line of overrides.
 
     The line says what the recipe gave, and what the section `gpu` did.
@@ -76,11 +81,12 @@ def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config,
     Args:
         cfg: of `configure`.
         group: the processes that share the worlds.
+        make: makes the iteration.
     ValueError if it cannot be built.
     """
     recipe = cfg.recipe
     cfg, chosen = choose_device_overrides(cfg)
-    iteration, cfg = make_fitting(cfg, group, chosen)
+    iteration, cfg = make_fitting(cfg, group, chosen, make)
     values = flatten(cfg.plain)
     line = " ".join(f"{key}={values[key]}" for key in chosen)
     lines = [describe_recipe(recipe, cfg.plain), line and f"on a GPU: {line}"]
@@ -88,7 +94,7 @@ def make_on_device(cfg: Config, group: ProcessGroup) -> tuple[Iteration, Config,
 
 
 def make_fitting(
-    cfg: Config, group: ProcessGroup, chosen: dict[str, Any]
+    cfg: Config, group: ProcessGroup, chosen: dict[str, Any], make: Maker | None = None
 ) -> tuple[Iteration, Config]:
     """An iteration, and its configuration, with fewer worlds if as many do not fit in memory.
 
@@ -101,7 +107,7 @@ def make_fitting(
         OutOfMemory: the number may not be changed, or no world fits.
     """
     try:
-        return make_iteration(cfg, group=group), cfg
+        return (make or make_iteration)(cfg, group=group), cfg
     except OutOfMemory as error:
         if "num_envs" not in chosen or group.size > 1:
             raise
@@ -113,7 +119,7 @@ def make_fitting(
     free_unused()  # what was measured
     errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
     cfg = cfg.replace({"num_envs": worlds})
-    return make_iteration(cfg, group=group), cfg
+    return (make or make_iteration)(cfg, group=group), cfg
 
 
 def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> Plan:

@@ -42,7 +42,7 @@ from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.films import Films
 from gpusim_rl.training.loop import METRICS, Row, Training
-from gpusim_rl.training.memory import make_on_device
+from gpusim_rl.training.memory import Maker, make_on_device
 from gpusim_rl.training.open_run import open_run
 
 STOP_EPISODES = 128  # of an evaluation during training
@@ -74,6 +74,7 @@ class Trainer:
 
     Args:
         cfg: from `configure`.
+        make: makes the iteration, if another than that of this process.
 
     Attributes:
         after_row: functions that take each row of metrics. They may be added to.
@@ -83,11 +84,11 @@ class Trainer:
         OSError: its run directory cannot be written.
     """
 
-    def __init__(self, cfg: Config):
+    def __init__(self, cfg: Config, make: Maker = make_iteration):
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
         cfg = cfg.replace({"threads": cfg.threads or torch.get_num_threads()})
-        iteration, cfg, self.device_overrides = make_on_device(cfg, self.group)
+        iteration, cfg, self.device_overrides = make_on_device(cfg, self.group, make)
         self.run, metadata, self.cfg = open_run(cfg, iteration)
         metrics = (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
@@ -111,7 +112,7 @@ class Trainer:
             iteration,
             self.run,
             metadata=metadata,
-            build=partial(make_iteration, group=self.group),
+            build=partial(make, group=self.group),
             evaluate=partial(success, self.cfg),  # no cycle: the run is unlocked at once
             table=self.table,
         )

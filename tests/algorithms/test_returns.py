@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpusim_rl.algorithms.returns import gae, recurrence
+from gpusim_rl.algorithms.returns import gae, recurrence, vtrace
 
 T, B = 40, 12
 
@@ -113,3 +113,28 @@ def test_recurrence_fills_its_output():
     assert torch.isfinite(out).all()
     assert torch.equal(out[-1], delta[-1])
     assert torch.equal(out[:-1], delta[:-1] + k[:-1] * out[1:])
+
+
+def test_vtrace_by_the_paper():
+    """Targets are the double sum of V-trace, written out, on 1,000 sequences with ends, time-outs
+    and quarantines; where both policies are one, the result is that of GAE."""
+    worlds, steps, gamma, lam = 1000, 20, 0.97, 0.9
+    g = torch.Generator().manual_seed(2)
+    x, v, end, r = (torch.randn(steps, worlds, generator=g, dtype=torch.float64) for _ in range(4))
+    kind = torch.randint(0, 12, (steps, worlds), generator=g)
+    terminated, truncated, fault = kind == 0, kind == 1, kind == 2
+    ratio, parts = (0.7 * x).exp(), (r, v, end, terminated, truncated, fault)
+    rho, c = ratio.clamp(max=1.3), lam * ratio.clamp(max=0.9)
+    want = v.clone()
+    for s in range(steps):
+        weight = torch.ones(worlds, dtype=torch.float64)  # γ^(t-s) c_s … c_(t-1)
+        for t in range(s, steps):
+            delta = r[t] + gamma * torch.where(terminated[t], 0.0, end[t]) - v[t]
+            want[s] += weight * rho[t] * torch.where(fault[t], 0.0, delta)
+            weight = weight * gamma * c[t] * ~(kind[t] < 3)
+    how = {"gamma": gamma, "lam": lam}
+    _, change = vtrace(*parts, ratio, rho_max=1.3, c_max=0.9, **how)
+    torch.testing.assert_close(v + change, want, rtol=0, atol=1e-12)
+    advantage, change = vtrace(*parts, torch.ones_like(ratio), **how)
+    torch.testing.assert_close(advantage, gae(*parts, **how), rtol=0, atol=1e-12)
+    torch.testing.assert_close(change, advantage, rtol=0, atol=1e-12)

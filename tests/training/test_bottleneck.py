@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusim_rl.training.bottleneck import verdict
+from gpusim_rl.training.bottleneck import cluster_verdict, verdict
 
 EVEN = {"physics": 0.3, "environment": 0.2, "policy": 0.1, "update": 0.4}
 
@@ -47,3 +47,20 @@ def test_memory_comes_first():
         "bound by memory: 5,000 pages a second come from the disk"
     )
     assert verdict(EVEN, full=0.97).line == "bound by memory: 97% of the GPU's is in use"
+
+
+@pytest.mark.parametrize(
+    "wait, update, idle, slowest, bound",
+    [
+        (0.05, 0.9, 0.7, 1.0, "the learner"),  # actors may not run ahead
+        (0.7, 0.3, 0.1, 1.1, "the actors"),
+        (0.7, 0.3, 0.3, 1.1, "the actors"),  # in step they wait for the update
+        (0.7, 0.3, 0.9, 1.1, "the network"),  # both sides wait
+        (0.7, 0.3, 0.2, 4.0, "one slow actor"),
+    ],
+)
+def test_the_bound_of_a_cluster(wait, update, idle, slowest, bound):
+    """Of actors in other processes, waits and idle times say who bounds the speed."""
+    row = {"share/actors": wait, "share/update": update}
+    said = cluster_verdict(row | {"cluster/idle": idle, "cluster/slowest": slowest})
+    assert said.bound == bound and said.line.startswith(f"bound by {bound}: ")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages
+from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages, vtrace
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, packed
 from gpusim_rl.core.rng import Rng
@@ -61,16 +61,20 @@ def make_samples(
     begins = {"begins": first_steps(r)} if first else {}
     value, after = policy.values(critic, first, **begins)
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
-    advantage = gae(
-        r.reward, value, ends, r.terminated, truncated, fault, gamma=cfg.gamma, lam=cfg.gae_lambda
-    )
+    steps = (r.reward, value, ends, r.terminated, truncated, fault)
+    how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
+    if cfg.correction == "vtrace":
+        logp = policy.log_prob(obs, r.action, first, **begins)
+        advantage, change = vtrace(*steps, (logp - r.logp).exp(), **how)
+    else:
+        advantage = change = gae(*steps, **how)
     valid = (~fault).float()
     return dict(
         obs=obs,
         critic=critic,
         **{name: getattr(r, name) for name in policy.stored},
         advantage=normalize_advantages(advantage, valid, group),
-        target=value + advantage,
+        target=value + change,
         value=value,
         valid=valid,
         **begins,

@@ -1,0 +1,107 @@
+"""An actor: worlds and a copy of the policy, which fill a record. It knows no learner."""
+
+import time
+from typing import Any
+
+import torch
+
+from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
+from gpusim_rl.build import build_env
+from gpusim_rl.cluster.ledger import Packet, digest
+from gpusim_rl.config.sections import Config
+from gpusim_rl.core.graphs import PartTimer
+from gpusim_rl.core.packing import Arrays, host, pack, tensor
+from gpusim_rl.core.provenance import versions
+from gpusim_rl.core.record import Columns, Record
+from gpusim_rl.envs.curriculum import Curriculum
+
+MAY_DIFFER = ("gpu", "machine")  # of `versions`, between two machines of a cluster
+
+
+def identity(cfg: Config) -> dict[str, str]:
+    """What actors and learner must have in common, by its name in a message."""
+    packages = {name: x for name, x in versions().items() if name not in MAY_DIFFER}
+    task = {name: cfg.plain[name] for name in ("task", "robot", "terrain", "sim", "curriculum")}
+    return packages | {"task": digest(repr(task))}
+
+
+class Actor:
+    """Some of the worlds of a training.
+
+    Args:
+        plain: the configuration of the training.
+        policy: a copy of the learner's; columns: that the learner wants of each step.
+        actor: its number; life: how often it was begun before.
+        first, count: its worlds, by their global ids.
+        again: the life of these worlds, which chooses their random numbers.
+    """
+
+    def __init__(
+        self,
+        plain: dict[str, Any],
+        policy: Any,
+        columns: Columns,
+        *,
+        actor: int,
+        life: int,
+        first: int,
+        count: int,
+        again: int,
+    ):
+        torch.set_num_threads(1)
+        self.cfg, self.actor, self.life, self.sequence = (cfg := Config.of(plain)), actor, life, 0
+        schedule = Curriculum(cfg.curriculum)
+        self.env = env = build_env(cfg, count, schedule, first=first, life=again)
+        keys = [key for key in schedule.plan if key.startswith("task.")]
+        self.numbers = {key: env.scheduled_number(key) for key in keys}
+        self.policy = policy.to(env.device)
+        columns = choose_columns(columns, step_columns(env.dims, policy))
+        record = Record.zeros(columns, cfg.num_steps, count, device=env.device)
+        self.schema, self.ended = digest(record.schema), time.monotonic()
+        graph = "off" if cfg.graph == "off" else "parts"
+        timer = PartTimer(env.device)
+        self.collector = Collector(env, policy, record, graph=graph, fuse=cfg.fuse, timer=timer)
+
+    def identity(self) -> dict[str, str]:
+        """What the learner compares with its own before it takes anything from here."""
+        return identity(self.cfg) | {"columns": self.schema}
+
+    def collect(
+        self, version: int, weights: Arrays, numbers: Arrays, with_state: bool
+    ) -> tuple[Packet, Arrays]:
+        """The steps of one iteration with a policy, and perhaps the state of the worlds after it.
+
+        numbers: of the task, by their keys, as a curriculum has them now.
+        """
+        begun, record, env = time.monotonic(), self.collector.record, self.env
+        named = {name: tensor(x) for name, x in weights.items()}
+        self.policy.load(named, f"version {version} of the policy")
+        for key, place in self.numbers.items():
+            place.copy_(tensor(numbers[key]))
+        if self.numbers:
+            env.update_observations()
+        self.collector.collect(len(record))
+        self.collector.timer.read()
+        _, sums = env.report()
+        worst = host(env.worst_step.worst())
+        env.worst_step.clear()
+        idle, self.ended = begun - self.ended, time.monotonic()
+        packet = Packet(
+            *(self.schema, self.actor, self.life, self.sequence, version, host(sums), worst),
+            *(self.ended - begun, idle, record.rows.shape[0] * record.rows.shape[1], pack(record)),
+        )
+        self.sequence += 1
+        return packet, self.state() if with_state else {}
+
+    def state(self) -> Arrays:
+        """Copies of all that a continuation of these worlds needs."""
+        live = self.env.tensors() | self.collector.tensors()
+        return {name: host(x.tensor) for name, x in live.items()}
+
+    def load(self, state: Arrays) -> None:
+        """Continue exactly from what `state` gave. In place."""
+        ours = self.collector.tensors()
+        for name, (x, _) in ours.items():
+            x.copy_(tensor(state[name]))
+        self.env.load({name: tensor(x) for name, x in state.items() if name not in ours})
+        self.env.statistics.totals.zero_()  # the learner has them

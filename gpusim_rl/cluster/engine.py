@@ -1,0 +1,147 @@
+"""Actors as processes of Ray (https://docs.ray.io). Nothing else imports Ray."""
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from typing import Any
+
+from gpusim_rl.cluster.actor import Actor
+from gpusim_rl.core.errors import no_stderr
+from gpusim_rl.core.paths import search_path
+
+# Why: docs/decisions/0092-ray-on-one-machine.md
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # Ray's own is 15: actors would starve beside the learner
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what happens to an actor is said in a line of ours
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # and its reports of a death are left out
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change to come
+}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # everything listens on 127.0.0.1
+STORE = 256 << 20  # bytes of Ray's object store on one machine
+
+
+class ActorLost(RuntimeError):
+    """The process of an actor has ended, or what it returned is lost."""
+
+
+class Process:
+    """What Ray makes in each process: an `Actor`, once it is told which."""
+
+    def begin(self, plain: Any, policy: Any, columns: Any, where: dict[str, int]) -> Any:
+        """Make the worlds. Returns the process id, and what the learner must have in common."""
+        self.actor = Actor(plain, policy, columns, **where)
+        return os.getpid(), self.actor.identity()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """What a method of the actor returns."""
+        return getattr(self.actor, method)(*args)
+
+
+class Engine:
+    """Processes on this machine, or on those of a Ray that runs already.
+
+    Args:
+        actors: how many processes there will be at once.
+        address: `host:port` of a Ray that runs; None starts one, for this program alone. If the
+            program has one already, it is shared.
+
+    Raises:
+        ValueError: Ray cannot be started or reached, or asks for no token.
+    """
+
+    def __init__(self, actors: int, address: str | None):
+        self.processes: list[Any] = []
+        self.guard: subprocess.Popen[bytes] | None = None
+        settings = SETTINGS | ({} if address else LOOPBACK)
+        os.environ.update({key: os.environ.get(key, value) for key, value in settings.items()})
+        if address:
+            check_token(address)
+        self.ray: Any = import_module("ray")
+        self.remote = self.ray.remote(num_cpus=1, max_restarts=0)(Process)
+        self.shared = self.ray.is_initialized()
+        if not self.shared:
+            self.connect(actors, address)
+
+    def connect(self, actors: int, address: str | None) -> None:
+        """Start Ray, or join the one at an address; ValueError if that cannot be done."""
+        how: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        how["address"] = address or "local"
+        if not address:
+            # a folder of its own: all clusters of a machine share the default one
+            folder = tempfile.mkdtemp(prefix="gpusim_rl-ray-")
+            line = [sys.executable, "-m", "gpusim_rl.cluster.guard", folder]
+            environment = os.environ | {"PYTHONPATH": search_path()}
+            # a session of its own, so that Ctrl-C does not end it
+            self.guard = subprocess.Popen(
+                line, stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
+            how |= {"_temp_dir": folder, "include_dashboard": False}
+            how |= {"num_cpus": actors + 1, "object_store_memory": STORE}
+        try:
+            with no_stderr():  # Ray tells there which settings of its logs it has read
+                self.ray.init(**how)
+        except Exception as error:  # Ray raises this very kind where a machine is too busy
+            self.close()
+            says = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"cluster.address={address or 'null'}: {says}") from None
+
+    def start(self, *about: Any) -> tuple[Any, Any]:
+        """A new process, and the reference to what its `begin` returns."""
+        self.processes.append(process := self.remote.remote())
+        return process, process.begin.remote(*about)
+
+    def call(self, process: Any, method: str, *args: Any) -> Any:
+        """The reference to what a method of an actor returns."""
+        return process.call.remote(method, *args)
+
+    def put(self, value: Any) -> Any:
+        """A reference to a value, which processes get as a copy."""
+        return self.ray.put(value)
+
+    def ready(self, references: list[Any]) -> list[Any]:
+        """Those references whose values are there. Waits for one."""
+        one, rest = self.ray.wait(references, num_returns=1, fetch_local=False)
+        more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
+        return one + more
+
+    def get(self, reference: Any) -> Any:
+        """The value of a reference.
+
+        Raises:
+            ActorLost: the process has ended, or its machine.
+            ValueError, OSError: what it was asked raised so.
+        """
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(reference)
+        except errors.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, ValueError | OSError) else error from None
+        except (errors.RayActorError, errors.ObjectLostError) as error:
+            raise ActorLost(str(error).strip().splitlines()[0]) from None
+
+    def end(self, process: Any) -> None:
+        """End a process at once."""
+        self.ray.kill(process)
+
+    def close(self) -> None:
+        """End the processes, and Ray with them if this engine has started it."""
+        for process in self.processes if self.ray.is_initialized() else ():
+            self.end(process)
+        self.processes.clear()
+        if not self.shared:
+            self.ray.shutdown()
+        if self.guard:
+            self.guard.communicate()
+
+
+def check_token(address: str) -> None:
+    """ValueError unless Ray is told to ask for a token: whoever reaches its port runs code."""
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        raise ValueError(
+            f"cluster.address={address}: other machines are used with a token alone: "
+            f"set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, such as {secrets.token_hex(16)}"
+        )

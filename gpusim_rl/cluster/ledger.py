@@ -1,0 +1,94 @@
+"""What an actor sends, and which of it is learned from: each packet at most once, none too old."""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpusim_rl.core.packing import Arrays, size
+
+FOREIGN = ("columns", "life", "twice")  # refusals of packets that have no account
+
+
+@dataclass(frozen=True)
+class Packet:
+    """The steps of one collection of an actor.
+
+    Args:
+        schema: `digest` of the columns, as the actor has them.
+        actor, life: who sends it, and how often that one was begun before.
+        sequence: of the packets of this life, from 0.
+        version: of the policy that acted.
+        sums: (n,) of `Env.report`; worst: the row of the worst step.
+        seconds: that it was collected in; idle: that the actor waited before.
+        steps: control steps of all its worlds.
+        body: of `pack`.
+    """
+
+    schema: str
+    actor: int
+    life: int
+    sequence: int
+    version: int
+    sums: np.ndarray
+    worst: np.ndarray
+    seconds: float
+    idle: float
+    steps: int
+    body: Arrays
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its arrays."""
+        return size([self.sums, self.worst, self.body])
+
+
+def digest(text: str) -> str:
+    """A short text that two different texts do not share."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Ledger:
+    """Accepts packets and refuses others. Its key is (actor, life, sequence).
+
+    Args:
+        schema: of the columns that the learner has.
+        max_lag: updates that a policy may be behind the one that learns from its steps.
+        actors: how many.
+
+    Attributes:
+        lives: of each actor, the life that is now.
+        accounts: (actor, life) → how many packets were `sent`, `learned` from and `late`. The rest
+            was lost with the actor.
+        refusals: reason → how many were refused for it.
+    """
+
+    def __init__(self, schema: str, max_lag: int, actors: int):
+        self.schema, self.max_lag, self.lives = schema, max_lag, [0] * actors
+        self.accounts: dict[tuple[int, int], Counter[str]] = {}
+        self.refusals: Counter[str] = Counter()
+
+    def refusal(self, packet: Packet, version: int) -> str:
+        """Why an update of this version may not learn from a packet; empty if it may."""
+        if packet.schema != self.schema:
+            return "columns"
+        if packet.life != self.lives[packet.actor]:
+            return "life"
+        if packet.sequence < self.accounts.get((packet.actor, packet.life), Counter())["sent"]:
+            return "twice"
+        return "late" if version - packet.version > self.max_lag else ""
+
+    def accept(self, packet: Packet, version: int) -> bool:
+        """Enter a packet. Returns whether to learn from it."""
+        why = self.refusal(packet, version)
+        self.refusals.update([why] if why else [])
+        if why not in FOREIGN:
+            account = self.accounts.setdefault((packet.actor, packet.life), Counter())
+            account["sent"] = packet.sequence + 1
+            account[why or "learned"] += 1
+        return not why
+
+    def lost(self) -> int:
+        """Packets that ended with the process that had them, and left a gap."""
+        return sum(x["sent"] - x["learned"] - x["late"] for x in self.accounts.values())

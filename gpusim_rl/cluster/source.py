@@ -1,0 +1,300 @@
+"""`RemoteSource`: the steps of actors in other processes fill the learner's record."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpusim_rl.cluster.actor import identity
+from gpusim_rl.cluster.engine import ActorLost, Engine
+from gpusim_rl.cluster.ledger import Ledger, Packet, digest
+from gpusim_rl.config.sections import Config
+from gpusim_rl.core.distributed import PeerLost
+from gpusim_rl.core.errors import warn
+from gpusim_rl.core.graphs import PartTimer
+from gpusim_rl.core.packing import host, tensor, unpack
+from gpusim_rl.core.record import Record
+from gpusim_rl.core.states import Live
+from gpusim_rl.envs.env import Env
+
+UNIT = 16  # worlds: where shares are multiples of it, a product of matrices rounds as that of all
+DEATHS = 5  # of an actor in a row, before it delivers anything: then the training ends
+
+
+@dataclass
+class Seat:
+    """The place of an actor: its worlds, and the process that has them now."""
+
+    first: int  # of its worlds, by their global ids
+    count: int
+    process: Any = None  # as the engine knows it; pid: as the operating system does
+    pid: int = 0
+    begun: Any = None  # reference to what begins it, until it has begun
+    asked: Any = None  # reference to its next packet
+    state: Any = None  # of its worlds before the next collection, in sync mode
+    deaths: int = 0  # in a row, without a packet between
+    seconds: float = 0.0  # spent by its collections since the last report
+    idle: float = 0.0  # and between them
+
+
+@dataclass
+class Spent:
+    """What was learned from since the last report of the learner."""
+
+    means: Any = 0.0  # (n,) of each measure, times control steps
+    bytes: int = 0
+    steps: int = 0
+    lags: list[int] = field(default_factory=list)
+
+
+class RemoteSource:
+    """Fills a record (T, B, …) with the steps of actors.
+
+    With `sync`, each has its share of the worlds of one process, and the record is that of one
+    process, bit for bit. Else each packet has B / actors worlds, and a record takes as many packets
+    as there are actors, whoever is first.
+
+    Args:
+        cfg: of the training.
+        env: whose statistics take what packets report. It is not stepped.
+        learner: whose policy acts; record: (T, B, …) that it learns from.
+
+    Attributes:
+        version: updates of the policy.
+        numbers: key → a live number of the task, which the actors are told.
+
+    Raises:
+        ValueError: the actors do not fit the learner, in one line.
+    """
+
+    def __init__(self, cfg: Config, env: Env, learner: Any, record: Record):
+        section, worlds = cfg.cluster, record.rows.shape[1]
+        self.env, self.learner, self.record, self.sync = env, learner, record, section.sync
+        self.timer = PartTimer(env.device)
+        record.memory = learner.policy.blank_memory(worlds)
+        self.seats = [Seat(*x) for x in shares(worlds, section.actors, section.sync)]
+        self.identity = identity(cfg) | {"columns": digest(record.schema)}
+        max_lag = 0 if section.sync else section.max_lag
+        self.ledger = Ledger(self.identity["columns"], max_lag, section.actors)
+        self.numbers: dict[str, Tensor] = {}
+        self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
+        self.sent: tuple[int, Any] = -1, None  # a version, and the reference to its weights
+        self.version, self.deaths, self.spent = 0, 0, Spent()
+        self.engine = Engine(section.actors, section.address)
+        policy: Any = copy.deepcopy(learner.policy)
+        about = cfg.plain, policy.cpu(), record.columns
+        self.about = [self.engine.put(x) for x in about]
+        try:
+            self.start_all()
+        except BaseException:
+            self.engine.close()
+            raise
+
+    def start_all(self) -> None:
+        """Start the processes of all actors, and wait until they have begun."""
+        for actor in range(len(self.seats)):
+            self.start(actor)
+        for actor in range(len(self.seats)):
+            self.wait_for(actor)
+
+    def start(self, actor: int) -> None:
+        """Start the process of an actor, in its present life."""
+        seat, life = self.seats[actor], self.ledger.lives[actor]
+        where = {"actor": actor, "life": life, "first": seat.first, "count": seat.count}
+        where["again"] = 0 if self.sync else life
+        seat.process, seat.begun = self.engine.start(*self.about, where)
+        seat.asked = None
+
+    def wait_for(self, actor: int) -> None:
+        """Wait until an actor has begun, and check what it is; one that ends is started again.
+
+        Raises:
+            ValueError: it is of another version or task.
+        """
+        seat = self.seats[actor]
+        while seat.begun:
+            try:
+                seat.pid, about = self.engine.get(seat.begun)
+                self.check_identity(actor, about)
+                if seat.state:
+                    self.engine.get(self.engine.call(seat.process, "load", seat.state))
+                seat.begun = None
+            except ActorLost as error:
+                self.replace(actor, error)
+
+    def check_identity(self, actor: int, about: dict[str, str]) -> None:
+        """ValueError that says in what an actor differs from the learner."""
+        for name, ours in self.identity.items():
+            if (theirs := about.get(name)) != ours:
+                self.engine.end(self.seats[actor].process)
+                raise ValueError(f"actor {actor} is refused: its {name} is {theirs}, not {ours}")
+
+    def replace(self, actor: int, reason: ActorLost) -> None:
+        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever."""
+        seat = self.seats[actor]
+        seat.deaths += 1
+        self.deaths += 1
+        if seat.deaths > DEATHS:
+            raise PeerLost(f"actor {actor} ended {DEATHS} times before it gave a step: {reason}")
+        warn(f"actor {actor} (process {seat.pid or 'none'}) has ended: it is started again")
+        self.ledger.lives[actor] += 1
+        self.start(actor)
+
+    def insist(self, actor: int, ask: Callable[[Seat], Any]) -> Any:
+        """The value of what `ask` asks of an actor, or of its next life if it ends."""
+        while True:
+            try:
+                return self.engine.get(ask(self.seats[actor]))
+            except ActorLost as error:
+                self.replace(actor, error)
+                self.wait_for(actor)
+
+    def collect(self, steps: int) -> None:
+        """Fill the record. In place."""
+        self.timer.start("wait")
+        if self.sync:
+            return self.collect_in_step()
+        done, count = 0, self.seats[0].count
+        while done < len(self.seats):
+            self.ask_idle()
+            if not self.packets:
+                self.receive()
+            elif self.ledger.accept(packet := self.packets.pop(0), self.version):
+                self.take(packet, slice(done * count, (done + 1) * count))
+                done += 1
+        self.ask_idle()  # so that actors collect while the learner learns
+
+    def collect_in_step(self) -> None:
+        """Each actor collects once, from the same policy. The state of its worlds survives it."""
+        for seat in self.seats:
+            self.ask(seat)
+        for actor, seat in enumerate(self.seats):
+            packet, seat.state = self.insist(actor, self.ask)
+            seat.asked = None
+            if not self.ledger.accept(packet, self.version):
+                raise PeerLost(f"actor {actor} gave a packet that does not fit")
+            self.take(packet, slice(seat.first, seat.first + seat.count))
+
+    def ask(self, seat: Seat) -> Any:
+        """The reference to the packet that an actor is asked for."""
+        numbers = {key: host(x) for key, x in self.numbers.items()}
+        how = self.version, self.weights(), numbers, self.sync
+        seat.asked = seat.asked or self.engine.call(seat.process, "collect", *how)
+        return seat.asked
+
+    # Why: docs/decisions/0093-lag-is-bounded-by-asking.md
+    def ask_idle(self) -> None:
+        """Let each idle actor collect, if its packet will not be late.
+
+        An actor is asked when it can begin, so the policy that it is sent is the newest then. A
+        record takes as many packets as there are actors. So the k-th packet from now on is learned
+        from k // actors updates later.
+        """
+        for seat in self.seats:
+            ahead = len(self.packets) + sum(x.asked is not None for x in self.seats)
+            late = ahead // len(self.seats) > self.ledger.max_lag
+            if not (seat.begun or seat.asked or late):
+                self.ask(seat)
+
+    def receive(self) -> None:
+        """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
+        waits = {seat.begun or seat.asked: i for i, seat in enumerate(self.seats)}
+        waits.pop(None, None)  # of those that may not collect yet
+        for reference in self.engine.ready([*waits]):
+            actor, seat = waits[reference], self.seats[waits[reference]]
+            if seat.begun:
+                self.wait_for(actor)
+                continue
+            seat.asked = None
+            try:
+                self.packets.append(self.engine.get(reference)[0])
+            except ActorLost as error:
+                self.replace(actor, error)
+
+    def take(self, packet: Packet, worlds: slice) -> None:
+        """Write a packet to some worlds of the record, and add what it reports. In place."""
+        self.timer.start("packets")
+        unpack(packet.body, self.record, worlds)
+        seat, spent, env = self.seats[packet.actor], self.spent, self.env
+        seat.deaths = 0
+        seat.seconds += packet.seconds
+        seat.idle += packet.idle
+        spent.bytes += packet.nbytes
+        spent.steps += packet.steps
+        spent.lags.append(self.version - packet.version)
+        sums, totals = tensor(packet.sums).to(env.device), env.statistics.totals
+        totals += sums[: len(totals)]
+        spent.means = spent.means + packet.steps * sums[len(totals) :]
+        worst, row = tensor(packet.worst).to(env.device), env.worst_step.row
+        row.copy_(torch.where(worst[0] > row[0], worst, row))
+        self.timer.start("wait")
+
+    def weights(self) -> Any:
+        """The reference to the weights of now: it is made once for a version."""
+        if self.sent[0] != self.version:
+            live = self.learner.tensors().items()
+            weights = {name: host(x.tensor) for name, x in live if name.startswith("policy/")}
+            self.sent = self.version, self.engine.put(weights)
+        return self.sent[1]
+
+    def tensors(self) -> dict[str, Live]:
+        """The lives of the actors: those after a continuation draw other random numbers."""
+        return {} if self.sync else {"cluster/lives": Live(torch.tensor(self.ledger.lives), False)}
+
+    def state(self) -> dict[str, Tensor]:
+        """The state of all worlds in sync mode, as one process has it, by name."""
+
+        def parts(seat: Seat) -> Any:
+            return seat.asked or self.engine.call(seat.process, "state")
+
+        states = [x.state or self.insist(i, parts) for i, x in enumerate(self.seats)]
+        joined = {name: [x[name] for x in states] for name in states[0]}
+        # what worlds have in common is that of the first
+        return {n: tensor(np.concatenate(x) if x[0].ndim else x[0]) for n, x in joined.items()}
+
+    def load(self, state: dict[str, Tensor], layout: dict[str, bool]) -> None:
+        """Continue all worlds from a state of one process. In place.
+
+        layout: name → whether it has a row for each world.
+        """
+        for actor, seat in enumerate(self.seats):
+            rows = slice(seat.first, seat.first + seat.count)
+            seat.state = {
+                name: host(state[name][rows] if worlds else state[name])
+                for name, worlds in layout.items()
+            }
+            self.insist(actor, lambda seat: self.engine.call(seat.process, "load", seat.state))
+
+    def begin_again(self, lives: list[int]) -> None:
+        """Replace all actors, since a training is continued. In place.
+
+        lives: that were begun before.
+        """
+        for actor, seat in enumerate(self.seats):
+            self.engine.end(seat.process)
+            before = max(self.ledger.lives[actor], *lives[actor : actor + 1], 0)
+            self.ledger.lives[actor] = before + 1
+        self.packets.clear()
+        self.start_all()
+
+    def close(self) -> None:
+        """End all actors."""
+        self.engine.close()
+
+
+def shares(worlds: int, actors: int, sync: bool) -> list[tuple[int, int]]:
+    """First world and number of worlds of each actor.
+
+    Raises:
+        ValueError: there are too few, or without `sync` they do not divide.
+    """
+    if worlds < actors or (not sync and worlds % actors):
+        raise ValueError(f"num_envs={worlds} does not divide into cluster.actors={actors}")
+    unit = UNIT if worlds >= UNIT * actors and sync else 1
+    bounds = [unit * (i * (worlds // unit) // actors) for i in range(actors)]
+    return [(a, b - a) for a, b in pairwise([*bounds, worlds])]

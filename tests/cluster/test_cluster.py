@@ -1,0 +1,100 @@
+"""Actors in other processes: bit for bit as one process in step, and bounded without. One Ray for
+all tests, which a program of its own starts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command_lines import refused, run_python
+from tests.shared import shared
+from tests.worlds import ROOT
+
+
+@pytest.fixture(scope="session")
+def seen(tmp_path_factory) -> dict:
+    """What tests/cluster/scenario.py saw."""
+
+    def run(folder: Path) -> None:
+        line = [sys.executable, "-m", "tests.cluster.scenario", str(folder / "seen.json")]
+        done = subprocess.run(
+            line, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (folder / "said.txt").write_text(done.stdout + done.stderr)
+
+    folder = shared(tmp_path_factory, "cluster", run)
+    return json.loads((folder / "seen.json").read_text()) | {
+        "said": (folder / "said.txt").read_text()
+    }
+
+
+def test_in_step_is_one_process(seen):
+    """Three actors in step with the learner give every bit of one process, worlds too, with a
+    memory, after the death of one and after a resume of one process's checkpoint."""
+    now = seen["in step"]
+    assert now["after a death"] == [] and now["after a resume"] == []
+    assert now["deaths"] == 1
+    assert now["row"]["cluster/lag_max"] == 0 and now["row"]["cluster/refused"] == 0
+
+
+def test_no_step_is_learned_from_twice(seen):
+    """Without step the lag is bounded, late packets are refused and counted, and each packet that
+    was learned from is of an account, over a death and a stopped actor."""
+    now = seen["on their own"]
+    assert now["row"]["cluster/lag_max"] <= 1
+    assert now["row"]["cluster/refused"] >= 1 and now["row"]["cluster/deaths"] == 1
+    assert now["learned"] == 2 * now["iterations"]
+    for account in now["accounts"].values():
+        assert account.get("learned", 0) + account.get("late", 0) <= account["sent"]
+    assert now["finite"] and now["changed"]
+
+
+def test_lives_go_on(seen):
+    """An actor that is started again has its next life, and so has each after a resume."""
+    before, after = seen["on their own"]["lives"]
+    assert before == [1, 0] and after == [2, 1]
+
+
+def test_another_task_is_refused(seen):
+    """An actor with another reward is refused in one line that names the difference."""
+    assert seen["on their own"]["refused"].startswith("actor 1 is refused: its task is ")
+
+
+def test_all_listen_on_this_machine_alone(seen):
+    """Every listening socket of the program and of its children is on 127.0.0.1."""
+    sockets = seen["on their own"]["sockets"]
+    assert sockets and {*sockets} <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def test_a_death_is_one_line(seen):
+    """All that is said are our lines about the two actors that ended."""
+    lines = [line for line in seen["said"].splitlines() if line.strip()]
+    assert len(lines) == 2, seen["said"]
+    assert all("has ended: it is started again" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("cluster=ray", "num_envs=25"), "num_envs=25 does not divide into cluster.actors=2"),
+        (("cluster=ray", "algo=sac"), "choose algo=ppo"),
+        (("cluster=ray", "cluster.address=10.0.0.1:6379"), "RAY_AUTH_MODE=token"),
+        (("cluster=spark",), "unknown cluster 'spark': choose one of none, ray"),
+        (("cluster.actors=0",), "cluster.actors=0"),
+    ],
+)
+def test_mistakes_are_one_line(words, says, tmp_path):
+    """What does not fit is said in one line, before Ray is started."""
+    assert says in refused("train.py", "task=cartpole", "device=cpu", *words, cwd=tmp_path)
+
+
+def test_no_command_loads_ray(tmp_path):
+    """Without cluster=ray a training is configured and made without Ray."""
+    code = "from tests.worlds import make_config; from gpusim_rl.commands.train import make_trainer"
+    code += "; t = make_trainer(make_config('task=cartpole', 'num_envs=8', 'device=cpu',"
+    code += f" 'log=none', {f'run_dir={tmp_path}/run'!r}))"
+    done = run_python(f"{code}; import sys; print('ray' in sys.modules)")
+    assert done.stdout.split()[-1:] == ["False"], done.stderr

@@ -1,0 +1,38 @@
+"""Each packet is learned from at most once, and each world is one actor's."""
+
+import numpy as np
+import pytest
+
+from gpusim_rl.cluster.ledger import Ledger, Packet, digest
+from gpusim_rl.cluster.source import shares
+
+
+def packet(actor: int = 0, life: int = 0, sequence: int = 0, version: int = 0, schema: str = "s"):
+    """A packet without steps."""
+    none = np.zeros(0)
+    return Packet(schema, actor, life, sequence, version, none, none, 0.0, 0.0, 0, {})
+
+
+def test_a_packet_is_learned_from_once():
+    """The ledger refuses another columns', an older life's, a second and a late packet, and says
+    what became of each number."""
+    ledger = Ledger("s", max_lag=2, actors=2)
+    ledger.lives[1] = 1
+    assert ledger.accept(packet(), 2) and ledger.accept(packet(sequence=2), 1)
+    assert not ledger.accept(packet(sequence=2), 1)
+    assert not ledger.accept(packet(sequence=3), 3)
+    assert not ledger.accept(packet(actor=1), 0)
+    assert not ledger.accept(packet(sequence=4, schema="other"), 0)
+    assert ledger.accept(packet(actor=1, life=1), 0)
+    assert ledger.refusals == {"twice": 1, "late": 1, "life": 1, "columns": 1}
+    assert ledger.accounts[0, 0] == {"sent": 4, "learned": 2, "late": 1} and ledger.lost() == 1
+
+
+def test_worlds_are_shared():
+    """Each world is one actor's; without sync all actors have as many."""
+    assert shares(70, 3, sync=True) == [(0, 16), (16, 16), (32, 38)]
+    assert shares(7, 3, sync=True) == [(0, 2), (2, 2), (4, 3)]
+    assert shares(6, 2, sync=False) == [(0, 3), (3, 3)]
+    with pytest.raises(ValueError, match=r"num_envs=64 does not divide into cluster.actors=3"):
+        shares(64, 3, sync=False)
+    assert digest("a") != digest("b")
