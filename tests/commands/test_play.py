@@ -175,7 +175,7 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(play_mode, "has_display", lambda: False)
     monkeypatch.setattr(play, "show", lambda cfg, mode: shown.append(cfg))
-    monkeypatch.setattr(play, "show_page", shown.append)
+    monkeypatch.setitem(play.STORIES, "web", shown.append)
     monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
     play.main()
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
