@@ -21,6 +21,7 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 # `SAC.sums`: since the last report
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
 MEMORY = 0.02  # share of the scale of returns that an iteration forgets
+LEAST = 0.3  # scale of returns: costs of a policy that is paid nothing yet are not magnified
 
 
 class SAC:
@@ -159,7 +160,7 @@ class SAC:
         mean.lerp_(self.group.all_reduce(values.sum()) / n, share)
         deviation = self.group.all_reduce((values - mean).abs().sum()) / n
         self.returns[1].lerp_(deviation, share)
-        self.scale.copy_(self.returns[1].clamp(min=1e-6))
+        self.scale.copy_(self.returns[1].clamp(min=LEAST))
 
     def learn(self, ring: Record) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
