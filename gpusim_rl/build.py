@@ -327,7 +327,7 @@ def clone_of(cfg: Config, env: Env) -> Callable[[Any, Spec], Any]:
     demos = fitting_demos(cfg, "demos", str(cfg.demos), env, cfg.cloning.episodes)
 
     def begin(learner: Any, spec: Spec) -> Any:
-        if not hasattr(learner, "fill"):
+        if not hasattr(learner, "begin_ring"):
             return Cloning(learner, demos, cfg.cloning, spec)
         learner.demos = demos
         return learner
@@ -348,7 +348,7 @@ def fitting_demos(
         ValueError: they cannot be read, do not fit the Env, or are fewer.
     """
     if not Path(name).is_file():
-        demos = record_of(cfg, name, episodes or RUN_EPISODES)
+        demos = record_of(cfg, name, episodes or RUN_EPISODES, env.group)
     else:
         demos = Demonstrations.read(Path(name))
         demos = demos.first(episodes) if episodes else demos
@@ -356,14 +356,18 @@ def fitting_demos(
     return demos.to(env.device)
 
 
-def record_of(cfg: Config, name: str, episodes: int) -> Demonstrations:
+def record_of(cfg: Config, name: str, episodes: int, group: ProcessGroup) -> Demonstrations:
     """Episodes of a run, recorded now for a training whose configuration is `cfg`.
 
     ValueError if the run cannot be played, or if its code may not be imported.
     """
     run = Run.open(Path(name))
     config = resume.load_config(run, {group: getattr(cfg, f"{group}_code") for group in CODE})
-    state, _, path = run.checkpoints.restore(errors.warn)
+    path = Path()
+    if group.rank == 0:
+        _, _, path = run.checkpoints.restore(errors.warn)
+    path = group.broadcast(path)  # one choice for all, while that run goes on
+    state, _ = load(path)
     iteration = make_iteration(for_playing(config), num_envs=1)
     iteration.policy.load(state, str(path))
     return record_run(config, iteration, episodes)
@@ -382,8 +386,9 @@ def for_playing(config: Config) -> Config:
     on_cpu |= {"curriculum": plan or None}
     if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
         on_cpu["num_steps"] = 1
-        if "num_minibatches" in config.plain["algo"]:
-            on_cpu["algo.num_minibatches"] = 1
+        algo = config.plain["algo"]
+        on_cpu |= {"algo.num_minibatches": 1} if "num_minibatches" in algo else {}
+        on_cpu |= {"algo.updates": algo["policy_delay"]} if "policy_delay" in algo else {}
     return config.replace(on_cpu)
 
 
@@ -503,8 +508,8 @@ def join(
             "newest": num_steps if rewards and ring else 0,
         }
         source = Collector(env, learner.policy, record, **how)
-        if ring and getattr(learner, "demos", None):
-            source.row.fill_(learner.fill(record))
+        if hasattr(learner, "begin_ring"):
+            source.row.fill_(learner.begin_ring(record))
     registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
     registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
     more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
@@ -642,6 +647,8 @@ def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     dims, n = (sum(env.term_widths.values()), *spec.dims[1:]), settings.get("num_minibatches", 1)
     few = {"num_envs": n, "num_steps": n, "worlds": torch.zeros_like(spec.worlds[:1]).repeat(n)}
     own = {"dims": dims, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
+    if delay := settings.get("policy_delay"):
+        settings |= {"updates": delay}  # nothing is learned, in one step
     made = kind(replace(spec, **few, **own, captured=False), kind.Settings(**settings))
     actor = made.policy.actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}

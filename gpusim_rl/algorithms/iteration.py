@@ -202,6 +202,8 @@ class Iteration:
         ours = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in ours}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in ours})
+        if not getattr(self.learner, "keeps_record", True):
+            self.source.row.fill_(self.learner.begin_ring(self.source.record))
         self.iterations = self.logged = int(self.spec.iteration)
 
 

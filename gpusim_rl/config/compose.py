@@ -174,7 +174,11 @@ def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> 
                 cfg["gpu"] = section
             else:
                 cfg["recipe"][name] = section
-    return apply_section(cfg, algo, cfg.get(algo) or {}, (*KEYS, "gpu"), keys) if ours else cfg
+    if not ours:
+        return cfg
+    if not isinstance(section := cfg.get(algo) or {}, dict):
+        raise ValueError(f"{algo}={section!r}: expected keys with values")
+    return apply_section(cfg, algo, section, (*KEYS, "gpu"), keys)
 
 
 def without_algo(plan: Any) -> Any:

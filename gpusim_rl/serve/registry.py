@@ -27,6 +27,7 @@ from gpusim_rl.deploy.onboard.verdict import cut, digest, read_verdict, with_ver
 
 CANDIDATE, RELEASED = "candidate", "released"  # the second needs a pass of the gate
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # of a policy or an alias
+LIKE_A_VERSION = re.compile(r"\d+|[0-9a-f]{6,}")  # what no alias is called
 SHORT = 12  # digits of a digest that people see
 WAIT = 60.0  # s for another process that writes
 POLICY, ABOUT = "policy.onnx", "version.json"  # in the file of one version
@@ -152,7 +153,7 @@ class Registry:
             names = [x["name"] for x in self.rows("select distinct name from version")]
             raise ValueError(f"no policy is called {name}: there are {', '.join(names) or 'none'}")
         aliases = {x["alias"]: x["version"] for x in self.rows(NOW) if x["name"] == name}
-        word = str(aliases.get(str(which), which))
+        word = str(which if isinstance(which, int) else aliases.get(which, which))
         fit = [x for x in mine if str(x["version"]) == word]
         fit = fit or [x for x in mine if len(word) > 5 and x["digest"].startswith(word)]
         if len(fit) != 1:
@@ -222,6 +223,8 @@ class Registry:
             ValueError: there is no such version, its file is not whole, or it may not be released.
         """
         check_name("alias", alias)
+        if LIKE_A_VERSION.fullmatch(alias):
+            raise ValueError(f"alias={alias}: it could be a version; choose a word")
         self.path(name, which)
         with self.transaction():
             row = self.version(name, which)
@@ -388,7 +391,9 @@ def interface(policy: Any) -> str:
     """
     about, command = policy.about, policy.command or {}
     parts = [about["robot"], policy.dt, policy.needs, policy.reads, policy.joints]
-    parts += [command.get("names"), command.get("units"), policy.outputs.get("units")]
+    parts += [command.get("names"), command.get("units")]
+    # a robot's computer, or a client of a server, applies the gains
+    parts += [policy.outputs.get(key) for key in ("units", "kp", "kd")]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

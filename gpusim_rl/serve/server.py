@@ -133,7 +133,8 @@ class Server:
                 targets, faults = pool.step([step.row for step in batch])
             except ValueError as error:
                 for step in batch:
-                    step.answer.set_result(errors.printable(errors.reason(error)))
+                    if not step.answer.done():
+                        step.answer.set_result(errors.printable(errors.reason(error)))
                 continue
             name = pool.version.name
             for step, target, fault in zip(batch, targets, faults.tolist(), strict=True):

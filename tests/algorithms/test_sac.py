@@ -215,6 +215,10 @@ def test_a_loss_that_is_no_number_is_skipped():
     before = learner.critics.weights["critic"].detach().clone()
     learner.learn_values(sac.source.record)
     assert torch.equal(before, learner.critics.weights["critic"]) and learner.sums[3] == 1
+    for _ in range(2):  # what was skipped makes the iteration bad, of which three end it
+        learner.running.fill_(float("nan"))
+        sac.iteration()
+    assert sac.report()()["bad"] >= 1
 
 
 @pytest.mark.parametrize(
@@ -222,7 +226,7 @@ def test_a_loss_that_is_no_number_is_skipped():
     [
         ({"batch_size": 12}, "algo.batch_size=12: expected a multiple of num_envs=8"),
         ({"policy_delay": 3}, "algo.policy_delay=3: expected a divisor of num_steps"),
-        ({"replay": 6}, "algo.replay=6: expected at least num_steps=8"),
+        ({"replay": 6}, "algo.replay=6: expected more than num_steps=8"),
         ({"window": 24}, "algo.window=24: expected less than algo.replay"),
     ],
 )
@@ -242,9 +246,10 @@ def test_a_ring_begins_with_demonstrations():
         record.column(name).normal_(generator=torch.Generator().manual_seed(1))
     record.column("truncated")[-1] = 1.0
     learner.demos = Demonstrations(record, {})
-    sac.source.row.fill_(rows := learner.fill(ring))
+    sac.source.row.fill_(rows := learner.begin_ring(ring))
     assert rows == 8 == learner.count
     assert torch.equal(ring.obs[:8, 0], record.obs[:8])
+    assert torch.equal(ring.action[:8, 0], record.action[:8].clamp(-1, 1))
     assert learner.policy.actor.normalizer.count == 64
     before = ring.obs[:8].clone()
     sac.iteration()

@@ -57,7 +57,7 @@ class SAC:
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
         Metric("critic_loss", "loss/critic", "critic loss", ".2g", "critic loss"),
         Metric("entropy", "loss/entropy", "entropy", ".2f", "entropy [nat]"),
-        Metric("skipped", "loss/skipped_updates", "skipped updates", ".2g", "skipped"),
+        Metric("skipped", "loss/skipped_minibatches", "skipped minibatches", ".2g", "skipped"),
         Metric("alpha", "loss/alpha", "temperature", ".2g", "temperature"),
         Metric("scale", "loss/return_scale", "scale of returns", ".2g", "scale"),
         Metric("learning_rate", "loss/learning_rate", "learning rate", ".1e", "learning rate"),
@@ -100,18 +100,35 @@ class SAC:
         self.running = torch.zeros(spec.num_envs, device=device)
         self.returns = torch.zeros(3, device=device)
         self.scale, self.bad = torch.ones((), device=device), torch.zeros((), device=device)
-        self.sums = torch.zeros(5, device=device)
+        self.sums, self.loss = torch.zeros(5, device=device), torch.zeros(1, device=device)
+        self.skipped = torch.zeros((), device=device)  # cycles of this iteration
         std = cfg.target_std
         self.target_std = std if isinstance(std, Tensor) else torch.full((), std, device=device)
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
 
-    def fill(self, ring: Record) -> int:
-        """Write the demonstrations to the first rows of a ring, and return how many. In place."""
-        assert self.demos
+    def begin_ring(self, ring: Record) -> int:
+        """Begin a ring with the demonstrations, if there are any. In place.
+
+        Returns:
+            How many rows they take.
+
+        Raises:
+            ValueError: they are too many, or their actions larger than `bound`.
+        """
+        self.count.zero_()
+        if self.demos is None:
+            return 0
         size, worlds = len(self.demos.record), self.spec.num_envs * self.group.size
-        rows = min(len(ring), max(self.cfg.window + 1, -(-size // worlds)))
+        rows, bound = max(self.cfg.window + 1, -(-size // worlds)), self.policy.bound
+        # an Env takes none beyond its limit
+        largest = min(float(self.demos.record.action.abs().max()), self.spec.clip)
+        if rows + self.spec.num_steps > len(ring):
+            raise ValueError(f"demos: they take {rows} rows, too many for algo.replay={len(ring)}")
+        if largest > bound:
+            raise ValueError(f"demos: actions up to {largest:.3g}, beyond algo.bound={bound:g}")
         self.demos.write_rows(ring, rows, self.spec.worlds)
+        ring.action[:rows].clamp_(-bound, bound)
         views = [x[:rows].flatten(0, 1) for x in (ring.obs, ring.critic)]
         valid = ring.fault.new_ones(rows * self.spec.num_envs)
         self.policy.update_normalizers(views, valid, self.group)
@@ -147,7 +164,9 @@ class SAC:
             self.running.mul_(goes_on)
         self.measure_returns(torch.stack(values))
         most_invalid = self.group.all_reduce(2 * fault.sum() - fault.numel()) > 0
-        self.bad.copy_(torch.where(most_invalid, self.bad + 1, 0.0))
+        most_skipped = 2 * self.skipped > self.cycles  # of the iteration before
+        self.bad.copy_(torch.where(most_invalid | most_skipped, self.bad + 1, 0.0))
+        self.skipped.zero_()
 
     def measure_returns(self, values: Tensor) -> None:
         """Let the scale of returns follow discounted sums (T, B). In place.
@@ -187,13 +206,13 @@ class SAC:
             action, log_prob = policy.draw(policy.actor.normalizer(batch.then.obs), later)
             value = policy.values(policy.target, then, action).min(0).values
             value = value - self.log_alpha.exp() * log_prob
-            wanted = batch.gain / self.scale + batch.discount * value
+            target = batch.gain / self.scale + batch.discount * value
         taken = policy.values(policy.critic, critic, batch.first.action / policy.bound)
-        error = F.smooth_l1_loss(taken, wanted.expand_as(taken), reduction="none") * batch.valid
+        error = F.smooth_l1_loss(taken, target.expand_as(taken), reduction="none") * batch.valid
         loss = error.sum() / cfg.batch_size
         self.step(self.critics, loss)
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
-        self.sums[CRITIC_LOSS].add_(loss.detach() * self.group.size)
+        self.sums[CRITIC_LOSS].add_(self.loss[0] * self.warm())
         self.sums[SKIPPED].add_(self.critics.bad * self.warm())
         return obs, critic, noise
 
@@ -208,24 +227,33 @@ class SAC:
         temperature = alpha.sum() * (entropy - target / self.group.size)
         loss = (alpha.detach() * log_prob - value).sum() / n + temperature
         self.step(self.actor, loss)
-        means = torch.stack([value.detach().sum() / n, entropy]) * self.group.size
-        self.sums[VALUE].add_(means[0])
-        self.sums[ENTROPY].add_(means[1])
-        self.sums[COUNT].add_(1)
+        means, warm = (
+            torch.stack([value.detach().sum() / n, entropy]) * self.group.size,
+            self.warm(),
+        )
+        self.sums[VALUE].add_(means[0] * warm)
+        self.sums[ENTROPY].add_(means[1] * warm)
+        self.sums[COUNT].add_(warm)
+        skipped = torch.maximum(self.actor.bad, self.critics.bad) * warm
+        self.skipped.add_(skipped)
+        self.sums[SKIPPED].add_(self.actor.bad * warm)
 
     def step(self, optimizer: FlatAdam, loss: Tensor) -> None:
         """One step of an optimizer, none before the warm-up's end. In place."""
         optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients]))
         self.group.all_reduce(optimizer.grads)
         with torch.no_grad():
-            # a number that is none is skipped by the kernels that clip
-            known = torch.where(self.warm(), loss.detach(), torch.nan)
-            optimizer.clip(self.cfg.max_grad_norm, known.view(1))
+            self.loss.copy_(loss.detach().view(1))
+            self.group.all_reduce(self.loss)
+            # a loss that is no number is skipped by the kernels that clip
+            finite = torch.where(self.warm(), self.loss, torch.nan)
+            optimizer.clip(self.cfg.max_grad_norm, finite)
         optimizer.step()
 
     def warm(self) -> Tensor:
         """() whether the ring holds the samples that updates wait for."""
-        return self.count * (self.spec.num_envs * self.group.size) >= self.cfg.warmup
+        samples = self.count * (self.spec.num_envs * self.group.size)
+        return (samples >= self.cfg.warmup) & (self.count > self.cfg.window)
 
     def measures(self) -> Tensor:
         """(len(metrics),) means since the last report, whose sums begin anew."""
@@ -244,6 +272,7 @@ class SAC:
         own = {f"{name}_rate": x for name, x in rates}
         own |= {"log_alpha": self.log_alpha, "updates": self.updates, "sums": self.sums}
         own |= {"returns": self.returns, "scale": self.scale, "bad": self.bad}
+        own |= {"skipped": self.skipped}
         own |= {"count": self.count} if self.cfg.save_ring else {}
         adam = self.critics.tensors() | self.actor.tensors()
         tensors = networks | shared("adam/", adam) | shared("sac/", own)
@@ -271,6 +300,6 @@ def check_numbers(spec: Spec, cfg: Settings) -> int:
             f"algo.policy_delay={cfg.policy_delay}: expected a divisor of num_steps × "
             f"algo.updates, which is {updates}"
         )
-    if not spec.num_steps <= cfg.replay:
-        raise ValueError(f"algo.replay={cfg.replay}: expected at least num_steps={spec.num_steps}")
+    if spec.num_steps >= cfg.replay:
+        raise ValueError(f"algo.replay={cfg.replay}: expected more than num_steps={spec.num_steps}")
     return updates // cfg.policy_delay
