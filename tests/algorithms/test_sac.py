@@ -140,7 +140,11 @@ def test_one_update_is_the_formula():
     torch.testing.assert_close(gradient[0], wanted.detach().clamp(-1, 1), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", TASKS)
+FEW = ("cartpole", "quadruped", "drone")  # the others are for `make matrix-test`
+EVERY = [pytest.param(x, marks=[pytest.mark.matrix] * (x not in FEW)) for x in TASKS]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_an_iteration_reads_nothing(name):
     """Five iterations with restarts, of which the last reads nothing on the host but the engine."""
     sac = make_sac(make_env(name, 8, episode=0.2), num_steps=12)
