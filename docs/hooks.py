@@ -40,6 +40,7 @@ TITLES = {
     "robot": "Robots: robot=NAME",
     "sim": "Simulators: sim=NAME",
     "log": "Metrics: log=NAME",
+    "cluster": "Actors in other processes: cluster=NAME",
     "play.yaml": "Keys of play.py",
     "gate.yaml": "The release gate and comparisons: keys of play.py mode=gate and mode=ab",
     "serve.yaml": "The server of policies: keys of play.py mode=serve",

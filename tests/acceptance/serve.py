@@ -270,7 +270,8 @@ CHECKS = {
 
 def main() -> None:
     """One of the checks."""
-    parser = argparse.ArgumentParser()
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("check", choices=CHECKS)
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--hz", type=float, default=50)
