@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpusim_rl.algorithms.iteration import SHARES, Iteration
+from gpusim_rl.algorithms.iteration import ELSEWHERE, SHARES, Iteration
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors, ranges
@@ -174,8 +174,10 @@ def group_parts(parts: dict[str, PartTime], total: float) -> dict[str, PartTime]
     A learner may name its parts as it likes: they belong to `update`. An iteration that is captured
     as a whole has no parts.
     """
-    share_of = {part: share for share, names in SHARES.items() for part in names}
-    sums = dict.fromkeys(SHARES, PartTime())
+    share_of = {
+        part: share for share, names in SHARES.items() for part in names if share not in ELSEWHERE
+    }
+    sums = dict.fromkeys((x for x in SHARES if x not in ELSEWHERE), PartTime())
     for name, part in parts.items():
         if name != "iteration":
             share = share_of.get(name, "update")
