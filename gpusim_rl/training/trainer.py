@@ -84,7 +84,8 @@ class Trainer:
         OSError: its run directory cannot be written.
     """
 
-    def __init__(self, cfg: Config, make: Maker = make_iteration):
+    def __init__(self, cfg: Config, make: Maker | None = None):
+        make = make or make_iteration
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
         cfg = cfg.replace({"threads": cfg.threads or torch.get_num_threads()})

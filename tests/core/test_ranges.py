@@ -7,7 +7,7 @@ import pytest
 from gpusim_rl.config import check_words, compose
 from gpusim_rl.config.sections import Config, table
 from gpusim_rl.core import ranges
-from gpusim_rl.core.ranges import BENCH, GATE, PLAY, Range
+from gpusim_rl.core.ranges import BENCH, GATE, PLAY, SERVE, Range
 from gpusim_rl.envs.load_task import load_task
 from tests.worlds import TASKS
 
@@ -30,7 +30,7 @@ def is_number(value: object) -> bool:
 )
 def test_each_number_has_a_range(name, task):
     """Of each program, and of each task what it adds to training's."""
-    tables = {"config": TABLE, "play": PLAY | TABLE | GATE}
+    tables = {"config": TABLE, "play": PLAY | TABLE | GATE | SERVE}
     table = tables.get(name, BENCH | TABLE)
     own = load_task(task).ranges
     table = table | {f"task.{key}": entry for key, entry in own.items()}
