@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpusim_rl.networks.encoders import LAYERS, check_hidden
-from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit
+from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit, count_pairs
 
 EPS = 1e-5  # of a layer norm, as torch has it
 
@@ -86,12 +86,7 @@ class SymmetricEnsemble(nn.Module):
         generator: torch.Generator,
     ):
         super().__init__()
-        check_hidden(hidden, activation)
-        if any(n % 2 for n in hidden):
-            raise ValueError(
-                f"algo.hidden={list(hidden)}: expected even numbers with algo.symmetry=net"
-            )
-        pairs = [n // 2 for n in hidden]
+        pairs = count_pairs(hidden, activation)
         self.widths = list(split.widths)
         widths = [*pairwise([split.widths, *((n, n) for n in pairs)])]
         self.even, self.odd = nn.ParameterList(), nn.ParameterList()

@@ -85,6 +85,16 @@ class Constant(nn.Module):
         return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
 
 
+def count_pairs(hidden: tuple[int, ...], activation: str) -> list[int]:
+    """Pairs of units of each hidden layer; ValueError for what no symmetric network can have."""
+    check_hidden(hidden, activation)
+    if any(n % 2 for n in hidden):
+        raise ValueError(
+            f"algo.hidden={list(hidden)}: expected even numbers with algo.symmetry=net"
+        )
+    return [n // 2 for n in hidden]
+
+
 # Why: docs/decisions/0013-hidden-units-in-pairs.md
 class SymmetricMLP(nn.Module):
     """A multi-layer perceptron f with f(M x) = A f(x), exactly: M and A are mirrors.
@@ -113,12 +123,7 @@ class SymmetricMLP(nn.Module):
         generator: torch.Generator,
     ):
         super().__init__()
-        check_hidden(hidden, activation)
-        if any(n % 2 for n in hidden):
-            raise ValueError(
-                f"algo.hidden={list(hidden)}: expected even numbers with algo.symmetry=net"
-            )
-        pairs = [n // 2 for n in hidden]
+        pairs = count_pairs(hidden, activation)
         widths = [split.widths, *((n, n) for n in pairs), out.widths]
         self.widths, self.depth = list(split.widths), len(hidden)
         self.even, self.odd = nn.ModuleList(), nn.ModuleList()

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from gpusim_rl.core.ranges import COUNT, FRAMES, POSITIVE, SHARE, WIDTH, Range
+from gpusim_rl.algorithms.network_settings import NetworkSettings
+from gpusim_rl.core.ranges import COUNT, POSITIVE, SHARE, Range
 from gpusim_rl.core.sections import check, number, word
 
 
 @dataclass(kw_only=True, frozen=True)
-class Settings:
+class Settings(NetworkSettings):
     """The numbers of distillation. Where a curriculum changes one, it is a tensor ().
 
     Args:
@@ -17,8 +18,6 @@ class Settings:
         learning_rate: of the student, at first. Each iteration multiplies it by lr_decay.
         max_grad_norm: the largest norm of its gradient.
         symmetry: auto, none or net.
-        hidden, activation, memory, memory_size, memory_frames, std, min_std, amp: as
-            `ActorCritic` has them.
     """
 
     share: float = number(SHARE)
@@ -29,14 +28,6 @@ class Settings:
     lr_decay: float = number(Range(0, 1, above=True))
     max_grad_norm: float = number(POSITIVE)
     symmetry: str = word("auto", "none", "net")
-    hidden: tuple[int, ...] = number(WIDTH)
-    activation: str
-    memory: str = word("none", "gru", "attention")
-    memory_size: int = number(WIDTH)
-    memory_frames: int = number(FRAMES)
-    std: float = number(POSITIVE)
-    min_std: float = number(POSITIVE)
-    amp: str | None
 
     def __post_init__(self) -> None:
         check(self, "algo")

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from gpusim_rl.core.ranges import AT_LEAST_0, COUNT, FRAMES, POSITIVE, SHARE, WIDTH, Range
+from gpusim_rl.algorithms.network_settings import NetworkSettings
+from gpusim_rl.core.ranges import AT_LEAST_0, COUNT, POSITIVE, SHARE, Range
 from gpusim_rl.core.sections import check, number, word
 
 
 @dataclass(kw_only=True, frozen=True)
-class Settings:
+class Settings(NetworkSettings):
     """The numbers of PPO, in CleanRL's names. Where a curriculum changes one, it is a tensor ().
 
     Args:
@@ -27,8 +28,6 @@ class Settings:
         symmetry: auto, none, augment or net.
         tf32: multiply float32 matrices in TF32 on CUDA.
         max_std: the largest standard deviation of the actions after an update.
-        hidden, activation, memory, memory_size, memory_frames, std, min_std, amp: as
-            `ActorCritic` has them.
     """
 
     gamma: float = number(SHARE)
@@ -48,15 +47,7 @@ class Settings:
     fused: bool
     symmetry: str = word("auto", "none", "augment", "net")
     tf32: bool
-    hidden: tuple[int, ...] = number(WIDTH)
-    activation: str
-    memory: str = word("none", "gru", "attention")
-    memory_size: int = number(WIDTH)
-    memory_frames: int = number(FRAMES)
-    std: float = number(POSITIVE)
-    min_std: float = number(POSITIVE)
     max_std: float = number(POSITIVE)
-    amp: str | None
 
     def __post_init__(self) -> None:
         check(self, "algo")

@@ -1,6 +1,7 @@
 """Adversarial motion priors (Peng et al., arXiv:2104.02180): a reward for moving as was shown."""
 
 import json
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -124,6 +125,6 @@ def term_columns(demos: Demonstrations, names: list[str]) -> list[int]:
     widths: dict[str, int] = json.loads(demos.about["terms"])
     if unknown := [name for name in names if name not in widths]:
         raise ValueError(f"reward.terms: no term {unknown[0]!r}: choose of {', '.join(widths)}")
-    ends = torch.tensor([*widths.values()]).cumsum(0).tolist()
-    places = {x: range(end - widths[x], end) for x, end in zip(widths, ends, strict=True)}
+    ends = zip(widths.items(), accumulate(widths.values()), strict=True)
+    places = {name: range(end - width, end) for (name, width), end in ends}
     return [column for name in names for column in places[name]]

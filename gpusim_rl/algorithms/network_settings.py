@@ -1,0 +1,20 @@
+"""The numbers of the networks of an `ActorCritic`, which several learners have."""
+
+from dataclasses import dataclass
+
+from gpusim_rl.core.ranges import FRAMES, POSITIVE, WIDTH
+from gpusim_rl.core.sections import number, word
+
+
+@dataclass(kw_only=True, frozen=True)
+class NetworkSettings:
+    """Layers, memory and noise of a policy, as `ActorCritic` has them."""
+
+    hidden: tuple[int, ...] = number(WIDTH)
+    activation: str
+    memory: str = word("none", "gru", "attention")
+    memory_size: int = number(WIDTH)
+    memory_frames: int = number(FRAMES)
+    std: float = number(POSITIVE)
+    min_std: float = number(POSITIVE)
+    amp: str | None
