@@ -232,9 +232,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         recipe = {"name": str(flat.get("recipe.name", base["recipe"]["name"]))}
         saved.pop("recipe", None)
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
-        for key, file in KEPT.items():
+        for key, copy_of in KEPT.items():
             if flatten(cfg).get(key) is not None:
-                set_key(cfg, key, str(run.path / file))
+                set_key(cfg, key, str(run.path / copy_of))
         for section in ("task", "robot"):
             cfg[section] = find_files(run.path, section, cfg[section], ours)
         cfg["teacher"] = find_in_run(run.path, "teacher", cfg["teacher"])

@@ -82,6 +82,7 @@ RANGES: dict[str, Range] = {
     "task.clip": POSITIVE,
     "task.training.timestep": Range(0, above=True, null=True),
     "task.observation_delay": Range(0, MAX_HISTORY, whole=True),
+    "task.share_at_ends": CHANCE,
     "task.drive_limits.*": POSITIVE,
     "task.weights.*": AT_LEAST_0,
     "task.noise.*": AT_LEAST_0,

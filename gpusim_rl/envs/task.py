@@ -49,6 +49,7 @@ class Task:
         observation_delay: least and largest age [control steps] of the readings of sensors and
             joints that the actor sees. It is drawn for each episode.
         dropout: reading → probability that it is not delivered in a control step; 0 unless given.
+        share_at_ends: share of a number's commands that are at an end of its range.
         mjm, text: the compiled model and its MJCF; those of the file unless given.
         randomise: field → entry, as `fields.FIELDS` says (docs/randomisation.md).
         drive_limits: of one of `drives`: `relative` and `least` of the error of its command, and
@@ -73,6 +74,7 @@ class Task:
     hide: tuple[str, ...] = ()
     observation_delay: tuple[int, int]
     dropout: dict[str, float] = field(default_factory=dict)
+    share_at_ends: float = 0.0
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
     drive_limits: dict[str, float] = field(default_factory=dict)
@@ -250,10 +252,16 @@ class Task:
         return self.constant(largest)
 
     def draw_command(self, rng: Rng) -> Tensor:
-        """(B, n) commands, uniform in their ranges; a rotation is uniform among rotations."""
+        """(B, n) commands, uniform in their ranges; a rotation is uniform among rotations.
+
+        A share `share_at_ends` of the draws of each number is at an end of its range instead.
+        """
         command, limit = self.command, self.command_limit
         assert command
-        return command.draw(rng.uniform("command", -limit, limit), self.constant)
+        x = rng.uniform("command", -limit, limit)
+        if self.share_at_ends:
+            x = (x / (1 - self.share_at_ends)).clamp(-limit, limit)
+        return command.draw(x, self.constant)
 
     @property
     def steps_of_command(self) -> int:

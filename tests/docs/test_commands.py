@@ -30,6 +30,7 @@ from tests.worlds import ROOT
 SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
 ENDLESS = "someone who ends it"
+MACHINES = "other machines"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
 REGISTRY = "python -m gpusim_rl.registry"
 # Commands that are not run, and what each needs. Their configuration is composed instead.
@@ -59,6 +60,13 @@ LISTED = {
     f"{REGISTRY} promote quadruped candidate released not_worse_than=released": LONG,
     "python train.py task=quadruped recipe=robot gate=true": LONG,
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
+    "python -m pip install -e '.[ray]'": WHEEL,
+    "export RAY_AUTH_MODE=token 'RAY_AUTH_TOKEN=$(openssl' rand -hex '32)'": MACHINES,
+    "ray start --head --port=6379": MACHINES,
+    "ray start --address=10.0.0.1:6379": MACHINES,
+    "python train.py task=quadruped cluster=ray cluster.actors=16 cluster.address=10.0.0.1:6379": (
+        MACHINES
+    ),
     ". .venv/bin/activate": SHELL,
     "python train.py task=quadruped device=cuda": GPU,
     "python -m tests.bench.mjlab": GPU,
@@ -257,6 +265,8 @@ def test_a_listed_command_composes(line, tmp_path):
         assert "VENV   ?= .venv" in (ROOT / "Makefile").read_text()
         return
     script, words = program(line)
+    if script in ("export", "ray"):  # of the shell, and of Ray
+        return
     if script == "pytest" or "pytest" in words or script.startswith("tests."):
         return
     if LISTED[line] == WHEEL:
