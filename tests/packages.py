@@ -24,15 +24,15 @@ PROGRAMS = "programs"  # train.py, play.py and the modules that `python -m gpusi
 def package(path: Path) -> str:
     """The package of a source file, whose path is relative to the repository.
 
-    `gpusim_rl/sim/native.py` belongs to `sim`, `gpusim_rl/build.py` is `build`, and a file of
-    `tasks/` belongs to `tasks`. All other modules at the top are programs.
+    `gpusim_rl/sim/native.py` belongs to `sim`, and a file of `tasks/` belongs to `tasks`. All
+    modules at the top are programs.
     """
     parts = path.with_suffix("").parts
     if parts[0] == "tasks":
         return "tasks"
     if parts[0] == "gpusim_rl" and len(parts) > 2:
         return parts[1]
-    return "build" if parts == ("gpusim_rl", "build") else PROGRAMS
+    return PROGRAMS
 
 
 def package_of_name(name: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import warp as wp
 
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.core.fuse.kernel import Kernel
 from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng

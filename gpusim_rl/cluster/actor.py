@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
-from gpusim_rl.build import build_env
+from gpusim_rl.build.environment import build_env
 from gpusim_rl.cluster.ledger import Packet, digest
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.graphs import PartTimer

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build import build_env, join, load_learner
+from gpusim_rl.build.environment import build_env
+from gpusim_rl.build.joining import join
+from gpusim_rl.build.learners import load_learner
 from gpusim_rl.cluster.source import RemoteSource, Spent
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup

@@ -5,7 +5,7 @@ from typing import Any
 
 import mujoco
 
-from gpusim_rl.build import build_env
+from gpusim_rl.build.environment import build_env
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads

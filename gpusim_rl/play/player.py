@@ -48,7 +48,8 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
     else:
         state, metadata, path = run.checkpoints.restore(errors.warn)
     edited = resume.edits(metadata, config.plain, path)
-    from gpusim_rl.build import for_playing, make_iteration  # loads torch, after mistakes
+    from gpusim_rl.build.earlier_runs import for_playing  # loads torch, after mistakes
+    from gpusim_rl.build.iteration import make_iteration  # loads torch, after mistakes
 
     ppo = make_iteration(for_playing(config), num_envs=1)
     ppo.policy.load(state, str(path))
@@ -137,7 +138,9 @@ def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames
 def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
     task, n = task_on_ground(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    from gpusim_rl.build import make_picture_model  # loads torch, after mistakes are answered
+    from gpusim_rl.build.models import (
+        make_picture_model,  # loads torch, after mistakes are answered
+    )
 
     how: dict[str, Any] = dict(
         weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpusim_rl.build import demonstration_env, for_playing, make_iteration, record_run
+from gpusim_rl.build.earlier_runs import demonstration_env, for_playing, record_run
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy import runtime

@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gpusim_rl.build import make_task, model_must_fit
+from gpusim_rl.build.environment import make_task
+from gpusim_rl.build.models import model_must_fit
 from gpusim_rl.config import check_words, compose, validate
 from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.run_files import find_files

@@ -16,7 +16,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config import resume
 from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core import errors

@@ -17,7 +17,9 @@ from rich.table import Table
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build import make_iteration, world_multiple
+from gpusim_rl.build.earlier_runs import Maker
+from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.build.learners import world_multiple
 from gpusim_rl.config.device_overrides import choose_device_overrides
 from gpusim_rl.config.recipe import describe_recipe
 from gpusim_rl.config.sections import Config
@@ -66,9 +68,6 @@ def show_plan(cfg: Config) -> None:
 def measure(cfg: Config, group: ProcessGroup) -> Plan:
     """The memory that a configuration needs, measured with two small numbers of worlds."""
     return measure_plan(partial(make_iteration, cfg, group=group), group.size * world_multiple(cfg))
-
-
-Maker = Callable[..., Iteration]  # as `make_iteration`
 
 
 def make_on_device(

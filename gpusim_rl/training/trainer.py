@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpusim_rl.build import make_task
+from gpusim_rl.build.environment import make_task
 from gpusim_rl.evaluation.evaluate import evaluate
 from tests.worlds import TASKS, Stateless, make_config
 

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from gpusim_rl import build
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import iteration
 from gpusim_rl.commands import multirun
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
@@ -479,7 +479,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", [line.script, *line.words]))
             if line.early:
-                stack.enter_context(mock.patch.object(build, "make_iteration", late))
+                stack.enter_context(mock.patch.object(iteration, "make_iteration", late))
             stack.enter_context(mock.patch.object(exporter, "export_policy", leave_empty))
             page = mock.patch.object(report, "write_or_warn", lambda runs, out: out.touch() is None)
             stack.enter_context(page)

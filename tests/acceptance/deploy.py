@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import SEED, evaluate, evaluation_env

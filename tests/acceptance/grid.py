@@ -10,7 +10,7 @@ configuration. Prints successes in a table, and their mean.
 import argparse
 from pathlib import Path
 
-from gpusim_rl.build import make_task
+from gpusim_rl.build.environment import make_task
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.evaluation.evaluate import evaluate

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from gpusim_rl import build
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build import iteration
 from gpusim_rl.commands import train
 from gpusim_rl.runs.run import Run
 from tests.worlds import make_config
@@ -120,14 +120,14 @@ def main() -> None:
     args, words = parser.parse_known_args()
     path = Path(tempfile.mkdtemp(prefix="accept-inject-")) / "run"
     cfg = make_config("task=quadruped", "log=none", f"run_dir={path}", *words)
-    make, made = build.make_iteration, []
+    make, made = iteration.make_iteration, []
 
     def make_iteration(*a: Any, **k: Any) -> Iteration:
         ppo = make(*a, **k)
         made.append(Injections(ppo, args.count, cfg.iterations, args.draw))
         return ppo
 
-    build.make_iteration = make_iteration
+    iteration.make_iteration = make_iteration
     train.train_or_exit(cfg)
     rows, done = Run(path).rows(), made[0].done
     faults, skipped = sum(row["fault"] for row in rows), sum(row["skipped"] for row in rows)

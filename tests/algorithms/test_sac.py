@@ -11,7 +11,7 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.algorithms.sac.settings import Settings
-from gpusim_rl.build import join
+from gpusim_rl.build.joining import join
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble

@@ -19,7 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.core.graphs import WARM_UP
 from gpusim_rl.core.provenance import versions
 from tests.worlds import make_config

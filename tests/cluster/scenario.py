@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpusim_rl import build
+from gpusim_rl.build.iteration import make_iteration as make_alone
 from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import Engine
 from gpusim_rl.cluster.iteration import ClusterIteration, make_iteration
@@ -41,7 +41,7 @@ def kill(training: ClusterIteration, actor: int, number: int) -> None:
 
 def in_step() -> dict[str, Any]:
     """Three actors in step with the learner, one of them killed, and the same from a checkpoint."""
-    one = build.make_iteration(make_config(*WORDS, *GRU))
+    one = make_alone(make_config(*WORDS, *GRU))
     iterate(one, 4)
     middle = one.state()
     iterate(one, 2)

@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpusim_rl import build
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config import command_line, compose
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.evaluation.evaluate import SEED, STOP_SEED
@@ -228,7 +228,7 @@ def test_what_is_built_answers_for_its_numbers(line):
     """A number out of its range is a ValueError with key, value and range where it is used;
     train.py makes it one line."""
     with pytest.raises(ValueError, match=re.escape(BUILD[line])):
-        build.make_iteration(make_config("num_envs=4", *line.split()))
+        make_iteration(make_config("num_envs=4", *line.split()))
 
 
 @pytest.mark.parametrize("line", PLAY)

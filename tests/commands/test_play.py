@@ -17,7 +17,7 @@ import torch
 import yaml
 from PIL import Image
 
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.commands import play, play_mode
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum

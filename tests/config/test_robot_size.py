@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpusim_rl.adapters.common import compose_config
-from gpusim_rl.build import make_task
+from gpusim_rl.build.environment import make_task
 from gpusim_rl.config import resume, robot_size, validate
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config

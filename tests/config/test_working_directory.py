@@ -13,9 +13,11 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from safetensors.torch import save_file
 
-from gpusim_rl import build
 from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
+from gpusim_rl.build.environment import make_task
+from gpusim_rl.build.joining import check_settings
+from gpusim_rl.build.models import keep_models
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, PACKAGE, TASKS, find_asset, folders, user_folder
@@ -103,15 +105,15 @@ def test_settings_of_a_learner(here):
     assert load_algorithm("mine")[0] is kind
     numbers = {"elite": 0.2, "hidden": 8}
     assert yaml.safe_load(ALGO) == {"name": "mine", **numbers}
-    assert build.check_settings(kind, numbers) == (numbers, {"algo.elite": SHARE})
+    assert check_settings(kind, numbers) == (numbers, {"algo.elite": SHARE})
     for values, says in (
         ({"elite": 2}, r"algo\.elite=2: expected a number from 0 to 1"),
         ({"depth": 2}, r"unknown key 'algo\.depth' in conf/algo/mine\.yaml: choose one of elite, "),
     ):
         with pytest.raises(ValueError, match=says):
-            build.check_settings(kind, numbers | values)
+            check_settings(kind, numbers | values)
     with pytest.raises(ValueError, match=r"algo\.hidden is missing in conf/algo/mine\.yaml"):
-        build.check_settings(kind, {"elite": 0.2})
+        check_settings(kind, {"elite": 0.2})
 
 
 def test_an_incomplete_file(here):
@@ -232,10 +234,10 @@ def test_a_run_of_ours_stays_ours(here):
     for allowed in (None, "here"):
         cfg = resume.load_config(run, allowed)
         assert cfg.task_code is None and cfg.plain["task"] == ours["task"]
-    task = build.make_task(cfg, "cpu")
+    task = make_task(cfg, "cpu")
     assert type(task).__module__ == "gpusim_rl.tasks.classic.cartpole"
     assert task.mjm.nu == 1 and "cart" in task.mjcf_text()
-    assert build.keep_models(cfg, here / "run") == cfg
+    assert keep_models(cfg, here / "run") == cfg
     for words in (
         ["task=cartpole", "auto_resume=true", "run_dir=run"],
         ["resume=run", "task_code=here"],

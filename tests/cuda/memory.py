@@ -22,7 +22,7 @@ emulate.start()
 emulate.run_warp()
 
 from gpusim_rl.algorithms.iteration import Iteration  # noqa: E402
-from gpusim_rl.build import make_iteration  # noqa: E402
+from gpusim_rl.build.iteration import make_iteration  # noqa: E402
 from gpusim_rl.commands import train as commands  # noqa: E402
 from gpusim_rl.core.distributed import SINGLE  # noqa: E402
 from gpusim_rl.core.graphs import WARM_UP  # noqa: E402

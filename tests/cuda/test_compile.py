@@ -9,7 +9,7 @@ import warp as wp
 
 from gpusim_rl.algorithms import flat_adam, returns
 from gpusim_rl.algorithms.ppo import loss_kernels
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.core import rng
 from gpusim_rl.core.fuse.kernel import Kernel
 from gpusim_rl.networks import symmetric_kernels

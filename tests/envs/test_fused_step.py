@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.core.fuse.kernel import Kernel, largest_difference
 from tests.worlds import TASKS, make_config, numbers
 

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from gpusim_rl.adapters import common
-from gpusim_rl.build import make_iteration
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config import compose
 from gpusim_rl.config.resume import load_config

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from gpusim_rl.build import make_task, robot_arguments
+from gpusim_rl.build.environment import make_task, robot_arguments
 from gpusim_rl.config.compose import build
 from gpusim_rl.config.sections import RobotSection
 from gpusim_rl.core.paths import ASSETS

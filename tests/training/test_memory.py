@@ -8,8 +8,9 @@ import pytest
 import torch
 import warp as wp
 
-from gpusim_rl import build as building
 from gpusim_rl.algorithms.ppo import ppo
+from gpusim_rl.build import environment, joining
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.training.memory import PARTS, held_bytes, measure_parts, measure_plan
 from tests.command_lines import command, refused, succeed
 from tests.worlds import make_config, make_env, make_ppo
@@ -64,9 +65,9 @@ def test_what_is_refused_at_once(monkeypatch, words):
     """The checks before many worlds are built expect half of the bytes that these take or more, and
     not more than all of them."""
     cfg, sizes = make_config(*words, "sim=native", "device=cpu"), []
-    for place in (building, ppo):
+    for place in (environment, joining, ppo):
         monkeypatch.setattr(place, "check_free", lambda what, size, device: sizes.append(size))
-    measured = sum(measure_parts(partial(building.make_iteration, cfg), 1024, CPU).values())
+    measured = sum(measure_parts(partial(make_iteration, cfg), 1024, CPU).values())
     worlds, _, rollout = sizes[:3]
     assert 0.5 * measured < max(worlds, rollout) <= measured
 
