@@ -76,7 +76,7 @@ class Log:
         if not math.isfinite(now):  # the clock is broken, which is among the faults
             now = self.last
         self.first = now if self.first is None else self.first
-        data = encoded(step | {"time": now})
+        data = encoded({**step, "time": now})
         at = self.begin + max(0, int((now - self.first) * 1e9))
         self.writer.add_message(self.channel, at, data, at)
         self.bytes, self.last = self.bytes + len(data), now
