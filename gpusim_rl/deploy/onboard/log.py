@@ -187,7 +187,6 @@ def read(path: str | Path) -> Recording:
         ValueError: mcap is not installed, or the file is damaged, or no log of ours; in one line.
     """
     try:
-        from mcap.exceptions import EndOfFile
         from mcap.stream_reader import StreamReader
     except ImportError:
         raise ValueError(MISSING) from None
@@ -201,11 +200,11 @@ def read(path: str | Path) -> Recording:
                     about = record.metadata
                 elif kind == "Message":
                     rows.append(json.loads(record.data))
-        except EndOfFile:
-            whole = False
         except Exception as error:  # those of mcap, zstandard and struct have no common base class
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(f"{path} is no whole MCAP file: {reason}") from None
+            whole = False
+            if file.read(1):  # the file goes on, so it was not cut
+                reason = " ".join(str(error).split())[:200]
+                raise ValueError(f"{path} is a damaged MCAP file: {reason}") from None
     if about is None:
         raise ValueError(f"{path} is no log of a robot: it has no metadata {NAME!r}")
     if about.get("format") != str(FORMAT):
