@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.onboard.log import CHUNK, Log, read
@@ -36,9 +37,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def walk(trot, tmp_path_factory) -> SimpleNamespace:
-    """A robot that stood up and trotted for 1.4 s, with the steps that its guard recorded."""
-    sim = Simulated(runtime.Policy(trot), NOISE)
+def walk(tmp_path_factory) -> SimpleNamespace:
+    """A robot of the demo that stood up and walked for 1.4 s, and what its guard recorded."""
+    sim = Simulated(runtime.Policy(DEMO), NOISE)
     path, steps = tmp_path_factory.mktemp("log") / "walk.mcap", []
     log = Log(path, sim.policy)
 
@@ -106,10 +107,10 @@ def test_mcaps_own_reader_reads_it(walk):
     assert about["targets"]["description"].startswith("FL_abduction, FL_thigh")
 
 
-def test_a_killed_program_loses_less_than_a_second(trot, tmp_path):
+def test_a_killed_program_loses_less_than_a_second(tmp_path):
     """Also where a second's steps do not fill a chunk."""
     path = tmp_path / "cut.mcap"
-    words = [sys.executable, "-c", KILLED, str(trot), str(path)]
+    words = [sys.executable, "-c", KILLED, str(DEMO), str(path)]
     assert subprocess.run(words, timeout=120).returncode == -signal.SIGKILL
     log = read(path)
     assert not log.whole and 8.98 < log.time[-1] < 9.98
@@ -203,7 +204,7 @@ def test_a_log_that_is_there_is_not_replaced(walk, monkeypatch):
             call()
 
 
-def test_a_full_disk_stops_no_robot(trot):
+def test_a_full_disk_stops_no_robot():
     """The guard says once that the log ends, and goes on with the same targets."""
     said: list[str] = []
 
@@ -211,7 +212,7 @@ def test_a_full_disk_stops_no_robot(trot):
         raise OSError("No space left on device")
 
     for record in (None, fail):
-        sim = Simulated(runtime.Policy(trot))
+        sim = Simulated(runtime.Policy(DEMO))
         guard = Guard(sim.policy, clock=sim.clock, say=said.append, record=record)
         targets = [guard.act(sim.read()) for _ in range(3)]
         if record is None:
