@@ -305,12 +305,12 @@ def show_log(cfg: dict[str, Any]) -> None:
             load_backend()
         if cfg["onnx"]:
             result, model = twin.twins_of(log, Path(cfg["onnx"]))
-        found, alarm = robot_log.events(log), cfg["alarm"] or twin.ALARM
-        for line in robot_log.as_text(cfg["mcap"], log, found, result).splitlines():
+        timeline, alarm = robot_log.events(log), cfg["alarm"] or twin.ALARM
+        for line in robot_log.as_text(cfg["mcap"], log, timeline, result).splitlines():
             print(errors.printable(line), flush=True)
         if cfg["onnx"] and result is None:
             errors.warn(f"warning: {robot_log.SHORT}")
-        write_out(cfg, json.dumps(robot_log.as_dict(log, found, result), indent=2))
+        write_out(cfg, json.dumps(robot_log.as_dict(log, timeline, result), indent=2))
         if cfg["report"]:
             robot_log.draw(log, result, alarm, Path(cfg["report"]))
         if cfg["video"]:

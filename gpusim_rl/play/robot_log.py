@@ -35,17 +35,17 @@ class Event(NamedTuple):
 
 def events(log: Recording) -> list[Event]:
     """Phases, faults, restarts, falls, late readings and late steps of a log, in order of time."""
-    found, time = [], log.time - log.time[:1]
+    timeline, time = [], log.time - log.time[:1]
 
     def tell(mask: Array, text: Any) -> None:
         """An event for steps in a row of mask (T,) bool, whose text is of their first and last."""
         edges = np.flatnonzero(np.diff(np.r_[False, mask, False]))
         for first, end in edges.reshape(-1, 2):
             steps = f" ({end - first} steps)" if end - first > 1 else ""
-            found.append(Event(float(time[first]), text(slice(first, end)) + steps))
+            timeline.append(Event(float(time[first]), text(slice(first, end)) + steps))
 
     changes = np.r_[True, log.phase[1:] != log.phase[:-1]][: len(time)]
-    found += [Event(float(time[i]), PHASES[log.phase[i]]) for i in np.flatnonzero(changes)]
+    timeline += [Event(float(time[i]), PHASES[log.phase[i]]) for i in np.flatnonzero(changes)]
     tell(np.array([*map(bool, log.faults)], bool), lambda i: f"fault: {log.faults[i.start][0]}")
     old = log.age > OLD * log.dt
     tell(old, lambda i: f"readings are up to {log.age[i].max():.3g} s old")
@@ -56,8 +56,8 @@ def events(log: Recording) -> list[Event]:
         tell(tilted, lambda i, name=name: f"{name}: tilted by more than 60°")
     if not log.whole:
         end = float(time[-1]) if len(time) else 0.0
-        found.append(Event(end, "the log has no end: its program was killed, or it was cut"))
-    return sorted(found, key=lambda event: event.time)
+        timeline.append(Event(end, "the log has no end: its program was killed, or it was cut"))
+    return sorted(timeline, key=lambda event: event.time)
 
 
 def verticals(log: Recording) -> dict[str, Array]:
@@ -72,12 +72,12 @@ def command_of(log: Recording) -> dict[str, Any] | None:
     return next((x for x in log.about["inputs"] if x["kind"] == "command"), None)
 
 
-def as_text(title: str, log: Recording, found: list[Event], result: TwinResult | None) -> str:
+def as_text(title: str, log: Recording, timeline: list[Event], result: TwinResult | None) -> str:
     """The events of a log, and its distance from the twins, in lines."""
     steps = f"{len(log.time)} steps of {log.dt:g} s"
     lines = [f"{title}: {log.about['task']} on {log.about['robot']}, {steps}"]
-    lines += [f"{time:8.2f} s  {text}" for time, text in found[:MAX_LINES]]
-    if more := len(found) - MAX_LINES if len(found) > MAX_LINES else 0:
+    lines += [f"{time:8.2f} s  {text}" for time, text in timeline[:MAX_LINES]]
+    if more := len(timeline) - MAX_LINES if len(timeline) > MAX_LINES else 0:
         lines.append(f"            and {more} more")
     if result:
         rows = ", ".join(f"{name} {x:.2f}" for name, x in result.by_name.items())
@@ -96,11 +96,11 @@ def warning(result: TwinResult, alarm: float) -> str:
     )
 
 
-def as_dict(log: Recording, found: list[Event], result: TwinResult | None) -> dict[str, Any]:
+def as_dict(log: Recording, timeline: list[Event], result: TwinResult | None) -> dict[str, Any]:
     """The same for a program, with the distance of each window."""
     about = {"task": log.about["task"], "robot": log.about["robot"], "digest": log.digest}
     about |= {"steps": len(log.time), "dt": log.dt, "whole": log.whole}
-    report = about | {"events": [event._asdict() for event in found]}
+    report = about | {"events": [event._asdict() for event in timeline]}
     if result is None:
         return report
     windows = {"time": (result.time - log.time[0]).tolist()}

@@ -133,21 +133,21 @@ def kill(folder: Path, times: int) -> bool:
 
 def twin(folder: Path, robots: int, drawn: bool) -> bool:
     """Whether robots are told from the same ones with a load."""
-    found: dict[float, list[float]] = {0.0: [], LOAD: []}
+    distances: dict[float, list[float]] = {0.0: [], LOAD: []}
     apart = 0
     for seed in range(robots):
         pair = []
-        for load, distances in found.items():
+        for load, row in distances.items():
             path = folder / f"{seed}-{load}.mcap"
             why = walk(path, 20.0, seed, load=load, drawn=drawn)
             result, _ = twins_of(read(path), DEMO)
             assert isinstance(result, TwinResult), why
             pair.append(result.distance)
-            distances.append(result.distance)
+            row.append(result.distance)
             print_now(f"{seed} load {load:.0%}: {result.by_name} {why}")
         apart += pair[0] < ALARM < pair[1]
         print_now(f"{seed}: {pair[0]:.2f} and {pair[1]:.2f}")
-    for load, x in found.items():
+    for load, x in distances.items():
         print(f"load {load:.0%}: {min(x):.2f} to {max(x):.2f}, median {np.median(x):.2f}")
     print(f"{apart} of {robots} pairs are on both sides of the alarm, {ALARM:g}")
     return drawn or apart >= 0.95 * robots

@@ -92,13 +92,13 @@ def test_mcaps_own_reader_reads_it(walk):
 
     with open(walk.path, "rb") as file:
         reader = make_reader(file, validate_crcs=True)
-        summary, found = reader.get_summary(), [*reader.iter_messages(topics="/control")]
+        summary, messages = reader.get_summary(), [*reader.iter_messages(topics="/control")]
         assert summary and summary.statistics and summary.statistics.chunk_count > 3
         assert [x.name for x in reader.iter_metadata()] == ["gpusim_rl"]
-    assert len(found) == 100
-    times = [message.log_time for _, _, message in found]
+    assert len(messages) == 100
+    times = [message.log_time for _, _, message in messages]
     np.testing.assert_allclose(np.diff(times), 0.02e9, atol=2)
-    for shape, channel, message in found:
+    for shape, channel, message in messages:
         assert shape and (shape.encoding, channel.message_encoding) == ("jsonschema", "json")
         step = json.loads(message.data, parse_constant=pytest.fail)
         about = json.loads(shape.data)["properties"]

@@ -62,10 +62,10 @@ def test_an_honest_robot(logs, tmp_path, capsys):
     """It is as far from its twins as they are from one another; out= and report= are written."""
     out, report = tmp_path / "log.json", tmp_path / "log.png"
     assert show([f"mcap={logs[0.0]}", f"onnx={DEMO}", f"out={out}", f"report={report}"]) == 0
-    said, found = capsys.readouterr().out, json.loads(out.read_text())
+    said, about = capsys.readouterr().out, json.loads(out.read_text())
     assert "stands up" in said and "the policy runs" in said
     assert "4.00 s  fault: there are no readings (3 steps)" in said
-    distance, windows = found["twin"]["distance"], found["twin"]["windows"]
+    distance, windows = about["twin"]["distance"], about["twin"]["windows"]
     assert 0.5 < distance < 2 and f"{distance:.2f}" in said
     assert len(windows["time"]) == 2  # one has the fault, and none is of the first 2 s
     assert report.read_bytes().startswith(b"\x89PNG") and report.stat().st_size > 20_000
@@ -134,7 +134,7 @@ def test_events(logs):
     up[300:305] = 1, 0, 0
     phase = log.phase.copy()
     phase[310:], phase[340:] = "stop", "off"
-    found = made(
+    lines = made(
         log, age=age, time=time, readings={**log.readings, "up": up}, phase=phase, whole=False
     )
     for line in (
@@ -145,7 +145,7 @@ def test_events(logs):
         "7.10 off",
         "8.88 the log has no end: its program was killed, or it was cut",
     ):
-        assert line in found
+        assert line in lines
     blank = replace(log, **{x: getattr(log, x)[:0] for x in ("time", "age", "phase", "restart")})
     assert made(blank, faults=[], readings={x: y[:0] for x, y in log.readings.items()}) == []
 
