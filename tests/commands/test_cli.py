@@ -201,6 +201,7 @@ FILES = {
     "versions.json",
     "metrics.json",
     "metrics.jsonl",
+    "metrics.prom",
     "hashes.jsonl",
     "checkpoints",
     "eval.json",
