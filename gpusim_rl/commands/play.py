@@ -289,6 +289,14 @@ def serve(cfg: dict[str, Any]) -> None:
     run_server(cfg)
 
 
+def write_triton(cfg: dict[str, Any]) -> None:
+    """Write a model repository of Triton: mode=triton."""
+    with errors.one_line_errors():
+        from gpusim_rl.serve.triton import write_repository  # loads onnx
+
+        write_repository(cfg)
+
+
 STORIES = {  # mode → what it does
     "evaluate": evaluate_run,
     "grid": grid_run,
@@ -300,6 +308,7 @@ STORIES = {  # mode → what it does
     "new-task": write_task,
     "web": show_page,
     "serve": serve,
+    "triton": write_triton,
 }
 
 
