@@ -321,6 +321,14 @@ def show_log(cfg: dict[str, Any]) -> None:
         errors.exit_with_error(f"{cfg['mcap']}: {robot_log.warning(result, alarm)}", 1)
 
 
+def write_triton(cfg: dict[str, Any]) -> None:
+    """Write a model repository of Triton: mode=triton."""
+    with errors.one_line_errors():
+        from gpusim_rl.serve.triton import write_repository  # loads onnx
+
+        write_repository(cfg)
+
+
 STORIES = {  # mode → what it does
     "evaluate": evaluate_run,
     "grid": grid_run,
@@ -333,6 +341,7 @@ STORIES = {  # mode → what it does
     "web": show_page,
     "serve": serve,
     "log": show_log,
+    "triton": write_triton,
 }
 
 

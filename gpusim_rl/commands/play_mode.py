@@ -23,6 +23,7 @@ MODES = (
     "web",
     "serve",
     "log",
+    "triton",
 )
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
@@ -36,6 +37,7 @@ OUTPUTS = {  # mode → how the name of its out= may end
     "ab": (".json",),
     "robot": (".yaml",),
     "log": (".json",),
+    "triton": (),  # a directory
 }
 ONLY = {  # modes that a key is for
     "report": ("robot", "grid", "log"),
@@ -175,6 +177,8 @@ def check_source(cfg: dict[str, Any]) -> None:
     recorded = cfg["mode"] == "record"
     if recorded and not cfg["out"]:
         raise ValueError("mode=record needs out=FILE.safetensors")
+    if cfg["mode"] == "triton" and not (cfg["onnx"] and cfg["out"]):
+        raise ValueError("mode=triton needs onnx=FILE and out=DIRECTORY")
     if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]) and not (recorded and cfg["run"]):
         raise ValueError("onnx= is a policy by itself: not with run= or checkpoint=")
     if cfg["onnx"] and only_runs:

@@ -122,16 +122,17 @@ class SimSection:
 
 @dataclass(frozen=True, kw_only=True)
 class LogSection:
-    """The section `log`: where metrics go, and names at Weights & Biases."""
+    """The section `log`: where metrics go, and names at Weights & Biases and MLflow."""
 
     name: str
     project: str
     run: str | None
     group: str | None
     tags: list[str]
+    registry: str | None
 
     def __post_init__(self) -> None:
-        names = {key: getattr(self, key) for key in ("project", "run", "group")}
+        names = {key: getattr(self, key) for key in ("project", "run", "group", "registry")}
         words = {f"log.{key}": ["-" if name is None else name] for key, name in names.items()}
         for key, values in (words | {"log.tags": self.tags}).items():
             length = 64 if key == "log.tags" else 128

@@ -1,5 +1,6 @@
 """Checks of names, files and packages. They load neither torch nor a robot."""
 
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -23,10 +24,20 @@ def check_extras(cfg: Config) -> None:
     """
     if cfg.log.name == "tensorboard" and not find_spec("tensorboard"):
         raise ValueError(f"log=tensorboard needs tensorboard: {install('tensorboard')}")
+    if cfg.log.name == "mlflow":
+        check_mlflow()
     if cfg.sim.name == "mjx" and not find_spec("jax"):
         raise ValueError(f"sim=mjx needs JAX: {install('mjx')}")
     if cfg.cluster.name == "ray" and not find_spec("ray"):
         raise ValueError(f"cluster=ray needs Ray: {install('ray')}")
+
+
+def check_mlflow() -> None:
+    """ValueError unless the client of MLflow is installed, and a server is named."""
+    if not find_spec("mlflow"):
+        raise ValueError(f"log=mlflow needs mlflow-skinny: {install('mlflow')}")
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise ValueError("log=mlflow: set MLFLOW_TRACKING_URI, such as to http://127.0.0.1:5000")
 
 
 def writable(

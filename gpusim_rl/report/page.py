@@ -102,6 +102,7 @@ def sections(settings: curves.Settings, film: bool) -> dict[str, list[Panel]]:
             "Optimization": panels(x for x in names if "/" not in x and x not in others),
             "Schedules": panels(below("schedule/")),
             "Speed": panels(SPEED),
+            "Machine": panels(below("system/")),
         }
     return {title: some for title, some in drawn.items() if some}
 

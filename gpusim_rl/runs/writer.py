@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,7 @@ from gpusim_rl.runs.run import Run
 
 # Not hashed: names that end so start again at each row of the log, or come from an evaluation.
 SUMS = ("sums", "env/success")
+PERIOD = 5.0  # s between two calls of what is done meanwhile
 HASHED = 10  # first iterations after which the state is hashed, for `gpusim_rl.verify`
 
 
@@ -61,10 +63,16 @@ class CheckpointWriter:
     Args:
         run: the run to write to.
         say: called with one line when writing fails, and when it works again.
+        meanwhile: called in the thread at its beginning, and every few seconds.
     """
 
-    def __init__(self, run: Run, say: Callable[[str], None]):
-        self.run, self.say = run, say
+    def __init__(
+        self,
+        run: Run,
+        say: Callable[[str], None],
+        meanwhile: Callable[[], None] = lambda: None,
+    ):
+        self.run, self.say, self.meanwhile = run, say, meanwhile
         self.failed = ""  # why the last write failed
         self._jobs: list[dict[str, Any]] = []
         self._written: list[dict[str, Any]] = []  # jobs whose copies are to be freed
@@ -125,11 +133,18 @@ class CheckpointWriter:
             self._change.notify_all()
 
     def _work(self) -> None:
+        due = 0.0
         while True:
+            if time.monotonic() >= due:
+                due = time.monotonic() + PERIOD
+                with suppress(Exception):  # it must not end the only thread that writes
+                    self.meanwhile()
             with self._change:
-                self._change.wait_for(lambda: self._jobs or self._ends)
+                self._change.wait_for(lambda: self._jobs or self._ends, due - time.monotonic())
                 if not self._jobs:
-                    return
+                    if self._ends:
+                        return
+                    continue
                 job, self._busy = self._jobs.pop(0), True
             try:
                 self._write(**job)

@@ -19,6 +19,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
+from gpusim_rl.training.machine import Machine
 from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
@@ -30,6 +31,7 @@ METRICS = (
     Metric("success", "train/success", "success, of evaluations while training", ".3f"),
     Metric("rollbacks", "train/rollbacks", "roll-backs"),
     Metric("eval/*", "eval/*"),
+    Metric("system/*", "system/*"),
 )
 
 
@@ -67,7 +69,9 @@ class Training:
         self.cfg, self.iteration, self.run, self.group = cfg, iteration, run, iteration.group
         self.build, self.evaluate, self.stopped = build, evaluate, 0
         self.seconds_before = number(metadata.get("time_s"))
-        self.checkpoint_writer = CheckpointWriter(run, table.say)
+        self.machine = Machine(run, cfg.task.name, iteration.env.device)
+        meanwhile = self.machine.read if self.group.rank == 0 else lambda: None
+        self.checkpoint_writer = CheckpointWriter(run, table.say, meanwhile)
         self.stopwatch = Stopwatch(self.seconds_before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.rows: list[Row] = []  # that were logged, and not yielded yet
@@ -107,6 +111,8 @@ class Training:
             raise
         finally:
             self.checkpoint_writer.close()
+            if self.group.rank == 0:
+                self.machine.write(running=False)
             self.iteration.close()
 
     def take_rows(self) -> Iterator[Row]:
@@ -211,6 +217,7 @@ class Training:
 
     def log(self, row: Row) -> None:
         """Append a row. If the disk is full, the training goes on and the row waits."""
+        self.machine.log(row)
         try:
             self.run.log(row)
             self.log_failed = False

@@ -1,17 +1,21 @@
-"""Loggers of metrics, films and policies besides the run directory: W&B and TensorBoard."""
+"""Loggers of metrics and files besides the run directory: W&B, TensorBoard and MLflow."""
 
+import logging
 import os
+import re
 import struct
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.files import digest
 from gpusim_rl.core.metrics import Metric, public_name
@@ -23,7 +27,9 @@ HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the n
 # Why: docs/decisions/0067-loggers-may-fail.md
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
-SINKS = ("auto", "wandb", "tensorboard", "none")
+EVERY = 1.0  # s between two messages to MLflow
+MOST_METRICS, MOST_PARAMETERS, LONGEST = 1000, 100, 6000  # of a message to MLflow; letters of one
+NOT_IN_NAMES = re.compile(r"[^\w\-. /:]")  # of MLflow's metrics and parameters
 PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size
 
@@ -37,10 +43,33 @@ class Sink(Protocol):
         """Take a row of metrics, at its `iteration`."""
 
     def add(self, file: Path) -> None:
-        """Take a film (.mp4) or a policy (.onnx) of the last row's iteration."""
+        """Take a film (.mp4), a policy (.onnx) or a report (.html) of the last row's iteration."""
 
     def close(self, failed: bool = False) -> None:
         """Finish. No other method may be called afterwards, but this one again."""
+
+
+class LoggedRun(NamedTuple):
+    """What a logger has to know of a run.
+
+    Args:
+        auto: the user named no logger, so the line says how to keep all here.
+        log: the section of the configuration: project, and perhaps run, group and tags.
+        path: of the run.
+        config: the whole configuration.
+        done: iterations of a run that is continued.
+    """
+
+    auto: bool
+    log: dict[str, Any]
+    path: Path
+    config: dict[str, Any]
+    done: int
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.log["run"] or self.path.name
 
 
 class NullSink:
@@ -92,24 +121,20 @@ class OptionalSink:
 
 
 class WandB:
-    """A run at Weights & Biases.
+    """A run at Weights & Biases."""
 
-    Args:
-        auto: the user named no logger, so the line says how to keep all here.
-        log: the section of the configuration: project, and perhaps run, group and tags.
-        path: of the run.
-        config: the whole configuration.
-    """
-
-    def __init__(self, auto: bool, log: dict[str, Any], path: Path, config: dict[str, Any]):
+    def __init__(self, logged: LoggedRun):
         import wandb
+
+        log = logged.log
 
         if not logged_in():  # else it would prompt, or wait for the network
             os.environ.setdefault("WANDB_MODE", "offline")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", LAST)
         os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
-        about: dict[str, Any] = {"project": log["project"], "name": log["run"] or path.name}
-        about |= {"group": log["group"], "tags": log["tags"], "dir": path, "config": config}
+        about: dict[str, Any] = {"project": log["project"], "name": logged.name}
+        about |= {"group": log["group"], "tags": log["tags"], "dir": logged.path}
+        about["config"] = logged.config
         about["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
         failed = "W&B is offline; "
         try:
@@ -120,11 +145,12 @@ class WandB:
             failed = f"W&B cannot be used: {printable(why[:200])}; "
             self.run = wandb.init(**about, mode="offline")
         self.run.define_metric("*", step_metric="iteration")  # W&B's own step cannot go back
-        self.task, self.step, self.finished = config["task"]["name"], 0, False
+        self.task, self.step, self.finished = logged.config["task"]["name"], 0, False
+        self.registry = None if self.run.offline else log["registry"]
         if self.run.offline:  # then its `url` prints a warning
             folder = Path(self.run.dir).parent
             self.where = f"{failed}`wandb sync {folder}` sends the run later"
-        elif auto:
+        elif logged.auto:
             self.where = (
                 "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
                 f"{self.run.url}; log=none keeps them here"
@@ -141,12 +167,16 @@ class WandB:
     def add(self, file: Path) -> None:
         import wandb
 
+        if file.suffix == ".html":  # W&B has its own page
+            return
         if file.suffix == ".mp4":
             film = wandb.Video(str(file), format="mp4")
             return self.run.log({"iteration": self.step, "eval/film": film})
         policy = wandb.Artifact(f"{self.task}-policy", "model", metadata=digest(file))
         policy.add_file(str(file.resolve()), policy="immutable")  # `wandb sync` reads it there
         self.run.log_artifact(policy)
+        if self.registry:
+            self.run.link_artifact(policy, self.registry)
 
     def close(self, failed: bool = False) -> None:
         import wandb
@@ -167,19 +197,20 @@ class TensorBoard:
     """Event files in the directory `tensorboard` of a run.
 
     A film is animated pictures, which TensorBoard shows. An ONNX file is a tensor that holds its
-    bytes, and a text that names it. Iterations that are done again, after a roll-back or after the
-    first `done` ones of a run that is continued, replace what was logged of them.
+    bytes, and a text that names it. Iterations that are done again, after a roll-back or of a run
+    that is continued, replace what was logged of them.
     """
 
-    def __init__(self, path: Path, done: int = 0):
+    def __init__(self, logged: LoggedRun):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             needs = f"log=tensorboard needs tensorboard: {install('tensorboard')}"
             raise ValueError(needs) from None
         silence_threads()
-        self.writer, self.step = SummaryWriter(str(path / "tensorboard"), purge_step=done + 1), done
-        self.where = f"TensorBoard: tensorboard --logdir {path / 'tensorboard'}"
+        folder, self.step = logged.path / "tensorboard", logged.done
+        self.writer = SummaryWriter(str(folder), purge_step=logged.done + 1)
+        self.where = f"TensorBoard: tensorboard --logdir {folder}"
 
     def write(self, row: Row) -> None:
         before, self.step = self.step, int(row["iteration"])
@@ -193,6 +224,8 @@ class TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.util.tensor_util import make_tensor_proto
 
+        if file.suffix == ".html":
+            return
         if file.suffix == ".mp4":
             data, height, width = pictures(file)
             image = Summary.Image(
@@ -208,6 +241,122 @@ class TensorBoard:
 
     def close(self, failed: bool = False) -> None:
         self.writer.close()
+
+
+class MLflow:
+    """A run at an MLflow server, whose address is in MLFLOW_TRACKING_URI.
+
+    A thread sends the numbers of each second in one message, so that a training waits for none.
+
+    ConnectionError if the server does not answer.
+    """
+
+    # Why: docs/decisions/0103-mlflow-is-a-logger.md
+    def __init__(self, logged: LoggedRun):
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its maker of use
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # else it tries for minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{PATIENCE:.0f}")
+        from mlflow import MlflowClient
+
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        # a dead server is one line, and not one of each attempt
+        for name in ("urllib3.connectionpool", "mlflow"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self.task, self.step = logged.config["task"]["name"], logged.done
+        self.model = logged.log["registry"] or f"{self.task}-policy"
+        self.client, self.uri = MlflowClient(), os.environ["MLFLOW_TRACKING_URI"]
+        try:
+            with waiting("waiting for MLflow"):
+                self.id = self.begin(logged)
+        except Exception as error:
+            raise self.no_answer(error) from None
+        self.where = f"MLflow: {self.uri}, run {self.id}"
+        self.metrics: list[Any] = []  # that are not sent yet
+        self.error: Exception | None = None  # of the thread
+        self.ends = threading.Event()
+        self.thread = threading.Thread(target=self.send_each_second, name="MLflow", daemon=True)
+        self.thread.start()
+
+    def begin(self, logged: LoggedRun) -> str:
+        """Make the run, with all keys of the configuration. Returns its identifier."""
+        from mlflow.entities import Param
+
+        project, log = logged.log["project"], logged.log
+        experiment = self.client.get_experiment_by_name(project)
+        at = experiment.experiment_id if experiment else self.client.create_experiment(project)
+        tags = dict.fromkeys(log["tags"], "true") | (
+            {"group": log["group"]} if log["group"] else {}
+        )
+        run = self.client.create_run(at, tags=tags, run_name=logged.name).info.run_id
+        values = [
+            Param(NOT_IN_NAMES.sub("_", key), str(x)[:LONGEST])
+            for key, x in flatten(logged.config).items()
+            if not isinstance(x, dict)
+        ]
+        for i in range(0, len(values), MOST_PARAMETERS):
+            self.client.log_batch(run, params=values[i : i + MOST_PARAMETERS])
+        return run
+
+    def write(self, row: Row) -> None:
+        from mlflow.entities import Metric as Number
+
+        if self.error:
+            raise self.error
+        self.step, now = int(row["iteration"]), int(time.time() * 1000)
+        self.metrics += [
+            Number(NOT_IN_NAMES.sub("_", name), float(row[name]), now, self.step)
+            for name in row.keys() - {"iteration"}
+        ]
+
+    def send_each_second(self) -> None:
+        """Send what was written, until `close`. In the thread."""
+        try:
+            while not self.ends.wait(EVERY):
+                self.send()
+            self.send()
+        except Exception as error:
+            self.error = self.no_answer(error)
+
+    def no_answer(self, error: Exception) -> ConnectionError:
+        """An error that names the server, with what a request failed with."""
+        return ConnectionError(f"{self.uri} does not take the run: {reason(error)[:200]}")
+
+    def send(self) -> None:
+        """Send the numbers that wait."""
+        while batch := self.metrics[:MOST_METRICS]:
+            self.client.log_batch(self.id, metrics=batch)
+            del self.metrics[: len(batch)]
+
+    def add(self, file: Path) -> None:
+        self.client.log_artifact(self.id, str(file))
+        if file.suffix != ".onnx" or not os.environ.get("MLFLOW_REGISTRY_URI"):
+            return
+        from mlflow.exceptions import MlflowException
+
+        with suppress(MlflowException):  # it is there
+            self.client.create_registered_model(self.model)
+        source = f"{self.client.get_run(self.id).info.artifact_uri}/{file.name}"
+        tags = {key: str(x) for key, x in digest(file).items()} | {"task": self.task}
+        self.client.create_model_version(
+            self.model, source, run_id=self.id, tags=tags, await_creation_for=0
+        )
+
+    def close(self, failed: bool = False) -> None:
+        if self.ends.is_set():
+            return
+        self.ends.set()
+        with waiting("finishing the run of MLflow"):
+            self.thread.join()
+            if self.error:
+                raise self.error
+            self.client.set_terminated(self.id, "FAILED" if failed else "FINISHED")
+
+
+LOGGERS: dict[str, tuple[str, Callable[[LoggedRun], Sink]]] = {  # log= → what people call it, class
+    "wandb": ("W&B", WandB),
+    "tensorboard": ("TensorBoard", TensorBoard),
+    "mlflow": ("MLflow", MLflow),
+}
 
 
 @cache
@@ -239,18 +388,22 @@ def sink(
     """The sink of log=name. `auto` is W&B where a login exists, else nothing.
 
     Args:
-        log: project, run, group and tags at W&B.
+        log: project, run, group, tags and registry there.
         path, config: of the run: its directory and its whole configuration.
         done: iterations of a run that is continued.
         metrics: the public names of what a row holds.
     """
-    if name not in SINKS:
-        raise ValueError(f"unknown log {name!r}: choose one of {', '.join(SINKS)}")
-    if name == "wandb" or (name == "auto" and logged_in()):
-        return OptionalSink("W&B", WandB(name == "auto", log, path, config), metrics)
-    if name == "tensorboard":
-        return OptionalSink("TensorBoard", TensorBoard(path, done), metrics)
-    return NullSink()
+    if name not in (choices := ("auto", *LOGGERS, "none")):
+        raise ValueError(f"unknown log {name!r}: choose one of {', '.join(choices)}")
+    auto = name == "auto"
+    if name == "none" or (auto and not logged_in()):
+        return NullSink()
+    title, logger = LOGGERS["wandb" if auto else name]
+    try:
+        return OptionalSink(title, logger(LoggedRun(auto, log, path, config, done)), metrics)
+    except ConnectionError as error:
+        warn(f"{title} is off: {error}")
+        return NullSink()
 
 
 def pictures(film: Path) -> tuple[bytes, int, int]:

@@ -220,9 +220,11 @@ class Trainer:
         self.films.finish()
 
     def log_files(self) -> None:
-        """Give film and policy to W&B or TensorBoard; OSError if the last checkpoint failed."""
-        for file in (*self.run.films(since=self.begun)[-1:], *self.run.path.glob("policy.onnx")):
-            self.sink.add(file)
+        """Give film, policy and report to the logger; OSError if the last checkpoint failed."""
+        files = [self.run.path / name for name in ("policy.onnx", "report.html")]
+        for file in (*self.run.films(since=self.begun)[-1:], *files):
+            if file.is_file():
+                self.sink.add(file)
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 

@@ -31,7 +31,7 @@ from tests.worlds import ROOT, make_config, make_env, make_ppo
 TRAIN = {
     "sim=warp sim.conditional=true graph=whole": "use graph=parts",
     "task=walk": "unknown task 'walk': choose one of ant, cartpole, drone",
-    "log=wandbb": "unknown log 'wandbb': choose one of auto, none, tensorboard, wandb",
+    "log=wandbb": "unknown log 'wandbb': choose one of auto, mlflow, none, tensorboard, wandb",
     "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
     "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean "
     "task.weights.velocity",
@@ -112,7 +112,7 @@ TRAIN |= {
     "log.project=": "log.project: '': expected a word of at most 128 characters",
     "log.tags=[3]": "log.tags: 3: expected a word of at most 64 characters",
     "log.tag=[a]": "unknown key 'log.tag': did you mean log.tags",
-    "log.name=wandb": "log.name=wandb: choose with log=, one of auto, none, tensorboard, wandb",
+    "log.name=wandb": "log.name=wandb: choose with log=, one of auto, mlflow, none, tensorboard",
     "log.project=a/b": "log.project='a/b': expected none of /",
     "report=yes_please": "report='yes_please': expected true or false",
     "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise."
@@ -201,6 +201,7 @@ FILES = {
     "versions.json",
     "metrics.json",
     "metrics.jsonl",
+    "metrics.prom",
     "hashes.jsonl",
     "checkpoints",
     "eval.json",

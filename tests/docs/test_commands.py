@@ -85,6 +85,7 @@ LISTED = {
     ),
     "python train.py robot.mjcf=menagerie:anybotics_anymal_c": NETWORK,
     "python train.py log=wandb log.group=friction 'log.tags=[baseline]'": NETWORK,
+    "python train.py log=mlflow": NETWORK,
 }
 CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
 MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench

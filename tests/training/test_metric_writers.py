@@ -1,14 +1,17 @@
-"""W&B and TensorBoard: names that people know, and what each of them keeps of a run."""
+"""W&B, TensorBoard and MLflow: names that people know, and what each of them keeps of a run."""
 
 import hashlib
+import http.server
+import json
 import os
 import re
 import sys
+import threading
 import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import imageio
 import pytest
@@ -18,6 +21,7 @@ from gpusim_rl.algorithms.iteration import SHARES
 from gpusim_rl.algorithms.rewards.amp.amp import AMP
 from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.sac.sac import SAC
+from gpusim_rl.config import validate
 from gpusim_rl.config.sections import LogSection
 from gpusim_rl.core import waiting
 from gpusim_rl.core.metrics import public_name
@@ -33,7 +37,7 @@ from tests.worlds import ROOT
 NAMES = {x.key: x.public for x in METRICS}
 ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
 PUBLIC = {"train/return": 12.345, "reward/jerk": -0.01, "perf/share/physics": 0.6}
-LOG = {"project": "p", "run": None, "group": None, "tags": []}
+LOG = {"project": "p", "run": None, "group": None, "tags": [], "registry": None}
 CONFIG = {"task": {"name": "quadruped"}}
 
 
@@ -226,7 +230,7 @@ def test_nothing_and_unknown(tmp_path):
     to.add(tmp_path / "policy.onnx")
     to.close()
     assert not list(tmp_path.iterdir()) and to.where == ""
-    says = "unknown log 'w&b': choose one of auto, wandb, tensorboard, none"
+    says = "unknown log 'w&b': choose one of auto, wandb, tensorboard, mlflow, none"
     with pytest.raises(ValueError, match=says):
         sink("w&b", LOG, tmp_path, CONFIG)
 
@@ -319,3 +323,158 @@ def test_names_that_wandb_does_not_take(log, says):
     LogSection(name="wandb", **LOG)
     with pytest.raises(ValueError, match=re.escape(says)):
         LogSection(name="wandb", **LOG | log)
+
+
+# -- MLflow ----------------------------------------------------------------------------------------
+
+
+class MLflowServer(http.server.ThreadingHTTPServer):
+    """The few requests of an MLflow server that a run makes, and what they said."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), MLflowRequest)
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.files: dict[str, bytes] = {}
+        self.uri = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def bodies(self, name: str) -> list[dict[str, Any]]:
+        """What requests to an address that ends so said."""
+        return [body for path, body in self.requests if path.endswith(name)]
+
+    def stop(self) -> None:
+        """Refuse connections from now on."""
+        self.shutdown()
+        self.server_close()
+
+
+class MLflowRequest(http.server.BaseHTTPRequestHandler):
+    """One request."""
+
+    server: MLflowServer
+    RUN: ClassVar = {"info": {"run_id": "r1", "artifact_uri": "mlflow-artifacts:/1/r1/artifacts"}}
+    ANSWERS: ClassVar[dict[str, Any]] = {
+        "experiments/create": {"experiment_id": "1"},
+        "runs/create": {"run": RUN},
+        "runs/get": {"run": RUN},
+        "model-versions/create": {"model_version": {"name": "m", "version": "1"}},
+    }
+
+    def answer(self) -> None:
+        path = self.path.partition("?")[0]
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.command == "PUT":
+            self.server.files[path.rpartition("/")[2]] = data
+        else:
+            self.server.requests.append((path, json.loads(data or b"{}")))
+        ours = next((x for name, x in self.ANSWERS.items() if path.endswith(name)), {})
+        code = 404 if path.endswith("get-by-name") else 200
+        body = json.dumps(
+            {"error_code": "RESOURCE_DOES_NOT_EXIST"} if code == 404 else ours
+        ).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PATCH = do_PUT = answer
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def mlflow_server(monkeypatch):
+    """A server, and an environment that names it."""
+    server = MLflowServer()
+    monkeypatch.setattr(metric_writers, "EVERY", 0.05)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.delenv("MLFLOW_REGISTRY_URI", raising=False)
+    for name in ("DISABLE_TELEMETRY", "HTTP_REQUEST_MAX_RETRIES", "HTTP_REQUEST_TIMEOUT"):
+        monkeypatch.setenv(f"MLFLOW_{name}", "1")
+    yield server
+    server.stop()
+
+
+def test_mlflow(tmp_path, monkeypatch, mlflow_server, capfd):
+    """log=mlflow sends keys a hundred at a time, rows in few messages, files, and a model version
+    if a registry is named. It prints nothing."""
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", mlflow_server.uri)
+    policy = tmp_path / "policy.onnx"
+    policy.write_bytes(b"onnx" * 99)
+    config = CONFIG | {"many": {f"key{i}": i for i in range(150)}}
+    log = LOG | {"run": "walk", "group": "sweep", "tags": ["a"]}
+    to = sink("mlflow", log, tmp_path, config, metrics=METRICS)
+    assert to.where == f"MLflow: {mlflow_server.uri}, run r1"
+    for i in range(1, 4):
+        to.write(ROW | {"iteration": i, "reward/ (x)": float("nan")})
+    to.write({"iteration": 3, "eval/success": 0.5})
+    to.add(policy)
+    to.close()
+    to.close()
+    sent = mlflow_server.bodies("runs/log-batch")
+    counts = [len(x["params"]) for x in sent if x.get("params")]
+    names = {x["key"] for body in sent for x in body.get("params", ())}
+    assert counts == [100, 51] and {"task.name", "many.key149"} <= names
+    numbers = [x for body in sent for x in body.get("metrics", ())]
+    values = {(x["key"], x["step"]): x["value"] for x in numbers}
+    assert values["train/return", 2] == 12.345 and values["eval/success", 3] == 0.5
+    assert ("reward/ _x_", 1) in values and len(values) == 13
+    (run,) = mlflow_server.bodies("runs/create")
+    assert run["run_name"] == "walk"
+    assert {x["key"]: x["value"] for x in run["tags"]}.items() >= {
+        "group": "sweep",
+        "a": "true",
+    }.items()
+    assert mlflow_server.files == {"policy.onnx": policy.read_bytes()}
+    (version,) = mlflow_server.bodies("model-versions/create")
+    assert version["name"] == "quadruped-policy" and version["source"].endswith("/policy.onnx")
+    tags = {x["key"]: x["value"] for x in version["tags"]}
+    assert tags["sha256"] == hashlib.sha256(policy.read_bytes()).hexdigest()
+    (end,) = mlflow_server.bodies("runs/update")
+    assert end["status"] == "FINISHED" and capfd.readouterr() == ("", "")
+
+
+def test_a_server_of_mlflow_that_dies(tmp_path, mlflow_server, capfd):
+    """It is one line, whether it is dead at the beginning or later, and the training goes on."""
+    to = sink("mlflow", LOG, tmp_path, CONFIG, metrics=METRICS)
+    to.write(ROW)
+    mlflow_server.stop()
+    deadline = time.monotonic() + 60
+    while to.to.where and time.monotonic() < deadline:
+        to.write(ROW)
+        time.sleep(0.02)
+    to.close()
+    error = capfd.readouterr().err
+    says = f"MLflow is off from now on: {mlflow_server.uri} does not take the run: "
+    assert error.startswith(says) and error.count("\n") == 1 and len(error) < 400
+    to = sink("mlflow", LOG, tmp_path, CONFIG)
+    to.write(ROW)
+    error = capfd.readouterr().err
+    assert error.startswith(f"MLflow is off: {mlflow_server.uri} does not") and to.where == ""
+    assert error.count("\n") == 1
+
+
+def test_mlflow_needs_a_server(monkeypatch):
+    """Without an address, or without the client, a training is refused before it begins."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ValueError, match="log=mlflow: set MLFLOW_TRACKING_URI, such as to http"):
+        validate.check_mlflow()
+    monkeypatch.setattr(validate, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="log=mlflow needs mlflow-skinny: "):
+        validate.check_mlflow()
+
+
+def test_wandb_links_its_policy(tmp_path, monkeypatch):
+    """With log.registry= the policy of a run that is online is linked there, and else nowhere."""
+    import wandb
+
+    linked = []
+    keys = dict(log_artifact=lambda _: None, link_artifact=lambda _, to: linked.append(to))
+    online = wandb_run(tmp_path, url="https://wandb.ai/me", **keys)
+    monkeypatch.setattr(wandb, "init", lambda **_: online)
+    policy = tmp_path / "policy.onnx"
+    policy.write_bytes(b"onnx")
+    for offline, registry in ((False, None), (True, "w/quadruped"), (False, "w/quadruped")):
+        online.offline = offline
+        sink("wandb", LOG | {"registry": registry}, tmp_path, CONFIG).add(policy)
+    assert linked == ["w/quadruped"]

@@ -1,0 +1,128 @@
+"""mode=triton of play.py: an exported file as a model repository of NVIDIA's Triton server.
+
+Triton keeps what a policy remembers, one sequence for each robot: what it calls implicit state. The
+names are those of `model_config.proto` in triton-inference-server/common.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.deploy.controller import RESTART
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.play.player import open_onnx
+
+ROBOTS = 256  # of a batch at most, and of those that wait
+IDLE, DELAY = (
+    5_000_000,
+    1000,
+)  # µs after which a robot is forgotten, and that a batch waits for more
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of a task or a tensor, which names a file, too
+TYPES = {
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "bool": "TYPE_BOOL",
+}
+CONFIG = """name: "{name}"
+backend: "onnxruntime"
+max_batch_size: {robots}
+input [
+{inputs}
+]
+output [
+{outputs}
+]
+sequence_batching {{
+  max_sequence_idle_microseconds: {idle}
+  oldest {{ max_candidate_sequences: {robots} max_queue_delay_microseconds: {delay} }}
+  control_input [
+    {{
+      name: "{restart}"
+      control [ {{ kind: CONTROL_SEQUENCE_START bool_false_true: [ false, true ] }} ]
+    }}
+  ]
+{states}}}
+"""
+STATE = """    {{
+      input_name: "{input}"
+      output_name: "{output}"
+      {kind}
+      initial_state: {{ name: "{name}" {kind} data_file: "{name}.bin" }}
+    }}"""
+
+
+def write_repository(cfg: dict[str, Any]) -> None:
+    """Write the directory out= with the policy of onnx=; ValueError or OSError in one line."""
+    policy, _ = open_onnx(Path(cfg["onnx"]))
+    name, folder = str(policy.about["task"]), Path(cfg["out"])
+    files = {f"{name}/config.pbtxt": config(policy, name).encode()}
+    files[f"{name}/1/model.onnx"] = widened(policy.data).SerializeToString()
+    for key, start in policy.start.items():
+        files[f"{name}/initial_state/{key}.bin"] = start.tobytes()
+    for file, data in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / file, data)
+    print(f"wrote {folder}: tritonserver --model-repository={folder.resolve()}")
+
+
+def config(policy: Policy, name: str) -> str:
+    """The text of config.pbtxt; ValueError for a name that is no word."""
+    about = policy.about
+    memory = [entry[key] for entry in about["memory"] for key in ("name", "input", "output")]
+    for word in (name, *(x["name"] for x in (*about["inputs"], *about["outputs"])), *memory):
+        if not NAME.fullmatch(word):
+            raise ValueError(f"{word!r} is no name of a model or a tensor of Triton")
+    inputs = [x for x in about["inputs"] if x["name"] != RESTART]
+    states = ",\n".join(STATE.format(**x, kind=kind_of(x)) for x in about["memory"])
+    return CONFIG.format(
+        name=name,
+        robots=ROBOTS,
+        idle=IDLE,
+        delay=DELAY,
+        restart=RESTART,
+        inputs=",\n".join(map(tensor, inputs)),
+        outputs=",\n".join(map(tensor, about["outputs"])),
+        states=f"  state [\n{states}\n  ]\n" if states else "",
+    )
+
+
+def tensor(entry: dict[str, Any]) -> str:
+    """An input or an output."""
+    return f'  {{ name: "{entry["name"]}" {kind_of(entry)} }}'
+
+
+def kind_of(entry: dict[str, Any]) -> str:
+    """The type and the shape of a tensor for one robot."""
+    shape = ", ".join(map(str, entry["shape"] or [1]))
+    return f"data_type: {TYPES[entry['type']]} dims: [ {shape} ]"
+
+
+def widened(data: bytes) -> onnx.ModelProto:
+    """The model, in which a tensor that has one number for each robot is (B, 1), and not (B,).
+
+    Triton knows no shape without an axis beside that of the batch.
+    """
+    model = onnx.load_model_from_string(data)
+    graph, axis = model.graph, onnx.numpy_helper.from_array(np.array([1]), "triton.axis")
+    graph.initializer.append(axis)
+    for values, operator in ((graph.input, "Squeeze"), (graph.output, "Unsqueeze")):
+        for value in values:
+            shape = value.type.tensor_type.shape
+            if len(shape.dim) > 1:
+                continue
+            shape.dim.add().dim_value = 1
+            inner = f"triton.{value.name}"
+            for node in graph.node:
+                for names in (node.input, node.output):
+                    names[:] = [inner if x == value.name else x for x in names]
+            ends = [value.name, inner] if operator == "Squeeze" else [inner, value.name]
+            node = onnx.helper.make_node(operator, [ends[0], axis.name], ends[1:])
+            graph.node.insert(0 if operator == "Squeeze" else len(graph.node), node)
+    onnx.checker.check_model(model)
+    return model

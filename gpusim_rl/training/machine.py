@@ -1,0 +1,118 @@
+"""What a training takes of its machine, and its newest metrics as a file for Prometheus.
+
+docs/watching.md says who reads it.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.dashboard import Row
+
+FILE = "metrics.prom"
+GROUP = "system/"  # of the readings' names, whose units stand in them
+UNITS = {"time_s": "time_seconds", "steps_per_s": "steps_per_second"}  # as Prometheus writes them
+
+
+class Machine:
+    """Readings of the machine, and a file with the newest metrics of a training.
+
+    Args:
+        run: of the training.
+        task: its name.
+        device: that it trains on.
+    """
+
+    def __init__(self, run: Run, task: str, device: torch.device):
+        self.run, self.process = run, psutil.Process()
+        self.labels = {"run": str(run.path), "task": task}
+        self.gpu = gpu_readings(device)
+        self.reading: Row = {}  # that no row has yet
+        self.newest: Row = {}
+        self.begun = False
+
+    def read(self) -> None:
+        """Take a reading, and write the file. Another thread than the training's does this."""
+        share = psutil.cpu_percent() / 100  # since the call before, of this thread
+        if self.begun:
+            self.reading = {
+                "system/cpu_share": share,
+                "system/memory_share": psutil.virtual_memory().percent / 100,
+                "system/process_bytes": self.process.memory_info().rss,
+                "system/disk_free_bytes": psutil.disk_usage(str(self.run.path)).free,
+            }
+            for name, read in self.gpu.items():
+                with suppress(Exception):  # a part of a card, say, has no power of its own
+                    self.reading[f"system/gpu_{name}"] = read()
+            self.newest = self.newest | self.reading
+        self.begun = True
+        self.write(running=True)
+
+    def log(self, row: Row) -> None:
+        """Take a row of metrics, and add the last reading to it if that is new. In place."""
+        reading, self.reading = self.reading, {}
+        row |= reading
+        self.newest = self.newest | row
+
+    def write(self, running: bool) -> None:
+        """Write the file, unless the disk is full or the directory is another run's."""
+        row = self.newest | {"running": running, "written_timestamp_seconds": time.time()}
+        with suppress(OSError):
+            self.run.check_lock()
+            write_whole(self.run.path / FILE, text(row, self.labels).encode())
+
+
+def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
+    """Name of a reading → what takes it from NVML; {} on a CPU, or where NVML is not to be had."""
+    if device.type != "cuda":
+        return {}
+    try:
+        import pynvml as nvml  # of nvidia-ml-py  # pyright: ignore[reportMissingImports]
+
+        nvml.nvmlInit()
+        uuid = torch.cuda.get_device_properties(device).uuid
+        card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except Exception:  # no package, no driver, or a part of a card: there is nothing to read
+        return {}
+    temperature = partial(nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU)
+    return {
+        "busy_share": lambda: nvml.nvmlDeviceGetUtilizationRates(card).gpu / 100,
+        "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(card).used,
+        "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1000,
+        "temperature_celsius": temperature,
+    }
+
+
+# Why: docs/decisions/0102-metrics-in-a-file.md
+def text(row: dict[str, Any], labels: dict[str, str]) -> str:
+    """A row of metrics in Prometheus' text format.
+
+    A key such as `reward/up` is `gpusim_reward{name="up"}`; all metrics are gauges.
+
+    Args:
+        labels: of all of them.
+    """
+    families: dict[str, list[str]] = {}
+    for key, value in row.items():
+        name, slash, part = (key, "", "") if key.startswith(GROUP) else key.partition("/")
+        name = UNITS.get(name, name)
+        family = "gpusim_" + "".join(x if x.isalnum() and x.isascii() else "_" for x in name)
+        # node_exporter wants the same help of all runs, so no learner's own words
+        head = f"# HELP {family} from metrics.jsonl of a training\n# TYPE {family} gauge"
+        about = labels | ({"name": part} if slash else {})
+        words = ",".join(f"{label}={quoted(x)}" for label, x in about.items())
+        families.setdefault(family, [head]).append(f"{family}{{{words}}} {float(value)}")
+    return "".join(f"{line}\n" for lines in families.values() for line in lines)
+
+
+def quoted(value: str) -> str:
+    """The value of a label, quoted."""
+    escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'"{escaped}"'
