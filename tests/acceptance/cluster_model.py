@@ -1,6 +1,6 @@
 """Acceptance: the model of a cluster beside real processes of Ray, whose work is to sleep.
 
-    python -m tests.acceptance.cluster_model [seconds=90] [deaths=10]
+    python -m tests.acceptance.cluster_model [seconds=120] [deaths=10]
 
 The source, its ledger and Ray are those of a training. Actors sleep instead of collecting, and the
 learner instead of learning. A first case of 3 actors calibrates the time of a packet and that of a
@@ -10,6 +10,7 @@ without deaths. Exits with 1 unless the mean lag is right to 5 %, and updates pe
 
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ import torch
 
 from gpusim_rl.cluster import engine, source
 from gpusim_rl.cluster.actor import Actor
+from gpusim_rl.cluster.iteration import ClusterIteration
 from gpusim_rl.core.packing import host
 from tests.bench.cluster_model import Case, Model, closed_form
 from tests.cluster.planted import training
@@ -36,14 +38,12 @@ CASES = [
 
 def sleeper(case: Case) -> Any:
     """The class of a process that sleeps. It loads no torch, so that it begins fast."""
-    collect, spread, deaths = case.collect, case.spread, case.deaths * case.actors
+    collect, spread = case.collect, case.spread
 
     class Sleeper:
         def begin(self, where: dict[str, int]) -> Any:
-            """Begin the time to its death."""
+            """It has nothing to make."""
             self.rng, self.sequence, self.where = random.Random(), -1, where
-            if deaths < inf:
-                threading.Timer(self.rng.expovariate(1 / deaths), os._exit, [1]).start()
             return os.getpid(), None
 
         def call(self, method: str, version: int, *args: Any) -> Any:
@@ -88,6 +88,14 @@ class SleepingEngine(engine.Engine):
         return first, self.identity
 
 
+def end_some(made: ClusterIteration, every: float, over: threading.Event) -> None:
+    """End an actor now and then."""
+    while not over.wait(every):
+        running = [seat for seat in made.source.seats if not seat.begun]
+        if running:
+            os.kill(random.choice(running).pid, signal.SIGKILL)
+
+
 def run(case: Case, seconds: float) -> tuple[float, float, Case]:
     """Updates per second and mean lag of real processes, and the case with its times."""
     SleepingEngine.case = case
@@ -96,10 +104,13 @@ def run(case: Case, seconds: float) -> tuple[float, float, Case]:
             made.iteration()
         made.source.spent, before = source.Spent(), made.source.version
         made.timer.read()
-        begun = time.monotonic()
+        begun, over = time.monotonic(), threading.Event()
+        if case.deaths < inf:
+            threading.Thread(target=end_some, args=(made, case.deaths, over)).start()
         while time.monotonic() - begun < seconds:
             made.iteration()
         updates, took = made.source.version - before, time.monotonic() - begun
+        over.set()
         lags, packets = made.source.spent.lags, made.timer.read()()["packets"].wall
         starts = made.source.engine.starts[case.actors :]  # pyright: ignore
         told = {"call": packets / len(lags)}
@@ -116,7 +127,7 @@ def main(words: list[str]) -> None:
         print(__doc__)
         raise SystemExit
     given = {key: float(x) for key, x in (word.split("=") for word in words)}
-    seconds, deaths = given.get("seconds", 90.0), given.get("deaths", 10.0)
+    seconds, deaths = given.get("seconds", 120.0), given.get("deaths", 10.0)
     torch.set_num_threads(1)
     source.Engine = SleepingEngine
     ray = engine.Engine(9, None)
