@@ -128,7 +128,7 @@ class RemoteSource:
                     self.engine.get(self.engine.call(seat.process, "load", seat.state))
                 seat.begun = None
             except ActorLost as error:
-                self.replace(actor, error)
+                self.replace(actor, reason=error)
 
     def check_identity(self, actor: int, about: dict[str, str]) -> None:
         """ValueError that says in what an actor differs from the learner."""
@@ -137,15 +137,18 @@ class RemoteSource:
                 self.engine.end(self.seats[actor].process)
                 raise ValueError(f"actor {actor} is refused: its {name} is {theirs}, not {ours}")
 
-    def replace(self, actor: int, reason: ActorLost) -> None:
-        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever."""
+    def replace(self, actor: int, what: str = "has ended", reason: object = "") -> None:
+        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever.
+
+        what: it did, and the reason that Ray knows.
+        """
         seat = self.seats[actor]
         seat.deaths += 1
         seat.died = True
         self.deaths += 1
         if seat.deaths > DEATHS:
-            raise PeerLost(f"actor {actor} ended {DEATHS} times before it gave a step: {reason}")
-        warn(f"actor {actor} (process {seat.pid or 'none'}) has ended: it is started again")
+            raise PeerLost(f"actor {actor} {what} {DEATHS} times before it gave a step: {reason}")
+        warn(f"actor {actor} (process {seat.pid or 'none'}) {what}: it is started again")
         self.ledger.lives[actor] += 1
         self.start(actor)
 
@@ -155,7 +158,7 @@ class RemoteSource:
             try:
                 return self.engine.get(ask(self.seats[actor]))
             except ActorLost as error:
-                self.replace(actor, error)
+                self.replace(actor, reason=error)
                 self.wait_for(actor)
 
     def collect(self, steps: int) -> None:
@@ -168,9 +171,9 @@ class RemoteSource:
             self.ask_idle(done)
             if not self.packets:
                 self.receive()
-            elif self.enter(packet := self.packets.pop(0)):
-                self.take(packet, slice(done * count, (done + 1) * count))
-                done += 1
+            else:
+                worlds = slice(done * count, (done + 1) * count)
+                done += self.take(self.packets.pop(0), worlds)
         self.ask_idle(done)  # so that actors collect while the learner learns
 
     def collect_in_step(self) -> None:
@@ -178,11 +181,13 @@ class RemoteSource:
         for seat in self.seats:
             self.ask(seat)
         for actor, seat in enumerate(self.seats):
-            packet, seat.state = self.insist(actor, self.ask)
-            seat.asked = None
-            if not self.enter(packet):
-                raise PeerLost(f"actor {actor} gave a packet that does not fit")
-            self.take(packet, slice(seat.first, seat.first + seat.count))
+            worlds, learned, state = slice(seat.first, seat.first + seat.count), False, None
+            while not learned:
+                self.wait_for(actor)
+                packet, state = self.insist(actor, self.ask)
+                seat.asked = None
+                learned = self.take(packet, worlds)
+            seat.state = state
 
     def ask(self, seat: Seat) -> Any:
         """The reference to the packet that an actor is asked for."""
@@ -220,12 +225,6 @@ class RemoteSource:
             for x in self.seats
         )
 
-    def enter(self, packet: Packet) -> bool:
-        """Enter a packet in the ledger. Returns whether to learn from it."""
-        seat = self.seats[packet.actor]
-        seat.deaths, seat.seconds, seat.idle = 0, packet.seconds, packet.idle
-        return self.ledger.accept(packet, self.version)
-
     def receive(self) -> None:
         """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
         waits = {seat.begun or seat.asked: i for i, seat in enumerate(self.seats)}
@@ -239,12 +238,27 @@ class RemoteSource:
             try:
                 self.packets.append(self.engine.get(reference)[0])
             except ActorLost as error:
-                self.replace(actor, error)
+                self.replace(actor, reason=error)
 
-    def take(self, packet: Packet, worlds: slice) -> None:
-        """Write a packet to some worlds of the record, and add what it reports. In place."""
-        self.timer.start("packets")
-        unpack(packet.body, self.record, worlds)
+    def take(self, packet: Packet, worlds: slice) -> bool:
+        """Write a packet to some worlds of the record, and add what it reports. In place.
+
+        Returns whether to learn from it. An actor with a number that is not finite is replaced.
+        """
+        seat, why = self.seats[packet.actor], self.ledger.refusal(packet, self.version)
+        seat.seconds, seat.idle = packet.seconds, packet.idle
+        if not why:
+            self.timer.start("packets")
+            unpack(packet.body, self.record, worlds)
+            why = "" if self.is_finite(worlds) else "numbers"
+            self.timer.start("wait")
+        self.ledger.enter(packet, why)
+        if why == "numbers":
+            self.engine.end(seat.process)
+            self.replace(packet.actor, "has sent numbers that are not finite")
+        if why:
+            return False
+        seat.deaths = 0
         spent, env = self.spent, self.env
         spent.bytes += packet.nbytes
         spent.steps += packet.steps
@@ -254,7 +268,14 @@ class RemoteSource:
         spent.means = spent.means + packet.steps * sums[len(totals) :]
         worst, row = tensor(packet.worst).to(env.device), env.worst_step.row
         row.copy_(torch.where(worst[0] > row[0], worst, row))
-        self.timer.start("wait")
+        return True
+
+    def is_finite(self, worlds: slice) -> bool:
+        """Whether all numbers of some worlds are finite, but for steps that are quarantined."""
+        finite = self.record.rows[:, worlds].sum(-1).isfinite()  # of a sum, in one pass
+        if "fault" in self.record.columns:
+            finite |= self.record.fault[:, worlds]
+        return bool(finite.all())
 
     def weights(self) -> Any:
         """The reference to the weights of now: it is made once for a version."""

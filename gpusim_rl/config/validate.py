@@ -29,6 +29,16 @@ def check_extras(cfg: Config) -> None:
         raise ValueError(f"cluster=ray needs Ray: {install('ray')}")
 
 
+def check_correction(cfg: Config) -> None:
+    """ValueError if steps are to be corrected which the policy that learns has taken itself."""
+    correction = cfg.plain["algo"].get("correction", "none")
+    if correction != "none" and (cfg.cluster.name == "none" or cfg.cluster.sync):
+        raise ValueError(
+            f"algo.correction={correction} changes nothing here: "
+            "it is for cluster=ray with cluster.sync=false"
+        )
+
+
 def writable(
     key: str, value: str | None, suffixes: tuple[str, ...] = (), inputs: Iterable[Any] = ()
 ) -> None:

@@ -75,6 +75,7 @@ def verdict(
     return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
 
 
+# Why: docs/decisions/0104-who-waits-says-what-bounds.md
 def cluster_verdict(row: dict[str, float]) -> Verdict:
     """Find the bound of a training whose worlds are in other processes, of a row of its log.
 

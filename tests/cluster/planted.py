@@ -1,8 +1,6 @@
-"""Actors in real processes that sleep, send slowly or end, for measurements of what they cause."""
+"""Actors in real processes that sleep, or send slowly or nonsense: what do they cause?"""
 
-import os
 import random
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -27,7 +25,7 @@ def planted(faults: Sequence[dict[str, float]]) -> type[engine.Process]:
     """The process of actors with faults, one entry for each actor; the last is that of all others.
 
     Entries: `collect`, seconds of each collection; `send`, seconds of each packet on its way;
-    `ends`, mean seconds after which the process ends by itself.
+    `broken`, the collection of a first life from which on an observation is NaN.
     """
     process = engine.Process
 
@@ -37,16 +35,15 @@ def planted(faults: Sequence[dict[str, float]]) -> type[engine.Process]:
             begun = super().begin(plain, policy, columns, where)
             faulty = faults[min(where["actor"], len(faults) - 1)]
             self.send, collector = faulty.get("send", 0.0), self.actor.collector
-            collect = collector.collect
+            collect, broken = collector.collect, 0 if where["life"] else faulty.get("broken")
 
             def slowly(steps: int) -> None:
                 collect(steps)
                 nap(faulty.get("collect", 0.0))
+                if broken and self.actor.sequence >= broken:
+                    collector.record.obs[0, 0] = float("nan")
 
             collector.collect = slowly
-            if ends := faulty.get("ends"):
-                wait = random.expovariate(1 / ends)
-                threading.Timer(wait, os._exit, [1]).start()
             return begun
 
         def call(self, method: str, *args: Any) -> Any:
