@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from gpusim_rl.cluster.actor import Actor
-from gpusim_rl.core.errors import no_stderr
+from gpusim_rl.core.errors import no_stderr, warn
 from gpusim_rl.core.paths import search_path
 
 # Why: docs/decisions/0092-ray-on-one-machine.md
@@ -29,16 +30,33 @@ class ActorLost(RuntimeError):
 
 
 class Process:
-    """What Ray makes in each process: an `Actor`, once it is told which."""
+    """What Ray makes in each process: an `Actor`, once it is told which.
+
+    SIGTERM ends it, but not before the learner has the packet that it works at.
+    """
+
+    busy = leaves = False
 
     def begin(self, plain: Any, policy: Any, columns: Any, where: dict[str, int]) -> Any:
         """Make the worlds. Returns the process id, and what the learner must have in common."""
         self.actor = Actor(plain, policy, columns, **where)
+        signal.signal(signal.SIGTERM, self.leave)
         return os.getpid(), self.actor.identity()
+
+    def leave(self, *_: Any) -> None:
+        """End now, or after the present call: such as a notice that a rented machine ends."""
+        self.leaves = True
+        if not self.busy:
+            os._exit(0)
 
     def call(self, method: str, *args: Any) -> Any:
         """What a method of the actor returns."""
-        return getattr(self.actor, method)(*args)
+        self.busy = True
+        if self.leaves:
+            os._exit(0)
+        value = getattr(self.actor, method)(*args)
+        self.busy = False
+        return value
 
 
 class Engine:
@@ -88,6 +106,8 @@ class Engine:
             self.close()
             says = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"cluster.address={address or 'null'}: {says}") from None
+        if (cores := self.ray.cluster_resources().get("CPU", 0)) < actors:
+            warn(f"cluster.address={address} has {cores:.0f} cores: {actors} actors wait for more")
 
     def start(self, *about: Any) -> tuple[Any, Any]:
         """A new process, and the reference to what its `begin` returns."""

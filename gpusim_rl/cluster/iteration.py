@@ -27,9 +27,12 @@ METRICS = (
     Metric("cluster/lag_max", "cluster/lag_max", "the largest lag", ".0f"),
     Metric("cluster/refused", "cluster/refused", "refused packets, in all", ".0f", "refused"),
     Metric("cluster/deaths", "cluster/deaths", "actors that ended, in all", ".0f"),
+    Metric("cluster/missing", "cluster/missing", "actors that give nothing now", ".0f"),
     Metric("cluster/lost", "cluster/lost", "packets that ended with an actor, in all", ".0f"),
     Metric("cluster/bytes", "cluster/bytes", "bytes of a control step on the wire", ".0f"),
-    Metric("cluster/idle", "cluster/idle", "share of the time that actors waited, mean", ".2f"),
+    Metric(
+        "cluster/idle", "cluster/idle", "share of the time that the busiest actor waited", ".2f"
+    ),
     Metric("cluster/slowest", "cluster/slowest", "slowest actor over the median one", ".2f"),
 )
 
@@ -68,8 +71,9 @@ class ClusterIteration(Iteration):
     def columns(self) -> dict[str, float]:
         """What the log says of packets and actors since the last report."""
         source, spent = self.source, self.source.spent
-        seconds = sorted(x.seconds for x in source.seats)
-        idle = sum(x.idle for x in source.seats)
+        # in step all wait for each other, so what an actor waits says nothing about it
+        seconds = sorted(x.seconds + x.idle * (not source.sync) for x in source.seats)
+        idle = min(x.idle / max(x.idle + x.seconds, 1e-9) for x in source.seats)
         values = {
             "cluster/lag": sum(spent.lags) / max(len(spent.lags), 1),
             "cluster/lag_max": max(spent.lags, default=0),
@@ -77,11 +81,12 @@ class ClusterIteration(Iteration):
             "cluster/deaths": source.deaths,
             "cluster/lost": source.ledger.lost(),
             "cluster/bytes": spent.bytes / max(spent.steps, 1),
-            "cluster/idle": idle / max(idle + sum(seconds), 1e-9),
-            "cluster/slowest": seconds[-1] / max(seconds[len(seconds) // 2], 1e-9),
+            "cluster/missing": source.missing(),
+            "cluster/idle": idle,
+            "cluster/slowest": seconds[-1] / max(seconds[(len(seconds) - 1) // 2], 1e-9),
         }
         for seat in source.seats:
-            seat.seconds = seat.idle = 0.0
+            seat.died = False
         return values
 
     def state(self) -> dict[str, Tensor]:

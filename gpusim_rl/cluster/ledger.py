@@ -59,8 +59,8 @@ class Ledger:
 
     Attributes:
         lives: of each actor, the life that is now.
-        accounts: (actor, life) → how many packets were `sent`, `learned` from and `late`. The rest
-            was lost with the actor.
+        accounts: (actor, life) → how many packets were `sent`, `learned` from, and refused as
+            `late` or for their `numbers`. The rest was lost with the actor.
         refusals: reason → how many were refused for it.
     """
 
@@ -79,16 +79,14 @@ class Ledger:
             return "twice"
         return "late" if version - packet.version > self.max_lag else ""
 
-    def accept(self, packet: Packet, version: int) -> bool:
-        """Enter a packet. Returns whether to learn from it."""
-        why = self.refusal(packet, version)
+    def enter(self, packet: Packet, why: str) -> None:
+        """Enter a packet that is learned from, or refused for a reason."""
         self.refusals.update([why] if why else [])
         if why not in FOREIGN:
             account = self.accounts.setdefault((packet.actor, packet.life), Counter())
             account["sent"] = packet.sequence + 1
             account[why or "learned"] += 1
-        return not why
 
     def lost(self) -> int:
-        """Packets that ended with the process that had them, and left a gap."""
-        return sum(x["sent"] - x["learned"] - x["late"] for x in self.accounts.values())
+        """Packets that ended with the process that had them: those `sent`, without all others."""
+        return sum(2 * x["sent"] - x.total() for x in self.accounts.values())

@@ -23,6 +23,7 @@ from gpusim_rl.core.states import Live
 from gpusim_rl.envs.env import Env
 
 UNIT = 16  # worlds: where shares are multiples of it, a product of matrices rounds as that of all
+PATIENCE = 2  # updates that an actor may be late before it is said to be missing
 DEATHS = 5  # of an actor in a row, before it delivers anything: then the training ends
 
 
@@ -36,10 +37,12 @@ class Seat:
     pid: int = 0
     begun: Any = None  # reference to what begins it, until it has begun
     asked: Any = None  # reference to its next packet
+    version: int = 0  # of the policy that it was asked to act with
     state: Any = None  # of its worlds before the next collection, in sync mode
     deaths: int = 0  # in a row, without a packet between
-    seconds: float = 0.0  # spent by its collections since the last report
-    idle: float = 0.0  # and between them
+    died: bool = False  # since the last report
+    seconds: float = 0.0  # spent by its last collection
+    idle: float = 0.0  # and before it
 
 
 @dataclass
@@ -125,7 +128,7 @@ class RemoteSource:
                     self.engine.get(self.engine.call(seat.process, "load", seat.state))
                 seat.begun = None
             except ActorLost as error:
-                self.replace(actor, error)
+                self.replace(actor, reason=error)
 
     def check_identity(self, actor: int, about: dict[str, str]) -> None:
         """ValueError that says in what an actor differs from the learner."""
@@ -134,14 +137,18 @@ class RemoteSource:
                 self.engine.end(self.seats[actor].process)
                 raise ValueError(f"actor {actor} is refused: its {name} is {theirs}, not {ours}")
 
-    def replace(self, actor: int, reason: ActorLost) -> None:
-        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever."""
+    def replace(self, actor: int, what: str = "has ended", reason: object = "") -> None:
+        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever.
+
+        what: it did, and the reason that Ray knows.
+        """
         seat = self.seats[actor]
         seat.deaths += 1
+        seat.died = True
         self.deaths += 1
         if seat.deaths > DEATHS:
-            raise PeerLost(f"actor {actor} ended {DEATHS} times before it gave a step: {reason}")
-        warn(f"actor {actor} (process {seat.pid or 'none'}) has ended: it is started again")
+            raise PeerLost(f"actor {actor} {what} {DEATHS} times before it gave a step: {reason}")
+        warn(f"actor {actor} (process {seat.pid or 'none'}) {what}: it is started again")
         self.ledger.lives[actor] += 1
         self.start(actor)
 
@@ -151,7 +158,7 @@ class RemoteSource:
             try:
                 return self.engine.get(ask(self.seats[actor]))
             except ActorLost as error:
-                self.replace(actor, error)
+                self.replace(actor, reason=error)
                 self.wait_for(actor)
 
     def collect(self, steps: int) -> None:
@@ -161,45 +168,62 @@ class RemoteSource:
             return self.collect_in_step()
         done, count = 0, self.seats[0].count
         while done < len(self.seats):
-            self.ask_idle()
+            self.ask_idle(done)
             if not self.packets:
                 self.receive()
-            elif self.ledger.accept(packet := self.packets.pop(0), self.version):
-                self.take(packet, slice(done * count, (done + 1) * count))
-                done += 1
-        self.ask_idle()  # so that actors collect while the learner learns
+            else:
+                worlds = slice(done * count, (done + 1) * count)
+                done += self.take(self.packets.pop(0), worlds)
+        self.ask_idle(done)  # so that actors collect while the learner learns
 
     def collect_in_step(self) -> None:
         """Each actor collects once, from the same policy. The state of its worlds survives it."""
         for seat in self.seats:
             self.ask(seat)
         for actor, seat in enumerate(self.seats):
-            packet, seat.state = self.insist(actor, self.ask)
-            seat.asked = None
-            if not self.ledger.accept(packet, self.version):
-                raise PeerLost(f"actor {actor} gave a packet that does not fit")
-            self.take(packet, slice(seat.first, seat.first + seat.count))
+            worlds, learned, state = slice(seat.first, seat.first + seat.count), False, None
+            while not learned:
+                self.wait_for(actor)
+                packet, state = self.insist(actor, self.ask)
+                seat.asked = None
+                learned = self.take(packet, worlds)
+            seat.state = state
 
     def ask(self, seat: Seat) -> Any:
         """The reference to the packet that an actor is asked for."""
         numbers = {key: host(x) for key, x in self.numbers.items()}
         how = self.version, self.weights(), numbers, self.sync
-        seat.asked = seat.asked or self.engine.call(seat.process, "collect", *how)
+        if not seat.asked:
+            seat.asked = self.engine.call(seat.process, "collect", *how)
+            seat.version = self.version
         return seat.asked
 
     # Why: docs/decisions/0093-lag-is-bounded-by-asking.md
-    def ask_idle(self) -> None:
+    def ask_idle(self, done: int) -> None:
         """Let each idle actor collect, if its packet will not be late.
 
         An actor is asked when it can begin, so the policy that it is sent is the newest then. A
-        record takes as many packets as there are actors. So the k-th packet from now on is learned
-        from k // actors updates later.
+        record takes as many packets as there are actors, and has `done` of them. So the k-th packet
+        from now on is learned from (done + k) // actors updates later. Packets of actors that are
+        late already are not among them.
         """
         for seat in self.seats:
-            ahead = len(self.packets) + sum(x.asked is not None for x in self.seats)
+            coming = sum(bool(x.asked) and self.late_by(x) <= 0 for x in self.seats)
+            ahead = done + len(self.packets) + coming
             late = ahead // len(self.seats) > self.ledger.max_lag
             if not (seat.begun or seat.asked or late):
                 self.ask(seat)
+
+    def late_by(self, seat: Seat) -> int:
+        """Updates by which the packet that an actor is asked for would be too old now."""
+        return self.version - seat.version - self.ledger.max_lag
+
+    def missing(self) -> int:
+        """Actors that ended since the last report, have not begun, or give nothing any more."""
+        return sum(
+            x.died or x.begun is not None or (x.asked is not None and self.late_by(x) > PATIENCE)
+            for x in self.seats
+        )
 
     def receive(self) -> None:
         """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
@@ -214,16 +238,28 @@ class RemoteSource:
             try:
                 self.packets.append(self.engine.get(reference)[0])
             except ActorLost as error:
-                self.replace(actor, error)
+                self.replace(actor, reason=error)
 
-    def take(self, packet: Packet, worlds: slice) -> None:
-        """Write a packet to some worlds of the record, and add what it reports. In place."""
-        self.timer.start("packets")
-        unpack(packet.body, self.record, worlds)
-        seat, spent, env = self.seats[packet.actor], self.spent, self.env
+    def take(self, packet: Packet, worlds: slice) -> bool:
+        """Write a packet to some worlds of the record, and add what it reports. In place.
+
+        Returns whether to learn from it. An actor with a number that is not finite is replaced.
+        """
+        seat, why = self.seats[packet.actor], self.ledger.refusal(packet, self.version)
+        seat.seconds, seat.idle = packet.seconds, packet.idle
+        if not why:
+            self.timer.start("packets")
+            unpack(packet.body, self.record, worlds)
+            why = "" if self.is_finite(worlds) else "numbers"
+            self.timer.start("wait")
+        self.ledger.enter(packet, why)
+        if why == "numbers":
+            self.engine.end(seat.process)
+            self.replace(packet.actor, "has sent numbers that are not finite")
+        if why:
+            return False
         seat.deaths = 0
-        seat.seconds += packet.seconds
-        seat.idle += packet.idle
+        spent, env = self.spent, self.env
         spent.bytes += packet.nbytes
         spent.steps += packet.steps
         spent.lags.append(self.version - packet.version)
@@ -232,7 +268,14 @@ class RemoteSource:
         spent.means = spent.means + packet.steps * sums[len(totals) :]
         worst, row = tensor(packet.worst).to(env.device), env.worst_step.row
         row.copy_(torch.where(worst[0] > row[0], worst, row))
-        self.timer.start("wait")
+        return True
+
+    def is_finite(self, worlds: slice) -> bool:
+        """Whether all numbers of some worlds are finite, but for steps that are quarantined."""
+        finite = self.record.rows[:, worlds].sum(-1).isfinite()  # of a sum, in one pass
+        if "fault" in self.record.columns:
+            finite |= self.record.fault[:, worlds]
+        return bool(finite.all())
 
     def weights(self) -> Any:
         """The reference to the weights of now: it is made once for a version."""

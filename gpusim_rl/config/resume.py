@@ -15,6 +15,7 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
+    check_correction,
     check_extras,
     check_name,
     find_codes,
@@ -75,6 +76,7 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     if config.resume is None:
         cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
         check_run_dir(config)
+        check_correction(config)
         check_demos(config)
         check_start(config)
         cfg = fit_to_robot(cfg, keys) if robot else cfg

@@ -40,6 +40,16 @@ def check_mlflow() -> None:
         raise ValueError("log=mlflow: set MLFLOW_TRACKING_URI, such as to http://127.0.0.1:5000")
 
 
+def check_correction(cfg: Config) -> None:
+    """ValueError if steps are to be corrected which the policy that learns has taken itself."""
+    correction = cfg.plain["algo"].get("correction", "none")
+    if correction != "none" and (cfg.cluster.name == "none" or cfg.cluster.sync):
+        raise ValueError(
+            f"algo.correction={correction} changes nothing here: "
+            "it is for cluster=ray with cluster.sync=false"
+        )
+
+
 def writable(
     key: str, value: str | None, suffixes: tuple[str, ...] = (), inputs: Iterable[Any] = ()
 ) -> None:

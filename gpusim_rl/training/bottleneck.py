@@ -23,7 +23,6 @@ ONE = 1.15  # cores: up to here it is one, with threads that wait
 PAGES = 1000  # 1/s: each page waits about 0.1 ms for the disk, so a tenth of the time is lost
 FULL = 0.95  # share of a GPU's memory
 WAITS = 0.3  # share of the time: a learner that waits less bounds the speed itself
-LINK = 0.4  # share of the time that actors wait, beside that of an update
 SLOW = 1.5  # times the median time of an actor
 LAUNCHING = 0.9  # share of the time: the GPU waits for the host that launches its work
 
@@ -76,17 +75,28 @@ def verdict(
     return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
 
 
+# Why: docs/decisions/0104-who-waits-says-what-bounds.md
 def cluster_verdict(row: dict[str, float]) -> Verdict:
     """Find the bound of a training whose worlds are in other processes, of a row of its log.
 
-    A slow link makes both sides wait: the learner for packets, and the actors for requests.
+    A slow link makes both sides wait at once: the learner for packets, and the actors for requests.
+    Both wait for at least `wait + idle - 1` of the time, even where the busiest actor is concerned.
+    If that is more than the share in which it collects, `1 - idle`, the link bounds the speed.
     """
     wait, idle = row["share/actors"], row["cluster/idle"]
-    said = f"the learner waits {wait:.0%} of the time, and actors {idle:.0%}"
+    packets, missing = row.get("share/packets", 0.0), row["cluster/missing"]
+    said = f"the learner waits {wait:.0%} of the time, and the busiest actor {idle:.0%}"
+    if packets > max(wait, 1 - wait - packets):
+        line = f"it reads packets for {packets:.0%} of the time: choose fewer cluster.actors"
+        return Verdict("packets", f"bound by packets: {line}, or raise num_steps")
     if wait < WAITS:
         return Verdict("the learner", f"bound by the learner: {said}: fewer cluster.actors do")
-    if idle - row["share/update"] > LINK:
-        return Verdict("the network", f"bound by the network: {said}: raise num_steps")
+    if missing:
+        line = f"{missing:.0f} of them ended or gave nothing: look at their machines"
+        return Verdict("missing actors", f"bound by missing actors: {line}")
+    if 2 * idle + wait > 2:
+        line = f"{said}: raise num_steps, or take a faster link"
+        return Verdict("the network", f"bound by the network: {line}")
     if row["cluster/slowest"] > SLOW:
         times = f"one takes {row['cluster/slowest']:.1f} times as long as others"
         return Verdict("one slow actor", f"bound by one slow actor: {times}: look at its machine")

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,14 @@ def on_their_own() -> dict[str, Any]:
     kill(many, 1, signal.SIGCONT)
     while not many.source.ledger.refusals["late"]:
         iterate(many, 1)
-    row, state, lives = many.report()(), many.state(), [*many.source.ledger.lives]
+    row, broken = many.report()(), send_nan(many)
+    lost, deaths = many.source.ledger.lost(), many.source.deaths
+    many.source.ask_idle(0)
+    kill(many, 1, signal.SIGTERM)
+    while many.source.deaths == deaths:
+        iterate(many, 1)
+    handed_in = many.source.ledger.lost() == lost
+    state, lives = many.state(), [*many.source.ledger.lives]
     many.load(state, "itself")
     iterate(many, 2)
     source = many.source
@@ -90,6 +98,8 @@ def on_their_own() -> dict[str, Any]:
     many.close()
     return {
         "row": row,
+        "broken": broken,
+        "handed in": handed_in,
         "lives": [lives, source.ledger.lives],
         "accounts": accounts,
         "learned": sum(x["learned"] for x in source.ledger.accounts.values()),
@@ -100,6 +110,21 @@ def on_their_own() -> dict[str, Any]:
         "refused": refused,
         "sockets": sockets,
     }
+
+
+def send_nan(many: Any) -> list[Any]:
+    """A packet of the first actor with a number that is not finite: what becomes of both."""
+    source, life = many.source, many.source.ledger.lives[0]
+    while not source.packets:
+        source.ask_idle(0)
+        source.receive()
+    packet = source.packets.pop()
+    columns = packet.body["columns"].copy()
+    columns[0, 0] = float("nan")
+    where = {"actor": 0, "life": life, "sequence": 1000, "version": source.version}
+    body = packet.body | {"columns": columns}
+    taken = source.take(replace(packet, body=body, **where), slice(0, 12))
+    return [taken, source.ledger.refusals["numbers"], source.ledger.lives[0] - life]
 
 
 def listening(root: int) -> list[str]:

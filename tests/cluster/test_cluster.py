@@ -55,7 +55,17 @@ def test_no_step_is_learned_from_twice(seen):
 def test_lives_go_on(seen):
     """An actor that is started again has its next life, and so has each after a resume."""
     before, after = seen["on their own"]["lives"]
-    assert before == [1, 0] and after == [2, 1]
+    assert before == [2, 1] and after == [3, 2]
+
+
+def test_a_packet_that_is_not_finite_is_refused(seen):
+    """It is counted, nothing is learned from it, and its actor begins its next life."""
+    assert seen["on their own"]["broken"] == [False, 1, 1]
+
+
+def test_an_actor_that_is_asked_to_end_hands_in_its_packet(seen):
+    """After SIGTERM it ends, and no packet is lost."""
+    assert seen["on their own"]["handed in"]
 
 
 def test_another_task_is_refused(seen):
@@ -70,10 +80,10 @@ def test_all_listen_on_this_machine_alone(seen):
 
 
 def test_a_death_is_one_line(seen):
-    """All that is said are our lines about the two actors that ended."""
+    """All that is said are our lines about the four actors that ended."""
     lines = [line for line in seen["said"].splitlines() if line.strip()]
-    assert len(lines) == 2, seen["said"]
-    assert all("has ended: it is started again" in line for line in lines)
+    assert len(lines) == 4, seen["said"]
+    assert all("it is started again" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +92,7 @@ def test_a_death_is_one_line(seen):
         (("cluster=ray", "num_envs=25"), "num_envs=25 does not divide into cluster.actors=2"),
         (("cluster=ray", "algo=sac"), "choose algo=ppo"),
         (("cluster=ray", "cluster.address=10.0.0.1:6379"), "RAY_AUTH_MODE=token"),
+        (("algo.correction=vtrace",), "algo.correction=vtrace changes nothing here"),
         (("cluster=spark",), "unknown cluster 'spark': choose one of none, ray"),
         (("cluster.actors=0",), "cluster.actors=0"),
     ],

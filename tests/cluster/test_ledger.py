@@ -18,14 +18,18 @@ def test_a_packet_is_learned_from_once():
     what became of each number."""
     ledger = Ledger("s", max_lag=2, actors=2)
     ledger.lives[1] = 1
-    assert ledger.accept(packet(), 2) and ledger.accept(packet(sequence=2), 1)
-    assert not ledger.accept(packet(sequence=2), 1)
-    assert not ledger.accept(packet(sequence=3), 3)
-    assert not ledger.accept(packet(actor=1), 0)
-    assert not ledger.accept(packet(sequence=4, schema="other"), 0)
-    assert ledger.accept(packet(actor=1, life=1), 0)
-    assert ledger.refusals == {"twice": 1, "late": 1, "life": 1, "columns": 1}
-    assert ledger.accounts[0, 0] == {"sent": 4, "learned": 2, "late": 1} and ledger.lost() == 1
+    packets = [(packet(), 2), (packet(sequence=2), 1), (packet(sequence=2), 1)]
+    packets += [(packet(sequence=3), 3), (packet(actor=1), 0), (packet(actor=1, life=1), 0)]
+    packets += [(packet(sequence=4, schema="other"), 0)]
+    whys = []
+    for each, version in packets:
+        whys.append(ledger.refusal(each, version))
+        ledger.enter(each, whys[-1])
+    ledger.enter(packet(sequence=4), "numbers")
+    assert whys == ["", "", "twice", "late", "life", "", "columns"]
+    assert ledger.refusals == {"twice": 1, "late": 1, "life": 1, "columns": 1, "numbers": 1}
+    assert ledger.accounts[0, 0] == {"sent": 5, "learned": 2, "late": 1, "numbers": 1}
+    assert ledger.lost() == 1
 
 
 def test_worlds_are_shared():

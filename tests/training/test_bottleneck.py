@@ -50,17 +50,22 @@ def test_memory_comes_first():
 
 
 @pytest.mark.parametrize(
-    "wait, update, idle, slowest, bound",
+    "wait, packets, idle, slowest, missing, bound, key",
     [
-        (0.05, 0.9, 0.7, 1.0, "the learner"),  # actors may not run ahead
-        (0.7, 0.3, 0.1, 1.1, "the actors"),
-        (0.7, 0.3, 0.3, 1.1, "the actors"),  # in step they wait for the update
-        (0.7, 0.3, 0.9, 1.1, "the network"),  # both sides wait
-        (0.7, 0.3, 0.2, 4.0, "one slow actor"),
+        (0.05, 0.05, 0.7, 1.0, 0, "the learner", "cluster.actors"),  # actors may not run ahead
+        (0.05, 0.0, 0.7, 4.0, 1, "the learner", "cluster.actors"),  # it does not wait for them
+        (0.7, 0.0, 0.1, 1.1, 0, "the actors", "cluster.actors"),
+        (0.7, 0.0, 0.3, 1.1, 0, "the actors", "cluster.actors"),  # in step they wait for the update
+        (0.4, 0.0, 0.75, 1.1, 0, "the actors", "cluster.actors"),  # of them both wait 0.15
+        (0.7, 0.0, 0.9, 1.1, 0, "the network", "num_steps"),  # both sides wait
+        (0.2, 0.6, 0.8, 1.1, 0, "packets", "num_steps"),
+        (0.7, 0.0, 0.2, 4.0, 0, "one slow actor", "its machine"),
+        (0.7, 0.0, 0.2, 1.0, 2, "missing actors", "2 of them"),
     ],
 )
-def test_the_bound_of_a_cluster(wait, update, idle, slowest, bound):
-    """Of actors in other processes, waits and idle times say who bounds the speed."""
-    row = {"share/actors": wait, "share/update": update}
+def test_the_bound_of_a_cluster(wait, packets, idle, slowest, missing, bound, key):
+    """Of actors in other processes, waits and idle times say who bounds the speed, and the line
+    names what to change."""
+    row = {"share/actors": wait, "share/packets": packets, "cluster/missing": missing}
     said = cluster_verdict(row | {"cluster/idle": idle, "cluster/slowest": slowest})
-    assert said.bound == bound and said.line.startswith(f"bound by {bound}: ")
+    assert said.bound == bound and said.line.startswith(f"bound by {bound}: ") and key in said.line

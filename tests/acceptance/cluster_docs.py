@@ -1,0 +1,96 @@
+"""Acceptance: what docs/cluster.md says of several machines, tried on this one.
+
+    python -m tests.acceptance.cluster_docs
+
+It works in a PID namespace of its own, since the Slurm script ends every Ray that it sees: this
+needs root. The Slurm script runs with a stub of srun, and trains a tiny cartpole. Then `ray start`
+asks for a token: a training without one, one with another and one with the right one are started.
+Exits with 1 unless the first two are refused in one line and the others end well.
+"""
+
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gpusim_rl.cluster.engine import LOOPBACK, SETTINGS
+from tests.command_lines import TINY, environment
+from tests.worlds import ROOT
+
+STUBS = {
+    "srun": 'while [[ "$1" == -* ]]; do shift; done; exec "$@"',
+    "scontrol": "echo 127.0.0.1",
+    "ray": f'exec {sys.executable} -m ray.scripts.scripts "$@"',
+    "python": f'exec {sys.executable} "$@"',
+}
+WORDS = ("task=cartpole", *TINY, "iterations=3", "log=none", "cluster=ray", "cluster.actors=2")
+START = ("--head", "--node-ip-address=127.0.0.1", "--num-cpus=3", "--include-dashboard=false")
+
+
+def free_port() -> str:
+    """A port that nobody listens at."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])
+
+
+def slurm_script() -> str:
+    """The script of the page, for a tiny training and another port."""
+    text = (ROOT / "docs" / "cluster.md").read_text()
+    (script,) = re.findall(r"```slurm\n(.*?)```", text, re.S)
+    words = {"task=quadruped cluster=ray cluster.actors=120": " ".join(WORDS)}
+    words |= {"run_dir=/shared/runs/walk": "run_dir=slurm", ":6379": f":{free_port()}"}
+    words |= {"train.py": str(ROOT / "train.py")}
+    for old, new in words.items():
+        assert old in script, old
+        script = script.replace(old, new)
+    return script
+
+
+def main(words: list[str]) -> None:
+    """Run both."""
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        raise SystemExit
+    if "inside" not in words:
+        line = [sys.executable, "-m", "tests.acceptance.cluster_docs", "inside"]
+        raise SystemExit(subprocess.call(["unshare", "--pid", "--fork", "--mount-proc", *line]))
+    with tempfile.TemporaryDirectory(prefix="accept-") as name:  # short: it holds Ray's sockets
+        folder = Path(name)
+        (folder / "t").mkdir()
+        env = environment(folder / "home", **SETTINGS, **LOOPBACK)
+        env |= {"PATH": f"{folder}:{env['PATH']}", "RAY_TMPDIR": f"{name}/t"}
+        for stub, text in STUBS.items():
+            (folder / stub).write_text(f"#!/bin/bash\n{text}\n")
+            (folder / stub).chmod(0o755)
+        how = {"cwd": folder, "capture_output": True, "text": True, "check": False}
+        job = {"SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "3"}
+        done = subprocess.run(["bash", "-c", slurm_script()], env=env | job, **how)
+        saved = [*folder.glob("slurm/checkpoints/*")]
+        print(f"slurm: exit code {done.returncode}, {len(saved)} files of checkpoints", flush=True)
+        right = done.returncode == 0 and bool(saved)
+        if not right:
+            print(done.stdout[-3000:], done.stderr[-3000:])
+        token, port = secrets.token_hex(32), free_port()
+        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        started = subprocess.run(["ray", "start", *START, f"--port={port}"], env=env | auth, **how)
+        print(f"ray start: exit code {started.returncode}", flush=True)
+        line = ["python", str(ROOT / "train.py"), *WORDS, f"cluster.address=127.0.0.1:{port}"]
+        for name, more, code in (
+            ("without a token", {}, 2),
+            ("with another token", auth | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}, 2),
+            ("with the token", auth, 0),
+        ):
+            done = subprocess.run([*line, f"run_dir={name}"], env=env | more, **how)
+            said = done.stderr.strip().splitlines()
+            print(f"{name}: exit code {done.returncode}, {said[:3]}", flush=True)
+            right &= done.returncode == code and len(said) == (code != 0)
+        subprocess.run(["ray", "stop", "--force"], env=env, **how)
+    raise SystemExit(not right)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

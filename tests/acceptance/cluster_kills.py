@@ -1,0 +1,240 @@
+"""Acceptance: actors, a node and the learner of a cluster are killed and stopped while it trains.
+
+    python -m tests.acceptance.cluster_kills [PART …] [kills=20] [seed=1]
+
+Parts, all unless given:
+    actors   SIGKILL of actors at drawn moments of a training of cartpole, and the same without
+    notice   SIGTERM of actors: each hands in its packet before it ends
+    stop     SIGSTOP of an actor for 20 s
+    numbers  an actor whose observations are NaN
+    node     a second node of Ray with two of three actors is killed, and a third one comes
+    learner  SIGKILL of train.py with cluster.sync=true and auto_resume=true, a quarter as often;
+             its last checkpoint must be that of one process, bit by bit
+Prints the ledger of each part. Exits with 1 if a packet is learned from twice, or one that came is
+in no account, or a part does not go on.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpusim_rl.cluster.engine import LOOPBACK, SETTINGS, Engine
+from gpusim_rl.cluster.guard import processes_of
+from gpusim_rl.cluster.iteration import make_iteration
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.trainer import success
+from tests.acceptance.lag import EVERY, GOAL
+from tests.acceptance.lag import WORDS as CARTPOLE
+from tests.cluster.planted import training
+from tests.command_lines import TINY, environment
+from tests.worlds import ROOT, differing, make_config
+
+LIMIT = 409_600  # control steps
+CLUSTER = ("cluster=ray", "cluster.actors=2")
+
+
+def cpu_seconds(pid: int) -> float:
+    """That a process has used."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ledger(made: Any, name: str) -> bool:
+    """Print the ledger of a training. Returns whether it is exact."""
+    source = made.source
+    accounts, seats = source.ledger.accounts, len(source.seats)
+    learned = sum(x["learned"] for x in accounts.values())
+    exact = learned == seats * made.iterations and source.ledger.lost() >= 0
+    print(
+        f"{name}: {made.iterations} iterations, {source.deaths} deaths, {learned} packets learned "
+        f"from, {source.ledger.lost()} lost, refused {dict(source.ledger.refusals)}; "
+        f"lag {made.report()()['cluster/lag_max']:.0f} at most: {'exact' if exact else 'WRONG'}",
+        flush=True,
+    )
+    return exact
+
+
+def learn(kills: int, seed: int) -> bool:
+    """Train cartpole to its goal, and kill actors at drawn moments meanwhile."""
+    cfg, rng = make_config(*CARTPOLE, *CLUSTER, f"seed={seed}"), random.Random(seed)
+    made: Any = make_iteration(cfg)
+    steps, best, due, starts, lives = 0, 0.0, rng.uniform(0, 2), [], [0, 0]
+    last = time.monotonic()
+    while steps < LIMIT and best < GOAL:
+        made.iteration()
+        steps += made.size
+        for i, seat in enumerate(made.source.seats):
+            life = made.source.ledger.lives[i]
+            if life > lives[i] and made.source.ledger.accounts.get((i, life)):
+                lives[i] = life
+                with suppress(OSError):  # it has ended again
+                    starts.append(cpu_seconds(seat.pid))
+        if kills and time.monotonic() - last > due:
+            seat = rng.choice([x for x in made.source.seats if not x.begun] or [None])
+            if seat:
+                os.kill(seat.pid, signal.SIGKILL)
+                kills -= 1
+            last, due = time.monotonic(), rng.uniform(1, 6)
+        if made.iterations % EVERY == 0:
+            best = max(best, success(cfg, made))
+    exact = ledger(made, "actors")
+    cpu = f"{max(starts):.1f} CPU s at most" if starts else "none"
+    print(f"  {steps:,} control steps to {best:.3f}; first packet of a replacement: {cpu}")
+    made.close()
+    return exact
+
+
+def actors(kills: int, seed: int) -> bool:
+    """With kills and without."""
+    return all([learn(0, seed), learn(kills, seed)])
+
+
+def notice(kills: int, seed: int) -> bool:
+    """SIGTERM of actors that work."""
+    with training([{"collect": 0.3}], "cluster.actors=3") as made:
+        for _ in range(kills):
+            made.iteration()
+            seat = random.choice(
+                [x for x in made.source.seats if x.asked and not x.begun] or [None]
+            )
+            if seat:
+                os.kill(seat.pid, signal.SIGTERM)
+        for _ in range(5):
+            made.iteration()
+        return ledger(made, "notice") and made.source.ledger.lost() == 0
+
+
+def stop(kills: int, seed: int) -> bool:
+    """SIGSTOP of one actor of three."""
+    with training([{"collect": 0.3}], "cluster.actors=3") as made:
+        made.iteration()
+        os.kill(made.source.seats[0].pid, signal.SIGSTOP)
+        begun, before = time.monotonic(), made.iterations
+        while time.monotonic() - begun < 20.0:
+            made.iteration()
+        print(f"stop: {made.iterations - before} iterations in 20 s without it")
+        os.kill(made.source.seats[0].pid, signal.SIGCONT)
+        while not made.source.ledger.refusals["late"]:
+            made.iteration()
+        made.iteration()
+        return ledger(made, "stop")
+
+
+def numbers(kills: int, seed: int) -> bool:
+    """NaN from one of two actors, ahead and in step."""
+    right = True
+    for words in ((), ("cluster.sync=true",)):
+        with training([{"broken": 2}, {}], "cluster.actors=2", *words) as made:
+            for _ in range(6):
+                made.iteration()
+            right &= ledger(made, f"numbers {' '.join(words)}")
+            right &= made.source.ledger.refusals["numbers"] == 1
+    return right
+
+
+def node(kills: int, seed: int) -> bool:
+    """A whole machine goes, as a rented one does, and another one comes."""
+    import ray
+
+    cluster = import_module("ray.cluster_utils").Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 1,
+            "include_dashboard": False,
+            "object_store_memory": 256 << 20,
+        },
+    )
+    how = {"num_cpus": 2, "object_store_memory": 256 << 20}
+    second = cluster.add_node(**how)
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    with training([{"collect": 0.2}], "cluster.actors=3") as made:
+        for _ in range(4):
+            made.iteration()
+        cluster.remove_node(second, allow_graceful=False)
+        begun, before = time.monotonic(), made.iterations
+        cluster.add_node(**how)
+        while made.source.deaths < 2 or any(x.begun for x in made.source.seats):
+            made.iteration()
+        took = time.monotonic() - begun
+        print(f"node: all three actors after {took:.0f} s, {made.iterations - before} iterations")
+        for _ in range(4):
+            made.iteration()
+        exact = ledger(made, "node")
+    ray.shutdown()
+    cluster.shutdown()
+    return exact
+
+
+def learner(kills: int, seed: int) -> bool:
+    """SIGKILL of the driver, which nothing of it outlives."""
+    folder, rng = Path(tempfile.mkdtemp(prefix="accept-kill-")), random.Random(seed)
+    words = ["task=cartpole", *TINY, "iterations=24", "save_every=1", "log=none", f"seed={seed}"]
+    line = [sys.executable, str(ROOT / "train.py"), *words]
+    many = [*line, *CLUSTER, "cluster.sync=true", "auto_resume=true", f"run_dir={folder}/many"]
+    how: dict[str, Any] = {"env": environment(folder / "home"), "stdout": subprocess.DEVNULL}
+    subprocess.run([*line, f"run_dir={folder}/one"], check=True, **how)
+    worst = 0.0
+    for _ in range(max(kills // 4, 1)):
+        before = len(Run(folder / "many").rows())
+        with subprocess.Popen(many, **how) as process:
+            while process.poll() is None and len(Run(folder / "many").rows()) == before:
+                time.sleep(0.05)
+            time.sleep(rng.uniform(0, 1))
+            rays = guarded(process.pid)
+            process.kill()
+        begun = time.monotonic()
+        while any(processes_of(ray) for ray in rays) and time.monotonic() - begun < 60:
+            time.sleep(0.1)
+        worst = max(worst, time.monotonic() - begun)
+        print(f"learner: killed after row {len(Run(folder / 'many').rows())}", flush=True)
+    subprocess.run(many, check=True, **how)
+    (one, _), (other, _) = (load(Run(folder / x).checkpoints.latest()) for x in ("one", "many"))
+    differ = {*differing(one, other)} - {"env/sums", "env/term_sums"}  # they are added otherwise
+    rows = len(Run(folder / "many").rows())
+    print(f"learner: {rows} rows, {len(differ)} of {len(one)} tensors differ, {worst:.1f} s to end")
+    shutil.rmtree(folder)
+    return not differ and rows == 24 and worst < 30
+
+
+def guarded(driver: int) -> list[str]:
+    """The folders of Ray that the guards of a driver wait for."""
+    children = Path(f"/proc/{driver}/task/{driver}/children").read_text().split()
+    lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in children]
+    return [line[-2] for line in lines if "gpusim_rl.cluster.guard" in line]
+
+
+PARTS = {x.__name__: x for x in (actors, notice, stop, numbers, learner, node)}
+
+
+def main(words: list[str]) -> None:
+    """Run the parts."""
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        raise SystemExit
+    given = {"kills": 20, "seed": 1}
+    given |= {key: int(x) for key, _, x in (word.partition("=") for word in words) if x}
+    os.environ.update(SETTINGS | LOOPBACK)
+    torch.set_num_threads(1)
+    right = True
+    for name in [word for word in words if "=" not in word] or PARTS:
+        ray = Engine(6, None) if name not in ("node", "learner") else None
+        right &= PARTS[name](**given)
+        if ray:
+            ray.close()
+    raise SystemExit(not right)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

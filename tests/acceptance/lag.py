@@ -1,0 +1,145 @@
+"""Acceptance: how many control steps PPO needs if the policy that acts is K updates old.
+
+    python -m tests.acceptance.lag [KEY=VALUE …] [lags=0,1,2,4,8] [seeds=5]
+        [corrections=none,vtrace] [off=none] [limit=409600] [out=lag.jsonl]
+
+One process collects with the weights of exactly K updates ago, and learns from that. A run ends at
+a success of 0.95, or at the limit. `off` switches a part off: with `ratio`, ratio and clip compare
+with the policy that the update begins with, and not with the one that acted; with `rate`, the KL
+divergence that adapts the learning rate does. With vtrace and off=ratio, advantages have the factor
+ρ, as IMPALA has it. KEY=VALUE are words of train.py; task=cartpole unless given. Runs that `out`
+holds are not repeated. Prints a line for each run, and a table.
+"""
+
+import json
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpusim_rl import build
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.ppo import ppo
+from gpusim_rl.core.states import Live, copy_state, load_state
+from gpusim_rl.training.trainer import success
+from tests.worlds import make_config
+
+WORDS = ("task=cartpole", "sim=native", "sim.threads=1", "threads=1", "device=cpu", "log=none")
+KEYS = ("lags", "seeds", "corrections", "off", "limit", "out")
+GOAL, EVERY = 0.95, 10  # success, and iterations between its evaluations
+
+
+def weights(training: Iteration) -> dict[str, Live]:
+    """The live tensors of the policy, by name."""
+    tensors = training.learner.tensors().items()
+    return {name: x for name, x in tensors if name.startswith("policy/")}
+
+
+def collect_with(training: Iteration, old: dict[str, Tensor]) -> None:
+    """Collect with old weights of the policy, and put the present ones back. In place."""
+    live = weights(training)
+    now = copy_state(live)
+    load_state(live, old)
+    training.collect()
+    load_state(live, now)
+
+
+def compare_with_start(make_samples: Any, off: str) -> Any:
+    """`make_samples` whose ratio, or rate, compares with the policy that the update begins with."""
+
+    @torch.no_grad()
+    def made(rollout: Any, policy: Any, cfg: Any, **how: Any) -> dict[str, Tensor]:
+        x = make_samples(rollout, policy, cfg, **how)
+        now = policy.distribution(policy.mean(x["obs"]))
+        if off == "rate":
+            std = now.std.expand_as(x["std"]).contiguous()
+            return x | {"mean": now.mean.contiguous(), "std": std}
+        logp = now.log_prob(x["action"])
+        rho = (logp - x["logp"]).exp().clamp(max=1.0) if cfg.correction == "vtrace" else 1.0
+        return x | {"logp": logp, "advantage": x["advantage"] * rho}
+
+    return made
+
+
+def run(words: tuple[str, ...], lag: int, seed: int, correction: str, limit: int) -> dict[str, Any]:
+    """Train once. `steps` to the goal are None if the limit comes before."""
+    cfg = make_config(*words, f"seed={seed}", f"algo.correction={correction}")
+    training, old = build.make_iteration(cfg), deque(maxlen=lag + 1)
+    begun, best, steps = time.process_time(), 0.0, 0
+    distances = []
+    while steps < limit and best < GOAL:
+        old.append(copy_state(weights(training)))
+        collect_with(training, old[0])
+        training.update()
+        training.iterations += 1
+        steps += training.size
+        record: Any = training.source.record
+        distances.append(distance(training.policy, record))
+        if training.iterations % EVERY == 0:
+            best = max(best, success(cfg, training))
+    return {
+        "lag": lag,
+        "seed": seed,
+        "correction": correction,
+        "steps": steps if best >= GOAL else None,
+        "best": best,
+        "distance": sum(distances[-20:]) / len(distances[-20:]),
+        "cpu_s": time.process_time() - begun,
+    }
+
+
+@torch.no_grad()
+def distance(policy: Any, record: Any) -> float:
+    """Mean |log π/μ| of the updated policy to the one that acted."""
+    obs, _ = policy.normalize(record.obs, record.critic)
+    return (policy.log_prob(obs, record.action, {}) - record.logp).abs().mean().item()
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For each lag and correction: the median of steps, how many seeds reached the goal, each."""
+    lines = []
+    for key in sorted({(x["correction"], x["off"], x["lag"]) for x in rows}):
+        of = [x for x in rows if (x["correction"], x["off"], x["lag"]) == key]
+        steps = [x["steps"] or float("inf") for x in of]
+        each = ", ".join(f"{x['steps']:,}" if x["steps"] else f"({x['best']:.2f})" for x in of)
+        reached = sum(x["steps"] is not None for x in of)
+        lines.append(
+            f"{key[0]}, off={key[1]}, lag {key[2]}: {reached} of {len(of)}, median "
+            f"{median(steps):,.0f}, distance {median(x['distance'] for x in of):.2f}: {each}"
+        )
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> None:
+    """Train each case, and print the table."""
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        raise SystemExit
+    given = dict(word.split("=", 1) for word in words if word.split("=")[0] in KEYS)
+    more = [word for word in words if word.split("=")[0] not in KEYS]
+    off, limit = given.get("off", "none"), int(given.get("limit", 409_600))
+    out = Path(given.get("out", "lag.jsonl"))
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    done = {(x["lag"], x["seed"], x["correction"], x["off"]) for x in rows}
+    if off != "none":
+        ppo.make_samples = compare_with_start(ppo.make_samples, off)
+    for lag in map(int, given.get("lags", "0,1,2,4,8").split(",")):
+        for correction in given.get("corrections", "none,vtrace").split(","):
+            for seed in range(1, int(given.get("seeds", 5)) + 1):
+                if (lag, seed, correction, off) in done:
+                    continue
+                row = {"off": off, **run((*WORDS, *more), lag, seed, correction, limit)}
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+                with out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
