@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import psutil
@@ -74,8 +75,7 @@ def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
     if device.type != "cuda":
         return {}
     try:
-        import pynvml as nvml  # of nvidia-ml-py  # pyright: ignore[reportMissingImports]
-
+        nvml: Any = import_module("pynvml")  # of nvidia-ml-py
         nvml.nvmlInit()
         uuid = torch.cuda.get_device_properties(device).uuid
         card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
