@@ -68,8 +68,8 @@ class Triton:
         inputs = {name: values[name].reshape(self.shape(x)) for name, x in inputs.items()}
         inputs |= self.state | {self.start: np.full((ROBOTS, 1), start)}
         results = [*names, *(x["output_name"][0] for x in states)]
-        values = map(np.asarray, self.session.run(results, inputs))
-        outputs = dict(zip(results, values, strict=True))
+        arrays = map(np.asarray, self.session.run(results, inputs))
+        outputs = dict(zip(results, arrays, strict=True))
         self.state = {x["input_name"][0]: outputs[x["output_name"][0]] for x in states}
         for entry in self.config["output"]:
             assert outputs[entry["name"][0]].shape == self.shape(entry)

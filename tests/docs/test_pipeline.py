@@ -1,0 +1,148 @@
+"""The files of docs/pipeline.md: one `make` from words to a released policy, and what stops it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpusim_rl.commands import registry
+from tests import serving
+from tests.docs.examples import files
+from tests.worlds import ROOT
+
+FOLDER = ROOT / "docs" / "examples" / "pipeline"
+SMALL = """task=quadruped iterations=2 num_envs=8 num_steps=8 algo.hidden=[16] episodes=2
+task.episode=1 device=cpu threads=1 sim=native sim.threads=1 log=none report=false
+"""
+LAX = """gate.robots=2 gate.seconds=1 gate.endurance.robots=1 gate.endurance.minutes=0.02
+gate.limits.success=0 gate.limits.told=0 gate.limits.falls=1 gate.limits.endurance_falls=1e6
+gate.limits.velocity=9 gate.limits.turn=9 gate.limits.torque=1 gate.limits.joint=1
+gate.limits.speed=1 gate.limits.transport=1e6 gate.limits.change=9
+"""
+STRICT = LAX.replace("gate.limits.success=0", "gate.limits.success=0.99")
+
+
+def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Call make in a directory, with the programs of this checkout."""
+    programs = {"TRAIN": "train.py", "PLAY": "play.py"}
+    line = [f"{key}={sys.executable} {ROOT / file}" for key, file in programs.items()]
+    line.append(f"REGISTER={sys.executable} -m gpusim_rl.registry")
+    env = {key: x for key, x in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    env["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        ["make", *line, *words], cwd=folder, env=env, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def work(tmp_path) -> Path:
+    """A copy of the directory."""
+    return Path(shutil.copytree(FOLDER, tmp_path / "work"))
+
+
+def test_the_page_shows_the_files():
+    """Each file of the directory stands on the page as it is, and each of them can be read."""
+    shown = files("docs/pipeline.md")
+    assert shown == {file.name: file.read_text(encoding="utf-8") for file in FOLDER.iterdir()}
+    stages = yaml.safe_load(shown["dvc.yaml"])["stages"]
+    assert [*stages] == ["train", "gate", "register", "release"]
+    made = [x for stage in stages.values() for x in stage["outs"] if isinstance(x, str)]
+    assert made == ["policy.onnx", "judged.onnx", "registered.json"]
+    job = yaml.safe_load(shown["kubernetes.yaml"])["spec"]["template"]["spec"]
+    assert job["restartPolicy"] == "OnFailure" and job["terminationGracePeriodSeconds"] >= 60
+    assert yaml.safe_load(shown["osmo.yaml"])["workflow"]["tasks"]
+
+
+def test_what_make_would_do(work):
+    """From nothing it trains, judges, registers and releases, in this order; a file that is older
+    than what it comes from is made again, and nothing else."""
+    said = make(work, "-n").stdout
+    places = [said.index(f"{x} ") for x in ("train.py", "mode=gate", "registry add", "promote")]
+    assert places == sorted(places)
+    for i, name in enumerate(("policy.onnx", "judged.onnx", "registered.json", "released.json")):
+        (work / name).touch()
+        os.utime(work / name, (2e9 + i, 2e9 + i))
+    assert "Nothing to be done" in make(work).stdout
+    os.utime(work / "gate.txt", (2e9 + 9, 2e9 + 9))
+    again = make(work, "-n").stdout
+    assert "train.py" not in again and "mode=gate" in again and "promote" in again
+
+
+def test_a_log_of_the_robot_comes_first(work):
+    """What a log says of the robot is identified before a training, which draws from it."""
+    (work / "robot.mcap").touch()
+    said = make(work, "-n").stdout
+    identified = said.index("gpusim_rl.identify robot.mcap out=conf/ranges/robot.yaml")
+    assert identified < said.index("$(cat train.txt) ranges=robot run_dir=")
+
+
+def test_a_job_of_slurm_goes_on(tmp_path):
+    """Before its time is over make gets SIGTERM with all that it runs, and the job is queued."""
+    for name, text in {
+        "make": "trap 'echo saved > saved; exit 143' TERM\necho > begun\nsleep 60 & wait",
+        "scontrol": 'echo "$@" > queued',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    job = subprocess.Popen(["bash", FOLDER / "slurm.sh"], cwd=tmp_path, env=env)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(600) > 128
+    assert (tmp_path / "saved").exists() and (tmp_path / "queued").read_text() == "requeue 7\n"
+
+
+def wait_for(address: str, digest: str) -> None:
+    """Wait until a server serves a version."""
+    line, deadline = f'gpusim_serve_version{{version="{digest[:12]}"}}', time.monotonic() + 60
+    text = ""
+    while line not in text:
+        assert time.monotonic() < deadline, text
+        with urllib.request.urlopen(f"{address.replace('ws:', 'http:')}/metrics") as answer:
+            text = answer.read().decode()
+        time.sleep(0.02)
+
+
+@pytest.mark.matrix
+def test_the_circle(work):
+    """One `make` releases a policy, a second does nothing, and a gate that fails stops it. A
+    running server follows the next release, and the roll-back."""
+    for name, text in {"train.txt": SMALL, "gate.txt": LAX, "ab.txt": "ab.margin=0.5\n"}.items():
+        (work / name).write_text(text.replace("\n", " "))
+    done = make(work)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = json.loads((work / "released.json").read_text())
+    assert first["version"] == 1 and first["alias"] == "released"
+    assert "Nothing to be done" in make(work).stdout
+
+    (work / "gate.txt").write_text(STRICT.replace("\n", " "))
+    done = make(work)
+    assert done.returncode == 2 and "fails the gate: " in done.stderr
+    assert not (work / "judged.onnx").exists()
+    assert len(registry.history(work / "registry", "quadruped")) == 1
+
+    alias = ("registry=registry", "alias=quadruped.released")
+    with serving.process(*alias, cwd=work, env=os.environ | {"PYTHONPATH": str(ROOT)}) as (_, at):
+        wait_for(at, first["sha256"])
+        (work / "gate.txt").write_text(LAX.replace("\n", " "))
+        serving.other_version(work / "policy.onnx", work / "next.onnx")
+        (work / "next.onnx").replace(work / "policy.onnx")
+        done = make(work)
+        assert done.returncode == 0, done.stdout + done.stderr
+        second = json.loads((work / "released.json").read_text())
+        assert second["version"] == 2
+        wait_for(at, second["sha256"])
+        registry.rollback(work / "registry", "quadruped", "released", why="a test")
+        wait_for(at, first["sha256"])
+    events = registry.history(work / "registry", "quadruped")
+    assert [x["version"] for x in events] == [1, 2, 1]
+    assert "not_worse_than" in events[1]["evidence"]
