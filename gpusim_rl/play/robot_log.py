@@ -139,7 +139,7 @@ def draw(log: Recording, result: TwinResult | None, alarm: float, path: Path) ->
         panel.set_axis_off()
     for panel in (command, age, distance, joints[0]):
         if panel.get_legend_handles_labels()[0]:
-            panel.legend(fontsize="xx-small", loc="upper right", ncols=2)
+            panel.legend(fontsize="xx-small", loc="best", ncols=2)
     for panel in panels[-1]:
         panel.set_xlabel("time [s]")
     figure.savefig(out := io.BytesIO(), format="png", dpi=100)

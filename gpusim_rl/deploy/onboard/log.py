@@ -94,7 +94,7 @@ class Log:
 def encoded(step: Mapping[str, Any]) -> bytes:
     """A step as JSON, which knows no number that is not finite: null stands for it.
 
-    Written by hand: `json` takes three times as long, which a robot has better use for.
+    Written by hand: `json` takes twice as long, which a robot has better use for.
     """
     readings = ",".join(
         [f"{quoted(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
