@@ -54,11 +54,12 @@ def read_slowly(made: Any) -> None:
     """Reading a packet takes long, as of large ones."""
     take = made.source.take
 
-    def slowly(packet: Any, worlds: slice) -> None:
-        take(packet, worlds)
+    def slowly(packet: Any, worlds: slice) -> bool:
+        taken = take(packet, worlds)
         made.timer.start("packets")
         time.sleep(0.3)
         made.timer.start("wait")
+        return taken
 
     made.source.take = slowly
 

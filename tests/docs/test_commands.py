@@ -69,6 +69,14 @@ LISTED = {
     "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
     "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
     'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
+    "python -m pip install -e '.[ray]'": WHEEL,
+    "python train.py task=quadruped cluster=ray cluster.actors=4": LONG,
+    "export RAY_AUTH_MODE=token 'RAY_AUTH_TOKEN=$(openssl' rand -hex '32)'": SHELL,
+    "ray start --head --port=6379": SHELL,
+    "ray start --address=10.0.0.1:6379": SHELL,
+    "python train.py task=quadruped cluster=ray cluster.actors=16 cluster.address=10.0.0.1:6379": (
+        NETWORK
+    ),
     "python train.py robot=go1": NETWORK,
     "python train.py task=humanoid robot=g1": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
