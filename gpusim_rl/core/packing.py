@@ -44,16 +44,18 @@ def pack(record: Record) -> Arrays:
     columns = torch.cat(parts, 1).T.contiguous().cpu().numpy()  # (width, T B)
     first: dict[bytes, int] = {}
     # as bytes, since numbers that are equal may differ in a bit, and NaN equals nothing
-    source = np.array([first.setdefault(x.tobytes(), i) for i, x in enumerate(columns)], np.int16)
+    kind = np.min_scalar_type(len(columns))
+    source = np.array([first.setdefault(x.tobytes(), i) for i, x in enumerate(columns)], kind)
     bits, alone = columns.view(np.int32), np.arange(len(columns)) == source
     level = (bits == bits[:, :1]).all(1) & alone  # of one value
     others = {dtype: x for dtype, x in record.parts.items() if dtype != torch.float32}
     body: Arrays = {
         "source": source,
-        "level": level,
+        "level": np.packbits(level),
         "values": columns[level, 0],
         "columns": columns[alone & ~level],
-        "flags": [np.packbits(host(getattr(record, name))) for name in flags],
+        # without the zeros at their end: mostly nothing is left
+        "flags": [np.trim_zeros(np.packbits(host(getattr(record, x))), "b") for x in flags],
         "memory": {name: host(x) for name, x in record.memory.items()},
         "others": {str(dtype): host(x) for dtype, x in others.items()},
     }
@@ -68,7 +70,8 @@ def pack(record: Record) -> Arrays:
 def unpack(body: Arrays, record: Record, worlds: slice) -> None:
     """Write what `pack` gave to some worlds of a record (T, B, …), and their memory. In place."""
     names, flags, apart = kinds(record)
-    shape, source, level = record.rows[:, worlds].shape[:2], body["source"], body["level"]
+    shape, source = record.rows[:, worlds].shape[:2], body["source"]
+    level = np.unpackbits(body["level"], count=len(source)).astype(bool)
     whole = np.empty((len(source), shape[0] * shape[1]), np.float32)
     alone = np.arange(len(source)) == source
     whole[alone & ~level] = body["columns"]
@@ -95,7 +98,8 @@ def unpack(body: Arrays, record: Record, worlds: slice) -> None:
 
 def from_bits(packed: np.ndarray, shape: tuple[int, ...]) -> Tensor:
     """The truth values (T, B) of what `np.packbits` gave."""
-    values = np.unpackbits(packed, count=shape[0] * shape[1]).astype(bool)
+    values = np.zeros(shape[0] * shape[1], bool)
+    values[: 8 * len(packed)] = np.unpackbits(packed)[: len(values)]
     return torch.from_numpy(values).view(shape)
 
 

@@ -146,8 +146,7 @@ def numbers(kills: int, seed: int) -> bool:
 
 def node(kills: int, seed: int) -> bool:
     """A whole machine goes, as a rented one does, and another one comes."""
-    import ray
-
+    ray: Any = import_module("ray")
     cluster = import_module("ray.cluster_utils").Cluster(
         initialize_head=True,
         head_node_args={

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gpusim_rl.cluster.engine import Engine
-from gpusim_rl.training.bottleneck import cluster_verdict
+from gpusim_rl.training.bottleneck import Verdict, cluster_verdict
 from tests.cluster.planted import training
 
 ROWS, WARM = 6, 3  # iterations that are judged, and before them
@@ -30,7 +30,8 @@ class Case:
     """A planted cause, and the verdict that is right.
 
     Args:
-        faults: of the actors, as `planted` has them; how: other arguments of `training`.
+        bound: of the verdict; key: words of its line.
+        faults: of the actors, as `planted` has them; words: of train.py; update: seconds.
         disturb: is called before the rows that are judged.
     """
 
@@ -53,11 +54,12 @@ def read_slowly(made: Any) -> None:
     """Reading a packet takes long, as of large ones."""
     take = made.source.take
 
-    def slowly(packet: Any, worlds: slice) -> None:
-        take(packet, worlds)
+    def slowly(packet: Any, worlds: slice) -> bool:
+        taken = take(packet, worlds)
         made.timer.start("packets")
         time.sleep(0.3)
         made.timer.start("wait")
+        return taken
 
     made.source.take = slowly
 
@@ -85,14 +87,14 @@ def judge(case: Case) -> bool:
     """Run a case. Returns whether its verdict is right."""
     words = (f"cluster.actors={case.actors}", *case.words)
     with training(case.faults, *words, update=case.update) as made:
-        lines, verdict = [], None
+        lines, verdict = [], Verdict("", "")
         for i in range(WARM + ROWS):
             if i == WARM:
                 case.disturb(made)
             made.iteration()
             verdict = cluster_verdict(made.report()())
             lines.append(verdict.bound)
-    right = bool(verdict) and verdict.bound == case.bound and case.key in verdict.line
+    right = verdict.bound == case.bound and case.key in verdict.line
     rows = sum(bound == case.bound for bound in lines[WARM:])
     print(f"{'right' if right else 'WRONG'}: {case.name} ({rows} of {ROWS} rows): {verdict.line}")
     return right

@@ -2,12 +2,16 @@
 all tests, which a program of its own starts."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpusim_rl.config import command_line
 from tests.command_lines import refused, run_python
 from tests.shared import shared
 from tests.worlds import ROOT
@@ -109,3 +113,14 @@ def test_no_command_loads_ray(tmp_path):
     code += f" 'log=none', {f'run_dir={tmp_path}/run'!r}))"
     done = run_python(f"{code}; import sys; print('ray' in sys.modules)")
     assert done.stdout.split()[-1:] == ["False"], done.stderr
+
+
+def test_the_manifest_of_the_page():
+    """It is YAML, asks for a token, and its command is one of train.py."""
+    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    spec = yaml.safe_load(block)["spec"]
+    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    words = shlex.split(shlex.split(spec["entrypoint"])[2])
+    assert words[:2] == ["python", "train.py"]
+    command_line.parse(words[2:])
