@@ -17,7 +17,6 @@ from gpusim_rl.config.compose import user_choices
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.sections import arguments
-from gpusim_rl.sim.actuator_spec import Actuator
 
 if TYPE_CHECKING:
     from gpusim_rl.robots.load import Loaded
@@ -127,8 +126,8 @@ def scale(key: str, now: dict[str, Any], size: float) -> Any:
     if value is None:
         return None
     if key == "task.training.timestep":
-        direct = Actuator(**now["robot.actuator"]).direct  # others keep the model's timestep
-        return timestep(now["task.dt"], value, factors[0]) if direct else None
+        servos = now["robot.actuator.kind"] == "position"  # others keep the model's timestep
+        return timestep(now["task.dt"], value, factors[0]) if servos else None
     if isinstance(value, list):
         return [three_digits(x * factor) for x, factor in zip(value, factors, strict=True)]
     if not isinstance(value, dict):
