@@ -78,6 +78,7 @@ class Guard:
         lower: how long the gain falls after the robot has lain down [s].
         clock: the time [s]; it never goes back.
         say: gets one line for each phase, and one for each kind of problem.
+        record: gets each step, as `Log` of log.py takes it. If it fails, the robot goes on without.
 
     Attributes:
         phase, gain, why: rise | run | stop | off; the share of kp; why it stopped.
@@ -100,6 +101,7 @@ class Guard:
     lower: float = 2.0
     clock: Callable[[], float] = time.monotonic
     say: Callable[[str], Any] = print
+    record: Callable[[dict[str, Any]], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.checks not in CHECKS:
@@ -107,7 +109,7 @@ class Guard:
         for key in ("margin", "late", "rate", "patience", "speed", "change", "lower"):
             if not 0 < getattr(self, key) < np.inf:
                 raise ValueError(f"{key}={getattr(self, key)!r}: expected a number above 0")
-        check_functions(clock=self.clock, say=self.say)
+        check_functions(clock=self.clock, say=self.say, record=self.record or print)
         if not isinstance(self.gate, bool | None):
             raise ValueError(f"gate={self.gate!r}: expected True or False")
         check_file(self.policy, self.task, self.robot, self.joints)
@@ -128,6 +130,7 @@ class Guard:
         self.begin, self.steps, self.faults = self.stance, 0, 0.0
         self.past = list[tuple[Values, Array]]()
         self.times, self.lines_said = list[float](), set[str]()
+        self.now = 0.0
 
     def stop(self, why: str = "asked to") -> None:
         """Crouch and lie down, or go to the stance; see above."""
@@ -156,7 +159,8 @@ class Guard:
         if self.sent is None and not faults:  # the first targets are these angles
             faults = outside(self.policy, values, {"joint_pos": self.anyhow["joint_pos"]})
         sound = None if faults else values
-        runs = self.phase == "run"
+        phase, runs = self.phase, self.phase == "run"
+        restart = runs and self.steps == 0
         command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
         faults += wrong + self._fault(late_readings(age, self.policy.dt, self.late))
@@ -179,6 +183,10 @@ class Guard:
         if faults and self.faults >= self.patience:
             self.stop(faults[0])
         self.sent = self.limits(targets, self.sent, *((None, None) if faults else joints))
+        if self.record:
+            step = {"time": self.now, "age": seconds(age), "readings": values, "command": command}
+            step |= {"targets": self.sent, "gain": self.gain, "phase": phase, "restart": restart}
+            self._record(step | {"faults": faults})
         return self.sent
 
     # -- phases ------------------------------------------------------------------------------------
@@ -208,6 +216,7 @@ class Guard:
             return self.begin if self.sent is None else self.sent
         if self.policy.fault.any():
             faults.append("a result of the policy is not finite")
+        self.steps += not faults
         return targets
 
     def _ramp(self, goal: Array) -> tuple[Array, float]:
@@ -246,6 +255,14 @@ class Guard:
         with suppress(OSError, ValueError):
             self.say(line)
 
+    def _record(self, step: dict[str, Any]) -> None:
+        """Hand a step to the log. A full disk, as a terminal that is gone, stops no robot."""
+        try:
+            self.record(step)  # pyright: ignore
+        except Exception as error:
+            self.record = None
+            self._say(f"the log ends: {' '.join(str(error).split()) or type(error).__name__}")
+
     def _range(self, values: Values, bounds: Bounds) -> list[str]:
         """Faults of readings outside of their range; in place, if they are cut to it."""
         lines = outside(self.policy, values, bounds)
@@ -271,7 +288,7 @@ class Guard:
 
     def _timing(self) -> list[str]:
         """The fault of a call that comes late. Stops the robot if the median period is wrong."""
-        now = seconds(self.clock())
+        now = self.now = seconds(self.clock())
         if not np.isfinite(now):
             return self._fault([f"the time is {now}: the clock is none"])
         dt, self.times = self.policy.dt, [*self.times, now]

@@ -1,0 +1,251 @@
+"""Write each control step of a robot to a file, and read it back.
+
+    log = Log("walk.mcap", policy)
+    guard = Guard(policy, record=log)
+    …
+    log.close()
+
+The file is MCAP, which Foxglove, Rerun and the tools of ROS 2 open. This file of the folder alone
+needs more than NumPy: `pip install mcap`, which brings zstandard. docs/robot-log.md describes the
+format.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .verdict import digest
+
+FORMAT = 1
+NAME, TOPIC, SCHEMA = "gpusim_rl", "/control", "gpusim_rl.Step"
+# Why: docs/decisions/0098-a-log-that-outlives-its-program.md
+CHUNK, LONGEST = 16 << 10, 0.5  # bytes and [s] of a chunk; a killed program loses at most one
+LIMIT = 1 << 26  # bytes of one record of a file that is read
+MISSING = "a robot's log needs mcap: pip install mcap"
+ARRAYS = ("readings", "command", "targets")
+NOT_FINITE = re.compile("nan|-?inf")
+Array = np.ndarray
+
+
+class Log:
+    """A file of control steps. Call it with one step, as `Guard` does with its `record`.
+
+    A step is a dictionary, see `Recording`; numbers that are not finite become null.
+
+    Args:
+        path: the file, which must not exist yet.
+        policy: a `Policy` of runtime.py, whose description, model and digest are written first.
+
+    Raises:
+        ValueError: mcap is not installed.
+        OSError: the file exists already, or cannot be written.
+    """
+
+    def __init__(self, path: str | Path, policy: Any):
+        try:
+            from mcap.writer import Writer
+        except ImportError:
+            raise ValueError(MISSING) from None
+        try:
+            self.file = open(path, "xb")
+        except FileExistsError:
+            raise FileExistsError(f"{path} exists already: name another log") from None
+        self.writer = Writer(self.file)
+        self.writer.start(NAME)
+        about = json.dumps(policy.about)
+        values = {"format": str(FORMAT), "digest": digest(policy.data), "about": about}
+        self.writer.add_metadata(NAME, values | {"mjcf": policy.mjcf})
+        kind = self.writer.register_schema(
+            SCHEMA, "jsonschema", json.dumps(schema(policy)).encode()
+        )
+        self.channel = self.writer.register_channel(TOPIC, "json", kind)
+        self.writer.flush()
+        self.begin, self.first, self.last = time.time_ns(), None, 0.0
+        self.bytes, self.flushed = 0, -math.inf
+
+    def __call__(self, step: Mapping[str, Any]) -> None:
+        """Append a step; OSError if the disk is full."""
+        now = step["time"]
+        if not math.isfinite(now):  # the clock is broken, which is among the faults
+            now = self.last
+        self.first = now if self.first is None else self.first
+        data = encoded(step | {"time": now})
+        at = self.begin + max(0, int((now - self.first) * 1e9))
+        self.writer.add_message(self.channel, at, data, at)
+        self.bytes, self.last = self.bytes + len(data), now
+        if self.bytes >= CHUNK or now - self.flushed >= LONGEST:
+            self.writer.flush()
+            self.bytes, self.flushed = 0, now
+
+    def close(self) -> None:
+        """Write the index, with which viewers open the file at once. A second call does nothing."""
+        if not self.file.closed:
+            with self.file:
+                self.writer.finish()
+
+
+def encoded(step: Mapping[str, Any]) -> bytes:
+    """A step as JSON, which knows no number that is not finite: null stands for it."""
+    plain = {name: x for name, x in step.items() if name not in ARRAYS}
+    if not math.isfinite(plain["age"]):
+        plain["age"] = None
+    readings = ",".join([f"{json.dumps(name)}:{row(x)}" for name, x in step["readings"].items()])
+    command = "null" if step["command"] is None else row(step["command"])
+    arrays = f'"readings":{{{readings}}},"command":{command},"targets":{row(step["targets"])}'
+    return f"{json.dumps(plain)[:-1]},{arrays}}}".encode()
+
+
+def row(x: Array) -> str:
+    """(n,) numbers in JSON. Nine digits hold a float32 exactly, and take a third of the time."""
+    values = x.tolist()
+    text = ("%.9g," * len(values) % tuple(values))[:-1]
+    return f"[{NOT_FINITE.sub('null', text) if 'n' in text else text}]"
+
+
+def schema(policy: Any) -> dict[str, Any]:
+    """The JSON schema of a step, with the units of its numbers."""
+    inputs = {x["name"]: x for x in policy.about["inputs"]}
+
+    def numbers(about: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+        units = ", ".join(sorted({*about.get("units", [])}))
+        says = f"{', '.join(map(str, names))} [{units}]" if names else f"[{units}]"
+        return {"type": "array", "items": {"type": ["number", "null"]}, "description": says}
+
+    readings = {name: numbers(inputs[name], policy.reads.get(name, [])) for name in policy.needs}
+    number, text = {"type": "number"}, {"type": "string"}
+    command = numbers(policy.command, policy.command["names"]) if policy.command else {}
+    fields = {
+        "time": number | {"description": "of the guard's clock [s]"},
+        "age": number | {"description": "of the readings [s]"},
+        "readings": {"type": "object", "properties": readings},
+        "command": command | {"type": ["array", "null"]},
+        "targets": numbers(policy.outputs, policy.joints),
+        "gain": number | {"description": "share of kp"},
+        "phase": text | {"description": "rise, run, stop or off"},
+        "restart": {"type": "boolean", "description": "whether the policy begins"},
+        "faults": {"type": "array", "items": text},
+    }
+    return {"title": SCHEMA, "type": "object", "properties": fields}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """T control steps of a robot, as its log has them. What was not there is NaN.
+
+    Attributes:
+        about: the description of the controller, as docs/policy.schema.json has it.
+        mjcf: the text of its model.
+        digest: SHA-256 of the controller's file without its verdict.
+        whole: whether the log was closed; else its program was killed, or the file is cut.
+        time, age: (T,) of the guard's clock, and of the readings [s].
+        readings: name → (T, width), as the guard read them.
+        command: (T, n) within the range of training; NaN unless the policy ran.
+        targets: (T, nu) that were sent to the servos, in the order of `joints`.
+        gain: (T,) share of kp of the servos.
+        phase: (T,) rise, run, stop or off: of the guard as the step began.
+        restart: (T,) bool, whether an episode of the policy began.
+        faults: what was wrong in each step, one line each.
+    """
+
+    about: dict[str, Any]
+    mjcf: str
+    digest: str
+    whole: bool
+    time: Array
+    age: Array
+    readings: dict[str, Array]
+    command: Array
+    targets: Array
+    gain: Array
+    phase: Array
+    restart: Array
+    faults: list[list[str]]
+
+    @property
+    def dt(self) -> float:
+        """The control period [s]."""
+        return float(self.about["dt"])
+
+    @property
+    def joints(self) -> list[str]:
+        """The names of the joints, in the order of the targets."""
+        return self.about["outputs"][0]["joints"]
+
+
+def read(path: str | Path) -> Recording:
+    """The control steps of a log. One whose program was killed is read to its last whole chunk.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: mcap is not installed, or the file is damaged, or no log of ours; in one line.
+    """
+    try:
+        from mcap.exceptions import EndOfFile
+        from mcap.stream_reader import StreamReader
+    except ImportError:
+        raise ValueError(MISSING) from None
+    about, rows, whole = None, [], True
+    with open(path, "rb") as file:
+        reader = StreamReader(file, validate_crcs=True, record_size_limit=LIMIT)
+        try:
+            for record in reader.records:
+                kind = type(record).__name__
+                if kind == "Metadata" and record.name == NAME:
+                    about = record.metadata
+                elif kind == "Message":
+                    rows.append(json.loads(record.data))
+        except EndOfFile:
+            whole = False
+        except Exception as error:  # those of mcap, zstandard and struct have no common base class
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} is no whole MCAP file: {reason}") from None
+    if about is None:
+        raise ValueError(f"{path} is no log of a robot: it has no metadata {NAME!r}")
+    if about.get("format") != str(FORMAT):
+        says = f"has format {about.get('format')!r}: this program reads {FORMAT}"
+        raise ValueError(f"{path} {says}")
+    try:
+        return recording(about, rows, whole)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        raise ValueError(f"{path} is a damaged log: {reason}") from None
+
+
+def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bool) -> Recording:
+    """The steps of a log; raises many kinds of error if it is damaged."""
+    about = json.loads(metadata["about"])
+    kinds = {x["name"]: (x["kind"], x["shape"]) for x in about["inputs"]}
+    readings = {name: int(shape[0]) for name, (kind, shape) in kinds.items() if kind == "reading"}
+    (commands,) = [int(shape[0]) for kind, shape in kinds.values() if kind == "command"] or [0]
+    nu = len(about["outputs"][0]["joints"])
+
+    def stacked(values: Iterable[Any], width: int) -> Array:
+        x = [[None] * width if row is None else row for row in values]
+        return np.array(x, float).reshape(len(x), width)
+
+    def column(name: str, kind: Any) -> Array:
+        return np.array([row[name] for row in rows], kind)
+
+    return Recording(
+        about=about,
+        mjcf=metadata["mjcf"],
+        digest=metadata["digest"],
+        whole=whole,
+        readings={
+            name: stacked((row["readings"].get(name) for row in rows), width)
+            for name, width in readings.items()
+        },
+        command=stacked((row["command"] for row in rows), commands),
+        targets=stacked((row["targets"] for row in rows), nu),
+        **{name: column(name, float) for name in ("time", "age", "gain")},
+        phase=column("phase", str),
+        restart=column("restart", bool),
+        faults=[list(map(str, row["faults"])) for row in rows],
+    )
