@@ -14,7 +14,7 @@ from gpusim_rl.sim.actuator_spec import DELAY, GAINS, Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import make
 
-PARTS = 64  # of a timestep, to which a delay is rounded: whole timesteps are exact in float32
+PARTS = 1024  # of a timestep, to which a delay is rounded: whole ones are exact in float32
 
 
 def make_actuated(
