@@ -27,7 +27,7 @@ from tests.packages import (
 ONLY_FOR = {
     "gpusim_rl.algorithms.ppo": ("algorithms", "build"),  # all others ask build.py for a learner
     "gpusim_rl.web": ("web", "commands"),
-    "gpusim_rl.gate": ("gate", "commands"),
+    "gpusim_rl.gate": ("gate", "commands", "tools"),
     "gpusim_rl.serve": ("serve", "commands"),
 }
 NOT_FOR = {"training": ("viewer", "report")}  # commands/train.py calls them after a training

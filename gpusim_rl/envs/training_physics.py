@@ -31,7 +31,8 @@ def coarse(
 
     It is mjm itself where nothing differs.
 
-    Actuators whose torque is computed anew at each timestep keep the model's timestep. Dry friction that is randomised, or that the actuators have, stays.
+    Actuators whose torque is computed anew at each timestep keep the model's timestep. Dry friction
+    that is randomised, or that the actuators have, stays.
     """
     model = copy.copy(mjm)
     if timestep is not None and actuator.kind == "position":

@@ -164,6 +164,7 @@ class ActuatedSim:
             self._fault |= self.inner.fault()
             self.overflow |= self.inner.overflow
 
+    # Why: docs/decisions/0101-delays-in-seconds.md
     def _late_target(self) -> Tensor:
         """(B, nu) the target of `delay` seconds ago. The memory gets that of now, in place."""
         if "targets" not in self.memory:

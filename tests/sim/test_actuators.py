@@ -349,7 +349,11 @@ def test_a_failure_is_stepped_again(kind, file, tmp_path):
     about = {"world": worst.world, "why": worst.why, "terms": {}}
     cfg = compose.compose_plain("config", ["task.training=exact"])
     shutil.copy(file, tmp_path / "net.safetensors")
-    kinds = {"kind": kind, "delay": [0.004, 0.012], "file": "net.safetensors" if kind == "net" else None}
+    kinds = {
+        "kind": kind,
+        "delay": [0.004, 0.012],
+        "file": "net.safetensors" if kind == "net" else None,
+    }
     cfg["robot"]["actuator"] |= kinds | {"no_load": 20.0 if kind == "dc" else None}
     note = json.dumps(about | {key: cfg[key] for key in ("task", "robot")})
     for spoilt in (False, True):

@@ -11,6 +11,7 @@ numbers until angles and speeds agree. One factor of each quantity holds for all
 import copy
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -66,9 +67,8 @@ class Motion:
     def until(self, seconds: float) -> "Motion":
         """Its first seconds."""
         rows = self.time <= self.time[0] + seconds
-        return Motion(
-            self.mjcf, *(x[rows] for x in (self.time, self.angles, self.speeds, self.targets))
-        )
+        kept = {name: x[rows] for name, x in vars(self).items() if name != "mjcf"}
+        return Motion(self.mjcf, **kept)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Hung:
         """(T', nu) angles and speeds of the rows that count."""
         controls = self.controls(numbers["delay"])
         model = self.changed(numbers)
-        states, _ = rollout.rollout(model, self.data, self.state[None], controls[None])
+        states: Any = rollout.rollout(model, self.data, self.state[None], controls[None])[0]
         states = np.vstack([self.state, states[0]])
         # time, qpos, qvel; between two timesteps a state is interpolated
         at = (self.motion.time[self.rows] - self.ends[0]) / self.timestep
@@ -245,6 +245,7 @@ class Residual:
         return np.stack(columns, 1)
 
 
+# Why: docs/decisions/0100-least-squares-through-mujoco.md
 def identify(motion: Motion) -> Fit:
     """Fit the numbers of `NAMES` by least squares: to the first seconds, then to all.
 
@@ -258,18 +259,14 @@ def identify(motion: Motion) -> Fit:
     noise, first = noise_of(motion), motion.until(FIRST)
     names = [name for name in NAMES if name not in without(held(motion.mjcf))]
     start = Residual(first, noise, names)
-    values = np.array([GUESS[x] for x in names])
-    pairs = dependent(start.jacobian(values), names)
+    pairs = dependent(start.jacobian(np.array([GUESS[x] for x in names])), names)
     names = [x for x in names if x not in {second for _, second in pairs}]
-    values = np.array([GUESS[x] for x in names])
-    whole, bounds = (
-        Residual(motion, noise, names),
-        [[x[n] for n in names] for x in (LOWEST, HIGHEST)],
-    )
+    values, low, high = (np.array([x[name] for name in names]) for x in (GUESS, LOWEST, HIGHEST))
+    whole = Residual(motion, noise, names)
+    how = {"bounds": (low, high), "x_scale": "jac", "xtol": 1e-5, "ftol": 1e-6}
     for residual in (Residual(first, noise, names), whole):
-        result = least_squares(
-            residual, values, residual.jacobian, bounds, x_scale="jac", xtol=1e-5, ftol=1e-6
-        )
+        jacobian: Any = residual.jacobian  # scipy's types know its names alone
+        result = least_squares(residual, values, jacobian, **how)
         values = result.x
     nominal = whole(np.array([GUESS[x] * (x != "delay") for x in names]))
     ratio = float(np.sqrt((result.fun**2).mean()))

@@ -1,4 +1,4 @@
-"""What the logs of a robot say of the simulation: `python -m gpusim_rl.identify LOG … [KEY=VALUE …]`.
+"""What logs of a robot say of its simulation: `python -m gpusim_rl.identify LOG … [KEY=VALUE …]`.
 
 A log that has no command is of a robot that hangs and is excited. It tells of the joints. One that
 has is of a robot that walks under a policy. It tells of ground, load and delay. The ranges are
@@ -20,6 +20,7 @@ with the keys `seconds` of each (default: 60) and `seed`. docs/identify.md has a
 with 0, or with 2 and one line for a mistake.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def main(words: list[str]) -> None:
 
 
 def arguments(words: list[str], defaults: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """(files, key → value) of a command line; ValueError if a key is unknown, or no file is named."""
+    """(files, key → value) of a command line; ValueError at an unknown key, or without a file."""
     files = [word for word in words if "=" not in word]
     pairs = dict(word.split("=", 1) for word in words if "=" in word)
     wrong = [f"{key}={x}" for key, x in pairs.items() if key not in defaults]
@@ -129,7 +130,8 @@ def motion(log: Recording, file: str) -> hang.Motion:
         )
     if len(time) < 2 or time[-1] - time[0] < 2 * (hang.REST + hang.RISE):
         raise ValueError(f"{file} has {len(time)} rows of a robot that hangs: too few")
-    return hang.Motion(log.mjcf, time, *(x[good] for x in readings), log.targets[good])
+    angles, speeds = (x[good] for x in readings)
+    return hang.Motion(log.mjcf, time, angles, speeds, log.targets[good])
 
 
 def joints(log: Recording, name: str, file: str) -> Array:
@@ -161,7 +163,7 @@ def longest_walk(log: Recording, file: str) -> slice:
     runs = (log.phase == "run") & (log.gain == 1) & np.isfinite(np.hstack(arrays)).all(1)
     late = np.r_[False, np.diff(log.time) > GAP * log.dt]
     edges = np.flatnonzero(np.r_[True, ~runs[1:] | ~runs[:-1] | log.restart[1:] | late[1:], True])
-    first, last = max(zip(edges[:-1], edges[1:], strict=True), key=lambda ends: ends[1] - ends[0])
+    first, last = max(pairwise(edges), key=lambda ends: ends[1] - ends[0])
     if not runs[first]:
         raise ValueError(f"{file}: the policy never ran")
     return slice(int(first), int(min(last, first + LONGEST / log.dt)))

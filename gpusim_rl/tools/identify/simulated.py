@@ -24,30 +24,37 @@ def draw(seed: int) -> dict[str, float]:
     return {name: float(rng.uniform(*ends)) for name, ends in walk.DRAWS.items()}
 
 
-def write_hanging(
-    path: Path, policy: Policy, numbers: dict[str, float], seconds: float, seed: int
-) -> None:
-    """The log of a robot that hangs and is excited, with noise of its readings."""
+def hanging(policy: Policy, numbers: dict[str, float], seconds: float, seed: int) -> hang.Motion:
+    """What a robot measures that hangs and is excited, with noise of its readings."""
     pose = np.array(policy.outputs["safe_pose"], float)
     targets = hang.excitation(pose, policy.dt, seconds, seed=seed)
-    rows = [0 * targets[:1]] * 2
-    still = hang.Motion(policy.mjcf, np.arange(2) * policy.dt, *rows, np.stack([pose, pose]))
-    hung = hang.Hung(still)
+    angles, speeds, time = 0 * targets, 0 * targets, np.arange(len(targets)) * policy.dt
+    motion = hang.Motion(policy.mjcf, time, angles, speeds, targets)
+    hung = hang.Hung(motion)
     model = hung.changed(hang.GUESS | numbers)
     sim = late_sim(Native(model, 1, threads=1), model, np.array([numbers["delay"]]))
     qpos = sim.qpos.clone()
     qpos[0, hung.places] = torch.from_numpy(pose)
     sim.reset(torch.ones(1, dtype=torch.bool), qpos, torch.zeros_like(sim.qvel))
-    rng, values, log = np.random.default_rng(seed), hang.NOISE, Log(path, policy)
     for t, target in enumerate(targets):
-        angles, speeds = sim.qpos[0].numpy()[hung.places], sim.qvel[0].numpy()[hung.dofs]
-        readings = {
-            "joint_pos": angles + values["angles"] * rng.normal(size=len(pose)),
-            "joint_vel": speeds + values["speeds"] * rng.normal(size=len(pose)),
-        }
-        log(step(t * policy.dt, readings, None, target))
+        angles[t], speeds[t] = sim.qpos[0].numpy()[hung.places], sim.qvel[0].numpy()[hung.dofs]
         sim.ctrl[0] = torch.from_numpy(target)
         sim.step(round(policy.dt / model.opt.timestep))
+    rng = np.random.default_rng([seed, 1])
+    for name, x in {"angles": angles, "speeds": speeds}.items():
+        x += hang.NOISE[name] * rng.normal(size=x.shape)
+    return motion
+
+
+def write_hanging(
+    path: Path, policy: Policy, numbers: dict[str, float], seconds: float, seed: int
+) -> None:
+    """The log of `hanging`."""
+    motion, log = hanging(policy, numbers, seconds, seed), Log(path, policy)
+    for time, angles, speeds, target in zip(
+        motion.time, motion.angles, motion.speeds, motion.targets, strict=True
+    ):
+        log(step(time, {"joint_pos": angles, "joint_vel": speeds}, None, target))
     log.close()
 
 
@@ -76,7 +83,7 @@ def step(
     time: float, readings: dict[str, Array], command: Array | None, targets: Array
 ) -> dict[str, object]:
     """A control step as a log takes it."""
-    facts = {"gain": 1.0, "phase": "run", "restart": time == 0, "faults": []}
+    facts = {"gain": 1.0, "phase": "run", "restart": bool(time == 0), "faults": []}
     arrays = {"readings": readings, "command": command, "targets": targets}
     return {"time": time, "age": 0.0} | arrays | facts
 
